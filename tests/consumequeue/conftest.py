@@ -14,7 +14,7 @@ from tests.builds import World
 
 @pytest.fixture
 def queues(tmp_path: Path, world: World) -> Callable[..., Any]:
-    """Open the set in `tmp_path/consumequeue`, files of ten units unless said otherwise."""
+    """Open the queues in `tmp_path/consumequeue`, by default with files of ten units."""
 
     def make(units: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
         place = folder or tmp_path / "consumequeue"

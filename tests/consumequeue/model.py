@@ -1,4 +1,4 @@
-"""What the tests hold the queues against."""
+"""Plain models that the tests compare the queues with."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ UNIT = struct.Struct(">qiq")
 
 
 def packed(first: int, count: int) -> bytes:
-    """Units `first` and on, of records of 100 bytes, one behind the other; the tags code is the unit's number."""
+    """Pack `count` units from number `first` on, of consecutive records of 100 bytes; the tags code is the unit's number."""
     return b"".join(UNIT.pack(100 * number, 100, number) for number in range(first, first + count))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def built(queues: Any, count: int = 35) -> Path:
-    """A closed queue of 35 units in four files; its folder."""
+    """Build and close a queue of 35 units in four files, and return its folder."""
     opened = queues()
     queue = opened.get_or_add("T", 0)
     queue.append_run(0, packed(0, count))
@@ -33,7 +33,7 @@ def built(queues: Any, count: int = 35) -> Path:
 
 
 class PlainQueue:
-    """Section 2.3 as plainly as it can be said: one unit at a time, files as byte arrays."""
+    """A plain model of docs/formats/consumequeue.md#how-a-unit-gets-its-place: one unit at a time, files as byte arrays."""
 
     def __init__(self, file_size: int) -> None:
         self.file_size = file_size

@@ -1,4 +1,4 @@
-"""The rules by which a unit gets its place (format page, section 2.3)."""
+"""The rules by which a unit gets its place (docs/formats/consumequeue.md#how-a-unit-gets-its-place)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRE_BLANK = bytes.fromhex("00000000000000007fffffff0000000000000000")
 
 
 def test_units_lie_one_behind_the_other_and_roll_to_the_next_file(queues: Any, tmp_path: Path) -> None:
-    """Twelve units in files of ten: a full file and one with two units and zeros."""
+    """Twelve units in files of ten make a full file and one with two units and zeros."""
     opened = queues()
     assert opened.get_or_add("T", 3).append_run(0, packed(0, 12)) == 12
     assert files_of(tmp_path / "consumequeue") == {
@@ -32,7 +32,7 @@ def test_units_lie_one_behind_the_other_and_roll_to_the_next_file(queues: Any, t
 
 
 def test_a_record_that_was_queued_is_not_queued_again(queues: Any) -> None:
-    """Step 1: dispatching a stretch of the log twice changes nothing."""
+    """Step 1: dispatching a range of the log twice changes nothing."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 8))
     assert queue.append_run(0, packed(0, 8)) == 0
@@ -42,14 +42,14 @@ def test_a_record_that_was_queued_is_not_queued_again(queues: Any) -> None:
 
 
 def test_the_same_record_twice_in_a_run_gets_one_unit(queues: Any) -> None:
-    """A light queue named twice in one message (section 10): the second unit is a repeat."""
+    """If a message names an LMQ twice, the second unit is a repeat."""
     queue = queues().get_or_add("%LMQ%a", 0)
     assert queue.append_run(0, packed(0, 1) + packed(0, 1) + packed(1, 1)) == 2
     assert [unit.tags_code for _, unit in queue.units()] == [0, 1]
 
 
 def test_a_taken_place_is_not_taken_again(queues: Any) -> None:
-    """Step 4: a later record with a queue offset that is already there is a success without a unit."""
+    """Step 4: a later record with a queue offset that exists already succeeds without a unit."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 5))
     assert queue.append(5000, 100, 0, 3) == 0
@@ -58,7 +58,7 @@ def test_a_taken_place_is_not_taken_again(queues: Any) -> None:
 
 
 def test_after_a_gap_the_unit_goes_to_the_current_place_and_the_log_says_so(queues: Any, caplog: Any) -> None:
-    """Step 4: RocketMQ logs the gap and appends anyway."""
+    """Step 4: RocketMQ logs the gap and appends the unit at the end."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 2))
     with caplog.at_level(logging.WARNING, logger="consumequeue"):
@@ -68,7 +68,7 @@ def test_after_a_gap_the_unit_goes_to_the_current_place_and_the_log_says_so(queu
 
 
 def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
-    """Step 4: no check at all for queue offset 0."""
+    """Step 4: queue offset 0 is not checked."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 2))
     assert queue.append(5000, 100, 7, 0) == 1
@@ -76,7 +76,7 @@ def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
 
 
 def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
-    """Of a run from 0 in a queue that has units only the first is appended: the places of the others are taken."""
+    """Of a run that starts at 0 in a queue with units only the first is appended; the places of the others are taken."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 4))
     assert queue.append_run(0, packed(50, 3)) == 1
@@ -84,7 +84,7 @@ def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
 
 
 def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path) -> None:
-    """Step 3: the file before the first unit is filled with units no record has; they are no units of the queue."""
+    """Step 3: the file before the first unit is filled with blanks, which are no units of the queue."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(23, packed(50, 2))
     want = {"T/0/00000000000000000400": 3 * PRE_BLANK + packed(50, 2) + bytes(100)}
@@ -94,7 +94,7 @@ def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path
 
 @pytest.mark.parametrize("first", [20, 29])
 def test_a_first_unit_at_a_files_edge(queues: Any, first: int) -> None:
-    """Blanks: none for the first place, nine for the last."""
+    """There are no blanks before the first place of a file, and nine before the last."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(first, packed(50, 2))
     assert (queue.min_offset, queue.max_offset) == (first, first + 2)
@@ -107,7 +107,7 @@ def test_a_first_unit_at_a_files_edge(queues: Any, first: int) -> None:
     ids=["half a unit", "negative offset", "no size", "negative size", "offset beyond any log"],
 )
 def test_bytes_that_are_no_units_are_refused_whole(queues: Any, tmp_path: Path, run: bytes) -> None:
-    """A unit that ends the queue for every reader must not get in."""
+    """A unit that would end the queue for every reader is refused."""
     queue = queues().get_or_add("T", 0)
     with pytest.raises(InvalidMessage):
         queue.append_run(0, run)
@@ -117,7 +117,7 @@ def test_bytes_that_are_no_units_are_refused_whole(queues: Any, tmp_path: Path, 
 
 
 def test_a_reader_cannot_append(queues: Any) -> None:
-    """Opened for reading."""
+    """A queue opened for reading refuses to append."""
     queues().get_or_add("T", 0).append_run(0, packed(0, 1))
     queue = queues(writable=False).get("T", 0)
     for change in (lambda: queue.append_run(1, packed(1, 1)), lambda: queue.truncate(0), queue.destroy, queue.drop_tail):
@@ -126,7 +126,7 @@ def test_a_reader_cannot_append(queues: Any) -> None:
 
 
 def test_a_disk_that_fills_up_in_a_run_keeps_what_was_written(queues: Any) -> None:
-    """The write for the third file fails; the same call later goes on there and nothing is twice."""
+    """The write to the third file fails; the same call later continues there and adds no unit twice."""
     disk = FailingDisk(3, errno=errno.ENOSPC, only="write")
     queue = queues(disk=disk).get_or_add("T", 0)
     with pytest.raises(DiskFull):
@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up_in_a_run_keeps_what_was_written(queues: Any) -> No
 
 @pytest.mark.parametrize("call", range(1, 9))
 def test_whatever_call_fails_the_queue_is_built_by_asking_again(queues: Any, call: int) -> None:
-    """Make folder, create, truncate, open, write, once each: the units come out the same."""
+    """One failure of any call (make folder, create, truncate, open, write) leaves units that a retry completes."""
     disk = FailingDisk(10_000)
     queue = queues(disk=disk).get_or_add("T", 0)
     disk.fail_at = len(disk.calls) + call
@@ -163,7 +163,7 @@ RUNS = st.lists(
 @PROPERTY
 @given(RUNS, st.integers(1, 7))
 def test_any_runs_give_the_bytes_of_the_plain_model(world: World, runs: Any, units: int) -> None:
-    """In bulk, one by one, and as the model says: repeats, gaps, blanks and rolls in any mixture."""
+    """Runs in bulk and one by one give the model's bytes for any mixture of repeats, gaps, blanks and rolls."""
     make = world.consumequeue.ConsumeQueues
     plain = PlainQueue(20 * units)
     folder = Path(tempfile.mkdtemp())
@@ -187,7 +187,7 @@ def test_any_runs_give_the_bytes_of_the_plain_model(world: World, runs: Any, uni
 
 
 def test_one_run_is_one_write(queues: Any) -> None:
-    """A dispatcher hands over thousands of units at once: they go in one call per file."""
+    """The dispatcher hands over thousands of units together; they are written with one call per file."""
     disk = CountingDisk()
     queue = queues(units=1000, disk=disk).get_or_add("T", 0)
     queue.append_run(0, packed(0, 10))
@@ -198,7 +198,7 @@ def test_one_run_is_one_write(queues: Any) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "cqext", "batchcq", "broker-live", "lmq"])
 def test_the_units_of_a_real_store_give_its_files(name: str, fixture_store: Any, queues: Any, tmp_path: Path) -> None:
-    """Every queue file, byte by byte (all but those that hold addresses of extended units)."""
+    """Every queue file is equal byte by byte, except those with addresses of extended units."""
     fixture = fixture_store(name)
     opened = queues(units=100)
     for queue in fixture.truth()["queues"]:

@@ -1,4 +1,4 @@
-"""Batch queues (format page, section 2.6)."""
+"""Batch queues (docs/formats/consumequeue.md#batch-unit)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch_queue(world: Any, root: Path, topic: str, queue_id: int, writable: boo
 
 
 def test_every_unit_of_a_real_store(fixture_store: Any, world: Any) -> None:
-    """Bounds and units, in three files of twenty."""
+    """Bounds and units are those of the real store, in three files of twenty units."""
     fixture = fixture_store("batchcq")
     for truth in fixture.truth()["queues"]:
         if "batchCq" in truth:
@@ -29,7 +29,7 @@ def test_every_unit_of_a_real_store(fixture_store: Any, world: Any) -> None:
 
 
 def test_the_units_of_a_real_store_give_its_files(fixture_store: Any, world: Any, tmp_path: Path) -> None:
-    """Byte by byte, to the last byte of a file; every unit twice, as a repeat."""
+    """The files are equal to the last byte, although every unit is appended twice."""
     fixture = fixture_store("batchcq")
     for truth in fixture.truth()["queues"]:
         for unit in truth.get("batchCq", ()):
@@ -40,7 +40,7 @@ def test_the_units_of_a_real_store_give_its_files(fixture_store: Any, world: Any
 
 
 def test_a_queue_offset_is_found_in_its_batch(fixture_store: Any, world: Any) -> None:
-    """One unit answers for all its offsets."""
+    """One unit is found for all of its queue offsets."""
     fixture = fixture_store("batchcq")
     queue = batch_queue(world, fixture.store / "batchconsumequeue", "BcqTopic", 0, False)
     for index, unit in enumerate(queue.units()):
@@ -50,7 +50,7 @@ def test_a_queue_offset_is_found_in_its_batch(fixture_store: Any, world: Any) ->
 
 
 def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any) -> None:
-    """LOWER and UPPER, odd as UPPER is, for every time that the store was asked."""
+    """LOWER and UPPER give the store's answer for every time that it was asked for, with the oddities of UPPER."""
     fixture = fixture_store("batchcq")
     search, boundary = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary
     asked = 0
@@ -65,7 +65,7 @@ def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any)
 
 
 def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:
-    """Before all the first, after all the last, of two equally near the earlier."""
+    """Before all batches the first is found, after all the last, and the earlier of two equally near ones."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     search, nearest = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary.NEAREST
     assert [search(queue, 5, boundary) for boundary in world.consumequeue.Boundary] == [0, 0, 0]
@@ -75,14 +75,14 @@ def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:
 
 
 def test_an_empty_queue(world: Any, tmp_path: Path) -> None:
-    """The minimum is -1 (section 2.6)."""
+    """The minimum of an empty queue is -1."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (-1, 0, -1)
 
 
 @pytest.mark.parametrize("field", ["physical_offset", "size_bytes", "base_offset", "batch_size"])
 def test_what_ends_a_queue_is_refused(world: Any, tmp_path: Path, field: str) -> None:
-    """A negative field, or no message, would hide all units behind it."""
+    """A negative field or no message would hide all units behind it, so it is refused."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     unit = world.consumequeue.BatchUnit(0, 100, 0, 1, 0, 1)
     with pytest.raises(InvalidMessage):
@@ -92,7 +92,7 @@ def test_what_ends_a_queue_is_refused(world: Any, tmp_path: Path, field: str) ->
 
 
 def test_the_minimum_after_expiry_is_the_first_message_that_is_left(world: Any, tmp_path: Path) -> None:
-    """RocketMQ's `correctMinOffset`: the first unit of the first file whose record the log still has, not the file's first."""
+    """It is the first unit whose record the log still has, as in RocketMQ's `correctMinOffset`."""
     files = world.consumequeue.QueueFiles(REAL_DISK, writable=True)
     queue = world.consumequeue.BatchQueue(str(tmp_path), "T", 0, 920, files)  # files of twenty units
     for number in range(45):
@@ -107,7 +107,7 @@ def test_the_minimum_after_expiry_is_the_first_message_that_is_left(world: Any, 
 
 
 def test_the_minimum_of_an_opened_queue_knows_where_the_log_begins(world: Any, tmp_path: Path) -> None:
-    """Of a writer and of a reader."""
+    """Both a writer and a reader correct the minimum by the start of the log."""
     queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
     for number in range(30):
         queues.get_or_add("T", 0).append(world.consumequeue.BatchUnit(number, 1, 0, number, 10 * number, 10))
@@ -119,12 +119,12 @@ def test_the_minimum_of_an_opened_queue_knows_where_the_log_begins(world: Any, t
 
 
 def batch_unit(world: Any, number: int, size_bytes: int = 100) -> Any:
-    """One of three messages; `number` counts the units of a queue."""
+    """Return a unit of three messages; `number` counts the units of a queue."""
     return world.consumequeue.BatchUnit(1000 * number, size_bytes, 0, 1_700_000_000_000, 3 * number, 3)
 
 
 def test_a_record_of_no_bytes_is_no_unit(world: Any, tmp_path: Path) -> None:
-    """It is refused, and ends a queue that is read."""
+    """A unit with size 0 is refused, and ends a queue that is read."""
     queue = batch_queue(world, tmp_path, "B", 0, True)
     assert queue.append(batch_unit(world, 0))
     with pytest.raises(InvalidMessage):
@@ -133,7 +133,7 @@ def test_a_record_of_no_bytes_is_no_unit(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_queue_cut_at_a_files_begin_loses_that_file(world: Any, tmp_path: Path) -> None:
-    """No file of zeros stays behind the end."""
+    """No file of zeros remains behind the end."""
     queue = batch_queue(world, tmp_path, "B", 0, True)
     for number in range(25):
         queue.append(batch_unit(world, number))
@@ -142,7 +142,7 @@ def test_a_batch_queue_cut_at_a_files_begin_loses_that_file(world: Any, tmp_path
 
 
 def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:
-    """And none says nothing was synced."""
+    """The flush returns True if it synced something, and False otherwise."""
     queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
     queues.get_or_add("B", 0).append(batch_unit(world, 0))
     assert queues.flush()
@@ -150,6 +150,6 @@ def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_queue_says_whether_units_come_from_here_alone(world: Any, tmp_path: Path) -> None:
-    """A reader looks for more before each answer; a writer does not."""
+    """A reader checks for new units before each answer; a writer does not."""
     assert batch_queue(world, tmp_path, "B", 0, True).is_writable is True
     assert batch_queue(world, tmp_path, "B", 0, False).is_writable is False

@@ -1,4 +1,4 @@
-"""Minimum, maximum, looking up and walking."""
+"""Minimum, maximum, lookup and iteration of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.consumequeue.model import PROPERTY, UNIT, built, packed
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
 def test_a_real_store_has_the_bounds_and_units_that_it_says(name: str, fixture_store: Any, queues: Any) -> None:
-    """Minimum, maximum, greatest record end and every unit, found without being told where the files end."""
+    """Minimum, maximum, greatest record end and every unit are the real store's; the end of files is detected."""
     fixture = fixture_store(name)
     opened = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
     truth = fixture.truth()["queues"]
@@ -31,7 +31,7 @@ def test_a_real_store_has_the_bounds_and_units_that_it_says(name: str, fixture_s
 
 
 def test_an_empty_queue(queues: Any) -> None:
-    """Nothing to find, and no folder before the first unit."""
+    """An empty queue has no units, and no folder before its first unit."""
     opened = queues()
     queue = opened.get_or_add("T", 0)
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, -1)
@@ -44,7 +44,7 @@ def test_an_empty_queue(queues: Any) -> None:
 
 
 def test_index_buffer_is_the_rest_of_one_file(queues: Any) -> None:
-    """As RocketMQ's getIndexBuffer: from there to the file's end, or to what is written."""
+    """As in RocketMQ's getIndexBuffer, it ends at the end of the file or of what is written."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 25))
     assert bytes(queue.index_buffer(3)) == packed(3, 7)
@@ -55,7 +55,7 @@ def test_index_buffer_is_the_rest_of_one_file(queues: Any) -> None:
 
 
 def test_index_buffer_sees_units_appended_after_it_was_mapped(queues: Any) -> None:
-    """Units are written with a call and read through a map: both see the same bytes."""
+    """Units are written with a call and read through a map; both see the same bytes."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 1))
     assert len(queue.index_buffer(0)) == 20
@@ -64,7 +64,7 @@ def test_index_buffer_sees_units_appended_after_it_was_mapped(queues: Any) -> No
 
 
 def test_index_buffer_outlives_the_files(queues: Any) -> None:
-    """What a reader holds stays readable after the queue is deleted."""
+    """A buffer stays readable after the queue is deleted."""
     opened = queues()
     opened.get_or_add("T", 0).append_run(0, packed(0, 4))
     held = opened.get("T", 0).index_buffer(0)
@@ -74,20 +74,20 @@ def test_index_buffer_outlives_the_files(queues: Any) -> None:
 
 
 def test_roll_next_file(queues: Any) -> None:
-    """The first offset of the next file."""
+    """It returns the first offset of the next file."""
     queue = queues().get_or_add("T", 0)
     assert [queue.roll_next_file(offset) for offset in (0, 9, 10, 25)] == [10, 10, 20, 30]
 
 
 def test_units_walk_over_file_ends(queues: Any) -> None:
-    """From the minimum, or where asked, to before the stop."""
+    """The walk begins at the minimum or a given offset and ends before the stop."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 25))
     assert [number for number, _ in queue.units(8, 22)] == list(range(8, 22))
     assert [unit.tags_code for _, unit in queue.units(-5, 99)] == list(range(25))
 
 
-# log minimum, queue minimum before, and after: units 0..24 at 0, 100, ... 2400 (section 5.5)
+# log minimum, queue minimum before, and after: units 0..24 at 0, 100, ... 2400
 MINIMA = [
     (0, 0, 0),
     (100, 0, 1),
@@ -96,13 +96,13 @@ MINIMA = [
     (2400, 0, 24),
     (2401, 0, 25),  # all expired: the minimum is the maximum
     (9999, 0, 25),
-    (300, 2000, 20),  # never back
+    (300, 2000, 20),  # it never decreases
 ]
 
 
 @pytest.mark.parametrize(("log_min", "earlier", "want"), MINIMA)
 def test_the_minimum_follows_the_log(queues: Any, log_min: int, earlier: int, want: int) -> None:
-    """The first unit whose record is still in the log."""
+    """The minimum is the first unit whose record is still in the log."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 25))
     queue.correct_min_offset(earlier)
@@ -112,7 +112,7 @@ def test_the_minimum_follows_the_log(queues: Any, log_min: int, earlier: int, wa
 
 
 def test_blanks_before_the_first_unit_are_below_the_minimum_after_a_restart(queues: Any) -> None:
-    """RocketMQ reports 0 here when its log begins at 0 (section 2.3, trap)."""
+    """RocketMQ reports 0 here if its log begins at 0 (docs/formats/consumequeue.md#blanks)."""
     queues().get_or_add("T", 0).append_run(7, packed(50, 2))
     queue = queues().get("T", 0)
     assert (queue.min_offset, queue.max_offset) == (7, 9)
@@ -121,7 +121,7 @@ def test_blanks_before_the_first_unit_are_below_the_minimum_after_a_restart(queu
 
 
 def test_a_queue_of_blanks_alone_has_no_record_end(queues: Any) -> None:
-    """A crash between blanks and first unit: RocketMQ would take 2147483647 for the greatest end (section 2.3, trap)."""
+    """After a crash between blanks and first unit, RocketMQ takes 2147483647 for the greatest end."""
     opened = queues()
     opened.get_or_add("T", 0).append_run(7, packed(50, 1))
     path = opened.get("T", 0).path(0)
@@ -140,7 +140,7 @@ def test_a_queue_of_blanks_alone_has_no_record_end(queues: Any) -> None:
 @PROPERTY
 @given(st.integers(0, 60), st.integers(1, 9), st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(-10, 2100))
 def test_find_physical_is_a_plain_search(world: World, first: int, units: int, gaps: list[int], wanted: int) -> None:
-    """The first unit at or behind a place in the log, the maximum when there is none."""
+    """It returns the first unit at or behind a log offset, or the maximum if there is none."""
     offsets = [sum(gaps[: count + 1]) for count in range(len(gaps))]
     with tempfile.TemporaryDirectory() as folder:
         queue = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * units).get_or_add(
@@ -152,7 +152,7 @@ def test_find_physical_is_a_plain_search(world: World, first: int, units: int, g
 
 
 def test_disorder_names_the_damaged_unit(queues: Any) -> None:
-    """A unit that points back, or nowhere, is told by its queue offset; the sound ones around it are not."""
+    """A unit that points back or nowhere is reported by its queue offset; the sound units around it are not."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 12))
     assert list(queue.disorder()) == []
@@ -165,7 +165,7 @@ def test_disorder_names_the_damaged_unit(queues: Any) -> None:
 
 
 def test_the_bounds_hold_the_minimum_inside_the_first_file(queues: Any) -> None:
-    """As `min_offset`, where records of the first file's first units left the log."""
+    """`bounds` has the value of `min_offset` if records of the first file's first units left the log."""
     built(queues)
     queue = queues().get("T", 0)
     assert queue.correct_min_offset(500) == 5
@@ -173,7 +173,7 @@ def test_the_bounds_hold_the_minimum_inside_the_first_file(queues: Any) -> None:
 
 
 def test_a_known_minimum_is_corrected_with_all_others(queues: Any) -> None:
-    """`correct_min_offsets` moves the minimum of a queue that was asked for it before."""
+    """`correct_min_offsets` also moves a minimum that was read before."""
     built(queues)
     opened = queues()
     queue = opened.get("T", 0)
@@ -183,7 +183,7 @@ def test_a_known_minimum_is_corrected_with_all_others(queues: Any) -> None:
 
 
 def test_a_reader_that_looks_again_knows_where_the_last_record_ends(queues: Any) -> None:
-    """The greatest record end follows the units that came."""
+    """The greatest record end includes the new units after a refresh."""
     built(queues, 3)
     reader = queues(writable=False).get("T", 0)
     assert reader.max_physical_offset == 300
@@ -193,7 +193,7 @@ def test_a_reader_that_looks_again_knows_where_the_last_record_ends(queues: Any)
 
 
 def test_units_in_order_are_appended_without_a_warning(queues: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where they begin a file; a gap warns."""
+    """Only a gap causes a warning, not a unit that begins a file."""
     queue = queues().get_or_add("T", 0)
     with caplog.at_level(logging.WARNING, logger="consumequeue"):
         queue.append_run(0, packed(0, 10))

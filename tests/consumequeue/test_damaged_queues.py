@@ -1,4 +1,4 @@
-"""Queues beside which something else happened: a crash that gave files back, other people's files, very long ones."""
+"""Queues after a crash that brought files back, beside files of other programs, and of great length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name_of(number: int) -> str:
 @pytest.mark.parametrize(
     ("lost", "log_min", "left"),
     [
-        ([1], 1000, [2, 3]),  # 0 came back without its neighbour: its records are gone
+        ([1], 1000, [2, 3]),  # file 0 came back without the next one: its records are gone
         ([1], 1001, [2, 3]),
         ([1], 900, [0]),  # the last record of 0 is still in the log: 2 and 3 lie behind a hole
         ([1], 0, [0]),
@@ -37,7 +37,7 @@ def name_of(number: int) -> str:
 def test_of_files_that_do_not_stand_together_those_with_records_stay(
     queues: Any, lost: list[int], log_min: int, left: list[int]
 ) -> None:
-    """What a crash gave back is deleted; what lies behind a hole was never synced, and is made again from the log."""
+    """Files that a crash brought back are deleted; units behind a gap were never synced and are rebuilt from the log."""
     folder = built(queues)
     for number in lost:
         (folder / name_of(number)).unlink()
@@ -54,7 +54,7 @@ def test_of_files_that_do_not_stand_together_those_with_records_stay(
 
 @pytest.mark.parametrize("empty", [0, 1])
 def test_files_behind_one_that_lost_its_length_are_made_again(queues: Any, empty: int) -> None:
-    """And the file of no bytes itself, be it the first."""
+    """A file that lost its length and all files after it are rebuilt, even if it is the first."""
     folder = built(queues)
     (folder / name_of(empty)).write_bytes(b"")
     opened = queues()
@@ -67,7 +67,7 @@ def test_files_behind_one_that_lost_its_length_are_made_again(queues: Any, empty
 
 @pytest.mark.parametrize("count", [1, 13_106, 13_107, 13_108, 26_213, 26_214, 26_215])
 def test_a_file_longer_than_one_read_is_walked_to_its_end(queues: Any, count: int) -> None:
-    """At the border of two reads, and in a file that a whole number of reads fills."""
+    """The scan handles the border of two reads, and a file of a whole number of reads."""
     opened = queues(26_214)
     opened.get_or_add("T", 0).append_run(0, packed(0, count))
     opened.close()
@@ -80,14 +80,14 @@ def test_a_file_longer_than_one_read_is_walked_to_its_end(queues: Any, count: in
 
 
 def test_how_far_a_queue_is_on_the_disk_is_known_before_anything_else_is_asked(queues: Any) -> None:
-    """After a clean stop all of it is."""
+    """After a clean stop everything counts as flushed, before any other call."""
     built(queues)
     assert queues().get("T", 0).flushed == 700
     assert queues().get_or_add("T", 1).flushed == 0
 
 
 def test_a_minimum_behind_the_end_that_recovery_finds_is_found_anew(queues: Any) -> None:
-    """The units that it counted are gone: readers would begin behind what is put next."""
+    """Otherwise readers would begin behind the next messages, because the units that it counted are gone."""
     folder = built(queues)
     opened = queues()
     queue = opened.get("T", 0)
@@ -100,7 +100,7 @@ def test_a_minimum_behind_the_end_that_recovery_finds_is_found_anew(queues: Any)
 
 
 def test_a_walk_over_units_that_are_cut_meanwhile_ends_before_them(queues: Any) -> None:
-    """Those of the file in hand are still given; no place is read twice, and none behind the end."""
+    """The units of the current file are still returned; no position is read twice, and none behind the end."""
     built(queues)
     queue = queues().get("T", 0)
     walk = queue.units()
@@ -111,7 +111,7 @@ def test_a_walk_over_units_that_are_cut_meanwhile_ends_before_them(queues: Any) 
 
 
 def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, caplog: Any) -> None:
-    """A crash came between making the file and its first unit, and retention moved on: the place is said, no blank is made."""
+    """The crash came between creating the file and its unit; a warning is logged and no blank is written."""
     folder = built(queues, 0)
     folder.mkdir(parents=True)
     (folder / name_of(0)).write_bytes(bytes(200))
@@ -124,7 +124,7 @@ def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, capl
 
 
 def test_a_queues_folder_with_something_of_others_stays(queues: Any, tmp_path: Path) -> None:
-    """Its files go, and so does the queue; the topic's folder stays as well.  A queue that was never written has none."""
+    """The queue and its files are deleted; a folder with other files stays.  A queue that was never written has no folder."""
     folder = built(queues)
     (folder / "mine").mkdir()
     (folder.parent / "notes").touch()
@@ -139,7 +139,7 @@ def test_a_queues_folder_with_something_of_others_stays(queues: Any, tmp_path: P
 
 
 def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: World, tmp_path: Path) -> None:
-    """A million need not be asked; the answer does not hang on one that is damaged."""
+    """A few of the first queues decide, so the result does not depend on a damaged one."""
     for number in range(130):
         folder = tmp_path / "T" / str(number)
         folder.mkdir(parents=True)
@@ -158,9 +158,9 @@ def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: Worl
 @pytest.mark.parametrize("base", [0, 5 << 30])
 @pytest.mark.parametrize("flushed", [51, 76, 102, 153, 204])
 def test_after_a_crash_no_unit_leads_elsewhere_than_it_was_written_to(world: World, base: int, flushed: int) -> None:
-    """Over a sector's border a unit can lose the half before it alone: its record would be another one's, of an old message.
+    """A unit across a sector border can lose its first half, and would then point at the record of an old message.
 
-    `flushed` units were on the disk, so that the sector's old version ends there; the log has the records of all.
+    `flushed` units were on the disk, so the old version of the sector ends there; the log has all records.
     """
     disk, random = ForgettingDisk(), Random(flushed)
     units = b"".join(UNIT.pack(base + 100 * number, 100, number) for number in range(flushed + 60))
@@ -182,7 +182,7 @@ def test_after_a_crash_no_unit_leads_elsewhere_than_it_was_written_to(world: Wor
 
 
 def test_a_first_unit_behind_blanks_is_no_torn_one(world: World, tmp_path: Path) -> None:
-    """A blank says a long record at 0: the unit behind it, over a sector's border, is whole."""
+    """A blank points at a long record at 0; the unit after it, across a sector border, is whole."""
     for first in range(20, 30):
         root = str(tmp_path / str(first))
         opened = world.consumequeue.ConsumeQueues(REAL_DISK, root, writable=True, file_size_bytes=2000)
@@ -198,7 +198,7 @@ def test_a_first_unit_behind_blanks_is_no_torn_one(world: World, tmp_path: Path)
 
 
 def batches(world: World, root: Path, count: int) -> Any:
-    """A closed queue of files of twenty units; five messages a batch."""
+    """Return a closed batch queue with files of twenty units, five messages per batch."""
     queue = batch_queue(world, root, "T", 0, True)
     for number in range(count):
         queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, 1000 + number, 5 * number, 5))
@@ -211,7 +211,7 @@ def batches(world: World, root: Path, count: int) -> Any:
 def test_a_batch_queue_of_many_files_is_recovered_from_the_third_before_its_end(
     world: World, tmp_path: Path, damaged: int | None
 ) -> None:
-    """Files before were synced when they became full; what lies behind a unit that is none goes (section 5.2 a)."""
+    """Earlier files were synced when they became full; everything from the first invalid unit on is cut."""
     folder = batches(world, tmp_path, 115)
     if damaged is not None:
         with (folder / f"{damaged // 20 * 920:020d}").open("r+b") as file:
@@ -226,7 +226,7 @@ def test_a_batch_queue_of_many_files_is_recovered_from_the_third_before_its_end(
 
 @pytest.mark.parametrize(("cut", "left"), [(0, 0), (1, 1), (100, 1), (4000, 40), (4001, 41), (9999, 45)])
 def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: int, left: int) -> None:
-    """Their bytes are zero, files behind the end are gone; an empty queue has none to cut."""
+    """Their bytes are zeroed and files behind the end are deleted; an empty queue has none to cut."""
     folder = batches(world, tmp_path, 45)
     queue = batch_queue(world, tmp_path, "T", 0, True)
     queue.truncate(cut)
@@ -244,7 +244,7 @@ def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: 
 def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
     world: World, tmp_path: Path, log_min: int, deleted: int, min_offset: int
 ) -> None:
-    """A file goes with its last record; the minimum is the first message of the first record that is left."""
+    """A file is deleted with its last record; the minimum is the first message of the first remaining record."""
     folder = batches(world, tmp_path, 45)
     queue = batch_queue(world, tmp_path, "T", 0, True)
     assert queue.delete_expired(log_min) == deleted
@@ -253,7 +253,7 @@ def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
 
 
 def test_a_folder_of_batch_queues_without_files_waits_for_the_first(world: World, tmp_path: Path) -> None:
-    """A reader looks before the writer made it; a damaged queue is named where nobody asked to have it set aside."""
+    """A reader may open the folder before the writer creates files; a damaged queue raises unless it may be set aside."""
     for number in range(3):
         (tmp_path / "T" / str(number)).mkdir(parents=True)
     make = world.consumequeue.BatchQueues
@@ -276,7 +276,7 @@ def test_a_folder_of_batch_queues_without_files_waits_for_the_first(world: World
 
 
 def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World, tmp_path: Path) -> None:
-    """The minimum is the answer: no unit is made up."""
+    """The search returns the minimum and invents no unit."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     for number in range(45):
         queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, 1000 + number, 5 * number, 5))
@@ -296,7 +296,7 @@ def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World,
 
 
 def test_a_look_for_a_lost_front_stops_at_the_first_unit_it_was_given(world: World) -> None:
-    """The one before it lies in the stretch before: nothing is read in front of the buffer."""
+    """The unit before it is in the previous range: nothing is read before the buffer."""
     find = world.module("consumequeue._units_cy").find_lost_front
     assert find(bytes(60), 500, 0) == (-1, False)
     assert find(packed(5, 1) + bytes(20), 480, 0) == (500, False)

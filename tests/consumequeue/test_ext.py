@@ -1,4 +1,4 @@
-"""Extended units (format page, section 2.5)."""
+"""Extended units (docs/formats/consumequeue.md#extended-unit)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def opened(world: Any, folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", ["cqext", "broker-ext"])
 def test_every_unit_of_a_real_store(name: str, fixture_store: Any, queues: Any, world: Any) -> None:
-    """Each queue unit's address leads to tags code, store time and bitmap; across the roll to the next file."""
+    """Each queue unit's address leads to tags code, store time and bitmap, also in the next file."""
     fixture = fixture_store(name)
     plain = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
     seen = 0
@@ -38,7 +38,7 @@ def test_every_unit_of_a_real_store(name: str, fixture_store: Any, queues: Any, 
 
 
 def test_a_tags_code_is_no_address(world: Any, tmp_path: Path) -> None:
-    """Every 32-bit hash means itself."""
+    """No 32-bit hash is taken for an address."""
     ext = opened(world, tmp_path / "none")
     assert ext.tags_code(-(1 << 31)) == -(1 << 31)
     assert ext.unit(5) is None
@@ -58,7 +58,7 @@ UNITS = [
 
 @pytest.mark.parametrize(("name", "place", "data"), UNITS, ids=[row[0] for row in UNITS])
 def test_an_address_of_nothing_whole(world: Any, tmp_path: Path, name: str, place: int, data: bytes) -> None:
-    """None, not bytes from somewhere else; a walk over the file says where it is damaged."""
+    """The lookup returns None instead of other bytes; iterating over the file raises an error with the position."""
     (tmp_path / f"{0:020d}").write_bytes(data)
     ext = opened(world, tmp_path)
     assert ext.unit(BASE + place) is None

@@ -1,4 +1,4 @@
-"""The write end of extended units (format page, section 2.5): what a crash, damage and a broker's switch leave of them."""
+"""Writing extended units (docs/formats/consumequeue.md#extended-unit): crashes, damage, and switching them off and on."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from storageio.testing import CountingDisk, ForgettingDisk
 from tests.builds import World
 
 BASE = -(1 << 63)
-SIZE = 1200  # a file: two sectors and a part of a third
+SIZE = 1200  # of a file: two sectors and a part of a third
 FLUSHED = 30
 
 
 def opened(world: World, disk: Any, root: str, size: int = SIZE) -> Any:
-    """A writer as a process finds it that opens the folder."""
+    """Return a writer as after opening the folder in a new process."""
     files = world.consumequeue.QueueFiles(disk, writable=True)
     return world.consumequeue.ExtWriter(root, "T", 0, size, files)
 
 
 def unit(world: World, number: int) -> Any:
-    """One that says its number; every third has a bitmap."""
+    """Return the unit of a number; every third has a bitmap."""
     bitmap = bytes([255]) * (number % 3 * 7)
     return world.consumequeue.ExtUnit(0x6B6B6B00 + number, 1_700_000_000_000 + number, bitmap, 20 + len(bitmap))
 
 
 def write(world: World, writer: Any, count: int) -> list[int]:
-    """Units 0 to `count`; their addresses."""
+    """Append units 0 to `count` and return their addresses."""
     return [writer.append(unit(world, number)) for number in range(count)]
 
 
@@ -45,9 +45,9 @@ def named(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_a_crash_an_address_leads_to_what_was_written_or_to_nothing(world: World, seed: int) -> None:
-    """Whatever pages, sizes and names the machine lost: the queue's last address is refused where a unit before it is lost.
+    """Whatever pages, sizes and names are lost, the last address is refused if a unit before it is lost.
 
-    Otherwise a reader would be led to zeros, which pass for "no tags", and a consumer that filters would miss messages.
+    Otherwise a reader would find zeros, which mean "no tags", and a consumer with a filter would miss messages.
     """
     random = Random(seed)
     disk = ForgettingDisk()
@@ -68,7 +68,7 @@ def test_after_a_crash_an_address_leads_to_what_was_written_or_to_nothing(world:
 
 
 def test_units_go_on_behind_the_last_after_every_opening(world: World, tmp_path: Path) -> None:
-    """Across files, of which each but the last is closed by -1; the addresses count the files' rests too."""
+    """Each file but the last is closed by -1, and addresses count the unused rest of files too."""
     addresses, wanted = [], []
     place = 0
     for number in range(100):
@@ -95,7 +95,7 @@ def test_units_go_on_behind_the_last_after_every_opening(world: World, tmp_path:
 
 @pytest.mark.parametrize("bitmap_size", [32748, SIZE - 23])
 def test_a_bitmap_that_no_unit_or_no_file_holds_is_refused(world: World, tmp_path: Path, bitmap_size: int) -> None:
-    """A size has 16 bits with a sign, and four bytes of a file stay free."""
+    """A size is a signed 16-bit number, and four bytes of a file are reserved."""
     writer = opened(world, REAL_DISK, str(tmp_path), 40_000 if bitmap_size > SIZE else SIZE)
     with pytest.raises(InvalidMessage, match="too long"):
         writer.append(world.consumequeue.ExtUnit(1, 2, bytes(bitmap_size), 0))
@@ -115,7 +115,7 @@ DAMAGE = [
 @pytest.mark.parametrize(("name", "data"), DAMAGE, ids=[row[0] for row in DAMAGE])
 @pytest.mark.parametrize("at", [0, 40])
 def test_an_address_of_something_else_cuts_nothing(world: World, tmp_path: Path, name: str, data: str, at: int) -> None:
-    """A flipped bit in a queue's last unit: what it leads to is refused, and the queue can be made again from the log."""
+    """After a flipped bit in the queue's last unit its address is refused, and the queue can be rebuilt from the log."""
     writer = opened(world, REAL_DISK, str(tmp_path))
     addresses = write(world, writer, 60)
     path = tmp_path / "T/0" / f"{SIZE:020d}"
@@ -133,7 +133,7 @@ def test_an_address_of_something_else_cuts_nothing(world: World, tmp_path: Path,
 
 @pytest.mark.parametrize("address", [BASE + 1, BASE + 5 * SIZE, BASE + SIZE - 1])
 def test_an_address_between_units_or_outside_of_all_files_cuts_nothing(world: World, tmp_path: Path, address: int) -> None:
-    """In no file, in the rest of one, or inside of a unit."""
+    """Addresses outside all files, in the unused rest of one, or inside a unit are refused."""
     write(world, opened(world, REAL_DISK, str(tmp_path)), 60)
     before = {path: path.read_bytes() for path in (tmp_path / "T/0").iterdir()}
     again = opened(world, REAL_DISK, str(tmp_path))
@@ -143,7 +143,7 @@ def test_an_address_between_units_or_outside_of_all_files_cuts_nothing(world: Wo
 
 
 def test_units_of_records_that_were_cut_leave_zeros_and_no_file(world: World, tmp_path: Path) -> None:
-    """Behind the queue's last one; what comes then goes there.  Without any unit of the queue's all files go."""
+    """Everything behind the queue's last unit is zeroed and reused; without any unit of the queue all files are deleted."""
     addresses = write(world, opened(world, REAL_DISK, str(tmp_path)), 100)
     again = opened(world, REAL_DISK, str(tmp_path))
     assert again.truncate(addresses[10])
@@ -156,7 +156,7 @@ def test_units_of_records_that_were_cut_leave_zeros_and_no_file(world: World, tm
 
 
 def test_files_of_records_that_left_the_log_go_but_never_the_last(world: World, tmp_path: Path) -> None:
-    """Also when every one did; addresses go on."""
+    """The last file stays even if all of its records are gone; addresses continue."""
     writer = opened(world, REAL_DISK, str(tmp_path))
     addresses = write(world, writer, 100)
     assert writer.delete_before(addresses[0]) == 0 and writer.delete_before(BASE + SIZE - 1) == 0
@@ -174,7 +174,7 @@ def test_files_of_records_that_left_the_log_go_but_never_the_last(world: World, 
 def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the_next_is_made(
     world: World, tmp_path: Path
 ) -> None:
-    """A file that is on the disk is left alone; the folder is synced each time, for the name of a new one."""
+    """A file that is on the disk is not synced again; the folder is synced every time, for the names of new files."""
     disk = CountingDisk()
     writer = opened(world, disk, str(tmp_path))
     synced = []
@@ -189,7 +189,7 @@ def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the
 
 
 def test_opening_after_a_kill_takes_no_room_for_files_that_are_mostly_empty(world: World, tmp_path: Path) -> None:
-    """48 MiB a queue: written full of zeros, the files of a thousand queues would fill the disk."""
+    """Zeros written to files of 48 MiB per queue would fill the disk with a thousand queues."""
     size = 48 << 20
     writer = opened(world, REAL_DISK, str(tmp_path), size)
     addresses = write(world, writer, 30)
@@ -204,7 +204,7 @@ def test_opening_after_a_kill_takes_no_room_for_files_that_are_mostly_empty(worl
 
 @pytest.mark.parametrize("bitmap_size", [0, 9, 30_000])
 def test_a_file_of_more_units_than_one_read_holds_is_walked_to_its_end(world: World, tmp_path: Path, bitmap_size: int) -> None:
-    """Whatever lies over the border of two reads; a place in the middle of one is no unit."""
+    """Units across the border of two reads are found; a position inside a unit is refused."""
     size = 20 + bitmap_size
     packed = struct.pack(">hqqh", size, 5, 1_700_000_000_000, bitmap_size) + b"\xff" * bitmap_size
     count = 600_000 // size
@@ -219,7 +219,7 @@ def test_a_file_of_more_units_than_one_read_holds_is_walked_to_its_end(world: Wo
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_unit_that_lost_its_part_behind_a_sectors_border_is_not_whole(world: World, tmp_path: Path, first: int) -> None:
-    """In the first file and in a later one; a unit that ends before the border stays."""
+    """This holds for the first file and later ones; a unit that ends before the border stays."""
     writer = opened(world, REAL_DISK, str(tmp_path), 1100)
     units = [world.consumequeue.ExtUnit(7, 1_700_000_000_000, bytes([255]) * 40, 60) for _ in range(40)]
     addresses = [writer.append(each) for each in units]

@@ -1,4 +1,4 @@
-"""The format page and the constants say the same."""
+"""The format page and the constants agree."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHORT = {"size_bytes": "SIZE", "store_time_ms": "STORE_TIME"}
 
 
 def rows(title: str) -> list[tuple[int, int, str]]:
-    """(offset, size, field) of the table under a heading."""
+    """Return (offset, size, field) of the table under a heading."""
     section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     return [(int(offset), int(size), field) for offset, size, field in ROW.findall(section.partition("Example")[0])]
 
 
 @pytest.mark.parametrize(("title", "prefix", "unit"), TABLES, ids=[table[0] for table in TABLES])
 def test_the_page_and_the_constants_agree(title: str, prefix: str, unit: Any) -> None:
-    """Every field's offset, and sizes that add up to the unit."""
+    """Every field has the same offset, and the sizes add up to the unit."""
     at = 0
     for offset, size, field in rows(title):
         assert offset == at, field
@@ -38,14 +38,14 @@ def test_the_page_and_the_constants_agree(title: str, prefix: str, unit: Any) ->
 
 
 def test_the_page_is_the_modules_table() -> None:
-    """The comment in the module has the same fields."""
+    """The module's docstring has the same fields."""
     for title, _, _ in TABLES:
         for offset, size, field in rows(title):
             assert re.search(rf"^    {offset} +{size} +{field}\b", layout.__doc__ or "", re.MULTILINE), field
 
 
 def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
-    """The bytes on the page stand at the file's start."""
+    """The bytes on the page are those at the start of the fixture's file."""
     data = (fixture_store("plain").store / "consumequeue/HotTopic/0/00000000000000000000").read_bytes()
     example = re.findall(r"^    ((?:[0-9a-f]{2} +){20})", PAGE, re.MULTILINE)
     assert len(example) == 2
@@ -54,12 +54,12 @@ def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize(("size", "want"), [(1, 20), (20, 20), (2001, 2020), (6_000_000, 6_000_000)])
 def test_sizes_are_rounded_up(size: int, want: int) -> None:
-    """To whole units (section 2.1)."""
+    """Configured sizes are rounded up to whole units."""
     assert layout.round_up(size) == want
 
 
 def test_the_defaults() -> None:
-    """Section 11."""
+    """The default sizes are those of the format page."""
     assert layout.FILE_SIZE_DEFAULT == 6_000_000
     assert layout.BATCH_FILE_SIZE_DEFAULT == 13_800_000
     assert layout.EXT_FILE_SIZE_DEFAULT == 50_331_648

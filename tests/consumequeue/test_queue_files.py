@@ -1,4 +1,4 @@
-"""Ten thousand queues in one process."""
+"""Thousands of queues in one process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(opened - before, len(queues), len(os.listdir("/proc/self/fd")))
 
 
 def test_thousands_of_queues_open_in_little_memory(tmp_path: Path) -> None:
-    """3,000 queues of 100 units in files of 6 MB: far below 1,024 descriptors, and about a kilobyte a queue."""
+    """3,000 queues of 100 units in files of 6 MB need far fewer than 1,024 descriptors, and about a kilobyte each."""
     for number in range(3000):
         folder = tmp_path / f"Topic{number // 10}" / str(number % 10)
         folder.mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_thousands_of_queues_open_in_little_memory(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_files_are_closed(queues: Any, world: Any, tmp_path: Path) -> None:
-    """Never more descriptors than asked for, and every unit still readable."""
+    """The number of descriptors stays within the limit, and every unit stays readable."""
     opened = queues()
     opened.files = files = world.consumequeue.QueueFiles(REAL_DISK, writable=True, max_files=3, max_maps=2)
     all_queues = [opened.get_or_add("T", number) for number in range(8)]
@@ -65,7 +65,7 @@ def test_the_least_recently_used_files_are_closed(queues: Any, world: Any, tmp_p
 
 
 def test_a_file_in_use_is_not_closed_under_its_user(world: Any, tmp_path: Path) -> None:
-    """Another thread's eviction, or a delete, waits for the end of the block."""
+    """Another thread's eviction or deletion waits until the block ends."""
     files = world.consumequeue.QueueFiles(REAL_DISK, writable=True, max_files=1)
     for name in "ab":
         (tmp_path / name).write_bytes(b"12345")
@@ -79,7 +79,7 @@ def test_a_file_in_use_is_not_closed_under_its_user(world: Any, tmp_path: Path) 
 
 
 def test_readers_beside_a_writer(queues: Any) -> None:
-    """Every reader sees whole units, in order, up to the maximum that it asked for."""
+    """Every reader sees whole units, in order, up to the maximum that it read."""
     queue = queues(units=50).get_or_add("T", 0)
     queue.append_run(0, packed(0, 1))
     wrong: list[Any] = []
@@ -105,7 +105,7 @@ def test_readers_beside_a_writer(queues: Any) -> None:
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> None:
-    """Retention took it meanwhile: nothing is there.  Any other refusal of the disk is an error."""
+    """A file that retention deleted has no units.  Any other error of the disk is raised."""
     disk = FailingDisk(10_000, only="open")
     opened = queues(disk=disk)
     queue = opened.get_or_add("T", 0)
@@ -132,7 +132,7 @@ def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> No
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "../T", "a\0b", "x" * 256, "中" * 100])
 def test_a_topic_that_is_no_name_of_a_folder_is_refused(queues: Any, tmp_path: Path, topic: str) -> None:
-    """Nothing is made outside the folder, or inside."""
+    """Nothing is created, inside or outside the folder."""
     with pytest.raises(InvalidMessage):
         queues().get_or_add(topic, 0)
     assert list(tmp_path.iterdir()) == []
@@ -146,14 +146,14 @@ def test_a_number_that_is_no_queue_id_is_refused(queues: Any, queue_id: int) -> 
 
 
 def test_names_as_brokers_use_them(queues: Any) -> None:
-    """Per cent signs, spaces and other alphabets."""
+    """Percent signs, spaces and other alphabets are accepted."""
     for topic in ("%RETRY%group", "%LMQ%a b", "主题", "SCHEDULE_TOPIC_XXXX"):
         queues().get_or_add(topic, 0).append_run(0, packed(0, 1))
         assert queues(writable=False).get(topic, 0).max_offset == 1
 
 
 def test_the_file_size_is_found_from_the_files(queues: Any, world: Any, tmp_path: Path) -> None:
-    """None where there is nothing to go by."""
+    """The result is None without any file."""
     find = world.consumequeue.find_file_size
     assert find(REAL_DISK, str(tmp_path / "consumequeue")) is None
     queues(units=7).get_or_add("T", 0).append_run(0, packed(0, 1))
@@ -161,7 +161,7 @@ def test_the_file_size_is_found_from_the_files(queues: Any, world: Any, tmp_path
 
 
 def test_a_file_that_a_reader_cannot_read_is_not_taken_for_deleted(queues: Any) -> None:
-    """An error of the disk is raised; only a missing file means that the writer's retention took it."""
+    """An error of the disk is raised; only a missing file means that the writer's retention deleted it."""
     writer = queues()
     writer.get_or_add("T", 0).append_run(0, packed(0, 12))
     writer.close()

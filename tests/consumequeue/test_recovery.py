@@ -1,4 +1,4 @@
-"""Finding the end again, cutting, deleting."""
+"""Recovery, truncation and deletion of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.consumequeue.model import PROPERTY, UNIT, built, files_of, packed
 
 
 def overwrite(folder: Path, unit: int, data: bytes) -> None:
-    """Put bytes where a unit is."""
+    """Overwrite a unit with other bytes."""
     with open(folder / f"{unit // 10 * 200:020d}", "r+b") as file:
         file.seek(unit % 10 * 20)
         file.write(data)
@@ -25,7 +25,7 @@ def overwrite(folder: Path, unit: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 29, 30, 35])
 def test_the_end_is_found_by_halving_and_by_reading(queues: Any, count: int) -> None:
-    """After a clean stop and after an unclean one."""
+    """Binary search (after a clean stop) and a scan (after an unclean one) find the same end."""
     built(queues, count)
     queue = queues(writable=False).get("T", 0)
     assert (queue.max_offset, queue.max_physical_offset) == (count, 100 * count)
@@ -36,7 +36,7 @@ def test_the_end_is_found_by_halving_and_by_reading(queues: Any, count: int) -> 
 @PROPERTY
 @given(st.integers(0, 1500), st.integers(30, 700))
 def test_halving_and_reading_agree(world: World, count: int, units: int) -> None:
-    """Over any number of units in files of any size."""
+    """They agree for any number of units in files of any size."""
     with tempfile.TemporaryDirectory() as folder:
         make = world.consumequeue.ConsumeQueues
         opened = make(REAL_DISK, folder, writable=True, file_size_bytes=20 * units)
@@ -51,7 +51,7 @@ def test_halving_and_reading_agree(world: World, count: int, units: int) -> None
 DAMAGE = [
     ("a unit of zeros in the last file", 32, bytes(20), 32, 4),
     ("a unit of zeros in the third file from the end", 13, bytes(20), 13, 2),
-    ("a unit of zeros before the third file from the end", 3, bytes(20), 35, 4),  # nobody looks there (5.2 a)
+    ("a unit of zeros before the third file from the end", 3, bytes(20), 35, 4),  # recovery does not read it
     ("a negative offset", 22, UNIT.pack(-1, 100, 0), 22, 3),
     ("a size of 0", 22, UNIT.pack(2200, 0, 0), 22, 3),
     ("a negative size", 22, UNIT.pack(2200, -1, 0), 22, 3),
@@ -63,7 +63,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("name", "unit", "data", "left", "files"), DAMAGE, ids=[row[0] for row in DAMAGE])
 def test_recovery_after(queues: Any, name: str, unit: int, data: bytes, left: int, files: int) -> None:
-    """The units before the first that is none, from the third file before the end; reading alone changes no file."""
+    """The units before the first invalid one stay, from the third file before the end; the scan changes no file."""
     folder = built(queues)
     overwrite(folder, unit, data)
     before = files_of(folder)
@@ -81,7 +81,7 @@ def test_recovery_after(queues: Any, name: str, unit: int, data: bytes, left: in
 
 
 def test_bytes_behind_the_end_are_zeroed(queues: Any) -> None:
-    """RocketMQ leaves them, and they come back as units after the next crash (section 5.3, trap)."""
+    """RocketMQ leaves them, and they come back as units after the next crash."""
     folder = built(queues)
     overwrite(folder, 31, bytes(20))
     opened = queues()
@@ -90,7 +90,7 @@ def test_bytes_behind_the_end_are_zeroed(queues: Any) -> None:
 
 
 def test_a_last_file_of_no_bytes_is_deleted(queues: Any) -> None:
-    """A crash between making the file and giving it its size (section 0)."""
+    """It remains after a crash between creating the file and setting its size."""
     folder = built(queues, 30)
     (folder / f"{600:020d}").touch()
     assert queues(writable=False).get("T", 0).max_offset == 30
@@ -102,7 +102,7 @@ def test_a_last_file_of_no_bytes_is_deleted(queues: Any) -> None:
 
 
 def test_an_empty_last_file_is_used(queues: Any) -> None:
-    """A crash between making the file and its first unit."""
+    """It remains after a crash between creating the file and its first unit."""
     folder = built(queues, 30)
     (folder / f"{600:020d}").write_bytes(bytes(200))
     opened = queues()
@@ -123,7 +123,7 @@ STRAYS = [
 
 @pytest.mark.parametrize(("name", "file", "data", "reason"), STRAYS, ids=[row[0] for row in STRAYS])
 def test_a_folder_that_rocketmq_would_not_load(queues: Any, name: str, file: str, data: bytes, reason: str) -> None:
-    """Named with file and sizes; nothing is changed."""
+    """The error names file and sizes; nothing is changed."""
     folder = built(queues, 30)
     (folder / file).write_bytes(data)
     with pytest.raises(StoreCorrupt) as caught:
@@ -133,7 +133,7 @@ def test_a_folder_that_rocketmq_would_not_load(queues: Any, name: str, file: str
 
 
 def test_a_name_between_two_units(queues: Any) -> None:
-    """A first file that begins in the middle of a unit."""
+    """A first file that begins in the middle of a unit is refused."""
     folder = built(queues, 3)
     (folder / f"{0:020d}").rename(folder / f"{30:020d}")
     with pytest.raises(StoreCorrupt, match="file name"):
@@ -141,7 +141,7 @@ def test_a_name_between_two_units(queues: Any) -> None:
 
 
 def test_names_that_are_no_queues_are_passed_over(queues: Any, tmp_path: Path) -> None:
-    """Files beside topics, folders that are no numbers, folders inside a queue (section 0)."""
+    """Files beside topics, folders that are no numbers, and folders inside a queue are ignored."""
     folder = built(queues, 3)
     (tmp_path / "consumequeue" / "file").touch()
     for name in ("x", "-1", "01", "1.5", "99999999999"):
@@ -169,7 +169,7 @@ CUTS = [
 
 @pytest.mark.parametrize(("at", "left", "files"), CUTS)
 def test_truncate(queues: Any, at: int, left: int, files: int) -> None:
-    """Units at or behind the place go, their bytes are zero, files behind the end are gone (section 5.3)."""
+    """Units at or behind the offset are zeroed, and files behind the end are deleted."""
     folder = built(queues)
     opened = queues()
     opened.truncate(at)
@@ -183,7 +183,7 @@ def test_truncate(queues: Any, at: int, left: int, files: int) -> None:
 
 
 def test_truncate_drops_a_damaged_last_unit_that_points_behind_the_log(queues: Any) -> None:
-    """It would make every later record look like a repeat."""
+    """Otherwise every later record would look like a repeat."""
     folder = built(queues)
     overwrite(folder, 34, UNIT.pack((1 << 63) - 5, 100, 0))
     opened = queues()
@@ -198,7 +198,7 @@ EXPIRIES = [(0, 0, 0), (900, 0, 9), (901, 1, 10), (1000, 1, 10), (2950, 3, 30), 
 
 @pytest.mark.parametrize(("log_min", "deleted", "minimum"), EXPIRIES)
 def test_delete_expired(queues: Any, log_min: int, deleted: int, minimum: int) -> None:
-    """Leading files whose last record left the log, never the last file (section 6.7)."""
+    """Leading files whose last record left the log are deleted, never the last file."""
     folder = built(queues)
     opened = queues()
     assert opened.delete_expired(log_min) == deleted
@@ -210,7 +210,7 @@ def test_delete_expired(queues: Any, log_min: int, deleted: int, minimum: int) -
 
 
 def test_flush_syncs_data_and_new_names_once(queues: Any) -> None:
-    """Files written since, and the folder when a file came; nothing when nothing was written (sections 2.7, 6.2)."""
+    """It syncs files written since, and the folder if a file was created; it does nothing if nothing was written."""
     disk = CountingDisk()
     opened = queues(disk=disk)
     queue = opened.get_or_add("T", 0)
@@ -227,7 +227,7 @@ def test_flush_syncs_data_and_new_names_once(queues: Any) -> None:
 
 @pytest.mark.parametrize(("count", "is_worth_it"), [(1, False), (409, False), (410, True), (1000, True)])
 def test_flush_waits_for_two_pages(queues: Any, count: int, is_worth_it: bool) -> None:
-    """8,192 bytes are 409.6 units; a full file is worth it whatever it holds."""
+    """8,192 bytes are 409.6 units; a full file is synced whatever it holds."""
     queue = queues(units=1000).get_or_add("T", 0)
     queue.append_run(0, packed(0, count))
     assert queue.flush(2) == is_worth_it
@@ -238,7 +238,7 @@ def test_flush_waits_for_two_pages(queues: Any, count: int, is_worth_it: bool) -
 
 @pytest.mark.parametrize("operation", ["sync", "sync folder"])
 def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: str) -> None:
-    """Neither data nor a new file's name counts as flushed; the full file was synced before the next was made."""
+    """Neither data nor a new file's name counts as flushed; the full file was synced before the next was created."""
     disk = FailingDisk(10_000, only=operation)
     opened = queues(disk=disk)
     queue = opened.get_or_add("T", 0)
@@ -251,7 +251,7 @@ def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: st
 
 
 def test_remove_takes_the_folders_away(queues: Any, tmp_path: Path) -> None:
-    """The queue's folder, and the topic's with its last queue."""
+    """It deletes the queue's folder, and the topic's folder with its last queue."""
     opened = queues()
     opened.get_or_add("T", 0).append_run(0, packed(0, 3))
     opened.get_or_add("T", 1).append_run(0, packed(0, 3))
@@ -264,7 +264,7 @@ def test_remove_takes_the_folders_away(queues: Any, tmp_path: Path) -> None:
 
 
 def test_a_reader_follows_a_live_writer(queues: Any) -> None:
-    """New units, new files, new queues, and files that went."""
+    """The reader sees new units, files and queues, and notices deleted files."""
     writer = queues()
     writer.get_or_add("T", 0).append_run(0, packed(0, 3))
     reader = queues(writable=False)
@@ -286,7 +286,7 @@ def test_a_reader_follows_a_live_writer(queues: Any) -> None:
 
 
 def test_halving_finds_the_end_of_a_file_of_several_blocks(queues: Any) -> None:
-    """450 units in a file of 1,000 are more than are read at once."""
+    """450 units in a file of 1,000 are more than one read."""
     opened = queues(units=1000)
     opened.get_or_add("T", 0).append_run(0, packed(0, 450))
     opened.close()
@@ -320,7 +320,7 @@ def test_a_reader_drops_no_files_behind_a_hole(queues: Any) -> None:
 
 
 def test_what_was_counted_is_forgotten_when_queues_are_cut(queues: Any) -> None:
-    """The next offsets of all queues together are counted anew after a truncation."""
+    """The sum of next offsets is counted again after a truncation."""
     built(queues)
     opened = queues()
     opened.next_total = opened.count()
@@ -329,7 +329,7 @@ def test_what_was_counted_is_forgotten_when_queues_are_cut(queues: Any) -> None:
 
 
 def test_a_full_file_is_synced_before_the_next_is_made(queues: Any) -> None:
-    """Also where its name was synced by a flush before it was full."""
+    """This also holds if its name was synced by a flush before it was full."""
     disk = CountingDisk()
     opened = queues(disk=disk)
     queue = opened.get_or_add("T", 0)
@@ -343,7 +343,7 @@ def test_a_full_file_is_synced_before_the_next_is_made(queues: Any) -> None:
 
 
 def test_a_queue_with_a_stray_file_leaves_the_size_to_the_others(queues: Any, world: World, tmp_path: Path) -> None:
-    """It is named when the queue is used; until then the other queues say how long files are."""
+    """It raises an error when it is used; until then the other queues give the file size."""
     built(queues)
     stray = tmp_path / "consumequeue" / "A" / "0"
     stray.mkdir(parents=True)

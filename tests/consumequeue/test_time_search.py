@@ -1,4 +1,4 @@
-"""From a time to a queue offset (format page, section 8.3)."""
+"""Queue offsets by time (docs/formats/read-rules.md#offset-by-time)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.consumequeue.model import PROPERTY, UNIT
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
 def test_every_answer_of_a_real_store(name: str, fixture_store: Any, queues: Any, world: Any) -> None:
-    """LOWER, which is the default, and UPPER, for every time that the store was asked."""
+    """LOWER (the default) and UPPER give the store's answer for every time that it was asked for."""
     fixture = fixture_store(name)
     truth = fixture.truth()
     times = {message["physicalOffset"]: message["storeTimestamp"] for message in truth["messages"]}
@@ -32,7 +32,7 @@ def test_every_answer_of_a_real_store(name: str, fixture_store: Any, queues: Any
 
 
 def queue_of(queues: Any, times: list[int]) -> tuple[Any, Any]:
-    """A queue whose unit n has its record at 100 n, and the log's answer for store times."""
+    """Return a queue whose unit n has its record at 100 n, and a function that returns store times."""
     queue = queues(units=4).get_or_add("T", 0)
     queue.append_run(0, b"".join(UNIT.pack(100 * number, 100, 0) for number in range(len(times))))
     return queue, lambda place, size: times[place // 100] if size == 100 and place // 100 < len(times) else -1
@@ -59,7 +59,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize("column", [0, 1, 2], ids=["lower", "upper", "nearest"])
 def test_boundaries(queues: Any, world: Any, column: int) -> None:
-    """Before, at, between, behind; equal times over two files' edge."""
+    """Times before, at, between and after the units, and equal times across two files, give the right unit."""
     queue, store_time_of = queue_of(queues, TIMES)
     boundary = list(world.consumequeue.Boundary)[column]
     for time, *want in ANSWERS:
@@ -69,7 +69,7 @@ def test_boundaries(queues: Any, world: Any, column: int) -> None:
 
 @pytest.mark.parametrize("column", [0, 1, 2], ids=["lower", "upper", "nearest"])
 def test_a_file_that_has_no_unit_yet_changes_no_answer(queues: Any, world: Any, column: int) -> None:
-    """A broker made it ahead, or a crash came before its first unit: its zeros are no times."""
+    """A broker may create a file ahead, or crash before its first unit; its zeros are no times."""
     queue, store_time_of = queue_of(queues, TIMES[:8])
     with open(queue.path(160), "xb") as file:
         file.write(bytes(80))
@@ -82,14 +82,14 @@ def test_a_file_that_has_no_unit_yet_changes_no_answer(queues: Any, world: Any, 
 
 
 def test_a_queue_without_units(queues: Any, world: Any) -> None:
-    """0 whatever is asked."""
+    """The result is 0 for every time."""
     queue = queues().get_or_add("T", 0)
     for boundary in world.consumequeue.Boundary:
         assert world.consumequeue.offset_by_time(queue, 5, boundary, lambda *_: 1) == 0
 
 
 def test_units_whose_records_left_the_log(queues: Any, world: Any) -> None:
-    """They are to the right of nothing: the answer is among those that are left."""
+    """The result is always a unit whose record is still in the log."""
     queue, known = queue_of(queues, TIMES)
     queue.correct_min_offset(500)
 
@@ -104,7 +104,7 @@ def test_units_whose_records_left_the_log(queues: Any, world: Any) -> None:
 
 
 def test_a_minimum_that_is_not_corrected_yet(queues: Any, world: Any) -> None:
-    """Halving goes right at a record below the log; at one that should be there and is not it gives up with 0."""
+    """The search goes right at a record below the log, and returns 0 at one that is missing inside it."""
     queue, known = queue_of(queues, TIMES)
     search, lower = world.consumequeue.offset_by_time, world.consumequeue.Boundary.LOWER
     assert search(queue, 45, lower, lambda place, size: known(place, size) if place >= 600 else -1, 600) == 6
@@ -114,7 +114,7 @@ def test_a_minimum_that_is_not_corrected_yet(queues: Any, world: Any) -> None:
 @PROPERTY
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(-1, 1000))
 def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> None:
-    """The nearer neighbour, of two the earlier; on equal times the first."""
+    """It is the nearer neighbour, the earlier of two, and the first of equal times."""
     times = [1 + sum(gaps[: count + 1]) for count in range(len(gaps))]
     with tempfile.TemporaryDirectory() as folder:
         opened = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * 1000)
@@ -130,7 +130,7 @@ def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> 
 
 
 def opened_queue(world: World, folder: str, times: list[int], units: int) -> tuple[Any, Any]:
-    """As `queue_of`, with files of so many units."""
+    """Return the same as `queue_of`, with files of `units` units."""
     opened = world.consumequeue.ConsumeQueues(REAL_DISK, folder, writable=True, file_size_bytes=20 * units)
     return queue_of(lambda units: opened, times)
 
@@ -140,7 +140,7 @@ def opened_queue(world: World, folder: str, times: list[int], units: int) -> tup
 def test_runs_of_equal_times_are_answered_as_bisection_of_a_list_does(
     world: World, runs: list[int], units: int, asked: int
 ) -> None:
-    """However long the runs are and wherever files end."""
+    """The results are those of bisecting a list, for runs of any length and any file ends."""
     times = [3 * number + 1 for number, run in enumerate(runs) for _ in range(run)]
     with tempfile.TemporaryDirectory() as folder:
         queue, store_time_of = opened_queue(world, folder, times, units)
@@ -152,7 +152,7 @@ def test_runs_of_equal_times_are_answered_as_bisection_of_a_list_does(
 @PROPERTY
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(-1, 7), st.sampled_from(["LOWER", "UPPER"]))
 def test_a_clock_that_was_set_back_ends_at_an_edge(world: World, times: list[int], asked: int, kind: str) -> None:
-    """Times out of order: where a message of the time asked for is found, its neighbour has another time."""
+    """If times are out of order and a message of the time is found, its neighbour has another time."""
     with tempfile.TemporaryDirectory() as folder:
         queue, store_time_of = opened_queue(world, folder, times, 1000)
         got = world.consumequeue.offset_by_time(queue, asked, world.consumequeue.Boundary[kind], store_time_of)
@@ -163,7 +163,7 @@ def test_a_clock_that_was_set_back_ends_at_an_edge(world: World, times: list[int
 
 
 def test_many_messages_of_one_time_take_few_looks(world: World, tmp_path: Any) -> None:
-    """RocketMQ walks over them one by one."""
+    """RocketMQ would step over them one by one."""
     times = [1, *[2] * 30_000, 3]
     queue, known = opened_queue(world, str(tmp_path), times, 40_000)
     asked: list[int] = []
@@ -179,7 +179,7 @@ def test_many_messages_of_one_time_take_few_looks(world: World, tmp_path: Any) -
 
 
 def test_a_file_that_is_deleted_meanwhile_has_no_times(world: World, tmp_path: Any) -> None:
-    """No error: the answer is within the bounds."""
+    """There is no error, and the result is within the bounds."""
     queue, store_time_of = opened_queue(world, str(tmp_path), TIMES, 4)
     assert queue.max_offset == len(TIMES)
     (tmp_path / "T" / "0" / f"{80:020d}").unlink()

@@ -1,4 +1,4 @@
-"""The walks over packed units, on both builds."""
+"""The scans over packed units, on both builds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def leading(units: list[Any], holds: Any) -> int:
 @PROPERTY
 @given(UNITS, st.integers(0, 60) | I64)
 def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, int, int]], place: int) -> None:
-    """Valid ones, those below a place, repeats and new ones."""
+    """Counts of valid units, units below an offset, repeats and new units are those of a plain loop."""
     data = b"".join(UNIT.pack(*unit) for unit in units)
     top = max(place, -1)
     ends: list[int] = [top]
@@ -40,7 +40,7 @@ def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, i
 
 
 def test_any_buffer_will_do(world: Any) -> None:
-    """Bytes, byte arrays, slices of a view; a piece of a unit at the end is not looked at."""
+    """Bytes, byte arrays and slices of a view are accepted; an incomplete unit at the end is ignored."""
     kernel = world.module("consumequeue._units_cy")
     for data in (packed(0, 5), bytearray(packed(0, 5)), memoryview(b"xx" + packed(0, 5))[2:], packed(0, 5) + b"xyz"):
         assert kernel.count_valid(data) == 5

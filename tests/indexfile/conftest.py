@@ -1,4 +1,4 @@
-"""Index folders on both builds, under a clock that the test sets."""
+"""Index folders on both builds, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.builds import World
 
 
 class ClockDisk(CountingDisk):
-    """Tells the times in `moments`, local, one after the other; the last one for ever."""
+    """A disk whose clock returns the local times in `moments` one after the other, and then the last one."""
 
     def __init__(self, *moments: str) -> None:
         super().__init__(REAL_DISK)
@@ -33,7 +33,7 @@ def clock_disk() -> type[ClockDisk]:
 
 @pytest.fixture
 def index(tmp_path: Path, world: World) -> Callable[..., Any]:
-    """Open the files in `tmp_path/index`: seven slots and ten items unless said otherwise."""
+    """Open the files in `tmp_path/index`, by default with seven slots and ten items."""
 
     def make(slots: int = 7, items: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
         place = str(folder or tmp_path / "index")

@@ -1,4 +1,4 @@
-"""The key index as plainly as it can be said (format page, section 3)."""
+"""A plain model of the key index (docs/formats/indexfile.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEM = struct.Struct(">iqii")
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode, over UTF-16 units."""
+    """Return Java's String.hashCode, over UTF-16 units."""
     units = text.encode("utf-16-be")
     code = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 
 class PlainIndex:
-    """One file: a list of items, a dictionary of slots, header fields."""
+    """One file as a list of items, a dictionary of slots and header fields."""
 
     def __init__(self, slots: int, items: int, begin_ms: int = 0, begin_offset: int = 0) -> None:
         self.slots, self.capacity = slots, items

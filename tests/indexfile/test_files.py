@@ -1,4 +1,4 @@
-"""The folder: loading, expiry, shapes (format page, sections 3.5 and 3.7)."""
+"""The index folder: loading, expiry and shapes (docs/formats/indexfile.md#loading, #expiry)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN = 1_700_000_000_000
 
 
 def filled(index: Any, files: int = 3) -> Any:
-    """Three files of two keys each; records at 0, 100, ... 500, a second apart."""
+    """Return three files of two keys each, with records at 0, 100, ... 500, a second apart."""
     opened = index(7, 3)
     for number in range(2 * files):
         opened.build("T", f"k{number}", None, 100 * number, BEGIN + 1000 * number)
@@ -27,7 +27,7 @@ UNSAFE = [(0, 3), (BEGIN + 999, 3), (BEGIN + 1000, 2), (BEGIN + 3000, 1), (BEGIN
 
 @pytest.mark.parametrize(("time", "deleted"), UNSAFE)
 def test_after_an_unclean_stop(index: Any, time: int, deleted: int) -> None:
-    """Files that end after the checkpoint's index time are deleted, the active one as a rule (section 3.5)."""
+    """Files that end after the checkpoint's index time are deleted, usually including the active one."""
     filled(index).close()
     opened = index(7, 3)
     assert opened.delete_unsafe(time) == deleted
@@ -37,7 +37,7 @@ def test_after_an_unclean_stop(index: Any, time: int, deleted: int) -> None:
 
 
 def test_a_file_that_was_never_finished_is_deleted_after_an_unclean_stop(index: Any, tmp_path: Path) -> None:
-    """A crash between making a file and allocating it."""
+    """It remains after a crash between creating a file and allocating it."""
     filled(index, 1).close()
     (tmp_path / "index" / "20991231235959999").write_bytes(b"\0" * 17)
     opened = index(7, 3)
@@ -51,7 +51,7 @@ EXPIRIES = [(0, 0), (100, 0), (101, 1), (300, 1), (301, 2), (9999, 2)]
 
 @pytest.mark.parametrize(("log_min", "deleted"), EXPIRIES)
 def test_delete_expired(index: Any, log_min: int, deleted: int) -> None:
-    """Leading files that end below the log's minimum, never the last (section 3.7)."""
+    """Leading files that end below the log's minimum are deleted, never the last."""
     opened = filled(index)
     assert opened.delete_expired(log_min) == deleted
     assert len(opened.files) == len(index(7, 3).files) == 3 - deleted
@@ -59,7 +59,7 @@ def test_delete_expired(index: Any, log_min: int, deleted: int) -> None:
 
 
 def test_destroy(index: Any, tmp_path: Path) -> None:
-    """All files; what comes then begins anew."""
+    """All files are deleted; later keys begin a new file."""
     opened = filled(index)
     opened.destroy()
     assert list((tmp_path / "index").iterdir()) == []
@@ -68,7 +68,7 @@ def test_destroy(index: Any, tmp_path: Path) -> None:
 
 
 def test_stray_names_are_passed_over_and_told(index: Any, tmp_path: Path) -> None:
-    """A name that is no number, a folder (section 0)."""
+    """Names that are no number and folders are ignored and reported."""
     filled(index).close()
     for name in ("20261120173254506.tmp", "notes", "99999999999999999999"):
         (tmp_path / "index" / name).write_bytes(b"x")
@@ -80,14 +80,14 @@ def test_stray_names_are_passed_over_and_told(index: Any, tmp_path: Path) -> Non
 
 
 def test_other_slots_than_the_files_have_are_refused(index: Any) -> None:
-    """RocketMQ would misread or grow the files (section 3.5)."""
+    """RocketMQ would misread or grow the files."""
     filled(index).close()
     with pytest.raises(StoreCorrupt, match="index file size"):
         index(8, 3).load()
 
 
 def test_a_reader_follows_a_live_writer(index: Any) -> None:
-    """New keys at once, new files after a look."""
+    """New keys are visible immediately, new files after a refresh."""
     writer = filled(index, 1)
     reader = index(7, 3, writable=False)
     assert reader.select("T", "k1") == [100]
@@ -103,7 +103,7 @@ def test_a_reader_follows_a_live_writer(index: Any) -> None:
 
 
 def test_few_old_files_stay_mapped(index: Any) -> None:
-    """However many there are; each still answers."""
+    """The number of mapped files is limited, and each file still answers."""
     filled(index, 30).close()
     opened = index(7, 3)
     assert [opened.select("T", f"k{number}") for number in range(60)] == [[100 * number] for number in range(60)]
@@ -115,7 +115,7 @@ SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1
 
 @pytest.mark.parametrize(("slots", "items"), SHAPES)
 def test_the_shape_is_found_from_the_chains(index: Any, world: Any, slots: int, items: int) -> None:
-    """Four items to a slot, or any other number, from a few keys or many."""
+    """Four or any other number of items per slot are detected, with few keys or many."""
     find, paths = world.indexfile.find_shape, world.indexfile.index_paths
     opened = index(slots, items)
     opened.build("T", "first", None, 5_000, BEGIN)
@@ -125,7 +125,7 @@ def test_the_shape_is_found_from_the_chains(index: Any, world: Any, slots: int, 
 
 
 def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, tmp_path: Path) -> None:
-    """Then the slots must be asked for; with them the size gives the items."""
+    """Without a default shape the slots must be given; with them the size gives the items."""
     find = world.indexfile.find_shape
     assert find(REAL_DISK, []) is None
     for slots, items, want in ((7, 28, (7, 28)), (7, 10, None)):
@@ -138,7 +138,7 @@ def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, t
 
 
 def test_the_shape_is_found_while_an_item_is_being_written(index: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer had counted the item, its offset was not yet in the header: `tail -f` ended, the slots were not to be told."""
+    """A writer has counted the item, but its offset is not in the header yet; the shape is found all the same."""
     opened = index(50, 400)
     for number in range(9):
         opened.build("T", f"key-{number}", "", 5_000 + number, BEGIN + number)
@@ -160,7 +160,7 @@ def test_the_shape_is_found_while_an_item_is_being_written(index: Any, world: An
 
 
 def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
-    """Noise, a short file, zeros: nothing, or the default for what has no items, and no exception."""
+    """Noise, a short file and zeros give None, or the default if there are no items, and no exception."""
     (tmp_path / "1").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "2").write_bytes(b"\0" * 39)
     (tmp_path / "3").write_bytes(b"")
@@ -169,14 +169,14 @@ def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
 
 
 def test_the_shape_of_one_record_at_the_logs_begin_is_found(index: Any, world: Any) -> None:
-    """Its offset of 0 stands in every unused slot too."""
+    """Its offset 0 occurs in every unused slot too."""
     opened = index(50, 400)
     opened.build("T", "k", None, 0, BEGIN)
     assert world.indexfile.find_shape(REAL_DISK, [opened.files[0].path]) == (50, 400)
 
 
 def test_the_shape_is_asked_of_an_older_file_where_the_newest_is_being_made(index: Any, world: Any, tmp_path: Path) -> None:
-    """A file without items, or of no more than a header, does not speak for the others."""
+    """A file without items, or no longer than a header, does not decide the shape of the others."""
     opened = index(50, 400)
     for number in range(20):
         opened.build("T", f"k{number}", None, 100 * number, BEGIN)
@@ -192,7 +192,7 @@ def test_the_shape_is_asked_of_an_older_file_where_the_newest_is_being_made(inde
 
 
 def test_a_file_that_retention_took_before_its_sync_is_synced_no_more(index: Any) -> None:
-    """The next sync is of the files that are left."""
+    """The next sync covers the remaining files only."""
     opened = filled(index)
     oldest = opened.files[0].path
     assert opened.delete_expired(200) == 1
@@ -202,7 +202,7 @@ def test_a_file_that_retention_took_before_its_sync_is_synced_no_more(index: Any
 
 
 def test_the_names_of_files_are_synced_after_an_unclean_stop(index: Any) -> None:
-    """Whoever made them may have died before that; a sync of the folder that fails is told, and tried again."""
+    """The writer may have died before their sync; a failed sync of the folder raises and is retried."""
     filled(index).close()
     disk = CountingDisk()
     opened = index(7, 3, disk=disk)
@@ -219,7 +219,7 @@ def test_the_names_of_files_are_synced_after_an_unclean_stop(index: Any) -> None
 
 
 def test_a_closed_index_maps_nothing(index: Any) -> None:
-    """Every file gives its map back."""
+    """No file is mapped after `close`."""
     opened = filled(index)
     assert any(file.is_open for file in opened.files)
     opened.close()

@@ -1,4 +1,4 @@
-"""Which items of which files stay after an unclean stop without a note."""
+"""Files and items that are kept after an unclean stop without a hint."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ RECORD = 100
 
 
 def build(folder: Path, records: int) -> IndexFiles:
-    """A record each hundred bytes, with two keys, so that files fill in the middle of a record."""
+    """Add a record per hundred bytes with two keys each, so that files become full in the middle of a record."""
     return put_all(IndexFiles(REAL_DISK, str(folder), writable=True, slots=SLOTS, items=ITEMS), records)
 
 
 def put_all(files: IndexFiles, records: int) -> IndexFiles:
-    """Those of before the index's end are passed over."""
+    """Index all records; those before the end of the index are skipped."""
     for number in range(records):
         files.build("T", f"u{number}", f"k{number}", number * RECORD, 1_000_000 + number * 1000)
     return files
 
 
 def found(files: IndexFiles, records: int) -> list[int]:
-    """The records whose second key is found."""
+    """Return the records whose second key is found."""
     return [number for number in range(records) if files.select("T", f"k{number}") == [number * RECORD]]
 
 
 def test_only_the_last_record_of_the_last_file_goes(tmp_path: Path) -> None:
-    """The last records of fuller, older files went too, and nobody indexed them again."""
+    """The last records of older, full files stay, because nothing would index them again."""
     files = build(tmp_path / "index", 40)
     assert len(files.files) == 5
     files.keep_sound(0, 40 * RECORD)
@@ -42,7 +42,7 @@ def test_only_the_last_record_of_the_last_file_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_a_damaged_file_goes_with_all_behind_it(tmp_path: Path, number: int) -> None:
-    """What is indexed again from the end of what is left makes every key found."""
+    """After the rest is indexed again, every key is found."""
     files = build(tmp_path / "index", 40)
     path = Path(files.files[number].path)
     files.close()
@@ -58,7 +58,7 @@ def test_a_damaged_file_goes_with_all_behind_it(tmp_path: Path, number: int) -> 
 
 
 def test_items_of_records_that_were_cut_off_go(tmp_path: Path) -> None:
-    """With every later file."""
+    """Items behind the end of the log are dropped, with every later file."""
     files = build(tmp_path / "index", 40)
     files.keep_sound(0, 15 * RECORD)
     assert found(files, 40) == list(range(14))

@@ -1,4 +1,4 @@
-"""What stays of the index after an unclean stop when a note tells what was on the disk."""
+"""Items that are kept after an unclean stop if a hint tells what was on the disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30)
 def test_pages_that_the_disk_got_or_not_after_the_note_change_nothing(
     world: World, synced: list[str], later: list[str], slots: int, sector: int, chance: Any
 ) -> None:
-    """Old or new, sector by sector: slots, items and counts are those of the moment of the note."""
+    """Whatever sectors are old or new, slots, items and counts are those at the time of the hint."""
     buffer = bytearray(40 + 4 * slots + 20 * 64)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, slots, 64)
     for number, key in enumerate(synced):
@@ -52,7 +52,7 @@ def found(opened: Any, records: range) -> list[int]:
 
 
 def test_records_behind_the_logs_end_go_and_those_before_stay(index: Callable[..., Any]) -> None:
-    """A log that lost its tail: the kept items are all of whole records, so none is indexed again."""
+    """The log lost its tail; the kept items belong to whole records, so none is indexed again."""
     opened = index(items=20)
     fill(opened, range(8))
     name, next_item = opened.sync_active()
@@ -64,7 +64,7 @@ def test_records_behind_the_logs_end_go_and_those_before_stay(index: Callable[..
 
 
 def test_later_files_go(index: Callable[..., Any]) -> None:
-    """Nothing told that they were on the disk."""
+    """The hint does not cover them."""
     opened = index(items=10)
     fill(opened, range(5))
     name, next_item = opened.sync_active()
@@ -77,7 +77,7 @@ def test_later_files_go(index: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("name", ["", "20200101000000000"])
 def test_a_note_of_a_file_that_is_gone_changes_nothing(index: Callable[..., Any], tmp_path: Path, name: str) -> None:
-    """A real broker deleted it meanwhile."""
+    """A real broker may have deleted the file in the meantime."""
     opened = index()
     fill(opened, range(5))
     before = [path.read_bytes() for path in (tmp_path / "index").iterdir()]
@@ -86,7 +86,7 @@ def test_a_note_of_a_file_that_is_gone_changes_nothing(index: Callable[..., Any]
 
 
 def test_a_file_of_the_same_name_with_fewer_items_is_not_the_one_of_the_note(index: Callable[..., Any]) -> None:
-    """An index that was built anew takes over the old names; items that it never had read as zeros, and were kept once."""
+    """A rebuilt index reuses the old names; items that it does not have must not be kept as zeros."""
     opened = index(items=20)
     fill(opened, range(3))
     name, next_item = opened.sync_active()
@@ -95,7 +95,7 @@ def test_a_file_of_the_same_name_with_fewer_items_is_not_the_one_of_the_note(ind
 
 
 def test_a_file_without_keys_stays_as_it_is(index: Callable[..., Any], tmp_path: Path) -> None:
-    """It was deleted, and the whole log read for keys that it does not have."""
+    """It is neither deleted nor a reason to read the whole log for keys that do not exist."""
     opened = index()
     opened.active()
     name, next_item = opened.sync_active()
@@ -105,7 +105,7 @@ def test_a_file_without_keys_stays_as_it_is(index: Callable[..., Any], tmp_path:
 
 
 def test_the_end_that_a_cut_file_says_is_that_of_its_last_item(world: World) -> None:
-    """Time, record and count of the header are those of the items that stay."""
+    """Time, offset and count in the header are those of the last kept item."""
     buffer = bytearray(40 + 4 * 3 + 20 * 10)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 3, 10)
     for number in range(6):

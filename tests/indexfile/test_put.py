@@ -1,4 +1,4 @@
-"""Putting keys (format page, sections 3.2 to 3.4)."""
+"""Adding keys (docs/formats/indexfile.md#putting-a-key)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def contents(tmp_path: Path) -> dict[str, bytes]:
 
 
 def test_one_put_changes_header_slot_and_item_at_once(index: Any, tmp_path: Path, clock_disk: Any) -> None:
-    """Without any flush, another process sees the key."""
+    """Another process sees the key without any flush."""
     index(disk=clock_disk(NOW)).build("T", "key", None, 4096, 1_700_000_000_123)
     plain = PlainIndex(7, 10)
     plain.put("T#key", 4096, 1_700_000_000_123)
@@ -38,7 +38,7 @@ PUTS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 3), st.int
 @PROPERTY
 @given(PUTS, st.integers(1, 9), st.integers(2, 20))
 def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slots: int, items: int) -> None:
-    """Through rolls, with times that go back, and every question answered as by a plain list."""
+    """Bytes and query results equal the model's, with full files and times that go back."""
     buffer = bytearray(40 + 4 * slots + 20 * items)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, slots, items)
     plain = PlainIndex(slots, items)
@@ -52,7 +52,7 @@ def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slo
 
 
 def test_399_of_400(index: Any, tmp_path: Path) -> None:
-    """Item 0 is never used: a file of 400 items holds 399 keys, the next key makes a new file."""
+    """Item 0 is never used, so a file of 400 items holds 399 keys, and the next key creates a new file."""
     opened = index(100, 400)
     for number in range(399):
         opened.build("T", f"k{number}", None, number, 1_700_000_000_000)
@@ -68,7 +68,7 @@ def test_399_of_400(index: Any, tmp_path: Path) -> None:
 def test_the_first_item_after_a_roll_counts_its_seconds_from_the_file_before(
     index: Any, clock_disk: Any, tmp_path: Path
 ) -> None:
-    """The begin is preset, used, and only then replaced (section 3.2, trap); the record is found at its true time."""
+    """The begin is preset, used, and only then replaced; the record is found by its true time."""
     opened = index(7, 3, disk=clock_disk(NOW, "20261120173254999"))
     opened.build("T", "a", None, 100, 1_700_000_000_000)
     opened.build("T", "b", None, 200, 1_700_000_001_000)
@@ -81,7 +81,7 @@ def test_the_first_item_after_a_roll_counts_its_seconds_from_the_file_before(
 
 
 def test_a_record_without_keys_makes_and_rolls_files(index: Any) -> None:
-    """So an index folder may end in a file without items (section 3.3)."""
+    """An index folder may therefore end in a file without items."""
     opened = index(7, 3)
     assert opened.build("T", None, None, 0, 1) == 0
     assert len(opened.files) == 1
@@ -94,14 +94,14 @@ def test_a_record_without_keys_makes_and_rolls_files(index: Any) -> None:
 
 
 def test_a_rolled_back_record_is_not_indexed(index: Any) -> None:
-    """But it makes the first file."""
+    """It creates the first file nevertheless."""
     opened = index()
     assert opened.build("T", "a", "b", 100, 5000, is_rollback=True) == 0
     assert (len(opened.files), opened.select("T", "a")) == (1, [])
 
 
 def test_what_was_indexed_is_not_indexed_again_but_the_last(index: Any) -> None:
-    """A strict comparison: dispatching the last record again doubles its items (section 3.3)."""
+    """The comparison is strict: dispatching the last record again adds its items again."""
     opened = index()
     for offset in (100, 200, 100, 200):
         opened.build("T", f"key{offset}", None, offset, 5000)
@@ -110,7 +110,7 @@ def test_what_was_indexed_is_not_indexed_again_but_the_last(index: Any) -> None:
 
 
 def test_unique_key_first_then_words(index: Any) -> None:
-    """Empty words vanish, equal ones stay; the newest item answers first."""
+    """Empty words are skipped, equal ones are kept; the newest item is found first."""
     opened = index()
     assert opened.build("T", "u", "  a b  a ", 100, 5000) == 4
     data = Path(opened.files[0].path).read_bytes()[40 + 28 + 20 :]
@@ -119,7 +119,7 @@ def test_unique_key_first_then_words(index: Any) -> None:
 
 
 def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
-    """The rest of its keys goes to the new file."""
+    """The remaining keys go to the new file."""
     opened = index(7, 4)
     opened.build("T", "u", "a b c d", 100, 5000)
     assert [file.header.items_used for file in opened.files] == [3, 2]
@@ -130,12 +130,12 @@ def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
     ("topic", "key", "code", "want"),
     [
         ("FooBar", "k1", -78142500, 78142500),  # the format page's vector
-        ("T", "DWIECHC", -(1 << 31), 0),  # the hash without an absolute value
+        ("T", "DWIECHC", -(1 << 31), 0),  # the hash without a positive counterpart
         ("主题", "键", key_hash("主题#键"), key_hash("主题#键")),
     ],
 )
 def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: int, want: int) -> None:
-    """|JHash(topic#key)|, over UTF-16 units."""
+    """It is |JHash(topic#key)|, over UTF-16 units."""
     kernel = world.module("indexfile._index_cy")
     assert kernel.hash_of(topic.encode(), key.encode()) == code
     assert kernel.hash_of_texts(topic, key) == code
@@ -148,7 +148,7 @@ def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: i
 
 @pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\udc00é", "\ud83d"])
 def test_the_hash_of_half_a_character(world: Any, half: str) -> None:
-    """It reads as a question mark, as Java encodes it, in a topic and in a key."""
+    """It counts as a question mark, as Java encodes it, in a topic and in a key."""
     kernel = world.module("indexfile._index_cy")
     for topic, key in ((half, "k"), ("T", half), (half, half)):
         wanted = kernel.hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
@@ -156,7 +156,7 @@ def test_the_hash_of_half_a_character(world: Any, half: str) -> None:
 
 
 def test_files_made_in_one_millisecond_have_names_in_order(index: Any, clock_disk: Any, tmp_path: Path) -> None:
-    """The clock may stand still or go back; a later file's name is greater, over a year's end too."""
+    """If the clock stands still or goes back, a later file's name is still greater, also across the end of a year."""
     opened = index(7, 2, disk=clock_disk("20261231235959999", "20261231235959999", "20200101000000000"))
     for number in range(3):
         opened.build("T", "k", None, number, 5000)
@@ -165,7 +165,7 @@ def test_files_made_in_one_millisecond_have_names_in_order(index: Any, clock_dis
 
 
 def test_names_are_local_time(index: Any, world: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """As RocketMQ names them."""
+    """Names have the local time, as in RocketMQ."""
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     time.tzset()
     try:
@@ -178,7 +178,7 @@ def test_names_are_local_time(index: Any, world: Any, tmp_path: Path, monkeypatc
 
 
 def test_a_full_disk_leaves_no_half_file(index: Any, tmp_path: Path) -> None:
-    """All blocks are taken when a file is made; without them the put fails and the next one may succeed."""
+    """All blocks are allocated when a file is created; if that fails, the put fails, and the next one may succeed."""
     disk = FailingDisk(2, errno=errno.ENOSPC, only="allocate")
     opened = index(7, 3, disk=disk)
     opened.build("T", "a", "b", 100, 5000)
@@ -190,7 +190,7 @@ def test_a_full_disk_leaves_no_half_file(index: Any, tmp_path: Path) -> None:
 
 
 def test_a_file_has_all_its_blocks(index: Any, tmp_path: Path) -> None:
-    """A store through the map can then not meet a full disk."""
+    """A write through the map can then not run out of space."""
     opened = index(1000, 4000)
     opened.active()
     path = next((tmp_path / "index").iterdir())
@@ -198,7 +198,7 @@ def test_a_file_has_all_its_blocks(index: Any, tmp_path: Path) -> None:
 
 
 def test_full_files_are_synced_once_and_say_the_checkpoints_time(index: Any, clock_disk: Any) -> None:
-    """The index time of the checkpoint moves only when a file became full (section 3.4)."""
+    """The index time of the checkpoint moves only when a file became full."""
     disk = clock_disk(NOW)
     opened = index(7, 3, disk=disk)
     opened.build("T", "a", None, 100, 5000)
@@ -215,7 +215,7 @@ def test_full_files_are_synced_once_and_say_the_checkpoints_time(index: Any, clo
 
 
 def test_a_reader_cannot_put(index: Any) -> None:
-    """Opened for reading."""
+    """An index opened for reading refuses to put."""
     index().build("T", "a", None, 100, 5000)
     reader = index(writable=False)
     for change in (reader.active, reader.sync, lambda: reader.delete_expired(1), lambda: reader.delete_unsafe(1)):
@@ -228,7 +228,7 @@ def test_a_reader_cannot_put(index: Any) -> None:
 
 
 def test_reopening_goes_on_in_the_newest_file(index: Any) -> None:
-    """Close and open: the same file, the next item."""
+    """After closing and opening, the next key gets the next item of the same file."""
     for number in range(3):
         opened = index()
         opened.build("T", "k", None, number, 5000)
@@ -240,14 +240,14 @@ def test_reopening_goes_on_in_the_newest_file(index: Any) -> None:
 
 @pytest.mark.parametrize(("slots", "items", "size"), [(0, 10, 500), (-1, 10, 500), (7, 0, 500), (7, 10, 267)])
 def test_a_buffer_without_room_is_refused(world: Any, slots: int, items: int, size: int) -> None:
-    """Before any pointer is taken."""
+    """It is refused before any pointer is taken."""
     with pytest.raises(ValueError, match="no room"):
         world.module("indexfile._index_cy").IndexBuffer(bytearray(size), slots, items)
 
 
 @pytest.mark.parametrize("name", ["20991399000000000", "99991231235959999", "3000000000000000000"])
 def test_behind_a_file_whose_name_is_no_time_a_later_name_is_taken(index: Any, tmp_path: Path, name: str) -> None:
-    """A copy that somebody renamed, or the last millisecond that a date can say: the index goes on, in order."""
+    """After a renamed file, or the last millisecond that a date can express, the next name is still later."""
     opened = index(7, 3)
     opened.build("T", "a", None, 0, 1_700_000_000_000)
     opened.close()
@@ -265,7 +265,7 @@ def test_behind_a_file_whose_name_is_no_time_a_later_name_is_taken(index: Any, t
 
 
 def test_a_reader_of_an_index_cannot_cut_it(index: Any) -> None:
-    """Its map cannot be written: a store through it would kill the process."""
+    """Its map is read-only, and a write through it would kill the process."""
     opened = index()
     opened.build("T", "k", None, 0, 1_700_000_000_000)
     opened.close()
@@ -276,7 +276,7 @@ def test_a_reader_of_an_index_cannot_cut_it(index: Any) -> None:
 
 
 def buffer_of(world: World, *puts: tuple[str, int], slots: int = 3, items: int = 10) -> tuple[Any, bytearray]:
-    """An index file in memory with keys put a second apart, and its bytes."""
+    """Return an index file in memory with keys put a second apart, and its bytes."""
     held = bytearray(40 + 4 * slots + 20 * items)
     made = world.module("indexfile._index_cy").IndexBuffer(held, slots, items)
     for number, (key, offset) in enumerate(puts):
@@ -285,14 +285,14 @@ def buffer_of(world: World, *puts: tuple[str, int], slots: int = 3, items: int =
 
 
 def test_the_room_is_what_the_file_still_takes(world: World) -> None:
-    """Ten items with item 0 unused: nine keys, of which two are in."""
+    """Ten items with item 0 unused hold nine keys, two of which are used."""
     made, _ = buffer_of(world, ("a", 0), ("b", 100))
     assert made.room() == 7
 
 
 @pytest.mark.parametrize("head", [-5, 1000])
 def test_a_slot_that_leads_to_no_item_begins_a_new_chain(world: World, head: int) -> None:
-    """A put behind a damaged slot does not lead a reader to an item that is not there."""
+    """A put after a damaged slot does not lead a reader to an item that does not exist."""
     made, held = buffer_of(world, ("a", 0), slots=1)
     held[40:44] = head.to_bytes(4, "big", signed=True)
     assert made.put(b"T", b"b", 100, 1_700_000_005_000)
@@ -300,13 +300,13 @@ def test_a_slot_that_leads_to_no_item_begins_a_new_chain(world: World, head: int
 
 
 def test_a_key_whose_hash_is_0_is_no_damage(world: World) -> None:
-    """`T#!.bhjkc` hashes to 0; a file with it is sound."""
+    """`T#!.bhjkc` hashes to 0, and a file with it is sound."""
     assert key_hash("T#!.bhjkc") == 0
     made, _ = buffer_of(world, ("a", 0), ("!.bhjkc", 100))
     assert made.check(10) == (0, 0)
 
 
 def test_the_hash_that_an_item_keeps() -> None:
-    """The absolute value of Java's hash, 0 for the one that has none."""
+    """It is the absolute value of Java's hash, or 0 for -2147483648."""
     assert item_hash("T", "!ybriwe") == 0
     assert [item_hash("T", key) for key in ("a", "key", "DWIECH")] == [key_hash(f"T#{key}") for key in ("a", "key", "DWIECH")]

@@ -1,4 +1,4 @@
-"""Against what real stores wrote and answered."""
+"""Comparison with files and answers of real stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROLLBACK = 12
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_query_of_the_manifest(name: str, fixture_store: Any, index: Any) -> None:
-    """Physical offsets in the store's order, with limits and time ranges, and the last update it reports."""
+    """Physical offsets, their order, limits, time ranges and the reported last update are the store's."""
     fixture = fixture_store(name)
     opened = index(500, 2000, writable=False, folder=fixture.store / "index")
     queries = fixture.truth()["queries"]
@@ -29,7 +29,7 @@ def test_every_query_of_the_manifest(name: str, fixture_store: Any, index: Any) 
 def test_the_messages_of_a_real_store_give_its_files(
     name: str, fixture_store: Any, index: Any, clock_disk: Any, tmp_path: Any
 ) -> None:
-    """With its clock, byte by byte; what is dispatched twice is indexed once, but for the last record's items."""
+    """With its clock the files are equal byte by byte; records dispatched twice are indexed once, except the last one."""
     fixture = fixture_store(name)
     real = {path.name: path.read_bytes() for path in sorted((fixture.store / "index").iterdir())}
     opened = index(500, 2000, disk=clock_disk(*real))
@@ -53,7 +53,7 @@ def test_the_messages_of_a_real_store_give_its_files(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_real_files_are_sound_and_say_their_shape(name: str, fixture_store: Any, index: Any, world: Any) -> None:
-    """No chain is out of order, and four items to a slot are found from the size."""
+    """No chain is out of order, and four items per slot are detected from the size."""
     from storageio import REAL_DISK
 
     folder = fixture_store(name).store / "index"

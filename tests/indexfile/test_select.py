@@ -1,4 +1,4 @@
-"""Asking for keys, in sound files and in damaged ones (format page, section 3.6)."""
+"""Queries, in sound and in damaged files (docs/formats/indexfile.md#querying-a-key)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOR_EVER = (1 << 63) - 1
 def test_any_question_is_answered_as_by_plain_lists(
     world: World, puts: Any, items: int, begin: int, end: int, most: int
 ) -> None:
-    """Newest file first, newest item first, within the range, no more than asked for."""
+    """Results come newest file first, newest item first, within the range and the limit."""
     begin_ms, end_ms = BEGIN + begin * 1000, BEGIN + end * 1000
     with tempfile.TemporaryDirectory() as folder:
         opened = world.indexfile.IndexFiles(REAL_DISK, folder, writable=True, slots=SLOTS, items=items)
@@ -56,7 +56,7 @@ def test_any_question_is_answered_as_by_plain_lists(
 
 
 def test_times_are_cut_to_seconds(index: Any) -> None:
-    """A range that begins within a record's second may miss it (section 3.6, trap)."""
+    """A range that begins within a record's second may miss the record."""
     opened = index()
     opened.build("T", "a", None, 0, BEGIN)
     opened.build("T", "b", None, 100, BEGIN + 5700)
@@ -66,7 +66,7 @@ def test_times_are_cut_to_seconds(index: Any) -> None:
 
 
 def test_no_more_than_64_whatever_is_asked_for(index: Any) -> None:
-    """maxMsgsNumBatch."""
+    """RocketMQ's maxMsgsNumBatch limits every query."""
     opened = index(7, 500)
     for number in range(400):
         opened.build("T", "k", None, number, BEGIN)
@@ -75,7 +75,7 @@ def test_no_more_than_64_whatever_is_asked_for(index: Any) -> None:
 
 
 def test_strangers_with_the_same_hash_are_dropped_by_the_caller(index: Any) -> None:
-    """ "Aa" and "BB" have one hash in Java; what the caller drops does not count."""
+    """ "Aa" and "BB" have the same Java hash; hits that the caller drops do not count."""
     opened = index()
     for number, key in enumerate(["Aa", "BB", "Aa", "BB"]):
         opened.build("T", key, None, number, BEGIN)
@@ -84,7 +84,7 @@ def test_strangers_with_the_same_hash_are_dropped_by_the_caller(index: Any) -> N
 
 
 def test_unknown_keys_topics_and_empty_folders(index: Any) -> None:
-    """Nothing found is an empty list."""
+    """The result is an empty list."""
     opened = index()
     assert opened.select("T", "k") == []
     assert opened.last_header() is None
@@ -126,7 +126,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("name", "at", "data", "left", "check"), DAMAGE, ids=[row[0] for row in DAMAGE])
 def test_a_damaged_file(index: Any, name: str, at: int, data: bytes, left: list[int], check: str | None) -> None:
-    """Asking ends, gives what can be reached, and never leaves the file; `check` names the damage."""
+    """The query ends, returns what can be reached, and reads only the file; `check` names the damage."""
     writer = index(SLOTS, ITEMS)
     for number in range(1, 9):
         writer.build("T", "k" if number % 2 == 0 else "other", None, number, BEGIN)
@@ -144,7 +144,7 @@ def test_a_damaged_file(index: Any, name: str, at: int, data: bytes, left: list[
 
 
 def test_a_slot_value_of_the_next_item_at_the_files_end(world: Any) -> None:
-    """RocketMQ lets a slot name the item to come; in a full file that one lies behind the end."""
+    """RocketMQ lets a slot name the next item; in a full file that one lies behind the end."""
     buffer = bytearray(40 + 4 + 20 * 3)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 1, 3)
     assert [made.put(b"T", b"k", number, 5) for number in range(3)] == [True, True, False]
@@ -153,7 +153,7 @@ def test_a_slot_value_of_the_next_item_at_the_files_end(world: Any) -> None:
 
 
 def test_a_loop_of_strangers_ends(world: World) -> None:
-    """Items of another key in the same slot that lead to each other: no hit would ever stop the walk."""
+    """Items of another key that point at each other give no hit; the walk ends nevertheless."""
     buffer = bytearray(40 + 4 + 20 * 9)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 1, 9)
     for number in range(3):
@@ -165,7 +165,7 @@ def test_a_loop_of_strangers_ends(world: World) -> None:
 @PROPERTY
 @given(st.binary(min_size=40 + 4 * 3 + 20 * 5, max_size=40 + 4 * 3 + 20 * 5), st.integers(-(1 << 31), (1 << 31) - 1))
 def test_any_bytes_can_be_asked_put_to_and_checked(world: World, data: bytes, code: int) -> None:
-    """Never an exception, never a byte outside, never without end."""
+    """Queries, puts and checks raise no exception, stay inside the buffer, and end."""
     held = bytearray(b"\xaa" * 8 + data + b"\xaa" * 8)
     with memoryview(held)[8:-8] as inside:
         made = world.module("indexfile._index_cy").IndexBuffer(inside, 3, 5)
@@ -180,14 +180,14 @@ def test_any_bytes_can_be_asked_put_to_and_checked(world: World, data: bytes, co
 
 @pytest.mark.parametrize("found", [array("i", [0]), b"12345678", memoryview(array("q", [0, 0, 0, 0]))[::2]])
 def test_a_place_for_answers_that_is_none(world: Any, found: Any) -> None:
-    """Refused before any pointer is taken."""
+    """An unsuitable result array is refused before any pointer is taken."""
     made = world.module("indexfile._index_cy").IndexBuffer(bytearray(100), 1, 2)
     with pytest.raises(ValueError, match="64-bit"):
         made.select(1, 0, 0, 1, found)
 
 
 def test_a_short_file_is_not_mapped(index: Any) -> None:
-    """Touching what is missing would kill the process."""
+    """Reading beyond its end would kill the process."""
     writer = index(SLOTS, ITEMS)
     writer.build("T", "k", None, 1, BEGIN)
     writer.close()
@@ -204,7 +204,7 @@ def test_a_short_file_is_not_mapped(index: Any) -> None:
 
 
 def test_a_question_from_an_items_own_second_on_gives_all_of_that_second(world: World) -> None:
-    """The chain is followed past the newest item of the second with which the question begins."""
+    """The chain is followed past the newest item of the second in which the range begins."""
     made = world.module("indexfile._index_cy").IndexBuffer(bytearray(40 + 4 * 3 + 20 * 10), 3, 10)
     for number in range(4):
         made.put(b"T", b"a", 100 * number, BEGIN + 2000 * (number // 2))
