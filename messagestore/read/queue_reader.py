@@ -28,7 +28,7 @@ PAST_ALL = 1 << 62
 
 
 class GetStatus(Enum):
-    """How a read ended (`docs/formats/read-rules.md#get`)."""
+    """How a read ended (`docs/formats/read-rules.md#page-status`)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
