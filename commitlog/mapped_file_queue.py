@@ -79,7 +79,7 @@ class MappedFileQueue(FileList):
         if whole != listed[: len(whole)] or len(whole) < len(listed) - 1:
             self.paths.load(self.file_size_bytes)  # raises, naming the odd one
         known = {(file.start_offset, file.inode, file.size_bytes): file for file in self.files}
-        fresh = [known.get((found.start_offset, found.inode, found.size_bytes)) or self._taken_in(found) for found in whole]
+        fresh = [known.get((found.start_offset, found.inode, found.size_bytes)) or self._listed_file(found) for found in whole]
         with self._lock:
             if fresh != self.files:
                 self.files = fresh
@@ -91,7 +91,7 @@ class MappedFileQueue(FileList):
         """Take the size from the names of two files, or from the length of a single one, which may still grow later."""
         self.file_size_bytes = listed[1].start_offset - listed[0].start_offset if len(listed) > 1 else listed[0].size_bytes
 
-    def _taken_in(self, found: OffsetFile) -> MappedFile:
+    def _listed_file(self, found: OffsetFile) -> MappedFile:
         """Return a file that a writer created, all of it readable."""
         file = MappedFile.of(self._disk, found, writable=self.writable)
         file.set_positions(file.size_bytes)

@@ -91,13 +91,13 @@ class LogFiles:
         self.strays: list[Finding] = []
         for folder in self.folders:
             for entry in disk.list(folder):
-                self._take(folder, entry)
+                self._add_entry(folder, entry)
         self.files.sort()
         self.file_size_bytes = file_size_bytes or common_file_size(self.files) or 0
         if end_offset is not None:
             self.files = [file for file in self.files if file.start_offset < end_offset]
 
-    def _take(self, folder: str, entry: Entry) -> None:
+    def _add_entry(self, folder: str, entry: Entry) -> None:
         """Add a file of the log or a stray; skip a folder."""
         path = os.path.join(folder, entry.name)
         is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name[:30]) <= OFFSET_MAX

@@ -32,7 +32,7 @@ class PeerGone(StoreError):
 
 
 class LocalSocket:
-    """One connection."""
+    """An open connection to another process."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Take over an open socket."""

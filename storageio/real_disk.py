@@ -20,16 +20,16 @@ from .processes import writing_processes
 
 PAGE_SIZE = mmap.PAGESIZE
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does not name it
-_FULL = {errnos.ENOSPC, errnos.EDQUOT}
+_FULL_ERRNOS = {errnos.ENOSPC, errnos.EDQUOT}
 _IS_WINDOWS = sys.platform == "win32"
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
 
 
 @contextlib.contextmanager
-def _named(operation: str, path: str) -> Iterator[None]:
+def _disk_errors(operation: str, path: str) -> Iterator[None]:
     """Turn errors of the standard library into `DiskError`, with the operation and the path."""
     try:
         yield
@@ -42,7 +42,7 @@ def _named(operation: str, path: str) -> Iterator[None]:
 def disk_error(operation: str, path: str, error: OSError) -> DiskError:
     """Return the `DiskError` or `DiskFull` for an error of the operating system."""
     number = error.errno or 0
-    kind = DiskFull if number in _FULL else DiskError
+    kind = DiskFull if number in _FULL_ERRNOS else DiskError
     return kind(operation, path, number, error.strerror or str(error))
 
 
@@ -103,13 +103,13 @@ class RealFile:
 
     def size(self) -> int:
         """Return the size in bytes, from the descriptor."""
-        with _named("stat", self._path):
+        with _disk_errors("stat", self._path):
             return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Read until `size_bytes` or the end of the file; usually one call."""
         parts = []
-        with _named("read", self._path):
+        with _disk_errors("read", self._path):
             while size_bytes > 0:
                 part = self._read_part(offset, size_bytes)
                 if not part:
@@ -141,7 +141,7 @@ class RealFile:
 
     def _seek(self, what: str, offset: int, unknown: int) -> int:
         """Return where data or a hole begins; `unknown` where the system cannot tell, the file's size if there is none."""
-        with _named("next data", self._path):
+        with _disk_errors("next data", self._path):
             size = os.fstat(self._descriptor).st_size
             if offset >= size or not hasattr(os, what):
                 return min(unknown, size)
@@ -157,7 +157,7 @@ class RealFile:
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data`; a short write continues where it stopped."""
         left = memoryview(data).cast("B")
-        with _named("write", self._path):
+        with _disk_errors("write", self._path):
             while left:
                 done = os.pwrite(self._descriptor, left, offset)
                 left = left[done:]
@@ -166,7 +166,7 @@ class RealFile:
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
         """Write all pieces, usually by one call."""
         left = list(pieces)
-        try:  # not `_named`, which is slower: a synchronous put waits for this
+        try:  # not `_disk_errors`, which is slower: a synchronous put waits for this
             while left:
                 done = os.pwritev(self._descriptor, left, offset) if hasattr(os, "pwritev") else self._write_first(left, offset)
                 offset += done
@@ -182,7 +182,7 @@ class RealFile:
 
     def allocate(self, size_bytes: int) -> None:
         """Call `posix_fallocate`, or write zeros where the platform lacks it."""
-        with _named("allocate", self._path):
+        with _disk_errors("allocate", self._path):
             if hasattr(os, "posix_fallocate"):
                 if size_bytes:
                     os.posix_fallocate(self._descriptor, 0, size_bytes)
@@ -192,7 +192,7 @@ class RealFile:
 
     def truncate(self, size_bytes: int) -> None:
         """Set the size; the file is sparse where it grows."""
-        with _named("truncate", self._path):
+        with _disk_errors("truncate", self._path):
             os.ftruncate(self._descriptor, size_bytes)
 
     def sync(self) -> None:
@@ -209,7 +209,7 @@ class RealFile:
 
     def map(self, size_bytes: int, *, writable: bool) -> Map:
         """Map the file.  A map past its end is rejected: touching it would kill the process."""
-        with _named("map", self._path):
+        with _disk_errors("map", self._path):
             if not 0 < size_bytes <= os.fstat(self._descriptor).st_size:
                 raise OSError(errnos.EINVAL, f"the file is shorter than the {size_bytes} bytes to map, or that is none")
             return RealMap(self._descriptor, self._path, size_bytes, writable)
@@ -224,7 +224,7 @@ class RealFile:
         """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            with _named("close", self._path):
+            with _disk_errors("close", self._path):
                 os.close(descriptor)
 
 
@@ -277,7 +277,7 @@ class _RecordLock:
             known = os.stat(path) if os.path.exists(path) else None
             if known is not None and self._held.get((known.st_dev, known.st_ino)) == os.getpid():
                 raise StoreLocked(f"{path}: this process has the store open for writing")
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, 0o644)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o644)
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, 0, os.SEEK_SET)
             except OSError as error:
@@ -306,7 +306,7 @@ class _RecordLock:
             if not stat.S_ISREG(known.st_mode):
                 return False
             try:
-                descriptor = os.open(path, os.O_RDONLY | _SAFE)
+                descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
             except OSError:  # a symbolic link, or not readable: a lock cannot be seen
                 return False
             try:
@@ -372,12 +372,12 @@ class RealDisk:
         flags = os.O_RDONLY if mode is Mode.READ else os.O_RDWR | (os.O_CREAT if mode is Mode.CREATE else 0)
         if mode is not Mode.READ and _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
-        with _named("open", path):
+        with _disk_errors("open", path):
             if mode is Mode.DIRECT:
                 if not hasattr(os, "O_DIRECT"):
                     raise OSError(errnos.EINVAL, "no way past the page cache here")
                 flags |= os.O_DIRECT
-            descriptor = _open(path, flags | _SAFE | _BINARY)
+            descriptor = _open(path, flags | _OPEN_FLAGS | _BINARY)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(errnos.EINVAL, "not a regular file")
@@ -386,7 +386,7 @@ class RealDisk:
     def list(self, folder: str) -> list[Entry]:
         """Return the entries of a folder; a name that vanishes meanwhile is skipped."""
         found = []
-        with _named("list", folder), _names(folder) as names:
+        with _disk_errors("list", folder), _names(folder) as names:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     found.append(_entry(name.name, name.stat(follow_symlinks=False)))
@@ -411,7 +411,7 @@ class RealDisk:
             missing.append(here)
             here = os.path.dirname(here)
         for path in reversed(missing):
-            with _named("make folder", path):
+            with _disk_errors("make folder", path):
                 _make_folder(path)
             self.sync_folder(os.path.dirname(path))
 
@@ -419,7 +419,7 @@ class RealDisk:
         """Sync a folder; do nothing on Windows, where folders cannot be synced."""
         if _IS_WINDOWS:
             return
-        with _named("sync folder", folder):
+        with _disk_errors("sync folder", folder):
             descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             try:
                 os.fsync(descriptor)
@@ -428,22 +428,22 @@ class RealDisk:
 
     def rename(self, source: str, target: str) -> None:
         """Rename atomically; the new name is durable after `sync_folder`."""
-        with _named("rename", source):
+        with _disk_errors("rename", source):
             os.replace(source, target)
 
     def delete(self, path: str) -> None:
         """Unlink a file, not a folder."""
-        with _named("delete", path):
+        with _disk_errors("delete", path):
             os.unlink(path)
 
     def delete_folder(self, folder: str) -> None:
         """Remove a folder; the system rejects it unless it is empty."""
-        with _named("delete folder", folder):
+        with _disk_errors("delete folder", folder):
             os.rmdir(folder)
 
     def space(self, path: str) -> Space:
         """Return the total space and the space free to an unprivileged user."""
-        with _named("space", path):
+        with _disk_errors("space", path):
             usage = shutil.disk_usage(path)
         return Space(usage.total, usage.free)
 
@@ -451,14 +451,14 @@ class RealDisk:
         """Take a lock that excludes a real broker's Java process, and that such a process excludes."""
         if _IS_WINDOWS:
             raise UnsupportedPlatform(f"{path}: stores are written on Linux and macOS only")
-        with _named("lock", path):
+        with _disk_errors("lock", path):
             return _RecordLock(path, wait)
 
     def is_locked(self, path: str) -> bool:
         """Look for POSIX record locks, as this library and RocketMQ take them; locks of other machines may be invisible."""
         if _IS_WINDOWS:
             return False
-        with _named("lock", path):
+        with _disk_errors("lock", path):
             return _RecordLock.is_held(path)
 
     def writers(self, folder: str) -> tuple[Writer, ...]:
