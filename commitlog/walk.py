@@ -18,18 +18,16 @@ from storageio import Disk, DiskError, Entry, Kind
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, scan
-from .checks import BLANK, CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
-from .cursor import is_file_end
+from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
-from .resync import find_in_file
 from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
 HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a descriptor
-END_RECORDS = 2048  # positions in one call of the search for the end: a record maps up to about 128 KiB of pages
 _ZEROS = bytes(1 << 20)
 
 
@@ -275,9 +273,7 @@ class _Walk:
         """Handle good records: what looked like the end before them was not."""
         yield from self._open
         self._open, self._tail = [], None
-        last = Reader(piece.view, piece.base).decode(piece.positions[-1], 0)
-        assert last is not None, "a record that was checked"
-        self._last_ms = last.store_timestamp_ms
+        self._last_ms = Reader(piece.view, piece.base).store_time(piece.positions[-1])
 
     def _report_stop(self, file: MappedFile, location: Location, why: str, stop: int) -> Generator[Step, None, int]:
         """Report what is at the position; return where to continue."""
@@ -288,7 +284,8 @@ class _Walk:
                 yield from _stale_bytes(file, location.at + BLANK_SIZE)
             return file.size_bytes
         finding = describe(file.path, location, why)
-        ahead = self._next_record(file, location)
+        # The smallest record has a topic of one letter: what is nearer lies inside of the damaged one, a record in its body.
+        ahead = newer_record(file, location.at + RECORD_SIZE_MIN + 1, self._last_ms)
         ahead = -1 if ahead >= stop else ahead
         if why != STOPS[EMPTY]:
             yield finding
@@ -310,48 +307,23 @@ class _Walk:
             self._tail = None
             yield unknown_version(file.path, Location(location.view, inside, location.base))
 
-    def _next_record(self, file: MappedFile, location: Location) -> int:
-        """Return the next record that has its own offset and is no older than the last good one, -1 if there is none.
 
-        The smallest record has a topic of one letter: anything nearer lies inside the damaged record, for example in its body.
-        """
-        reader = Reader(location.view, location.base)
-        at = find_in_file(file, location.at + RECORD_SIZE_MIN + 1)
-        while at >= 0:
-            message = reader.decode(at, 0)
-            assert message is not None, "a record that was checked"
-            if message.store_timestamp_ms >= self._last_ms:
-                return at
-            at = find_in_file(file, at + message.size)
-        return -1
-
-
-def _piece(
-    file: MappedFile, at: int, checks: int, most: int = PIECE_RECORDS, *, stop: int | None = None
-) -> tuple[Piece, str]:  # fmt: skip
+def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece, str]:
     """Return consecutive records from `at` on, and why there are no more."""
     view = file.view
-    end = file.size_bytes if stop is None else stop
-    room = min(most, (end - at) // BLANK_SIZE + 1)
+    room = min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)
     positions, sizes = array("q", bytes(8 * room)), array("i", bytes(4 * room))
-    where, why, rows = scan(view, at, end, file.start_offset, checks, positions, sizes)
+    where, why, rows = scan(view, at, stop, file.start_offset, checks, positions, sizes)
     return Piece(file.path, view, file.start_offset, at, where, positions[:rows]), why
 
 
 def _end_of(file: MappedFile, stop: int) -> LogEnd:
     """Return the end of the records of one file, of which the bytes before `stop` are read."""
-    last, at, why = -1, 0, "full"
-    while why == "full":
-        file.drop_map()  # otherwise the pages of a whole file would count as this process's memory
-        piece, why = _piece(file, at, CHECK_PLACE, END_RECORDS, stop=stop)
-        at = piece.stop
-        last = piece.positions[-1] if piece.positions else last
-    location = Location(file.view, at, file.start_offset)
-    is_finished = is_file_end(why, location.left, file.view[at:])
-    is_end = is_finished or why in ("end", STOPS[EMPTY])
-    message = Reader(file.view, file.start_offset).decode(last, 0) if last >= 0 else None
-    end_offset = file.start_offset + (file.size_bytes if is_finished and why == STOPS[BLANK] else at)
-    return LogEnd(end_offset, message, None if is_end else describe(file.path, location, why))
+    cursor = FileCursor(file, stop=stop).run()
+    location = Location(file.view, cursor.at, file.start_offset)
+    last = Reader(file.view, file.start_offset).decode(cursor.last, 0) if cursor.last >= 0 else None
+    problem = describe(file.path, location, cursor.why) if cursor.is_damaged else None
+    return LogEnd(file.start_offset + cursor.at, last, problem)
 
 
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:

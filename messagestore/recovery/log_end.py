@@ -110,8 +110,8 @@ def refuse_hole(log: CommitLog, end: LogEnd) -> None:
 
 def _store_time(log: CommitLog, offset: int) -> int:
     """Return the store time of the record at an offset; 0 for no record or an impossible time."""
-    message = log.message_at(offset) if offset >= 0 else None
-    return message.store_timestamp_ms if message and is_time(message.store_timestamp_ms) else 0
+    stored_ms = log.readers.store_time(offset)
+    return stored_ms if is_time(stored_ms) else 0
 
 
 def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:

@@ -150,10 +150,10 @@ class _Walk:
         found.end = step.base + step.stop
 
     def _take_last(self, step: Piece) -> None:
-        """Decode only the last record of a piece."""
-        last = Reader(step.view, step.base).decode(step.positions[-1], 0)
-        assert last is not None, "a record that was checked"
-        self._found.last_store_timestamp_ms, self._found.last_offset = last.store_timestamp_ms, last.physical_offset
+        """Note time and offset of the last record of a piece."""
+        last = step.positions[-1]
+        self._found.last_store_timestamp_ms = Reader(step.view, step.base).store_time(last)
+        self._found.last_offset = step.base + last
 
     def _record(self, message: StoredMessage) -> None:
         """Count a record and detect what is missing before it."""

@@ -10,17 +10,15 @@ store that nobody writes, everything up to the last whole record is.  Files are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from commitlog import CHECK_PLACE, MappedFile, StoredMessage
-from commitlog._scan_cy import Reader, find_record, scan
-from commitlog.checks import EMPTY, STOPS, TORN
+from commitlog._scan_cy import Reader, find_record
 from commitlog.columns import Batch, fixed_columns
-from commitlog.cursor import is_file_end
+from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
-from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
 from messagestore.checkpoint import CHECKPOINT_SLACK_MS, FILE_NAME, read_checkpoint
 from messagestore.recovery.abort_file import AbortFile
@@ -29,8 +27,6 @@ from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 from ..errors import BadOption, DataLost
 from .start_position import StartPosition
 
-SCAN_ROWS = 8192
-PIECE_BYTES = 16 << 20  # of a file mapped per step
 LOOKS = 3  # a writer may open or close the store meanwhile
 
 
@@ -193,23 +189,25 @@ class LogEnds:
 
     def _end_in(self, file: OffsetFile, limit_ms: int, is_live: bool) -> Position:
         """Return the position after the last record of a file within the limit."""
+        import numpy as np  # 80 ms
+
         mapped = MappedFile.of(self._disk, file, writable=False)
         begin, last_ms = self._begin_in(file)
+        cursor = FileCursor(mapped, begin, last_ms=last_ms, past_damage=True, past_zeros=not is_live)
         end, last = file.start_offset + begin, self._known.anchor if begin else None
-        for rows in _scan_file(mapped, begin, last_ms, is_live):
-            if rows is None:
-                return Position(_end_of(file), last)
+        for positions, sizes in cursor.pieces():
+            rows = Batch(mapped.view, file.start_offset, np.asarray(positions), np.asarray(sizes))
             times = fixed_columns(rows)["store_timestamp_ms"]
+            del rows  # it holds the map
             late = (times > limit_ms).nonzero()[0]
             count = int(late[0]) if len(late) else len(times)
             if count:
-                place = int(rows.positions[count - 1])
-                message = Reader(mapped.view, file.start_offset).decode(place, 0)
+                message = Reader(mapped.view, file.start_offset).decode(positions[count - 1], 0)
                 assert message is not None, "a record that was checked"
                 end, last = message.physical_offset + message.size, Anchor.of(message)
             if len(late):
                 break
-        return Position(end, last)
+        return Position(_end_of(file) if cursor.is_finished else end, last)
 
     def _begin_in(self, file: OffsetFile) -> tuple[int, int]:
         """Return where to start the search in a file: after the last end found, if its anchor is still there."""
@@ -235,56 +233,3 @@ def check_begin(ends: LogEnds, begin: int, is_error: bool) -> int:
 
 def _end_of(file: OffsetFile) -> int:
     return file.start_offset + file.size_bytes
-
-
-def _scan_file(mapped: MappedFile, at: int, last_ms: int, is_live: bool) -> Iterator[Batch | None]:
-    """Yield the records of a file from an offset on, past damage; yield None at the end of a finished file."""
-    while True:
-        batch, at, why = _scan_piece(mapped, at)
-        if batch is not None:
-            yield batch
-            last_ms = int(fixed_columns(batch)["store_timestamp_ms"][-1])
-            batch = None  # it holds the map
-        if why == "full":
-            continue
-        if is_file_end(why, mapped.size_bytes - at, mapped.view[at:]):
-            yield None
-            return
-        if why == STOPS[EMPTY] and is_live:
-            return
-        at = _next_newer(mapped, at + 1, last_ms)
-        if at < 0:
-            return
-
-
-def _scan_piece(mapped: MappedFile, at: int) -> tuple[Batch | None, int, str]:
-    """Scan a piece of a file; return its records, where the scan stopped, and why ("full": call again).
-
-    Each piece gets a new map, since the pages of a whole file would count as this process's memory.
-    """
-    import numpy as np  # 80 ms
-
-    mapped.drop_map()
-    view, base = mapped.view, mapped.start_offset
-    stop = min(len(view), at + PIECE_BYTES)
-    positions, sizes = np.empty(SCAN_ROWS, np.int64), np.empty(SCAN_ROWS, np.int32)
-    place, why, rows = scan(view, at, stop, base, CHECK_PLACE, positions, sizes)
-    if stop < len(view) and why in ("end", STOPS[TORN]):
-        if rows == 0:  # a record that is larger than the piece, or torn
-            place, why, rows = scan(view, at, len(view), base, CHECK_PLACE, positions[:1], sizes[:1])
-        else:
-            why = "full"
-    return Batch(view, base, positions[:rows], sizes[:rows]) if rows else None, place, why
-
-
-def _next_newer(mapped: MappedFile, at: int, last_ms: int) -> int:
-    """Return the next record that is not older than the last good one; a truncation leaves older ones."""
-    reader = Reader(mapped.view, mapped.start_offset)
-    at = find_in_file(mapped, at)
-    while at >= 0:
-        message = reader.decode(at, 0)
-        assert message is not None, "a record that was checked"
-        if message.store_timestamp_ms >= last_ms:
-            return at
-        at = find_in_file(mapped, at + message.size)
-    return -1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commitlog._scan_cy import Reader, count, find_record, scan
 from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
@@ -88,9 +88,7 @@ class SplitReader:
 
     def time_at(self, at: int) -> int:
         """Return the store time of a checked record."""
-        message = Reader(self.view, self.base).decode(at - self.base, 0)
-        assert message is not None, "a record that was checked"
-        return message.store_timestamp_ms
+        return Reader(self.view, self.base).store_time(at - self.base)
 
     def describe(self, at: int, why: str) -> Finding:
         """Return a finding for a position; its offset is relative to the file."""
@@ -196,10 +194,10 @@ def _next_newer(reader: SplitReader, at: int, last_ms: int) -> int:
             at = max(at + 1, reader.reach - LOOK_BACK)  # an earlier record would have been complete
             reader.slide(at)
             continue
-        message: Any = Reader(view, base).decode(found, 0)
-        if message.store_timestamp_ms >= last_ms:
-            return base + found
-        at = base + found + message.size
+        at = base + found
+        if reader.time_at(at) >= last_ms:
+            return at
+        at += reader.integer(at)
     return -1
 
 

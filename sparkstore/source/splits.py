@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from commitlog._scan_cy import Reader, count, find_record
-from commitlog.checks import CHECK_ALL, CHECK_PLACE, EMPTY, STOPS, TORN
-from commitlog.cursor import is_file_end
+from commitlog._scan_cy import Reader, find_record
+from commitlog.checks import CHECK_ALL
+from commitlog.cursor import FileCursor
 from commitlog.findings import Finding, Location, describe
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
-from commitlog.resync import find_in_file
 from commitlog.walk import LogFiles
 from messagestore.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from messagestore.checkpoint import read_checkpoint
@@ -28,7 +27,6 @@ from .queue_starts import check_queue_starts
 from .stores import FoundStore
 
 LOOK_AGAIN_S = 0.05  # a record that is being written is complete by then
-PIECE_BYTES = 64 << 20  # of a file mapped per step
 CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
 
 
@@ -167,54 +165,13 @@ def _end_of(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
     Only headers are checked.  The walk continues past damage while records follow that are not older than the last good one.
     """
     mapped = MappedFile.of(REAL_DISK, file, writable=False)
+    cursor = FileCursor(mapped, start, past_damage=True, past_zeros=True)
     try:
-        base, at, last_ms, end, size = file.start_offset, start, 0, 0, len(mapped.view)
+        cursor.run()
     except DiskError as error:
         raise DataLost(file.path, 0, "the log's last file", f"none: {error}") from error
-    while True:
-        at, why, records, last = _count_piece(mapped, at)
-        if records:
-            end, last_ms = at, _store_time(mapped.view, last)
-        if why == "full":
-            continue
-        is_end = is_file_end(why, size - at, mapped.view[at:])
-        if is_end and why != STOPS[TORN]:
-            return base + size, None
-        ahead = _next_newer(mapped, at + 1, last_ms)
-        if ahead < 0:
-            return base + end, None if is_end or why == STOPS[EMPTY] else describe(
-                file.path, Location(mapped.view, at, base), why
-            )
-        at = ahead
-
-
-def _count_piece(mapped: MappedFile, at: int) -> tuple[int, str, int, int]:
-    """Count the records of a piece of a file; return where that stopped, why ("full": call again), the count, the last record.
-
-    Each piece gets a new map, since the pages of a whole file would count as this process's memory.
-    """
-    mapped.drop_map()
-    view, base = mapped.view, mapped.start_offset
-    stop = min(len(view), at + PIECE_BYTES)
-    place, why, records, _, last = count(view, at, stop, base, CHECK_PLACE)
-    if stop < len(view) and why in ("end", STOPS[TORN]):
-        if records:
-            return place, "full", records, last
-        place, why, records, _, last = count(view, at, len(view), base, CHECK_PLACE)
-    return place, why, records, last
-
-
-def _next_newer(file: MappedFile, at: int, last_ms: int) -> int:
-    at = find_in_file(file, at)
-    while at >= 0 and _store_time(file.view, at) < last_ms:
-        at = find_in_file(file, at + int.from_bytes(file.view[at : at + 4], "big"))
-    return at
-
-
-def _store_time(view: memoryview, at: int) -> int:
-    message = Reader(view).decode(at, 0)
-    assert message is not None, "a record that was checked"
-    return message.store_timestamp_ms
+    location = Location(mapped.view, cursor.at, file.start_offset)
+    return file.start_offset + cursor.at, describe(file.path, location, cursor.why) if cursor.is_damaged else None
 
 
 def _cut(split: LogSplit, start: int, stop: int, split_bytes: int) -> Iterator[LogSplit]:
@@ -251,4 +208,4 @@ def _first_time(split: LogSplit) -> int | None:
     except DiskError:
         return None  # deleted: the task that reads it reports that
     found = find_record(view, split.begin - split.file_start, len(view), split.file_start, split.end - split.file_start)
-    return _store_time(view, found) if found >= 0 else None
+    return Reader(view, split.file_start).store_time(found) if found >= 0 else None

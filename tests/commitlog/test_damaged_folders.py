@@ -172,8 +172,7 @@ def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeyp
     walk = world.module("commitlog.walk")
     overwrite(file(log, 1), 40_000, b"damage")
     before = [str(step) for step in files(world, log).messages()]
-    piece = walk._piece
-    monkeypatch.setattr(walk, "_piece", lambda file, at, checks, **how: piece(file, at, checks, 7, **how))
+    monkeypatch.setattr(walk, "PIECE_RECORDS", 7)
     assert [str(step) for step in files(world, log).messages()] == before
     assert verify(world, log).records == COUNT - 1
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from commitlog import Message
+from commitlog import Message, cursor
 from messagestore import MessageStore
 from sparkstore import BadOption, DataLost, UnknownColumn, message_schema
 from sparkstore.source import batches as batches_module
@@ -524,21 +524,20 @@ def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyP
     """Records extend over several pieces, and some pieces are smaller than a record."""
     expected = [row["physical_offset"] for row in dumped(made)]
     for piece in (100, 1000, 7001):
-        monkeypatch.setattr(splits_module, "PIECE_BYTES", piece)
+        monkeypatch.setattr(cursor, "PIECE_BYTES", piece)
         assert places(made) == expected
 
 
 def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the offset in the last file at which planning starts the search for the log's end."""
     places_seen: list[int] = []
-    real = splits_module._count_piece
 
-    def noted(mapped: Any, at: int) -> Any:
+    def noted(mapped: Any, at: int, **options: Any) -> Any:
         places_seen.append(at)
-        return real(mapped, at)
+        return cursor.FileCursor(mapped, at, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(splits_module, "_count_piece", noted)
+        patched.setattr(splits_module, "FileCursor", noted)
         assert rows(store) == dumped(store)
     return places_seen[0]
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commitlog import Message
+from commitlog import Message, cursor
 from messagestore import MessageStore, StoreConfig
 from sparkstore.errors import BadOption, DataLost, UnknownColumn
-from sparkstore.source import log_position
 from sparkstore.source.log_position import Anchor, LogEnds, Position
 from storageio import StoreCorrupt, StoreRewound, UnknownStore
 
@@ -182,7 +181,7 @@ def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monke
     """A record across two pieces used to count as the torn end of the log."""
     results = fill(tmp_path, 60)
     expected = ends_of(tmp_path).end()
-    monkeypatch.setattr(log_position, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(cursor, "PIECE_BYTES", piece_bytes)
     assert ends_of(tmp_path).end() == expected
     assert expected.physical_offset == results[-1].physical_offset + results[-1].size_bytes
     early = ends_of(tmp_path).end(T0 + 3000)

@@ -19,7 +19,7 @@ from commitlog._scan_cy import Reader
 from commitlog.checks import BAD_MAGIC, BLANK, TORN
 from commitlog.cursor import is_whole_blank
 from commitlog.findings import Location, unknown_version, unsupported_record
-from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
+from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT
 from commitlog.unknown_version import is_unknown_version
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
@@ -150,6 +150,7 @@ class _Appending:
     def _records(self, start: int, place: int) -> tuple[int, int, int]:
         """Return (bytes of whole records, newest store time, why the scan stopped) for one file."""
         data, at, stamp = self._data, start, 0
+        reader = Reader(data, place - start)
         stop = min(len(data), start + self._file_end(place) - place)
         limit = max(self._parts.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
         while at < stop:
@@ -165,7 +166,7 @@ class _Appending:
                 raise _wrong(STOPS[code], where, "whole records", data[at : at + 16])
             if code + BLANK_SIZE > left:
                 raise _wrong("record", where, f"a record that leaves room for a blank in {left} bytes", data[at : at + 4])
-            stamp = max(stamp, _store_time(data, at))
+            stamp = max(stamp, reader.store_time(at))
             at += code
         return at - start, stamp, TORN
 
@@ -216,9 +217,3 @@ def _refuse_unknown_version(data: bytes, at: int, base: int) -> None:
 
 def _wrong(reason: str, offset: int, expected: str, found: bytes) -> StoreCorrupt:
     return StoreCorrupt(reason, file="log bytes", offset=offset, expected=expected, found=found.hex(" "))
-
-
-def _store_time(data: bytes, at: int) -> int:
-    flags = int.from_bytes(data[at + SYS_FLAG_AT : at + SYS_FLAG_AT + 4], "big")
-    place = at + STORE_TIME_AT + (HOST_GROWTH if flags & BORN_HOST_V6 else 0)
-    return int.from_bytes(data[place : place + 8], "big")
