@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -15,24 +13,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
-from consumequeue import Queue
+from consumequeue import Boundary, Queue
 from storageio import (
     REAL_DISK,
     Disk,
-    DiskError,
-    FlushTimeout,
     InvalidMessage,
     PutRejected,
     RefusedMessage,
-    StoreReadOnly,
     UnknownStore,
     in_forked_child,
     memory_bytes,
 )
 from storageio.settings import settings_or_default
-from storebytes.java_hash import java_hash_code
 
-from .broker.services.admission import topic_problem
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
 from .broker.services.putting import refused
@@ -47,6 +40,8 @@ from .read.compression import decompress
 from .read.consumer import Consumer
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
+from .write._put_cy import PutPath
+from .write.put_rules import PutRules
 from .write.retention import Retention
 
 if TYPE_CHECKING:
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
 
 MODES = ("a", "r", "r+", "x")
 PRODUCER_GROUP = "DEFAULT_PRODUCER"
-BUSY_MS_MAX = 10_000_000
 MEMORY_SHARE = 0.4
 THREAD_PREFIX = "brokerstore-"
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -69,32 +63,26 @@ def _abandon_all() -> None:  # pragma: no cover - runs only in a forked child, w
 in_forked_child(_abandon_all)
 
 
-class MessageStore(ReadPath):
+class MessageStore:
     """A RocketMQ store folder.
-
-    `put` and `put_many` are in `_put_cy`; `message_at`, `query` and `offset_by_time` are in `_lookup_cy`.
 
     One process writes; any number read.  All methods may be called from any thread.  A put returns when the message is as
     durable as the flush mode promises: written, or on the disk.  A store that is not closed is closed at exit.
     """
 
-    _engine: Engine
-    _reader: QueueReader
-
     def __init__(self, engine: Engine) -> None:
         """Create it from an open engine; use `open`."""
-        super().__init__(engine)
-        self._topics = engine.topics
-        self._append = engine.log.appender.append
-        if engine.writable:
-            self._dispatcher = engine.dispatcher
-            self._routing = engine.routing
-            self._admitted = engine.admission.queues_of
+        self._engine = engine
+        self._rules = PutRules(engine, engine.admission if engine.writable else None)
+        services = (engine.dispatcher, engine.routing) if engine.writable else (None, None)
+        self._puts = PutPath(self._rules, engine.log.appender, engine.flags.gate, engine.config.is_sync_flush, *services)
+        self._lookups = ReadPath(engine)
         self._reader = QueueReader(
             engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
         )
-        self._turn = itertools.count()
         self._finalizer = weakref.finalize(self, _close, engine)
+        for path, names in ((self._puts, ("put", "put_many")), (self._lookups, ("message_at", "query", "offset_by_time"))):
+            self.__dict__.update((name, getattr(path, name)) for name in names)  # a call through the method costs a frame
 
     # Opening and closing
 
@@ -172,13 +160,29 @@ class MessageStore(ReadPath):
 
     # Writing
 
+    def put(self, message: Message, *, check: bool = True) -> PutResult:
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` when it is unknown.
+
+        With `check=False` the status of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record
+        can hold, and `TypeError` for something else than a `Message`.
+        """
+        return self._puts.put(message, check=check)
+
+    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
+        """Put messages under one lock; `message_count` of the result is the number that was written.
+
+        An invalid message is found before the first one is written.  Raises as `put` does, `InvalidMessage` with `check=False`
+        too; a message that is refused for its size raises `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+        """
+        return self._puts.put_many(messages, check=check)
+
     def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
         """Create a topic with a number of queues in RocketMQ's topics.json.  A topic that exists keeps its number.
 
         `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.
         """
         self._engine.check_open()
-        self._must_write()
+        self._rules.must_write()
         self._engine.admission.admit(topic, queues)
         if attributes:
             self._engine.admission.set_attributes(topic, attributes)
@@ -189,20 +193,20 @@ class MessageStore(ReadPath):
         Raises as `put` does; with `check=False` the status of the result has the refusal.  A message or batch that is too large
         raises `RefusedMessage`, which is both `PutRejected` and `InvalidMessage`.
         """
-        refusal = self._refusal(topic)
+        refusal = self._rules.refusal(topic)
         if refusal is not None:
-            return self._answer(refusal, check)
+            return self._rules.answer(refusal, check)
         with _named_errors():
             for message in messages:
                 if message.topic != topic or message.queue_id not in (-1, queue_id):
                     raise InvalidMessage("a batch has one topic and one queue")
             try:
-                result = self._routing.append_batch(messages, queue_id)
+                result = self._engine.routing.append_batch(messages, queue_id)
             except RefusedMessage as error:
                 if check:
                     raise
                 result = refused(PutStatus(error.status), error.reason)
-        return self._finish(result, check)
+        return self._rules.finish(result, check)
 
     def put_wire_batch(
         self, topic: str, queue_id: int, data: bytes, *, properties: bytes = b"", check: bool = True, **fields: Any
@@ -222,31 +226,34 @@ class MessageStore(ReadPath):
         """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str."""
         from commitlog.column_input import offsets_and_data  # NumPy takes 80 ms
 
-        refusal = self._refusal(topic)
+        refusal = self._rules.refusal(topic)
         if refusal is not None:
-            return self._answer(refusal, check)
+            return self._rules.answer(refusal, check)
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
-        with self._routing.batch.guard if topic not in self._admitted else contextlib.nullcontext():
-            result = self._appender.append_columns(topic, queue_id, offsets, data, key_column, tag_column, properties)
-        return self._finish(result, check)
+        with self._engine.routing.batch.guard if topic not in self._rules.admitted else contextlib.nullcontext():
+            result = self._engine.log.appender.append_columns(
+                topic, queue_id, offsets, data, key_column, tag_column, properties
+            )
+        return self._rules.finish(result, check)
 
     def put_async(self, message: Message) -> PutFuture:
         """Put one message; the future, which can be awaited, resolves when it is as durable as the flush mode promises."""
         future = PutFuture()
         future.set_running_or_notify_cancel()  # a message in the log cannot be taken back, so no waiter may cancel
         with _named_errors():
-            refusal = self._refusal(message.topic)
+            refusal = self._rules.refusal(message.topic)
             if refusal is not None:
                 future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
                 return future
-            queue_id = message.queue_id if message.queue_id >= 0 else self._choose(message)
-            append = self._routing.append if self._routing.is_special(message) else self._append
+            queue_id = self._rules.queue_of(message)
+            routing = self._engine.routing
+            append = routing.append if routing.is_special(message) else self._engine.log.appender.append
             result = append(message, queue_id)
         if result.status is not PutStatus.PUT_OK:
             future.set_exception(PutRejected(result.status, result.reason or ""))
-        elif self._is_sync:
+        elif self._engine.config.is_sync_flush:
             self._engine.flusher.resolve_later(result, future)
         else:
             future.set_result(result)
@@ -260,26 +267,26 @@ class MessageStore(ReadPath):
 
         After a crash `undecided_transactions` lists it.
         """
-        refusal = self._refusal(message.topic)
+        refusal = self._rules.refusal(message.topic)
         if refusal is not None:
             raise PutRejected(refusal.status, refusal.reason or "")
         with _named_errors():
-            queue_id = message.queue_id if message.queue_id >= 0 else self._choose(message)
+            queue_id = self._rules.queue_of(message)
             return self._engine.transactions.begin(message, queue_id, producer_group)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
         """Return prepared messages that nobody committed or rolled back, oldest first, also those from before a restart."""
-        self._must_write()
+        self._rules.must_write()
         return self._engine.transactions.undecided(older_than_ms)
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""
-        self._must_write()
+        self._rules.must_write()
         return self._engine.transactions.commit(half.queue_offset)
 
     def roll_back_transaction(self, half: HalfMessage) -> None:
         """Roll back a message that `undecided_transactions` returned."""
-        self._must_write()
+        self._rules.must_write()
         self._engine.transactions.rollback(half.queue_offset)
 
     def check_transactions(self, decide: Decide, *, older_than_ms: int | None = None) -> int:
@@ -288,7 +295,7 @@ class MessageStore(ReadPath):
         True commits, False rolls back, None leaves the message undecided.  Messages younger than `older_than_ms`
         (`transaction_timeout_ms` by default) are not asked about.
         """
-        self._must_write()
+        self._rules.must_write()
         config = self._engine.config
         age_ms = config.transaction_timeout_ms if older_than_ms is None else older_than_ms
         return self._engine.transactions.check(decide, age_ms, config.transaction_check_max)
@@ -314,7 +321,7 @@ class MessageStore(ReadPath):
         Every record, its offset and its checksums are checked before anything is written.  Raises `StoreCorrupt` for bytes that
         fail the check, `InvalidMessage` for an offset that is not the end of the log, `PutRejected` on a master.
         """
-        self._must_write()
+        self._rules.must_write()
         return append_data(self._engine, physical_offset, data)
 
     def copy_topics(
@@ -343,7 +350,7 @@ class MessageStore(ReadPath):
     def flush(self) -> int:
         """Sync everything that is written; return the flushed physical offset."""
         self._engine.check_open()
-        self._must_write()
+        self._rules.must_write()
         return self._engine.flusher.flush_now()
 
     def delete_expired(self) -> int:
@@ -359,86 +366,32 @@ class MessageStore(ReadPath):
 
     def _retention(self) -> Retention:
         self._engine.check_open()
-        self._must_write()
+        self._rules.must_write()
         return self._engine.retention
 
-    def _finish(self, result: PutResult, check: bool) -> PutResult:
-        if result.status is PutStatus.PUT_OK and self._is_sync:
-            self._wait_flushed(result, None, check)
-        return result if result.status is PutStatus.PUT_OK else self._answer(result, check)
-
-    def _wait_flushed(self, result: PutResult, message: Message | None, check: bool) -> None:
-        """Wait for the group commit; a message with the property WAIT=false does not wait."""
-        if message is not None and message.properties and message.properties.get("WAIT") == "false":
-            return
-        try:
-            self._engine.flusher.wait(
-                self._appender.end_offset if message is None else result.physical_offset + result.size_bytes
-            )
-        except FlushTimeout as error:
-            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
-            if check:
-                raise
-        except DiskError as error:
-            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
-            if check:
-                raise PutRejected(PutStatus.FLUSH_DISK_TIMEOUT, str(error)) from error
-
-    def _answer(self, result: PutResult, check: bool) -> PutResult:
-        """Raise a refusal, or with `check=False` return it."""
-        if check:
-            raise PutRejected(result.status, result.reason or "", result.message_count)
-        return result
-
-    def _refusal(self, topic: str) -> PutResult | None:
-        """Return why a put is refused, or None; the checks are in RocketMQ's order (`docs/formats/put-rules.md`)."""
-        engine = self._engine
-        if engine.is_closed:
-            engine.check_open()
-        if not engine.writable:
-            self._must_write()
-        if engine.config.broker_role is Role.SLAVE:
-            return refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
-        if not engine.flags.is_writeable:
-            return refused(PutStatus.SERVICE_NOT_AVAILABLE, engine.flags.reason)
-        if topic not in self._admitted:
-            reason = topic_problem(topic)
-            if reason:
-                return refused(PutStatus.MESSAGE_ILLEGAL, reason)
-            self._engine.admission.admit(topic)
-        if self._lock.locked() and self._is_page_cache_busy():
-            return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
-        if engine.dispatcher.is_idle:
-            engine.dispatcher.wake()
-        return None
-
-    def _is_page_cache_busy(self) -> bool:
-        """Return whether one append holds the lock for too long: nothing was appended meanwhile, looked at twice."""
-        limit_ms = self._engine.config.os_page_cache_busy_timeout_ms
-        before = self._appender.last_store_timestamp_ms
-        if not limit_ms < self._engine.disk.now_ms() - before < BUSY_MS_MAX:
-            return False
-        time.sleep(0.001)
-        return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
-
-    def _choose(self, message: Message) -> int:
-        """Choose a queue by the first key, so that messages of a key keep their order; without keys in turn."""
-        number = self._admitted.get(message.topic) or self._engine.admission.batch_queues_of[message.topic]
-        keys = message.keys
-        if keys:
-            return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
-        return next(self._turn) % number
-
-    def _must_write(self) -> None:
-        if not self._engine.writable:
-            raise StoreReadOnly(f"{self.path}: opened for reading")
-
     # Reading
+
+    def message_at(self, physical_offset: int) -> StoredMessage | None:
+        """Return the message whose record begins at a physical offset; None when none does."""
+        return self._lookups.message_at(physical_offset)
+
+    def query(
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
+    ) -> list[StoredMessage]:
+        """Return messages of a topic with a key, oldest first; messages that only share the key's hash are left out.
+
+        A reader also finds messages that the index does not have yet, up to a limit: see `unsearched_bytes`.
+        """
+        return self._lookups.query(topic, key, begin_ms, end_ms, max_count)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Return the queue offset for a store time (`docs/formats/read-rules.md#offset-by-time`); 0 for an unknown queue."""
+        return self._lookups.offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""
         self._discover()
-        return sorted({*self._engine.lookup.topics(), *self._topics.names()})
+        return sorted({*self._engine.lookup.topics(), *self._engine.topics.names()})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that ever had a message."""

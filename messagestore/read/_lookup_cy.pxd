@@ -1,5 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
+from commitlog._append_cy cimport Appender
 from commitlog._find_cy cimport LogReaders
 from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
@@ -8,7 +9,6 @@ from indexfile._index_cy cimport (
     leads_nowhere, next_item, walk,
 )
 from messagestore.write._gate_cy cimport Gate
-from messagestore.write._put_cy cimport PutPath
 
 cdef class Asked
 
@@ -18,8 +18,11 @@ cdef Size HITS_AT_ONCE
 cdef object LOWER
 cdef str ODD
 
-cdef class ReadPath(PutPath):
-    cdef public object _engine, _reader
+cdef class ReadPath:
+    cdef object _parts
+    cdef Bool _is_reader
+    cdef Appender _appender
+    cdef Gate _gate
     cdef Asked _spare
     cdef IndexList _index
     cdef LogReaders _log_readers

@@ -13,6 +13,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._append_cy import Appender
 from commitlog._find_cy import LogReaders
 from commitlog._message_cy import StoredMessage
 from commitlog.checks import CHECK_READ
@@ -22,7 +23,6 @@ from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_tex
 from storageio import DiskError
 
 from ..write._gate_cy import Gate
-from ..write._put_cy import PutPath
 
 if not cython.compiled:
     from indexfile._index_cy import (
@@ -37,25 +37,26 @@ LOWER = Boundary.LOWER
 ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
 
 
-class ReadPath(PutPath):
-    """The state that every lookup needs.  `MessageStore` derives from it."""
+class ReadPath:
+    """The path of a look-up: by physical offset, by key, by time."""
 
-    __slots__ = ("_engine", "_index", "_log_readers", "_reader", "_spare")
+    __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_log_readers", "_parts", "_spare")
 
-    def __init__(self, engine: Any) -> None:
-        """Set the fields; the store sets `_reader`, its `QueueReader`, later."""
-        super().__init__(engine.log.appender, engine.flags.gate, engine.config.is_sync_flush)
-        self._engine = engine
-        self._index: IndexList | None = engine.index
-        self._log_readers: LogReaders = engine.log.readers
-        self._reader: Any = None
+    def __init__(self, parts: Any) -> None:
+        """Create it for the parts of an open store."""
+        self._parts = parts
+        self._is_reader: Bool = not parts.writable
+        self._appender: Appender = parts.log.appender
+        self._gate: Gate = parts.flags.gate
+        self._index: IndexList | None = parts.index
+        self._log_readers: LogReaders = parts.log.readers
         self._spare: Asked | None = None
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record begins at a physical offset, or None."""
-        if self._gate.is_closed or self._dispatcher is None:
-            self._engine.check_open()
-            self._engine.refresh()
+        if self._gate.is_closed or self._is_reader:
+            self._parts.check_open()
+            self._parts.refresh()
         try:
             offset: I64 = physical_offset
         except OverflowError:  # in the compiled build
@@ -81,7 +82,7 @@ class ReadPath(PutPath):
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
         self._settle()
-        if self._dispatcher is None:
+        if self._is_reader:
             return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
         if leads_nowhere(index, key_hash(code)):
             return []
@@ -101,7 +102,7 @@ class ReadPath(PutPath):
         tries: Size = 0
         while True:
             try:
-                fresh: list[int] = self._engine.unindexed.offsets(_encoded(topic), _encoded(key))
+                fresh: list[int] = self._parts.unindexed.offsets(_encoded(topic), _encoded(key))
                 if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
                     return []
                 asked: Asked = Asked(self._log_readers)
@@ -113,7 +114,7 @@ class ReadPath(PutPath):
                 tries += 1
                 if error.errno != ENOENT or tries == TRIES:
                     raise
-                self._engine.refresh(again=True)
+                self._parts.refresh(again=True)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """Return the queue offset for a store time, 0 for an unknown queue.
@@ -121,7 +122,7 @@ class ReadPath(PutPath):
         See docs/formats/read-rules.md#offset-by-time.
         """
         self._settle()
-        queue = self._engine.lookup.get(topic, queue_id)
+        queue = self._parts.lookup.get(topic, queue_id)
         if queue is None:
             return 0
         time_ms: I64 = _within(timestamp_ms)
@@ -132,7 +133,7 @@ class ReadPath(PutPath):
         """Wait for the dispatcher to reach the end of the log, so that every earlier put is found."""
         gate: Gate = self._gate
         if gate.is_closed or gate.dispatched < self._appender.base + self._appender.position:
-            self._engine.settle()
+            self._parts.settle()
         return True
 
 

@@ -12,6 +12,6 @@ cdef class PutPath:
     cdef public Appender _appender
     cdef public Gate _gate
     cdef public Lock _lock
-    cdef public object _dispatcher, _routing
+    cdef public object _dispatcher, _routing, _rules
     cdef public dict _admitted
     cdef public Bool _is_sync

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import cython
@@ -18,6 +18,8 @@ from ._gate_cy import Gate
 from ..broker.services.names import DELAY, INNER_COUNT, LIGHT_NAMES
 from ..broker.services.putting import refused
 
+if TYPE_CHECKING:
+    from .put_rules import PutRules
 if not cython.compiled:
     from storebytes._bytes_cy import I32, Bool
     from storebytes._lock_cy import is_taken
@@ -26,43 +28,36 @@ OK = PutStatus.PUT_OK
 
 
 class PutPath:
-    """The state that every `put` needs.  `MessageStore` derives from it and handles the unusual cases.
+    """The path of a put from the public call to the appender; `rules` decide what is unusual.  Without cycles of references."""
 
-    `_refusal(topic)` returns a result that refuses the put, or None after it made the topic known; `_choose(message)` returns
-    a queue; `_answer(result, check)` raises for a refusal, or returns it; `_wait_flushed` waits for group commit; `_finish`
-    does both.
-    """
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing", "_rules")
 
-    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing")
-
-    def __init__(self, appender: Appender, gate: Gate, is_sync: bool) -> None:
-        """Set the fields; `_dispatcher` and `_routing` are set later, before the gate accepts puts."""
+    def __init__(self, rules: PutRules, appender: Appender, gate: Gate, is_sync: bool, dispatcher: Any, routing: Any) -> None:
+        """`dispatcher` and `routing` are None for a store that was opened for reading, whose gate accepts no puts."""
+        self._rules = rules
         self._appender = appender
         self._gate = gate
         self._is_sync: Bool = is_sync
         self._lock: Lock = appender.lock
-        self._admitted: dict[str, int] = {}  # topic -> number of queues to put to
-        self._dispatcher: Any = None
-        self._routing: Any = None
+        self._admitted: dict[str, int] = rules.admitted  # topic -> number of queues to put to
+        self._dispatcher = dispatcher
+        self._routing = routing
 
     def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if the outcome is unknown.
-
-        With `check=False` the status of the result has the outcome instead.  Raises `InvalidMessage` for an invalid message.
-        """
+        """Put one message; see `MessageStore.put`."""
         if type(message) is not Message:
             raise TypeError(f"a Message is wanted, not {type(message).__name__}")
         try:
             topic: str = message.topic
             is_special: Bool = False
             if not self._gate.accepts_puts or topic not in self._admitted or is_taken(self._lock):
-                refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                refusal = self._rules.refusal(topic)
                 if refusal is not None:
-                    return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                    return self._rules.answer(refusal, check)
                 is_special = self._routing.is_special(message)
             queue_id: I32 = message.queue_id
             if queue_id < 0:
-                queue_id = self._choose(message)  # type: ignore[attr-defined]
+                queue_id = self._rules.queue_of(message)
             result: PutResult
             if is_special or _is_special(message):
                 result = self._routing.append(message, queue_id)
@@ -71,19 +66,15 @@ class PutPath:
         except UnicodeEncodeError as error:  # pragma: no cover - encoders raise InvalidMessage first
             raise InvalidMessage(str(error)) from error
         if result.status is not OK:
-            return self._answer(result, check)  # type: ignore[attr-defined, no-any-return]
+            return self._rules.answer(result, check)
         if self._gate.is_idle:
             self._dispatcher.wake()
         if self._is_sync:
-            self._wait_flushed(result, message, check)  # type: ignore[attr-defined]
+            self._rules.wait_flushed(result, message, check)
         return result
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; `message_count` of the result is the number of written ones.
-
-        Every message is checked before the first is written.  Raises as `put` does, with `check=False` as well; a message
-        that is refused for its size raises `RefusedMessage`, which is both a `PutRejected` and an `InvalidMessage`.
-        """
+        """Put messages under one lock; see `MessageStore.put_many`."""
         try:
             queue_ids: list[int] | None = None
             needs_queues: Bool = False
@@ -98,14 +89,14 @@ class PutPath:
                     topic = message.topic
                     if topic not in seen:
                         seen.add(topic)
-                        refusal = self._refusal(topic)  # type: ignore[attr-defined]
+                        refusal = self._rules.refusal(topic)
                         if refusal is not None:
-                            return self._answer(refusal, check)  # type: ignore[attr-defined, no-any-return]
+                            return self._rules.answer(refusal, check)
                         is_special |= topic not in self._admitted
                 is_special |= _is_special(message)
                 needs_queues |= message.queue_id < 0
             if needs_queues or is_special:
-                queue_ids = self._queues_of(messages)
+                queue_ids = [self._rules.queue_of(item) for item in messages]
             result: PutResult
             if is_special:
                 result = self._routing.append_each(messages, queue_ids)
@@ -117,11 +108,7 @@ class PutPath:
             return refused(PutStatus(error.status), error.reason)
         except UnicodeEncodeError as error:  # pragma: no cover - encoders raise InvalidMessage first
             raise InvalidMessage(str(error)) from error
-        return self._finish(result, check)  # type: ignore[attr-defined, no-any-return]
-
-    def _queues_of(self, messages: list[Message]) -> list[int]:
-        """Return each message's own queue, or the one chosen for it."""
-        return [item.queue_id if item.queue_id >= 0 else self._choose(item) for item in messages]  # type: ignore[attr-defined]
+        return self._rules.finish(result, check)
 
 
 @cython.cfunc

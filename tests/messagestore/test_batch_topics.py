@@ -228,7 +228,7 @@ class Entered:
 def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: Path) -> None:
     """`put_many` did: between the number that a batch was given and its record another message could come."""
     with open_batch(world, tmp_path / "s") as store:
-        guard = store._routing.batch.guard = Entered()
+        guard = store.engine.routing.batch.guard = Entered()
         plain = world.commitlog.Message("B", b"x", queue_id=0)
         puts = [
             lambda: store.put(plain), lambda: store.put_many([plain]), lambda: store.put_batch("B", 0, [plain]),

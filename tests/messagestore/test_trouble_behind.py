@@ -104,7 +104,7 @@ def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any,
     disk = SwitchDisk()
     store = open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world), flush_interval_commit_log_ms=600_000)
     put_numbers(world, store, range(3))
-    late = store._append(message(world, 3), 0)
+    late = store.engine.log.appender.append(message(world, 3), 0)
     disk.refuse = refused_sync("commitlog")
     store.close()
     future = world.module("messagestore.store").PutFuture()

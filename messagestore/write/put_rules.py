@@ -1,0 +1,103 @@
+"""What most puts do not need: why a put is refused, which queue it goes to, and the wait for the group commit."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from commitlog import Message, PutResult, PutStatus
+from storageio import DiskError, FlushTimeout, PutRejected, StoreReadOnly
+from storebytes.java_hash import java_hash_code
+
+from ..broker.services.admission import Admission, topic_problem
+from ..broker.services.putting import refused
+from ..config import Role
+from ..parts import StoreParts
+
+BUSY_MS_MAX = 10_000_000
+
+
+class PutRules:
+    """The rules for puts into one store, in RocketMQ's order (`docs/formats/put-rules.md`)."""
+
+    def __init__(self, parts: StoreParts, admission: Admission | None) -> None:
+        """Create it; a store that was opened for reading has no `admission`."""
+        self._parts = parts
+        self._admission = admission
+        self._appender = parts.log.appender
+        self._is_sync = parts.config.is_sync_flush
+        self._turn = itertools.count()
+        self.admitted: dict[str, int] = admission.queues_of if admission is not None else {}
+
+    def must_write(self) -> Admission:
+        """Raise `StoreReadOnly` for a store that was opened for reading."""
+        if self._admission is None:
+            raise StoreReadOnly(f"{self._parts.places.root}: opened for reading")
+        return self._admission
+
+    def refusal(self, topic: str) -> PutResult | None:
+        """Return why a put is refused; None after making an unknown topic known."""
+        parts = self._parts
+        parts.check_open()
+        admission = self.must_write()
+        if parts.config.broker_role is Role.SLAVE:
+            return refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
+        if not parts.flags.is_writeable:
+            return refused(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason)
+        if topic not in self.admitted:
+            reason = topic_problem(topic)
+            if reason:
+                return refused(PutStatus.MESSAGE_ILLEGAL, reason)
+            admission.admit(topic)
+        if self._appender.lock.locked() and self._is_page_cache_busy():
+            return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
+        if parts.dispatcher.is_idle:
+            parts.dispatcher.wake()
+        return None
+
+    def _is_page_cache_busy(self) -> bool:
+        """Return whether one append holds the lock for too long: nothing was appended between two looks."""
+        limit_ms = self._parts.config.os_page_cache_busy_timeout_ms
+        before = self._appender.last_store_timestamp_ms
+        if not limit_ms < self._parts.disk.now_ms() - before < BUSY_MS_MAX:
+            return False
+        time.sleep(0.001)
+        return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
+
+    def queue_of(self, message: Message) -> int:
+        """Return the message's queue, else one chosen by the first key, so that a key keeps its order, or by turns."""
+        if message.queue_id >= 0:
+            return message.queue_id
+        number = self.admitted.get(message.topic) or self.must_write().batch_queues_of[message.topic]
+        keys = message.keys
+        if keys:
+            return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
+        return next(self._turn) % number
+
+    def answer(self, result: PutResult, check: bool) -> PutResult:
+        """Raise a refusal, or with `check=False` return it."""
+        if check:
+            raise PutRejected(result.status, result.reason or "", result.message_count)
+        return result
+
+    def finish(self, result: PutResult, check: bool) -> PutResult:
+        """Wait for the group commit, then return the result or raise its refusal."""
+        if result.status is PutStatus.PUT_OK and self._is_sync:
+            self.wait_flushed(result, None, check)
+        return result if result.status is PutStatus.PUT_OK else self.answer(result, check)
+
+    def wait_flushed(self, result: PutResult, message: Message | None, check: bool) -> None:
+        """Wait for the group commit; a message with the property WAIT=false does not wait."""
+        if message is not None and message.properties and message.properties.get("WAIT") == "false":
+            return
+        end_offset = self._appender.end_offset if message is None else result.physical_offset + result.size_bytes
+        try:
+            self._parts.flusher.wait(end_offset)
+        except FlushTimeout as error:
+            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
+            if check:
+                raise
+        except DiskError as error:
+            result.status, result.reason = PutStatus.FLUSH_DISK_TIMEOUT, str(error)
+            if check:
+                raise PutRejected(PutStatus.FLUSH_DISK_TIMEOUT, str(error)) from error
