@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from storageio import StoreError
 from tests.messagestore.kit import message, number_of, open_small, put_numbers, read_all
 
 ROOT = Path(__file__).parents[2]
