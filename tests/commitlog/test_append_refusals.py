@@ -46,7 +46,7 @@ def test_columns_that_do_not_fit_together_are_refused(world: World, columns: dic
 
 
 def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: World) -> None:
-    """Of a slice of a longer column only its own text counts."""
+    """Only the text of the slice counts, not the rest of the column."""
     log = MemoryLog(world)
     tags = (offsets(1, 3, 3), b"\x01ab\x02")
     assert log.appender.append_columns("t", 0, offsets(0, 3, 6), b"abcdef", tags=tags).message_count == 2

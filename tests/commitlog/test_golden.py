@@ -72,7 +72,7 @@ def test_the_golden_message_id(world: World) -> None:
     ["", "7F", "G" * 32, "7F0000010000007C 000000000001000", "7F0000010000007C  00000000001000", "0" * 31, "é" * 32, "0" * 55],
 )
 def test_what_is_no_message_id(world: World, text: str) -> None:
-    """It raises `InvalidMessage`."""
+    """Decoding such text raises `InvalidMessage`."""
     with pytest.raises(InvalidMessage, match="message id"):
         world.commitlog.decode_message_id(text)
 
@@ -109,7 +109,7 @@ def test_topics_and_record_versions(world: World, topic: str, size: int, version
 
 @pytest.mark.parametrize("topic", ["", "t" * 32768, "ü" * 16384, "\ud800"])
 def test_topics_that_no_record_holds(world: World, topic: str) -> None:
-    """Nothing is written."""
+    """The error comes before anything is written."""
     log = MemoryLog(world)
     with pytest.raises(InvalidMessage, match="topic"):
         log.appender.append(world.commitlog.Message(topic, b"x", queue_id=0))

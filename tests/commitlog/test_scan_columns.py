@@ -41,7 +41,7 @@ def located(world: World) -> tuple[Any, bytes, Any, list[Any], list[Any]]:
 
 @pytest.mark.parametrize("name", [b"TAGS", b"KEYS", b"a", b"none", b""])
 def test_a_property_lies_where_a_message_has_it(world: World, name: bytes) -> None:
-    """Of equal names the last counts; empty values, longer names and text of other pairs do not."""
+    """The last of equal names counts; empty values, longer names and text of other pairs do not."""
     scan, data, places, starts, sizes = located(world)
     found_starts, found_sizes = numbers(8, len(RAWS)), numbers(4, len(RAWS))
     scan.find_values(data, starts[2], sizes[2], len(RAWS), name, found_starts, found_sizes)

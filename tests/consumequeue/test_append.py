@@ -76,7 +76,7 @@ def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
 
 
 def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
-    """Of a run that starts at 0 in a queue with units only the first is appended; the places of the others are taken."""
+    """If a run starts at 0 in a queue with units, only its first unit is appended; the other offsets are taken."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 4))
     assert queue.append_run(0, packed(50, 3)) == 1

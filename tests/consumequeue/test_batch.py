@@ -1,4 +1,4 @@
-"""Batch queues (docs/formats/consumequeue.md#batch-unit)."""
+"""Units of batch queues (docs/formats/consumequeue.md#batch-unit)."""
 
 from __future__ import annotations
 

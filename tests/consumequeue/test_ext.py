@@ -1,4 +1,4 @@
-"""Extended units (docs/formats/consumequeue.md#extended-unit)."""
+"""Reading of extended units (docs/formats/consumequeue.md#extended-unit)."""
 
 from __future__ import annotations
 

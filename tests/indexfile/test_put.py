@@ -1,4 +1,4 @@
-"""Adding keys (docs/formats/indexfile.md#putting-a-key)."""
+"""Adding keys to an index file (docs/formats/indexfile.md#putting-a-key)."""
 
 from __future__ import annotations
 

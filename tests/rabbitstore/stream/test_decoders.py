@@ -125,7 +125,7 @@ AMQP = [
 
 @pytest.mark.parametrize(("text", "value"), AMQP)
 def test_values_of_amqp_1_0(text, value):
-    """Encodings of the AMQP 1.0 specification, section 1.6."""
+    """Encodings are those of the AMQP 1.0 specification (part 1, 1.6)."""
     data = bytes.fromhex(text)
     reader = Reader(data)
     assert reader.value() == value and reader.at == len(data)
@@ -135,7 +135,7 @@ def test_values_of_amqp_1_0(text, value):
 
 
 def test_a_deep_value_is_refused():
-    """Nesting is limited."""
+    """The depth of nesting is limited."""
     for prefix in (b"\x00", b"\xd0\x00\x00\xff\xff\x00\x00\x00\x01", b"\xf0\x00\x00\xff\xff\x00\x00\x00\x01"):
         with pytest.raises(StoreCorrupt):
             Reader(prefix * 5000).value()
