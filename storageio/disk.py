@@ -167,7 +167,10 @@ class Disk(Protocol):
         """Return the space of the file system that holds `path`, which must exist."""
 
     def lock(self, path: str, *, wait: bool = False) -> FolderLock:
-        """Lock byte 0 of the file `path`, created if missing; raise `StoreLocked` if any process, also this one, holds it."""
+        """Lock byte 0 of the file `path`, created if missing; raise `StoreLocked` if any process, also this one, holds it.
+
+        With `wait` it waits for another process instead.
+        """
 
     def is_locked(self, path: str) -> bool:
         """Return whether any process, this one included, holds the `lock` of the file `path`; take no lock, create no file."""
