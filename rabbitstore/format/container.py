@@ -20,8 +20,9 @@ START = b"\x83h\x04w\x02mc"  # of every container as RabbitMQ writes it
 _AMQP_0_9_1 = "mc_amqpl"
 
 
-def read_container(term: Any, file: str, base: int) -> Fields:
+def read_container(term: Any, file: str, base: int, *, needs_id: bool = True) -> Fields:
     """Return the fields of `content.Content`; the name of the virtual host is empty, since the term does not have it.
+    Messages of quorum queues have no id; without `needs_id` it is zero.
 
     Raise `UnsupportedFormat` for another protocol, and `ValueError`, `TypeError`, `KeyError` or `AttributeError` for damage.
     """
@@ -29,7 +30,8 @@ def read_container(term: Any, file: str, base: int) -> Fields:
     if protocol != _AMQP_0_9_1:
         raise UnsupportedFormat("message protocol", file=file, offset=base, found=protocol, supported=_AMQP_0_9_1)
     properties_bin, body = _amqp_0_9_1(data)
-    msg_id, keys, exchange = (annotations[Atom(name)] for name in ("id", "rk", "x"))
+    keys, exchange = annotations[Atom("rk")], annotations[Atom("x")]
+    msg_id = annotations[Atom("id")] if needs_id else bytes(MSG_ID_SIZE)
     if not isinstance(msg_id, bytes) or len(msg_id) != MSG_ID_SIZE:
         raise ValueError("wrong length of the id")
     routing_keys = tuple(key.decode("utf-8", "surrogateescape") for key in keys)

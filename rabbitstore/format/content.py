@@ -84,10 +84,15 @@ def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
     parts = split_term(term)
     if parts is not None:
         return tuple.__new__(Content, parts)  # faster than `Content(*parts)`
-    found = decode(term, file=file, base=base)
+    return content_of(decode(term, file=file, base=base), file=file, base=base)
+
+
+def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = True) -> Content:
+    """Return the message of a decoded term; raise the same errors."""
     _refuse_unknown(found, file, base)
     try:
-        content = Content(*read_container(found, file, base)) if _name(found) == CONTAINER else _content(found)
+        is_container = _name(found) == CONTAINER
+        content = Content(*read_container(found, file, base, needs_id=needs_id)) if is_container else _content(found)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         text = repr(found)[:80]
         raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error

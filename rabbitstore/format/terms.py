@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storageio import StoreCorrupt
 
@@ -40,6 +40,13 @@ class Opaque(NamedTuple):
     data: bytes
 
 
+class Improper(NamedTuple):
+    """A list that ends with something else than the empty list."""
+
+    items: tuple[Any, ...]
+    tail: Any
+
+
 def is_damaged_name(found: str, known: str) -> bool:
     """Return whether `found` is `known` with one character changed.  That is damage; other unknown names are another format.
 
@@ -51,15 +58,16 @@ def is_damaged_name(found: str, known: str) -> bool:
     return len(changed) == 1 and not changed[0].isdigit()
 
 
-Term = int | float | bytes | Atom | tuple["Term", ...] | list["Term"] | dict["Term", "Term"] | Opaque
+Term = int | float | bytes | Atom | tuple["Term", ...] | list["Term"] | dict["Term", "Term"] | Opaque | Improper
 TRUE, FALSE, NONE, UNDEFINED = Atom("true"), Atom("false"), Atom("none"), Atom("undefined")
 
 
 class _Reader:
     """The bytes of one term and a position in them.  Every length is checked before it is used."""
 
-    def __init__(self, data: bytes, file: str, base: int) -> None:
+    def __init__(self, data: bytes, file: str, base: int, *, improper: bool = False) -> None:
         self.data = data
+        self.improper = improper
         self.at = 0
         self.file = file
         self.base = base
@@ -112,6 +120,8 @@ class _Reader:
         found = [self.term(depth + 1) for _ in range(self.count(self.u32()))]
         if self.byte() != 106:
             self.at -= 1
+            if self.improper:
+                return Improper(tuple(found), self.term(depth + 1))
             raise self.bad("list without an end", 106, self.data[self.at])
         return found
 
@@ -132,7 +142,12 @@ class _Reader:
 
 
 def _key(term: Term) -> Term:
-    return repr(term).encode() if isinstance(term, list | dict) else term
+    """Return a key that Python can hash: one with a list or a map in it becomes its text."""
+    try:
+        hash(term)
+    except TypeError:
+        return repr(term).encode()
+    return term
 
 
 _SIMPLE: dict[int, Callable[[_Reader], Term]] = {
@@ -155,12 +170,13 @@ _SIMPLE: dict[int, Callable[[_Reader], Term]] = {
 }
 
 
-def decode(data: bytes, *, file: str = "", base: int = 0) -> Term:
+def decode(data: bytes, *, file: str = "", base: int = 0, improper: bool = False) -> Term:
     """Decode `data`: a version byte, one term, and nothing after it.
 
-    Raise `StoreCorrupt`, with `file` and the offset from `base` on, for anything else.
+    Only the states of quorum queues have `improper` lists; elsewhere they are damage.  Raise `StoreCorrupt`,
+    with `file` and the offset from `base` on, for anything else.
     """
-    reader = _Reader(data, file, base)
+    reader = _Reader(data, file, base, improper=improper)
     if reader.byte() != VERSION:
         reader.at = 0
         raise reader.bad("not an external term", VERSION, data[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 
 from rabbitstore.format.properties import Typed
 from rabbitstore.stream import stream_folders
@@ -12,12 +13,20 @@ from rabbitstore.stream.check import check_stream
 def plain(value):
     """Return a header as the accounts have it: its client read floats as integers."""
     if isinstance(value, Typed):
-        return {"f": int, "T": lambda when: {"timestamp": when}}[value.code](value.value)
+        return plain_typed(value)
     if isinstance(value, float | bytes):
         return int(value) if isinstance(value, float) else {"bytes": value.hex()}
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     return [plain(part) for part in value] if isinstance(value, list) else value
+
+
+def plain_typed(value):
+    if value.code == "D":
+        scale, number = value.value
+        return {"decimal": str(Decimal(number).scaleb(-scale))}
+    forms = {"f": int, "T": lambda when: {"timestamp": when}, "x": lambda data: {"bytes": data.hex()}}
+    return forms.get(value.code, lambda other: other)(value.value)
 
 
 def test_every_message_is_what_the_server_delivered(source):

@@ -1,0 +1,64 @@
+"""Verify the quorum queues of a node (docs/formats/rabbitmq-quorum.md#damage)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..files import read_head
+from ..format.problems import Problem, to_problem
+from .folder import QuorumNode, QuorumQueue
+from .tables import read_rows, registered
+
+_TABLE_SIZE_MAX = 64 << 20
+
+
+class CheckedQuorum(NamedTuple):
+    """What a check found.  `notes` are states that a server completes, or loses, at its next start without damage."""
+
+    queues: int
+    entries: int
+    messages: int
+    problems: list[Problem]
+    notes: list[Problem]
+
+
+def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -> CheckedQuorum:
+    """Read every log, segment, snapshot and message; `advance` is called with the bytes of each write-ahead log."""
+    queues = node.queues()
+    node.logged(advance)
+    entries = messages = 0
+    for queue in queues:
+        entries += len(queue.entries())
+        messages += _check_queue(queue)
+    node.notes += _unregistered(node, queues)
+    return CheckedQuorum(len(queues), entries, messages, list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes)))
+
+
+def _check_queue(queue: QuorumQueue) -> int:
+    try:
+        return sum(1 for _message in queue.messages())
+    except (StoreCorrupt, UnsupportedFormat) as error:
+        queue.node.problems.append(to_problem(error, "bad_snapshot"))
+        return 0
+
+
+def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:
+    """Return the queues that a server would not find: `names.dets` is not synced when a queue is declared."""
+    file = f"{node.relative}/names.dets"
+    data = read_head(node.disk, f"{node.path}/names.dets", _TABLE_SIZE_MAX)
+    if data is None:
+        node.problems.append(Problem(file, 0, "bad_names_table", "a table", "no file"))
+        return []
+    try:
+        known = registered(read_rows(data, file))
+    except StoreCorrupt as error:
+        node.problems.append(to_problem(error, "bad_names_table"))
+        return []
+    return [
+        Problem(file, 0, "unregistered_queue", f"a row for {queue.uid}", f"none; a server loses queue {queue.queue!r}")
+        for queue in queues
+        if queue.uid not in known
+    ]

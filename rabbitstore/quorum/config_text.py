@@ -1,0 +1,120 @@
+"""Parse a queue's `config`: one Erlang term as text (docs/formats/rabbitmq-quorum.md#folder).
+
+Maps, tuples, lists, atoms, strings, binaries and numbers become the values of `format.terms`; anything else is kept as text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from storageio import StoreCorrupt
+
+from ..format.terms import Atom
+
+_DEPTH_MAX = 32
+_SPACE = re.compile(r"(?:\s+|%[^\n]*)*")
+_ATOM = re.compile(r"[a-z][A-Za-z0-9_@]*")
+_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+(?:[eE][-+]?[0-9]+)?)?")
+_OTHER = re.compile(r"(?:fun\s[^,}\])]*|#?[A-Za-z]*<[^<>]*>)")
+_BYTES = re.compile(r"<<\s*([0-9,\s]*)>>")
+_ESCAPE = re.compile(r"\\(x\{([0-9a-fA-F]{1,6})\}|[0-7]{1,3}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "b": "\b", "f": "\f", "v": "\v", "s": " ", "d": "\x7f"}
+
+
+def parse_config(data: bytes, file: str) -> dict[Any, Any]:
+    """Return the map; raise `StoreCorrupt` for other text."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found, _at = _term(text, 0, 0)
+    except (ValueError, IndexError) as error:
+        raise StoreCorrupt("not an Erlang term", file=file, offset=0, expected="a map", found=str(error)) from error
+    if not isinstance(found, dict):
+        raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=text[:40])
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def _term(text: str, at: int, depth: int) -> tuple[Any, int]:
+    at = _skip(text, at)
+    if depth > _DEPTH_MAX:
+        raise ValueError("nested too deep")
+    if text.startswith("#{", at):
+        return _map(text, at + 2, depth)
+    if text.startswith("<<", at):
+        return _binary(text, at)
+    if text[at] in "{[":
+        values, at = _sequence(text, at + 1, "}" if text[at] == "{" else "]", depth)
+        return (tuple(values) if text[at - 1] == "}" else values), at
+    return _scalar(text, at)
+
+
+def _scalar(text: str, at: int) -> tuple[Any, int]:
+    for pattern, convert in (
+        (_OTHER, lambda match: match[0]),
+        (_ATOM, lambda match: Atom(match[0])),
+        (_QUOTED, lambda match: Atom(_plain(match[1]))),
+        (_STRING, lambda match: _plain(match[1])),
+        (_NUMBER, lambda match: float(match[0]) if match[1] else int(match[0])),
+    ):
+        match = pattern.match(text, at)
+        if match is not None:
+            return convert(match), match.end()
+    raise ValueError(f"{text[at : at + 20]!r} at character {at}")
+
+
+def _sequence(text: str, at: int, end: str, depth: int) -> tuple[list[Any], int]:
+    values: list[Any] = []
+    at = _skip(text, at)
+    while text[at] != end:
+        value, at = _term(text, at, depth + 1)
+        values.append(value)
+        at = _skip(text, at)
+        if text[at] in ",|":
+            at = _skip(text, at + 1)
+        elif text[at] != end:
+            raise ValueError(f"{text[at]!r} at character {at}")
+    return values, at + 1
+
+
+def _map(text: str, at: int, depth: int) -> tuple[dict[Any, Any], int]:
+    found: dict[Any, Any] = {}
+    at = _skip(text, at)
+    while text[at] != "}":
+        key, at = _term(text, at, depth + 1)
+        at = _skip(text, at)
+        if not text.startswith("=>", at):
+            raise ValueError(f"{text[at]!r} at character {at}")
+        found[repr(key) if isinstance(key, list | dict | tuple) else key], at = _term(text, at + 2, depth + 1)
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found, at + 1
+
+
+def _binary(text: str, at: int) -> tuple[bytes, int]:
+    numbers = _BYTES.match(text, at)
+    if numbers is not None:
+        return bytes(int(number) for number in numbers[1].split(",") if number.strip()), numbers.end()
+    match = _STRING.match(text, at + 2)
+    if match is None:
+        raise ValueError(f"{text[at : at + 20]!r} at character {at}")
+    end = text.index(">>", match.end())
+    encoding = "utf-8" if text[match.end() : end] == "/utf8" else "latin-1"
+    return _plain(match[1]).encode(encoding, "replace"), end + 2
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(_unescape, text)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    if match[2]:
+        return chr(min(int(match[2], 16), 0x10FFFF))
+    return chr(int(match[1], 8)) if match[1][0] in "01234567" else _ESCAPES.get(match[1], match[1])

@@ -1,0 +1,291 @@
+"""Read the quorum queues of a node (docs/formats/rabbitmq-quorum.md#folder)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+
+from ..files import mapped, read_all, read_head
+from ..format.content import Content
+from ..format.problems import Problem, to_problem
+from ..format.terms import Atom, Term, decode
+from .config_text import parse_config
+from .machine import Machine, Message, Settings
+from .message import CHECKED_OUT, DEAD_LETTERED, READY, QuorumMessage, info_of, message_term, read_content, to_message
+from .segment import read_segment
+from .snapshot import Snapshot, read_snapshot
+from .state import check_version, read_state
+from .wal import View, WalScan
+
+_WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
+_SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
+_STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
+_CONFIG_SIZE_MAX = 1 << 20
+_STATES_MAX = 64
+
+
+class Entry(NamedTuple):
+    """Where the data of a log entry is."""
+
+    term: int
+    view: View
+    file: str
+    at: int
+    size: int
+
+    def decode(self) -> Term:
+        """Decode the data; raise `StoreCorrupt`."""
+        return decode(bytes(self.view[self.at : self.at + self.size]), file=self.file, base=self.at, improper=True)
+
+
+class QuorumNode:
+    """The quorum queues below `quorum/<node>/`; `close` unmaps the files.
+
+    Damage is added to `problems`; `notes` has what a server drops or completes itself at its next start.
+    """
+
+    def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
+        """Open nothing yet."""
+        self.path = path
+        self.disk = disk
+        self.relative = "quorum/" + path.rstrip("/").rsplit("/", 1)[-1]
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        self._stack = ExitStack()
+        self._logged: dict[str, dict[int, Entry]] | None = None
+
+    def close(self) -> None:
+        """Unmap every file; nothing that was read before uses them."""
+        self._stack.close()
+        self._logged = None
+
+    def __enter__(self) -> QuorumNode:
+        """Return the node."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close."""
+        self.close()
+
+    def map(self, file: str) -> View:
+        """Map a file below the node's folder until `close`."""
+        return self._stack.enter_context(mapped(self.disk, f"{self.path}/{file}"))
+
+    def queues(self) -> list[QuorumQueue]:
+        """Return the queues that have a `config`, by name; the tables of the node may lack young ones."""
+        names = [entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER]
+        found = [QuorumQueue(self, name) for name in names if self.disk.stat(f"{self.path}/{name}/config") is not None]
+        return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
+
+    def logged(self, advance: Callable[[int], None] | None = None) -> dict[str, dict[int, Entry]]:
+        """Return the entries in the write-ahead logs by queue, read once."""
+        if self._logged is None:
+            self._logged = {}
+            files = (entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FILE and _WAL.match(entry.name))
+            for name in sorted(files, key=lambda name: int(name.partition(".")[0])):
+                self._read_wal(name, self._logged)
+                if advance is not None:
+                    advance(len(self.map(name)))
+        return self._logged
+
+    def _read_wal(self, name: str, logged: dict[str, dict[int, Entry]]) -> None:
+        view, file = self.map(name), f"{self.relative}/{name}"
+        try:
+            for record in WalScan(view, file, self.problems, self.notes).records():
+                entries = logged.setdefault(record.uid, {})
+                put(entries, record.index, Entry(record.term, view, file, record.at, record.size), record.truncates)
+        except UnsupportedFormat as error:
+            self.problems.append(to_problem(error, ""))
+
+
+def put(entries: dict[int, Entry], index: int, entry: Entry, truncates: bool = False) -> None:
+    """Add an entry; one that a new leader wrote voids all behind it."""
+    old = entries.get(index)
+    if truncates or (old is not None and old.term != entry.term):
+        for later in [other for other in entries if other >= index]:
+            del entries[later]
+    entries[index] = entry
+
+
+class QuorumQueue:
+    """One queue of a node."""
+
+    def __init__(self, node: QuorumNode, uid: str) -> None:
+        """Read `config`; a damaged one is a problem, and the queue has its folder's name."""
+        self.node = node
+        self.uid = uid
+        self.relative = f"{node.relative}/{uid}"
+        self.config: dict[Any, Any] = {}
+        text = read_head(node.disk, f"{node.path}/{uid}/config", _CONFIG_SIZE_MAX) or b""
+        try:
+            self.config = parse_config(text, f"{self.relative}/config")
+        except StoreCorrupt as error:
+            node.problems.append(to_problem(error, "bad_queue_config"))
+        self.vhost, self.queue = self._name()
+        self.members = len(self.config.get(Atom("initial_members"), [None]))
+        self._machine: Machine | None = None
+        self._entries: dict[int, Entry] | None = None
+
+    @property
+    def machine_config(self) -> dict[Any, Any]:
+        """The settings at the declaration; an empty map when `config` lacks them."""
+        machine = self.config.get(Atom("machine"))
+        found = machine[2] if isinstance(machine, tuple) and len(machine) == 3 else None
+        return found if isinstance(found, dict) else {}
+
+    def _name(self) -> tuple[str, str]:
+        resource = self.machine_config.get(Atom("queue_resource"))
+        if isinstance(resource, tuple) and len(resource) == 4 and isinstance(resource[1], bytes):
+            name = resource[3]
+            text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+            return resource[1].decode("utf-8", "replace"), text
+        return "", self.uid
+
+    def _files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
+        path = f"{self.node.path}/{self.uid}/{folder}"
+        if self.node.disk.stat(path) is None:
+            return []
+        return sorted(entry.name for entry in self.node.disk.list(path) if pattern.match(entry.name))
+
+    def entries(self) -> dict[int, Entry]:
+        """Return the log: segments, then what the write-ahead logs have; read once."""
+        if self._entries is None:
+            self._entries = {}
+            for name in self._files(".", _SEGMENT):
+                self._read_segment(name, self._entries)
+            for index, entry in self.node.logged().get(self.uid, {}).items():
+                put(self._entries, index, entry)
+        return self._entries
+
+    def _read_segment(self, name: str, entries: dict[int, Entry]) -> None:
+        view, file = self.node.map(f"{self.uid}/{name}"), f"{self.relative}/{name}"
+        try:
+            for index, found in read_segment(view, file, self.node.problems).items():
+                put(entries, index, Entry(found.term, view, file, found.at, found.size))
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.node.problems.append(to_problem(error, "bad_segment_head"))
+
+    def snapshot(self) -> Snapshot | None:
+        """Return the newest readable snapshot or checkpoint; damaged ones are problems."""
+        states: list[tuple[int, str]] = []
+        for folder in ("snapshots", "checkpoints"):
+            for name in self._files(folder, _STATE)[-_STATES_MAX:]:
+                match = _STATE.match(name)
+                states.append((int(match[1], 16) if match else 0, f"{self.uid}/{folder}/{name}/snapshot.dat"))
+        newest: Snapshot | None = None
+        for _index, file in sorted(states):
+            found = self._read_snapshot(file)
+            newest = found if found is not None else newest
+        return newest
+
+    def _read_snapshot(self, file: str) -> Snapshot | None:
+        if self.node.disk.stat(f"{self.node.path}/{file}") is None:
+            return None
+        name = f"{self.node.relative}/{file}"
+        try:
+            return read_snapshot(read_all(self.node.disk, f"{self.node.path}/{file}"), name)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.node.problems.append(to_problem(error, "bad_snapshot"))
+            return None
+
+    def machine(self) -> Machine:
+        """Return the state after the last entry; raise `UnsupportedFormat` for a version of the machine that is not known.
+
+        Of several members, this is what the queue becomes if all entries of this one are committed.
+        """
+        if self._machine is None:
+            start = self.snapshot()
+            first = start.index + 1 if start is not None else 0
+            if start is not None:
+                machine = read_state(start.state, start.machine_version, f"{self.relative}/snapshots")
+            else:
+                machine = Machine(Settings.of(self.machine_config))
+            self._replay(machine, first)
+            self._machine = machine
+        return self._machine
+
+    def _replay(self, machine: Machine, first: int) -> None:
+        """Apply the entries from `first` on in order of their index; gaps are problems."""
+        entries = self.entries()
+        expected = first
+        for index in sorted(index for index in entries if index >= first):
+            if index > expected:
+                self._gap(machine, expected, index)
+            expected = index + 1
+            self._apply(machine, index, entries[index])
+
+    def _gap(self, machine: Machine, expected: int, found: int) -> None:
+        machine.is_lenient = True
+        self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
+
+    def _apply(self, machine: Machine, index: int, entry: Entry) -> None:
+        try:
+            term = entry.decode()
+        except StoreCorrupt as error:
+            self.node.problems.append(to_problem(error, "bad_entry"))
+            machine.is_lenient = True
+            return
+        if not isinstance(term, tuple) or not term:
+            return
+        if term[0] == "noop" and len(term) == 3 and isinstance(term[2], int):
+            check_version(term[2], entry.file, entry.at)
+            machine.version = term[2]
+        elif term[0] == "$usr" and len(term) == 4:
+            meta, command, reply_mode = term[1:]
+            time = meta.get(Atom("ts")) if isinstance(meta, dict) else None
+            try:
+                machine.apply(index, time if isinstance(time, int) else 0, command, reply_mode, info_of(command))
+            except (TypeError, ValueError, IndexError, AttributeError) as error:
+                found = Problem(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
+                self.node.problems.append(found)
+                machine.is_lenient = True
+
+    def messages(self) -> Iterator[QuorumMessage]:
+        """Yield messages in the order in which a server started on this folder delivers them, then the dead-lettered ones.
+
+        Returned messages come first, then those that consumers hold, then the others.
+        """
+        machine = self.machine()
+        ready = list(machine.ready())
+        returned = len(machine.returns)
+        yield from self._with_content([(message, READY, "") for message in ready[:returned]])
+        yield from self._with_content([(message, CHECKED_OUT, _tag(tag)) for tag, message in machine.held()])
+        yield from self._with_content([(message, READY, "") for message in ready[returned:]])
+        yield from self._with_content([(message, DEAD_LETTERED, reason) for reason, message in machine.dead.every()])
+
+    def _with_content(self, rows: list[tuple[Message, str, str]]) -> Iterator[QuorumMessage]:
+        for message, state, detail in rows:
+            found = self._content(message.index)
+            if found is not None:
+                content, entry = found
+                yield to_message(message, content, self.queue, (entry.file, entry.at), state, detail)
+
+    def _content(self, index: int) -> tuple[Content, Entry] | None:
+        entry = self.entries().get(index)
+        if entry is None:
+            self.node.problems.append(Problem(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
+            return None
+        try:
+            term = entry.decode()
+            command = term[2] if isinstance(term, tuple) and len(term) == 4 else None
+            return read_content(message_term(command), self.vhost, entry.file, entry.at), entry
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.node.problems.append(to_problem(error, "bad_entry"))
+            return None
+
+
+def _tag(tag: Any) -> str:
+    return tag.decode("utf-8", "replace") if isinstance(tag, bytes) else str(tag)
+
+
+def quorum_nodes(node: str, disk: Disk = REAL_DISK) -> list[QuorumNode]:
+    """Return the folders below `quorum` of a node's folder; normally one."""
+    path = f"{node}/quorum"
+    if disk.stat(path) is None:
+        return []
+    names = sorted(entry.name for entry in disk.list(path) if entry.kind is Kind.FOLDER)
+    return [QuorumNode(f"{path}/{name}", disk) for name in names]

@@ -1,0 +1,592 @@
+"""The queue machine: apply the commands of a log to a state (docs/formats/rabbitmq-quorum.md#replay).
+
+It follows rabbit_fifo of RabbitMQ 4.0.  Message bodies are not in it, only the indexes of their entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
+
+VERSIONS = range(3, 8)
+_SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
+_HIGH_ABOVE = 4
+_WEIGHT = 2
+_UP, _SUSPECTED, _CANCELLED = "up", "suspected_down", "cancelled"
+AT_LEAST_ONCE = "at_least_once"
+_PID_TAIL = 12  # bytes of a process behind its node's name
+
+
+@dataclass
+class Message:
+    """A message in the queue: `index` is that of the entry that has its body."""
+
+    index: int
+    size: int
+    acquired: int = 0
+    delivery_count: int = 0
+    expiry_ms: int | None = None
+    annotations: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Consumer:
+    """A consumer and the messages that it holds, by message id."""
+
+    tag: Any
+    pid: Any
+    mode: tuple[Any, ...]
+    is_once: bool
+    priority: int
+    credit: int
+    status: str = _UP
+    next_id: int = 0
+    held: dict[int, Message] = field(default_factory=dict)
+    delivery_count: int = 0
+
+
+@dataclass
+class Settings:
+    """The limits of a queue; None for no limit."""
+
+    max_length: int | None = None
+    max_bytes: int | None = None
+    delivery_limit: int | None = None
+    msg_ttl: int | None = None
+    drops_head: bool = True
+    is_single_active: bool = False
+    dead_letters: str | None = None
+
+    @classmethod
+    def of(cls, config: dict[Any, Any]) -> Settings:
+        """Return the settings in a `config` or in an `update_config` command."""
+        handler = config.get(Atom("dead_letter_handler"))
+        limit = _number(config.get(Atom("delivery_limit")))
+        return cls(
+            _number(config.get(Atom("max_length"))),
+            _number(config.get(Atom("max_bytes"))),
+            None if limit is not None and limit < 0 else limit,
+            _number(config.get(Atom("msg_ttl"))),
+            config.get(Atom("overflow_strategy")) != "reject_publish",
+            config.get(Atom("single_active_consumer_on")) == "true",
+            handler if isinstance(handler, str) else "at_most_once" if isinstance(handler, tuple) else None,
+        )
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+@dataclass
+class DeadLetters:
+    """Messages that wait for at-least-once dead-lettering, each with its reason."""
+
+    waiting: deque[tuple[str, Message]] = field(default_factory=deque)
+    held: dict[int, tuple[str, Message]] = field(default_factory=dict)
+    next_id: int = 0
+    pid: Any = None
+    prefetch: int = 0
+
+    def every(self) -> list[tuple[str, Message]]:
+        """Return all of them, those that the dead-lettering process holds first."""
+        return [*self.held.values(), *self.waiting]
+
+
+@dataclass
+class Machine:
+    """The state of one queue.
+
+    `is_lenient` accepts a message whose predecessors are missing, as after a damaged entry; the server would ignore it.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    version: int = 0
+    high: deque[Message] = field(default_factory=deque)
+    normal: deque[Message] = field(default_factory=deque)
+    taken: int = 0
+    returns: deque[Message] = field(default_factory=deque)
+    enqueuers: dict[Any, int] = field(default_factory=dict)
+    consumers: dict[Any, Consumer] = field(default_factory=dict)
+    service: dict[int, deque[Any]] = field(default_factory=dict)
+    waiting: list[tuple[Any, Consumer]] = field(default_factory=list)
+    dead: DeadLetters = field(default_factory=DeadLetters)
+    ready_bytes: int = 0
+    is_lenient: bool = False
+
+    # Contents
+
+    def ready(self) -> Iterator[Message]:
+        """Yield the messages that no consumer holds, in the order of their delivery."""
+        yield from self.returns
+        rest = replace(self, high=deque(self.high), normal=deque(self.normal), returns=deque())
+        while True:
+            message = rest._take()
+            if message is None:
+                return
+            yield message
+
+    def held(self) -> Iterator[tuple[Any, Message]]:
+        """Yield consumer tag and message of each that a consumer holds, in the order in which a restart requeues them."""
+        for key in sorted(self.consumers, key=_key_order):
+            consumer = self.consumers[key]
+            for number in sorted(consumer.held):
+                yield consumer.tag, consumer.held[number]
+
+    def count_ready(self) -> int:
+        """Return the number of messages that no consumer holds."""
+        return len(self.high) + len(self.normal) + len(self.returns)
+
+    # The order of messages
+
+    def _next(self) -> Message | None:
+        if self.returns:
+            return self.returns[0]
+        source = self._source()
+        return source[0] if source else None
+
+    def _source(self) -> deque[Message] | None:
+        if not self.high or not self.normal:
+            return self.high or self.normal or None
+        if self.taken == _WEIGHT:
+            return self.high if self.high[0].index < self.normal[0].index else self.normal
+        return self.high
+
+    def _take(self) -> Message | None:
+        if self.returns:
+            return self.returns.popleft()
+        source = self._source()
+        if not source:
+            return None
+        self.taken = 0 if self.taken == _WEIGHT else self.taken + 1
+        return source.popleft()
+
+    # Commands
+
+    def apply(self, index: int, time_ms: int, command: Any, reply_mode: Any, info: MessageInfo) -> None:
+        """Apply one command; commands of other names have no effect, as in the server."""
+        if isinstance(command, tuple) and command and isinstance(command[0], str):
+            name = str(command[0])
+            handler = _ENQUEUES.get((name, len(command)))
+            if handler is not None:
+                self._enqueue(index, time_ms, *handler(command, reply_mode), info)
+            else:
+                other = _COMMANDS.get((name, len(command)))
+                if other is not None and other(self, index, time_ms, command):
+                    self.checkout(time_ms)
+
+    def _enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
+        if isinstance(number, int):
+            expected = self.enqueuers.setdefault(pid, 1)
+            if number < expected or (number > expected and not self.is_lenient):
+                return
+            self.enqueuers[pid] = number + 1
+        limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
+        expiry = time_ms + (min(limits) or 1) if limits else None
+        message = Message(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
+        (self.high if info.priority > _HIGH_ABOVE else self.normal).append(message)
+        self.ready_bytes += message.size
+        self.checkout(time_ms)
+
+    def _find(self, key: Any) -> tuple[Any, Consumer] | None:
+        if key in self.consumers:
+            return key, self.consumers[key]
+        found = ((own, one) for own, one in self.consumers.items() if isinstance(key, tuple) and key == (one.tag, one.pid))
+        return next(found, None)
+
+    def _register(self, _index: int, _time_ms: int, command: Any) -> bool:
+        self.enqueuers.setdefault(command[1], 1)
+        return False
+
+    def _settle(self, _index: int, _time_ms: int, command: Any) -> bool:
+        found = self._find(command[1])
+        if found is not None:
+            self._complete(*found, _ids(command[2]))
+        return found is not None
+
+    def _complete(self, key: Any, consumer: Consumer, numbers: Iterable[int]) -> list[Message]:
+        """Remove messages from a consumer, which gets credit for them."""
+        gone = [consumer.held.pop(number) for number in numbers if number in consumer.held]
+        self._add_credit(consumer, len(gone))
+        self._update(key, consumer)
+        return gone
+
+    def _discard(self, _index: int, _time_ms: int, command: Any) -> bool:
+        return self._discard_from(command, is_failed=True, annotations={})
+
+    def _discard_from(self, command: Any, *, is_failed: bool, annotations: dict[Any, Any]) -> bool:
+        found = self._find(command[1])
+        if found is not None:
+            for message in self._complete(*found, _ids(command[2])):
+                self._increase(message, is_failed=is_failed, annotations=annotations)
+                self._dead_letter("rejected", message)
+        return found is not None
+
+    def _return(self, _index: int, _time_ms: int, command: Any) -> bool:
+        return self._return_from(command, is_failed=False, annotations={})
+
+    def _return_from(self, command: Any, *, is_failed: bool, annotations: dict[Any, Any]) -> bool:
+        found = self._find(command[1])
+        if found is None:
+            return False
+        key, consumer = found
+        for number in _ids(command[2]):
+            self._return_one(key, consumer, number, is_failed=is_failed, annotations=annotations)
+        if key in self.consumers:
+            self._update(key, consumer)
+        return True
+
+    def _modify(self, _index: int, _time_ms: int, command: Any) -> bool:
+        is_failed, annotations = command[3] != FALSE, command[5] if isinstance(command[5], dict) else {}
+        change = self._return_from if command[4] == FALSE else self._discard_from
+        return change(command, is_failed=is_failed, annotations=annotations)
+
+    def _increase(self, message: Message, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
+        message.acquired += 1
+        message.annotations |= annotations
+        if is_failed or self.version < _SEPARATE_COUNTS:
+            message.delivery_count += 1
+
+    def _return_one(self, key: Any, consumer: Consumer, number: int, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
+        message = consumer.held.get(number)
+        if message is None:
+            return
+        self._increase(message, is_failed=is_failed, annotations=annotations)
+        limit = self.settings.delivery_limit
+        if limit is not None and message.acquired > limit:
+            self._dead_letter("delivery_limit", message)
+            self._complete(key, consumer, [number])
+            return
+        del consumer.held[number]
+        self._add_credit(consumer, 1)
+        self.returns.append(message)
+        self.ready_bytes += message.size
+
+    def _return_all(self, key: Any, consumer: Consumer, *, is_failed: bool) -> None:
+        for number in sorted(consumer.held):
+            self._return_one(key, consumer, number, is_failed=is_failed, annotations={})
+
+    def _requeue(self, index: int, _time_ms: int, command: Any) -> bool:
+        consumer = self.consumers.get(command[1])
+        message = consumer.held.pop(command[2], None) if consumer is not None and isinstance(command[2], int) else None
+        if consumer is None or message is None:
+            return False
+        message.index = index
+        self._increase(message, is_failed=False, annotations={})
+        self._add_credit(consumer, 1)
+        self.normal.append(message)
+        self.ready_bytes += message.size
+        self._update(command[1], consumer)
+        return True
+
+    def _credit(self, _index: int, time_ms: int, command: Any) -> bool:
+        consumer = self.consumers.get(command[1])
+        if consumer is not None and isinstance(command[2], int) and isinstance(command[3], int):
+            consumer.credit = max(command[2] + command[3] - consumer.delivery_count, 0)
+            self._queue(command[1], consumer)
+            self.checkout(time_ms)
+            if command[4] != FALSE:
+                consumer.delivery_count += consumer.credit
+                consumer.credit = 0
+        return False
+
+    def _checkout(self, index: int, time_ms: int, command: Any) -> bool:
+        identity, spec, meta = command[1], command[2], command[3]
+        if not isinstance(identity, tuple) or len(identity) != 2:
+            return False
+        if isinstance(spec, str):
+            return self._cancel_by_id(identity, is_removal=spec == "remove")
+        if not isinstance(spec, tuple):
+            return False
+        if spec[0] == "dequeue":
+            self._dequeue(time_ms, identity, is_settled=spec[1] == "settled")
+            return False
+        life, mode = (spec[0], (spec[2], spec[1])) if len(spec) == 3 else (spec[0], spec[1])
+        mode = mode if isinstance(mode, tuple) else (mode, 0)
+        self._add_consumer(self._key_of(identity, index, is_new_form=len(spec) == 2), identity, mode, life == "once", meta)
+        return True
+
+    def _key_of(self, identity: Any, index: int, *, is_new_form: bool) -> Any:
+        every = [*self.consumers.items(), *self.waiting]
+        known = next((key for key, one in every if identity in (key, (one.tag, one.pid))), None)
+        return known if known is not None else index if is_new_form else identity
+
+    def _add_consumer(self, key: Any, identity: Any, mode: tuple[Any, ...], is_once: bool, meta: Any) -> None:
+        given = mode[1] if mode[0] == "simple_prefetch" and isinstance(mode[1], int) else 0
+        consumer = self.consumers.get(key)
+        if consumer is None:
+            first = mode[1] if mode[0] == "credited" and isinstance(mode[1], int) else 0
+            consumer = Consumer(identity[0], identity[1], mode, is_once, _priority(meta), given, delivery_count=first)
+        else:
+            consumer.mode, consumer.is_once, consumer.priority, consumer.status = mode, is_once, _priority(meta), _UP
+            consumer.credit = max(0, given - len(consumer.held))
+        if self.settings.is_single_active and key not in self.consumers:
+            self._wait(key, consumer)
+            self._activate()
+        else:
+            self._update(key, consumer)
+
+    def _wait(self, key: Any, consumer: Consumer) -> None:
+        self.waiting.append((key, consumer))
+        self.waiting.sort(key=lambda row: -row[1].priority)
+
+    def _activate(self) -> None:
+        """Give a queue with a single active consumer its next one."""
+        if self.settings.is_single_active and self.waiting and not any(c.status == _UP for c in self.consumers.values()):
+            key, consumer = self.waiting.pop(0)
+            self.consumers[key] = consumer
+            self._queue(key, consumer)
+
+    def _dequeue(self, time_ms: int, identity: Any, *, is_settled: bool) -> None:
+        """Apply `basic.get`: a consumer that takes one message and vanishes with it."""
+        if self.settings.is_single_active or self.count_ready() == 0 or self._find(identity) is not None:
+            return
+        once = ("simple_prefetch", 1)
+        self._update(identity, Consumer(identity[0], identity[1], once, True, 0, 1))
+        if not self._checkout_one(time_ms):
+            self.consumers.pop(identity, None)
+        elif is_settled:
+            self._settle(0, time_ms, (None, identity, [0]))
+            self.checkout(time_ms)
+        self._apply_limits()
+
+    def _cancel_by_id(self, identity: Any, *, is_removal: bool) -> bool:
+        key = self._key_of(identity, -1, is_new_form=True)
+        if key == -1:
+            return False
+        consumer = self.consumers.get(key)
+        if consumer is None:
+            self.waiting = [row for row in self.waiting if row[0] != key]
+        elif is_removal:
+            self._return_all(key, consumer, is_failed=False)
+            self.consumers.pop(key, None)
+        else:
+            consumer.is_once, consumer.credit, consumer.status = True, 0, _CANCELLED
+            self._update(key, consumer)
+        self._activate()
+        return True
+
+    def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
+        for part in (self.high, self.normal, self.returns, self.dead.waiting):
+            part.clear()
+        self.dead.held.clear()
+        self.taken = self.ready_bytes = 0
+        return False
+
+    def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
+        if command[2] == "noconnection":
+            node = node_of(command[1])
+            for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+                if node_of(consumer.pid) == node and consumer.status == _UP:
+                    consumer.status = _SUSPECTED
+                    self._return_all(key, consumer, is_failed=True)
+        else:
+            self._process_down(command[1])
+        self._activate()
+        return True
+
+    def _process_down(self, pid: Any) -> None:
+        self.enqueuers.pop(pid, None)
+        self.waiting = [row for row in self.waiting if row[1].pid != pid]
+        for key in sorted((key for key, one in self.consumers.items() if one.pid == pid), key=_key_order):
+            self._return_all(key, self.consumers[key], is_failed=True)
+            self.consumers.pop(key, None)
+
+    def _purge_nodes(self, _index: int, _time_ms: int, command: Any) -> bool:
+        nodes = {str(node) for node in command[1]} if isinstance(command[1], list) else set()
+        pids = [*self.enqueuers, *(one.pid for one in self.consumers.values()), *(one.pid for _key, one in self.waiting)]
+        for pid in dict.fromkeys(pids):
+            if node_of(pid) in nodes:
+                self._process_down(pid)
+        return False
+
+    def _node_up(self, _index: int, _time_ms: int, command: Any) -> bool:
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+            if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:
+                consumer.status = _UP
+                self._update(key, consumer)
+        self._activate()
+        return True
+
+    def _update_config(self, _index: int, _time_ms: int, command: Any) -> bool:
+        if isinstance(command[1], dict):
+            self.settings = Settings.of(command[1])
+            if self.settings.dead_letters != AT_LEAST_ONCE:
+                self.dead = DeadLetters()
+        return True
+
+    def _timeout(self, _index: int, _time_ms: int, command: Any) -> bool:
+        return bool(command[1] == "expire_msgs")
+
+    def _dlx(self, _index: int, _time_ms: int, command: Any) -> bool:
+        inner, dead = command[1], self.dead
+        if self.settings.dead_letters == AT_LEAST_ONCE and isinstance(inner, tuple) and inner:
+            if inner[0] == "settle" and len(inner) == 2:
+                for number in _ids(inner[1]):
+                    dead.held.pop(number, None)
+            elif inner[0] == "checkout" and len(inner) == 3 and isinstance(inner[2], int):
+                if dead.pid != inner[1]:
+                    dead.waiting.extendleft(dead.held[number] for number in sorted(dead.held, reverse=True))
+                    dead.held, dead.next_id = {}, 0
+                dead.pid, dead.prefetch = inner[1], inner[2]
+        return True
+
+    # Delivery
+
+    def checkout(self, time_ms: int) -> None:
+        """Drop expired messages, give messages to consumers, apply the limits; each round takes a message or a consumer."""
+        while self._checkout_one(time_ms):
+            pass
+        dead = self.dead
+        while dead.pid is not None and dead.waiting and len(dead.held) < dead.prefetch:
+            dead.held[dead.next_id] = dead.waiting.popleft()
+            dead.next_id += 1
+        self._apply_limits()
+
+    def _checkout_one(self, time_ms: int) -> bool:
+        self._expire(time_ms)
+        while True:
+            first = self._first_in_service()
+            if first is None or self._next() is None:
+                return False
+            consumer = self.consumers.get(first[1])
+            first[0].popleft()
+            if consumer is not None and consumer.credit > 0 and consumer.status == _UP:
+                self._deliver(first[1], consumer)
+                return True
+
+    def _deliver(self, key: Any, consumer: Consumer) -> None:
+        message = self._take()
+        if message is not None:
+            consumer.held[consumer.next_id] = message
+            consumer.next_id += 1
+            consumer.credit -= 1
+            consumer.delivery_count += 1
+            self.ready_bytes -= message.size
+            self._update(key, consumer)
+
+    def _expire(self, time_ms: int) -> None:
+        while True:
+            message = self._next()
+            if message is None or message.expiry_ms is None or time_ms < message.expiry_ms:
+                return
+            self._drop_next("expired")
+
+    def _drop_next(self, reason: str) -> None:
+        message = self._take()
+        if message is not None:
+            self.ready_bytes -= message.size
+            self._dead_letter(reason, message)
+
+    def _apply_limits(self) -> None:
+        while self.settings.drops_head and self._is_over_limit() and self.count_ready():
+            self._drop_next("maxlen")
+
+    def _is_over_limit(self) -> bool:
+        dead = self.dead.every()
+        length, size = self.settings.max_length, self.settings.max_bytes
+        if length is not None and self.count_ready() + len(dead) > length:
+            return True
+        return size is not None and self.ready_bytes + sum(message.size for _reason, message in dead) > size
+
+    def _dead_letter(self, reason: str, message: Message) -> None:
+        if self.settings.dead_letters == AT_LEAST_ONCE:
+            self.dead.waiting.append((reason, message))
+
+    # Consumers
+
+    def _add_credit(self, consumer: Consumer, count: int) -> None:
+        if consumer.is_once or consumer.mode[0] != "simple_prefetch":
+            return
+        limit = consumer.mode[1]
+        consumer.credit = min(limit, consumer.credit + count) if limit else consumer.credit + count
+
+    def _update(self, key: Any, consumer: Consumer) -> None:
+        if consumer.is_once and consumer.credit == 0:
+            if consumer.held:
+                self.consumers[key] = consumer
+            else:
+                self.consumers.pop(key, None)
+            return
+        self.consumers[key] = consumer
+        self._queue(key, consumer)
+
+    def _queue(self, key: Any, consumer: Consumer) -> None:
+        if consumer.credit > 0 and consumer.status == _UP and not any(key in part for part in self.service.values()):
+            self.service.setdefault(consumer.priority, deque()).append(key)
+
+    def _first_in_service(self) -> tuple[deque[Any], Any] | None:
+        for priority in sorted(self.service, reverse=True):
+            if self.service[priority]:
+                return self.service[priority], self.service[priority][0]
+        return None
+
+
+@dataclass
+class MessageInfo:
+    """What the machine needs of an enqueued message."""
+
+    size: int = 0
+    ttl_ms: int | None = None
+    priority: int = 0
+    delivery_count: int = 0
+
+
+def node_of(pid: Any) -> str:
+    """Return the name of a process's node; an empty one for anything else."""
+    if not isinstance(pid, Opaque):
+        return ""
+    name = pid.data[:-_PID_TAIL]
+    return name[2 if name[:1] == b"w" else 3 :].decode("utf-8", "replace")
+
+
+def _key_order(key: Any) -> tuple[int, Any]:
+    """Order consumer keys as Erlang does: numbers before tuples."""
+    return (0, key) if isinstance(key, int) else (1, repr(key))
+
+
+def _priority(meta: Any) -> int:
+    """Return the consumer's priority: in 4.0 a field, before an argument of the consumer."""
+    found = meta.get(Atom("priority")) if isinstance(meta, dict) else None
+    arguments = meta.get(Atom("args")) if isinstance(meta, dict) else None
+    for row in arguments if isinstance(arguments, list) else []:
+        if isinstance(row, tuple) and len(row) == 3 and row[0] == b"x-priority" and isinstance(row[2], int):
+            return row[2]
+    return found if isinstance(found, int) else 0
+
+
+def _ids(term: Any) -> list[int]:
+    """Return message ids: a list of numbers, which the term format may store as bytes."""
+    return [number for number in term if isinstance(number, int)] if isinstance(term, list | bytes) else []
+
+
+def _from_reply_mode(command: Any, reply_mode: Any) -> tuple[Any, Any]:
+    """Return process and number of a version-4 enqueue; without a process it has no number either."""
+    has_pid = isinstance(reply_mode, tuple) and len(reply_mode) == 3 and reply_mode[0] == "notify"
+    return (reply_mode[2], command[1]) if has_pid else (UNDEFINED, UNDEFINED)
+
+
+_ENQUEUES: dict[tuple[str, int], Callable[[Any, Any], tuple[Any, Any]]] = {
+    ("e", 4): _from_reply_mode,
+    ("enqueue", 4): lambda command, _reply: (command[1], command[2]),
+}
+_COMMANDS: dict[tuple[str, int], Callable[[Machine, int, int, Any], bool]] = {
+    ("register_enqueuer", 2): Machine._register,
+    ("checkout", 4): Machine._checkout,
+    ("settle", 3): Machine._settle,
+    ("return", 3): Machine._return,
+    ("discard", 3): Machine._discard,
+    ("modify", 6): Machine._modify,
+    ("requeue", 6): Machine._requeue,
+    ("credit", 5): Machine._credit,
+    ("purge", 1): Machine._purge,
+    ("purge_nodes", 2): Machine._purge_nodes,
+    ("update_config", 2): Machine._update_config,
+    ("down", 3): Machine._down,
+    ("nodeup", 2): Machine._node_up,
+    ("timeout", 2): Machine._timeout,
+    ("dlx", 2): Machine._dlx,
+}

@@ -1,0 +1,54 @@
+"""Decode a snapshot or checkpoint (docs/formats/rabbitmq-quorum.md#snapshot)."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..format.terms import Atom, Term, decode
+from . import layout
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state of a queue after the entry `index`."""
+
+    index: int
+    term: int
+    machine_version: int
+    members: int
+    state: Term
+
+
+def read_snapshot(data: bytes, file: str) -> Snapshot:
+    """Decode a whole file; raise `StoreCorrupt` or `UnsupportedFormat`."""
+    head = layout.SNAPSHOT_HEAD.size
+    if len(data) < head + layout.META_SIZE.size:
+        raise StoreCorrupt("snapshot is cut", file=file, offset=0, expected=f"{head + 4} bytes", found=len(data))
+    magic, version, crc = layout.SNAPSHOT_HEAD.unpack_from(data)
+    if magic != layout.SNAPSHOT_MAGIC:
+        raise StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SNAPSHOT_MAGIC, found=magic)
+    if version != layout.SNAPSHOT_VERSION:
+        raise UnsupportedFormat("snapshot version", file=file, offset=4, found=version, supported="1")
+    found = zlib.crc32(data[head:])
+    if found != crc:
+        raise StoreCorrupt("wrong CRC of a snapshot", file=file, offset=5, expected=f"{crc:08x}", found=f"{found:08x}")
+    start = head + layout.META_SIZE.size
+    size = layout.META_SIZE.unpack_from(data, head)[0]
+    if size > len(data) - start:
+        raise StoreCorrupt("snapshot is cut", file=file, offset=head, expected=f"{size} bytes", found=len(data) - start)
+    meta = decode(data[start : start + size], file=file, base=start, improper=True)
+    state = decode(data[start + size :], file=file, base=start + size, improper=True)
+    return _snapshot(meta, state, file, start)
+
+
+def _snapshot(meta: Term, state: Term, file: str, base: int) -> Snapshot:
+    values = [meta.get(Atom(name)) for name in ("index", "term", "machine_version")] if isinstance(meta, dict) else [None]
+    numbers = [value for value in values if isinstance(value, int)]
+    if not isinstance(meta, dict) or len(numbers) != len(values):
+        raise StoreCorrupt("not a snapshot", file=file, offset=base, expected="index, term", found=repr(meta)[:60])
+    members = meta.get(Atom("cluster"))
+    index, term, machine_version = numbers
+    return Snapshot(index, term, machine_version, len(members) if isinstance(members, dict | list) else 1, state)

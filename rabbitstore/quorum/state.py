@@ -1,0 +1,146 @@
+"""Decode the state in a snapshot: the record `rabbit_fifo` (docs/formats/rabbitmq-quorum.md#state)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..format.terms import Atom, Improper
+from .machine import VERSIONS, Consumer, DeadLetters, Machine, Message, Settings
+
+_FIELDS = 18
+_INFINITE = "infinity"
+
+
+def check_version(version: int, file: str, offset: int = 0) -> None:
+    """Raise `UnsupportedFormat` for a version of the queue machine that is not known."""
+    if version not in VERSIONS:
+        supported = f"{VERSIONS[0]} to {VERSIONS[-1]}"
+        raise UnsupportedFormat("queue machine version", file=file, offset=offset, found=version, supported=supported)
+
+
+def read_state(term: Any, version: int, file: str) -> Machine:
+    """Return the machine with this state; raise `StoreCorrupt` when the record has another form."""
+    check_version(version, file)
+    if not isinstance(term, tuple) or len(term) != _FIELDS or term[0] != "rabbit_fifo":
+        found = f"{term[0]} of {len(term)} fields" if isinstance(term, tuple) and term else repr(term)[:40]
+        raise UnsupportedFormat("queue state", file=file, found=found, supported=f"rabbit_fifo of {_FIELDS} fields")
+    try:
+        return _machine(term, version)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise StoreCorrupt("not a queue state", file=file, offset=0, expected="rabbit_fifo", found=str(error)) from error
+
+
+def _machine(term: Any, version: int) -> Machine:
+    high, normal, taken = _messages(term[2])
+    machine = Machine(
+        settings=_settings(term[1]),
+        version=version,
+        high=high,
+        normal=normal,
+        taken=taken,
+        returns=deque(map(_message, _lqueue(term[4]))),
+        enqueuers={pid: int(row[1]) for pid, row in term[6].items()},
+        consumers={key: _consumer(row) for key, row in term[9].items()},
+        service=_service(term[10]),
+        dead=_dead_letters(term[11]),
+        ready_bytes=int(term[12]),
+        waiting=[(key, _consumer(row)) for key, row in term[14]],
+    )
+    if version < 4:
+        for message in [*machine.returns, *(one for _tag, one in machine.held())]:
+            message.acquired = message.delivery_count
+    return machine
+
+
+def _settings(cfg: Any) -> Settings:
+    _name, _own, _resource, _unused, handler, _leader, overflow, length, size, strategy, limit, _expires, ttl, *_rest = cfg
+    names = ("dead_letter_handler", "overflow_strategy", "max_length", "max_bytes", "delivery_limit", "msg_ttl")
+    values = (handler, overflow, length, size, limit, ttl)
+    found = {Atom(name): value for name, value in zip(names, values, strict=True)}
+    return Settings.of(found | {Atom("single_active_consumer_on"): Atom("true" if strategy == "single_active" else "false")})
+
+
+def _messages(term: Any) -> tuple[deque[Message], deque[Message], int]:
+    """Return high and normal messages and the counter; before version 4 there is one list."""
+    if term[0] != "rabbit_fifo_q":
+        return deque(), deque(map(_message, _lqueue(term))), 0
+    _name, high, normal, _length, counter = term
+    return deque(map(_message, _queue(high))), deque(map(_message, _queue(normal))), int(counter)
+
+
+def _queue(term: Any) -> list[Any]:
+    """Return the elements of OTP's queue, front first."""
+    rear, front = term
+    return [*front, *reversed(rear)]
+
+
+def _lqueue(term: Any) -> list[Any]:
+    """Return the elements of a queue with its length, in either form."""
+    return _queue(term[1]) if len(term) == 2 else _queue(term[1:])
+
+
+def _message(term: Any) -> Message:
+    """Decode `[Index | Header]`."""
+    if not isinstance(term, Improper):
+        raise TypeError(f"message {term!r:.40}")
+    return _of(term.items, term.tail)
+
+
+def _of(items: tuple[Any, ...], tail: Any) -> Message:
+    if len(items) == 2:
+        return Message(int(items[0]), int(items[1]), expiry_ms=int(tail))
+    (index,) = items
+    if isinstance(tail, int):
+        return Message(index, tail)
+    get = {str(name): value for name, value in tail.items()}.get
+    annotations = get("anns")
+    return Message(
+        index,
+        int(tail[Atom("size")]),
+        int(get("acquired_count") or 0),
+        int(get("delivery_count") or 0),
+        get("expiry"),
+        dict(annotations) if isinstance(annotations, dict) else {},
+    )
+
+
+def _consumer(term: Any) -> Consumer:
+    _name, cfg, status, next_id, held, credit, delivery_count = term
+    _cfg, _meta, pid, tag, mode, lifetime, priority = cfg
+    return Consumer(
+        tag,
+        pid,
+        mode if isinstance(mode, tuple) else (mode, 0),
+        lifetime == "once",
+        int(priority),
+        int(credit),
+        str(status),
+        int(next_id),
+        {int(number): _message(message) for number, message in held.items()},
+        int(delivery_count),
+    )
+
+
+def _service(term: Any) -> dict[int, deque[Any]]:
+    """Return the consumers with credit by priority; the record negates priorities."""
+    if term[0] == "queue":
+        return {0: deque(_queue(term[1:3]))}
+    return {-int(priority): deque(_queue(part[1:3])) for priority, part in term[1] if priority != _INFINITE}
+
+
+def _dead_letters(term: Any) -> DeadLetters:
+    _name, consumer, waiting, *_rest = term
+    found = DeadLetters(deque(map(_dead_letter, _lqueue(waiting))))
+    if isinstance(consumer, tuple):
+        _consumer_name, found.pid, prefetch, held, next_id = consumer
+        found.prefetch, found.next_id = int(prefetch), int(next_id)
+        found.held = {int(number): _dead_letter(row) for number, row in sorted(held.items())}
+    return found
+
+
+def _dead_letter(term: Any) -> tuple[str, Message]:
+    """Decode `[Reason | Message]`."""
+    return str(term.items[0]), _of(term.items[1:], term.tail)

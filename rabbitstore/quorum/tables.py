@@ -1,0 +1,69 @@
+"""Read the rows of `names.dets` and `meta.dets`, which a killed server leaves open (docs/formats/rabbitmq-quorum.md#tables)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storageio import StoreCorrupt
+
+from ..format.dets_table import ACTIVE, COOKIE
+from ..format.terms import Term, decode
+
+_WORD = 4
+_HEAD_SIZE = 8
+
+
+class MetaRow(NamedTuple):
+    """A row of `meta.dets`: what a server remembers of a queue's elections."""
+
+    uid: str
+    term: int
+    last_applied: int | None
+
+
+def read_rows(data: bytes, file: str) -> list[Term]:
+    """Return every object in a block that is in use; raise `StoreCorrupt` for another file.
+
+    The table's directory is not used: the server writes it only when it closes the table.
+    """
+    if data[_WORD : 2 * _WORD] != COOKIE:
+        raise StoreCorrupt("not a dets file", file=file, offset=_WORD, expected=COOKIE, found=data[_WORD : 2 * _WORD])
+    found: list[Term] = []
+    at = data.find(ACTIVE)
+    while at >= 0:
+        start = at + len(ACTIVE)
+        stop = min(start + int.from_bytes(data[at - _WORD : at], "big"), len(data))
+        found += _objects(data, start, stop, file)
+        at = data.find(ACTIVE, start)
+    return found
+
+
+def _objects(data: bytes, at: int, stop: int, file: str) -> list[Term]:
+    """Return the objects of one block; each has its size, counting itself, before the term."""
+    found: list[Term] = []
+    while at + _WORD < stop:
+        size = int.from_bytes(data[at : at + _WORD], "big")
+        if not _WORD < size <= stop - at:
+            break
+        try:
+            found.append(decode(data[at + _WORD : at + size], file=file, base=at + _WORD))
+        except StoreCorrupt:
+            break
+        at += size
+    return found
+
+
+def registered(rows: list[Term]) -> set[str]:
+    """Return the folders that `names.dets` names: a server finds a queue's folder by its name there."""
+    pairs = [row for row in rows if isinstance(row, tuple) and len(row) == 2]
+    return {uid.decode("utf-8", "replace") for _name, uid in pairs if isinstance(uid, bytes)}
+
+
+def meta_rows(rows: list[Term]) -> list[MetaRow]:
+    """Return the rows of `meta.dets`."""
+    found = []
+    for row in rows:
+        if isinstance(row, tuple) and len(row) == 4 and isinstance(row[0], bytes) and isinstance(row[1], int):
+            applied = row[-1] if isinstance(row[-1], int) else None
+            found.append(MetaRow(row[0].decode("utf-8", "replace"), row[1], applied))
+    return found

@@ -1,0 +1,244 @@
+"""Damage in the files of quorum queues is named; what is not hurt is listed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import zlib
+
+import pytest
+
+from rabbitstore.quorum import quorum_nodes
+from rabbitstore.quorum.check import check_node
+from rabbitstore.quorum.wal import WalScan
+from storageio import UnsupportedFormat
+
+SNAPSHOT = "snapshots/0000000000000001_00000000000016AE/snapshot.dat"
+CHECKPOINT = "checkpoints/0000000000000001_0000000000001783/snapshot.dat"
+
+
+@pytest.fixture
+def copy(folders, tmp_path):
+    """Return a function that copies a node's quorum folder."""
+
+    def make(kind="rabbitmq4-quorum-snapshot"):
+        shutil.copytree(folders[kind][0] / "quorum", tmp_path / "quorum")
+        return next((tmp_path / "quorum").iterdir())
+
+    return make
+
+
+def checked(path):
+    """Return kinds of problems, kinds of notes, and messages by queue."""
+    (node,) = quorum_nodes(str(path.parent.parent))
+    with node:
+        found = check_node(node)
+        messages = {queue.queue: _ids(queue) for queue in node.queues()}
+    return {problem.kind for problem in found.problems}, {note.kind for note in found.notes}, messages
+
+
+def _ids(queue):
+    try:
+        return [message.properties["message_id"] for message in queue.messages()]
+    except UnsupportedFormat:
+        return None
+
+
+def wal_of(path):
+    return next(path.glob("*.wal"))
+
+
+def records(path):
+    return list(WalScan(wal_of(path).read_bytes(), "f", [], []).records())
+
+
+def edit(path, at, data):
+    """Write bytes into a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path, at, bit=1):
+    edit(path, at, bytes((path.read_bytes()[at] ^ bit,)))
+
+
+@pytest.mark.parametrize("field", ["writer", "adler", "size", "index", "term", "data"])
+def test_a_flipped_bit_in_a_record_of_the_log(copy, field):
+    """The record is named, and every queue without an entry in it is as before."""
+    path = copy("rabbitmq4-streams")
+    before = checked(path)[2]
+    every = records(path)
+    record = every[len(every) // 2]
+    at = {"writer": record.position + 1, "adler": record.at - 24, "size": record.at - 19, "index": record.at - 9}
+    flip(wal_of(path), (at | {"term": record.at - 1, "data": record.at + record.size // 2})[field])
+    kinds, notes, after = checked(path)
+    assert "bad_wal_entry" in kinds and not notes
+    (node,) = quorum_nodes(str(path.parent.parent))
+    hurt = next(queue.queue for queue in node.queues() if queue.uid == record.uid)
+    assert {name: found for name, found in after.items() if name != hurt} == {
+        name: found for name, found in before.items() if name != hurt
+    }
+    assert len(set(before[hurt]) - set(after[hurt])) <= 1
+
+
+def test_a_cut_in_the_last_record(copy):
+    """The torn tail is a note, and only its entry is missing."""
+    path = copy()
+    last = records(path)[-1]
+    with wal_of(path).open("r+b") as file:
+        file.truncate(last.at + 3)
+    kinds, notes, _messages = checked(path)
+    assert (kinds, notes) == (set(), {"torn_wal_entry"})
+    assert len(list(WalScan(wal_of(path).read_bytes(), "f", [], []).records())) == len(records(path))
+
+
+def test_zeros_to_the_end_are_a_note(copy):
+    """The server ends there without a word; records before it are read."""
+    path = copy("rabbitmq4-streams")
+    record = records(path)[-2]
+    size = wal_of(path).stat().st_size
+    edit(wal_of(path), record.position, bytes(size - record.position))
+    kinds, notes, _messages = checked(path)
+    assert (kinds, notes) == (set(), {"wal_zeros"})
+
+
+def test_a_zeroed_sector_in_the_log(copy):
+    """Records behind the zeros are found again."""
+    path = copy("rabbitmq4-streams")
+    before = checked(path)[2]
+    record = records(path)[8]
+    edit(wal_of(path), record.position, bytes(512))
+    kinds, _notes, after = checked(path)
+    assert "bad_wal_entry" in kinds
+    assert sum(map(len, after.values())) >= sum(map(len, before.values())) - 2
+
+
+def test_the_magic_of_the_log(copy):
+    """A wrong magic is named and the records are read; another version is refused."""
+    path = copy()
+    before = checked(path)[2]
+    flip(wal_of(path), 0)
+    kinds, _notes, after = checked(path)
+    assert kinds == {"bad_wal_head"} and after == before
+    flip(wal_of(path), 4, 2)
+    flip(wal_of(path), 0)
+    assert "unsupported_format" in checked(path)[0]
+
+
+def test_a_record_without_a_checksum_is_read(copy):
+    """0 means that the server writes none."""
+    path = copy("rabbitmq4-streams")
+    before = checked(path)
+    for record in records(path):
+        edit(wal_of(path), record.at - 24, bytes(4))
+    assert checked(path) == before
+
+
+@pytest.mark.parametrize("field", ["crc", "offset", "size", "data", "zeroed"])
+def test_a_damaged_entry_of_a_segment(copy, field):
+    """The entry is named; other queues are as before."""
+    path = copy()
+    before = checked(path)[2]
+    file = next(path.glob("2F_QSL*/00000001.segment"))
+    index = 8 + 32 * 10
+    offset, size = struct.unpack_from(">QI", file.read_bytes(), index + 16)
+    if field == "zeroed":
+        edit(file, index, bytes(32))
+    else:
+        at = {"crc": index + 29, "offset": index + 20, "size": index + 24, "data": offset + size // 2}[field]
+        flip(file, at)
+    kinds, _notes, after = checked(path)
+    assert {"bad_segment_entry", "missing_entries"} <= kinds
+    assert {name: found for name, found in after.items() if name != "q.slow"} == {
+        name: found for name, found in before.items() if name != "q.slow"
+    }
+    assert len(set(before["q.slow"]) - set(after["q.slow"])) <= 1
+
+
+@pytest.mark.parametrize("damage", ["magic", "version", "cut"])
+def test_a_damaged_segment(copy, damage):
+    """Head and version are named; a file that is cut in its index has no entries."""
+    path = copy()
+    file = next(path.glob("2F_QSL*/00000001.segment"))
+    if damage == "cut":
+        with file.open("r+b") as open_file:
+            open_file.truncate(8 + 32 * 3)
+    else:
+        flip(file, {"magic": 1, "version": 5}[damage], 4)
+    expected = {"magic": "bad_segment_head", "version": "unsupported_format", "cut": "bad_segment_entry"}[damage]
+    assert expected in checked(path)[0]
+
+
+def test_a_damaged_snapshot_with_a_good_checkpoint(copy):
+    """The checkpoint alone has every message, and the snapshot is named."""
+    path = copy()
+    before = checked(path)[2]
+    flip(next(path.glob(f"2F_QRO*/{SNAPSHOT}")), 100)
+    kinds, _notes, after = checked(path)
+    assert kinds == {"bad_snapshot"} and after == before
+
+
+def test_both_states_damaged(copy):
+    """The entries that are left are applied; messages whose entries are there are listed."""
+    path = copy()
+    before = checked(path)[2]
+    for name in (SNAPSHOT, CHECKPOINT):
+        flip(next(path.glob(f"2F_QRO*/{name}")), 100)
+    kinds, _notes, after = checked(path)
+    assert {"bad_snapshot", "missing_entries"} <= kinds
+    assert {name: found for name, found in after.items() if name != "q.roll"} == {
+        name: found for name, found in before.items() if name != "q.roll"
+    }
+
+
+def test_a_snapshot_of_another_version(copy):
+    """The version is named."""
+    path = copy()
+    flip(next(path.glob(f"2F_QRO*/{SNAPSHOT}")), 4, 2)
+    assert "unsupported_format" in checked(path)[0]
+
+
+def test_a_state_of_another_form_is_refused(copy):
+    """A whole state with another name is not damage."""
+    path = copy()
+    for name in (SNAPSHOT, CHECKPOINT):
+        file = next(path.glob(f"2F_QRO*/{name}"))
+        data = bytearray(file.read_bytes().replace(b"w\x0brabbit_fifoh", b"w\x0brabbit_fifxh"))
+        struct.pack_into(">I", data, 5, zlib.crc32(data[9:]))
+        file.write_bytes(data)
+    kinds, _notes, messages = checked(path)
+    assert "unsupported_format" in kinds and messages["q.roll"] is None
+
+
+def test_a_damaged_config(copy):
+    """The queue keeps its folder's name, and its messages."""
+    path = copy()
+    file = next(path.glob("2F_QSL*/config"))
+    file.write_bytes(file.read_bytes()[:200])
+    kinds, _notes, messages = checked(path)
+    assert "bad_queue_config" in kinds and len(messages[file.parent.name]) == 100
+
+
+def test_a_lost_table_of_names(copy):
+    """Queues are read without it, and its loss is named."""
+    path = copy()
+    before = checked(path)[2]
+    (path / "names.dets").unlink()
+    kinds, _notes, after = checked(path)
+    assert kinds == {"bad_names_table"} and after == before
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(60))
+def test_random_damage_never_crashes(copy, seed):
+    """Any damage ends in problems or `UnsupportedFormat`, within bounded work."""
+    chance = random.Random(seed)
+    path = copy()
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    for _ in range(chance.randint(1, 8)):
+        file = chance.choice([wal_of(path), chance.choice(files)])
+        data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
+        edit(file, chance.randrange(file.stat().st_size), data)
+    checked(path)
