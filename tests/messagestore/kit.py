@@ -1,4 +1,4 @@
-"""What the tests of the engine share: small stores, a clock, the truth of a fixture."""
+"""Helpers of the engine's tests: small stores, a clock, the contents of a fixture."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOG_SIZE = 64 << 10
 QUEUE_SIZE = 2000
 SLOTS, ITEMS = 500, 2000
 START_MS = 1_700_000_000_000
-RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # format page of the log, section 1.1
+RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # docs/formats/commitlog.md#record
 RECORD_BODY_AT = RECORD_HEAD.size
 
 
 def small(world: Any, **changes: Any) -> Any:
-    """The fixtures' sizes: 64 KiB log files, 100 units a queue file, 500 slots and 2,000 items an index file."""
+    """Return the fixtures' sizes: 64 KiB log files, 100 units per queue file, 500 slots and 2,000 items per index file."""
     sizes: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": QUEUE_SIZE,
@@ -38,23 +38,23 @@ def sync_mode(world: Any) -> Any:
 
 
 def open_small(world: Any, folder: Path, mode: str = "a", *, disk: Any = None, clock: Any = None, **changes: Any) -> Any:
-    """A store of the small sizes."""
+    """Open a store with the small sizes."""
     given = {} if disk is None else {"disk": disk}
     return world.messagestore.MessageStore.open(folder, mode, small(world, **changes), clock=clock, **given)
 
 
 def message(world: Any, number: int, topic: str = "T", queue_id: int = 0, size: int = 20, **fields: Any) -> Any:
-    """One whose body says its number."""
+    """Return a message whose body has its number."""
     return world.commitlog.Message(topic, f"{number:08d}".encode().ljust(size, b"."), queue_id=queue_id, **fields)
 
 
 def number_of(stored: Any) -> int:
-    """The number in the body of one of ours."""
+    """Return the number in the body of a message made by `message`."""
     return int(stored.body[:8])
 
 
 def record_bytes(physical_offset: int, body: bytes, topic: bytes = b"T", at_ms: int = START_MS, queue_offset: int = 0) -> bytes:
-    """A record with nothing rare in it, by the format page."""
+    """Return a plain record as docs/formats/commitlog.md describes it."""
     size, host, crc = RECORD_HEAD.size + len(body) + 1 + len(topic) + 2, bytes(8), zlib.crc32(body) & 0x7FFFFFFF
     head = RECORD_HEAD.pack(
         size, 0xDAA320A7, crc, 0, 0, queue_offset, physical_offset, 0, at_ms, host, at_ms, host, 0, 0, len(body)
@@ -63,12 +63,12 @@ def record_bytes(physical_offset: int, body: bytes, topic: bytes = b"T", at_ms: 
 
 
 def put_numbers(world: Any, store: Any, numbers: range, **fields: Any) -> list[Any]:
-    """Put them one by one; the results."""
+    """Put messages one by one and return the results."""
     return [store.put(message(world, number, **fields)) for number in numbers]
 
 
 class Clock:
-    """Milliseconds that only a test moves."""
+    """A clock in milliseconds that only the test advances."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
@@ -78,7 +78,7 @@ class Clock:
 
 
 class GateDisk(WrappedDisk):
-    """Calls of one operation wait until the gate is open; the paths may be narrowed by a word in them."""
+    """A disk on which calls of one operation wait until a gate is opened, on all paths or on those that contain a word."""
 
     def __init__(self, operation: str, word: str = "") -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class GateDisk(WrappedDisk):
 
 
 class SwitchDisk(WrappedDisk):
-    """Fails chosen calls while a test says so: `refuse(operation, path)` gives an error or None."""
+    """A disk that fails chosen calls: `refuse(operation, path)` returns an error or None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class SwitchDisk(WrappedDisk):
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    """Wait for something that has to come."""
+    """Wait until a condition holds, or fail after a timeout."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it never came"
@@ -115,7 +115,7 @@ def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
 
 
 def read_all(store: Any, topic: str, queue_id: int = 0, **limits: Any) -> list[Any]:
-    """Every message of a queue by pages."""
+    """Return every message of a queue, read page by page."""
     messages, offset = [], store.min_offset(topic, queue_id)
     while True:
         page = store.get(topic, queue_id, offset, **limits)
@@ -126,11 +126,11 @@ def read_all(store: Any, topic: str, queue_id: int = 0, **limits: Any) -> list[A
 
 
 def crash_copy(store_folder: Path, target: Path) -> Path:
-    """What a killed process leaves: the files as every other process sees them."""
+    """Copy a store as a killed process leaves it: the files as every other process sees them."""
     shutil.copytree(store_folder, target)
     return target
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Every file by its path inside the folder."""
+    """Return every file by its path inside the folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,8 +1,8 @@
-"""A store against a plain model, step by step: a kit for Hypothesis.
+"""A Hypothesis state machine that compares a store with a plain model, step by step.
 
     TestStore = machine_for(world).TestCase
 
-The model is one list of messages in log order.  Every answer of the store is worked out from that list alone.
+The model is a list of messages in log order.  Every expected result is computed from that list alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MATCHES_MAX = 64
 
 
 class Put(NamedTuple):
-    """One message as the model remembers it."""
+    """One message in the model."""
 
     topic: str
     queue_id: int
@@ -53,7 +53,7 @@ waits_ms = st.sampled_from((0, 0, 1, 999, 1000, 5000))
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Subclass it with a `world`; see `machine_for`."""
+    """The state machine; subclass it with a `world` (see `machine_for`)."""
 
     world: Any
 
@@ -111,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.flushed_count = len(self.puts)
 
     def remember_many(self, messages: list[Any], result: Any, wanted_at: int) -> None:
-        """A result of many says where the first lies; the others follow, at the next file's begin where one did not fit."""
+        """Add messages; the result gives the offset of the first, and the others follow it, some in the next file."""
         assert result.message_count == len(messages)
         at = result.physical_offset
         assert at >= wanted_at
@@ -241,7 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.same([self.store.message_at(put.physical_offset)], [put])
             assert self.store.message_at(put.physical_offset + 1) is None
 
-    # The store's life
+    # Open, close, crash
 
     @rule()
     def flush(self) -> None:
@@ -268,13 +268,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_the_process(self) -> None:
-        """What was written is in the files, whoever wrote it is gone."""
+        """Copy the folder without closing the store: everything written is in the files."""
         self.leave(self.copy())
         self.check_all()
 
     @rule(data=st.data())
     def kill_the_machine(self, data: Any) -> None:
-        """Any pages of the log that were not synced are lost, be they in the middle; queues and index may be ahead."""
+        """Lose any unsynced pages of the log, even in the middle; queues and index may be ahead."""
         flushed = max(
             self.store.engine.flusher.flushed_offset, self.puts[self.flushed_count - 1].end_offset if self.flushed_count else 0
         )
@@ -297,7 +297,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_all()
 
     def copy(self) -> Path:
-        """The folder as it is now.  The index is settled first: a file that is just being made is another test's matter."""
+        """Copy the folder after settling the index; an index file that is just being created is tested elsewhere."""
         self.copies += 1
         target = self.room / f"store-{self.copies}"
         with self.store.engine.dispatcher._round, self.store.engine.flusher._leader:
@@ -329,5 +329,5 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def machine_for(of_world: Any) -> type[StoreMachine]:
-    """The machine of one build."""
+    """Return the state machine for one build."""
     return type(f"StoreMachine_{of_world.build}", (StoreMachine,), {"world": property(lambda _self: of_world)})

@@ -1,4 +1,4 @@
-"""Config files of the fixtures, and a disk that fails at every call of something."""
+"""Config files of the fixtures, and disks that fail at every call."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CALLS_MAX = 60
 
 
 def quoted(value: Any) -> Any:
-    """The same with every key as text, as the manifests have it."""
+    """Return the value with every key as text, as in the manifests."""
     if isinstance(value, dict):
         return {str(key): quoted(member) for key, member in value.items()}
     return [quoted(member) for member in value] if isinstance(value, list) else value
 
 
 def failures(action: Callable[[FailingDisk], None], **how: Any) -> Iterator[int]:
-    """Do `action` again and again, on a disk that fails at call 1, 2, 3 ...; yields after each one that failed."""
+    """Repeat `action` on a disk that fails at call 1, 2, 3 ...; yield after each failed run."""
     for number in range(1, CALLS_MAX):
         try:
             action(FailingDisk(number, **how))
@@ -37,7 +37,7 @@ def failures(action: Callable[[FailingDisk], None], **how: Any) -> Iterator[int]
 
 
 def folder_with(place: Path, **files: bytes) -> str:
-    """A config folder; `topics_json="..."` is written as topics.json."""
+    """Create a config folder; `topics_json="..."` is written as topics.json."""
     place.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (place / name.replace("_", ".")).write_bytes(data)

@@ -1,4 +1,4 @@
-"""The abort file: there before the first append, gone after the last sync."""
+"""The abort file: created before the first append, removed after the last sync."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .support import failures
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_a_killed_real_store_has_one(fixture_store: Any, name: str) -> None:
-    """With the process id as text; the store that recovered it has none."""
+    """It has the process id as text; the store that recovered it has none."""
     fixture = fixture_store(name)
     abort = AbortFile(REAL_DISK, str(fixture.store))
     assert abort.is_present
@@ -26,7 +26,7 @@ def test_a_killed_real_store_has_one(fixture_store: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "lmq"])
 def test_a_stopped_real_store_has_none(fixture_store: Any, name: str) -> None:
-    """Its `abort.bak` does not count."""
+    """An `abort.bak` does not count."""
     store = fixture_store(name).store
     assert (store / "abort.bak").exists()
     assert not AbortFile(REAL_DISK, str(store)).is_present
@@ -37,7 +37,7 @@ def test_a_stopped_real_store_has_none(fixture_store: Any, name: str) -> None:
     [(b"", None), (bytes(5), None), (b"14515", 14515), (b"14515\n", 14515), (b"x", None), (b"\xff\xfe", None), (b"-1", None)],
 )
 def test_what_is_in_it_does_not_matter(tmp_path: Path, data: bytes, process_id: int | None) -> None:
-    """A power cut may leave it empty or zero: the stop was not clean all the same."""
+    """A power failure may leave it empty or zeroed; the stop was unclean nevertheless."""
     (tmp_path / "abort").write_bytes(data)
     abort = AbortFile(REAL_DISK, str(tmp_path))
     assert abort.is_present
@@ -45,7 +45,7 @@ def test_what_is_in_it_does_not_matter(tmp_path: Path, data: bytes, process_id: 
 
 
 def test_create_and_remove(tmp_path: Path) -> None:
-    """Only the file itself; no backup, and what a real broker left stays."""
+    """Only the file itself is changed: there is no backup, and files of a real broker stay."""
     (tmp_path / "abort.bak").write_bytes(b"")
     abort = AbortFile(REAL_DISK, str(tmp_path))
     assert abort.read_process_id() is None
@@ -57,7 +57,7 @@ def test_create_and_remove(tmp_path: Path) -> None:
 
 
 def test_a_longer_text_that_was_there_is_gone(tmp_path: Path) -> None:
-    """After an unclean stop the same file is written anew."""
+    """After an unclean stop the same file is rewritten."""
     (tmp_path / "abort").write_bytes(b"123456789")
     abort = AbortFile(REAL_DISK, str(tmp_path))
     abort.create(42)
@@ -65,7 +65,7 @@ def test_a_longer_text_that_was_there_is_gone(tmp_path: Path) -> None:
 
 
 def test_create_returns_after_file_and_folder_are_synced(tmp_path: Path) -> None:
-    """Else a crash could take the mark away and leave the records."""
+    """Otherwise a crash could lose the file and keep the records."""
     disk = CountingDisk()
     abort = AbortFile(disk, str(tmp_path))
     abort.create(1)
@@ -76,14 +76,14 @@ def test_create_returns_after_file_and_folder_are_synced(tmp_path: Path) -> None
 
 
 def test_a_create_over_an_old_one_never_takes_it_away(tmp_path: Path) -> None:
-    """At no call that fails is the mark gone."""
+    """Whichever call fails, the file exists."""
     (tmp_path / "abort").write_bytes(b"99999")
     for _ in failures(lambda disk: AbortFile(disk, str(tmp_path)).create(7)):
         assert AbortFile(REAL_DISK, str(tmp_path)).is_present
 
 
 def test_a_remove_that_fails_says_so(tmp_path: Path) -> None:
-    """And can be done again."""
+    """The call raises, and can be repeated."""
     AbortFile(REAL_DISK, str(tmp_path)).create(7)
     assert len(list(failures(lambda disk: AbortFile(disk, str(tmp_path)).remove(), only="delete"))) == 1
     assert not AbortFile(REAL_DISK, str(tmp_path)).is_present

@@ -1,4 +1,4 @@
-"""Consumers of topics with batch queues: a record is handed out whole and counts for as many messages as it holds."""
+"""Consumers of topics with batch queues: a record is delivered whole and counts as all of its messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bases(found: Any) -> list[int]:
 
 
 def test_a_consumer_finds_batch_queues(world: Any, tmp_path: Path) -> None:
-    """Who named no queues was given nothing, for ever and without a word."""
+    """A consumer that names no queues gets the batch queues of its topic."""
     with open_batch(world, tmp_path / "s") as store:
         with store.consumer("B", group="g") as early:
             put_inner(world, store, 3)
@@ -29,8 +29,9 @@ def test_a_consumer_finds_batch_queues(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_group_goes_on_where_it_left_off_in_a_batch_queue(world: Any, tmp_path: Path) -> None:
-    """What was acknowledged came again to every new consumer, and the lag was always 0; the offset is that of a record's begin,
-    or the record before it would come again.
+    """A new consumer starts at the committed offset, and the lag is right.
+
+    The offset is that of a record's first message; otherwise the previous record would be delivered again.
     """
     with open_batch(world, tmp_path / "s") as store:
         for count in (3, 4, 2):
@@ -45,7 +46,7 @@ def test_a_group_goes_on_where_it_left_off_in_a_batch_queue(world: Any, tmp_path
 
 
 def test_records_taken_one_by_one_are_done_with_whole(world: Any, tmp_path: Path) -> None:
-    """With more records at hand, the committed offset lay inside the record that was acknowledged, and it came again."""
+    """With more records fetched, the committed offset does not lie inside the acknowledged record."""
     with open_batch(world, tmp_path / "s") as store:
         for count in (3, 4, 2):
             put_inner(world, store, count)
@@ -58,7 +59,7 @@ def test_records_taken_one_by_one_are_done_with_whole(world: Any, tmp_path: Path
 
 
 def test_a_new_group_may_begin_behind_the_last_batch(world: Any, tmp_path: Path) -> None:
-    """It was given everything from the first record on."""
+    """It starts behind the last record if it asks for that."""
     with open_batch(world, tmp_path / "s") as store:
         put_inner(world, store, 3)
         with store.consumer("B", group="g", queues=[0], start="last") as consumer:
@@ -68,7 +69,7 @@ def test_a_new_group_may_begin_behind_the_last_batch(world: Any, tmp_path: Path)
 
 
 def test_seeking_in_a_batch_queue(world: Any, tmp_path: Path) -> None:
-    """A seek to anywhere went back to the first record, one to a time went nowhere."""
+    """Seeking to an offset or a time finds the record that contains it."""
     clock = Clock()
     with open_batch(world, tmp_path / "s", clock=clock) as store:
         for count in (3, 4, 2):
@@ -82,7 +83,7 @@ def test_seeking_in_a_batch_queue(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path) -> None:
-    """It counted as done, waited its delay, and was refused by the retry topic: nobody ever saw its messages again."""
+    """A retry topic would refuse the record when it is due, and the messages would be lost."""
     with open_batch(world, tmp_path / "s") as store:
         put_inner(world, store, 3)
         with store.consumer("B", group="g") as consumer:
@@ -95,7 +96,7 @@ def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path) 
 
 
 def test_batch_queues_that_come_beside_a_reader(world: Any, tmp_path: Path) -> None:
-    """A read-only consumer waited for ever beside the records that it was opened for."""
+    """A read-only consumer finds them while it waits."""
     with open_batch(world, tmp_path / "s") as store:
         store.flush()
         with open_batch(world, tmp_path / "s", "r") as reader, reader.consumer("B", group="g") as consumer:
@@ -110,7 +111,7 @@ def test_batch_queues_that_come_beside_a_reader(world: Any, tmp_path: Path) -> N
 
 
 def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path: Path) -> None:
-    """A reader that was there before it, and was not told their size, called sound files damaged."""
+    """A reader that was opened earlier, without a size, detects it from the first files."""
     with open_batch(world, tmp_path / "s") as store:
         store.put(world.commitlog.Message("T", b"x", queue_id=0))
         store.flush()
@@ -124,12 +125,12 @@ def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path:
 
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path, mode: str) -> None:
-    """A consumer passed over it without a word and its group counted it as done with."""
+    """A consumer raises an error instead of skipping the record."""
     with open_batch(world, tmp_path / "s") as store:
         places = [put_inner(world, store, count).physical_offset for count in (3, 4, 2)]
     path = min((tmp_path / "s" / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
-    data[places[1] + 88] ^= 0xFF  # of its body
+    data[places[1] + 88] ^= 0xFF  # a byte of its body
     path.write_bytes(data)
     with open_batch(world, tmp_path / "s", mode) as store:
         with pytest.raises(StoreCorrupt, match="unit 3 of B-0"):
@@ -143,7 +144,7 @@ def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path
 
 
 def test_a_real_stores_batches_are_consumed_once(world: Any, fixture_store: Any) -> None:
-    """Its records say where they begin as ours do, or the group's offset would be wrong."""
+    """The records' base offsets are read as those of our own."""
     fixture = fixture_store("batchcq", own=True)
     truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
     with world.messagestore.MessageStore.open(fixture.store, "r+") as store:

@@ -1,4 +1,4 @@
-"""Batch queues that disagree with the log: named, and made anew from it; numbers that are none cost their message alone."""
+"""Batch queues that disagree with the log are reported and rebuilt; invalid numbers only cost their own message."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from messagestore.repair.verification import verify_store
 from storageio import StoreError
 from storageio.testing import FailingDisk
 
-UNIT = struct.Struct(">qiqqqhii")  # format page, section 2.6
+UNIT = struct.Struct(">qiqqqhii")  # docs/formats/consumequeue.md#batch-unit
 FILE_SIZE = 20 * UNIT.size
 TOPIC = "batchconsumequeue/BcqTopic"
 
 
 @pytest.fixture
 def fixture(fixture_store: Any) -> Any:
-    """A real store's batch queues, to be hurt."""
+    """Return a copy of a real store's batch queues, to be damaged."""
     return fixture_store("batchcq", own=True)
 
 
 def units(store: Path, topic: str, queue_id: int) -> list[list[int]]:
-    """Every unit in a queue's files."""
+    """Return every unit in a queue's files."""
     files = sorted((store / "batchconsumequeue" / topic / str(queue_id)).iterdir())
     rows = [row for file in files for row in UNIT.iter_unpack(file.read_bytes())]
     return [list(row[:7]) for row in rows if row[1] > 0]
 
 
 def truth(fixture: Any) -> dict[tuple[str, int], list[list[int]]]:
-    """Those that the real store wrote."""
+    """Return the units that the real store wrote."""
     queues = fixture.truth()["queues"]
     return {(queue["topic"], queue["queueId"]): queue["batchCq"] for queue in queues if queue.get("batchCq")}
 
@@ -97,7 +97,7 @@ DAMAGE = [a_wrong_size, zeros_in_the_last_file, a_unit_of_no_record, the_first_f
 @pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "crashed"])
 def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path], None], is_clean: bool) -> None:
-    """`verify` named it and `recover` had nothing to do: messages that the log has were in no queue, for ever."""
+    """`verify` reports it and `recover` rebuilds it."""
     store, wanted = fixture.store, truth(fixture)
     others = {name: data for name, data in files_of(store).items() if not name.startswith(f"{TOPIC}/0")}
     hurt(store)
@@ -115,7 +115,7 @@ def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path],
 
 @pytest.mark.deep
 def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: Any, tmp_path: Path) -> None:
-    """A queue has its old files, its new ones, or none: all of it is mended by the next run."""
+    """A queue has its old files, its new ones, or none; the next run repairs all of it."""
     wanted = truth(fixture)
     a_wrong_size(fixture.store)
     number, is_done = 0, False
@@ -134,7 +134,7 @@ def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: An
 
 
 def test_many_wrong_units_of_one_queue_do_not_hide_another(fixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each queue has its own bound."""
+    """The limit on reported problems is per queue."""
     monkeypatch.setattr(batch_agreement, "PROBLEMS_MAX", 3)
     for queue_id in (0, 1):
         (fixture.store / TOPIC / str(queue_id) / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
@@ -146,7 +146,7 @@ def test_many_wrong_units_of_one_queue_do_not_hide_another(fixture: Any, monkeyp
 
 @pytest.mark.parametrize("text", [b"x0", b"\xb20", b"-1"])
 def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: Any, text: bytes) -> None:
-    """No checksum covers it where RocketMQ wrote the record: one flipped bit, and every opening ended in a ValueError."""
+    """RocketMQ writes no checksum over it; a flipped bit must not prevent opening the store."""
     log = fixture.store / "commitlog" / f"{65536:020d}"
     data = log.read_bytes()
     at = data.index(b"INNER_NUM\x0110\x02") + len(b"INNER_NUM\x01")
@@ -163,7 +163,7 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
 
 @pytest.mark.deep
 def test_what_was_prepared_or_rolled_back_is_in_no_batch_queue(tmp_path: Path) -> None:
-    """Neither missing there nor made: old logs have such records in the topic itself."""
+    """Such records are neither missed nor added; old logs have some in the topic itself."""
     folder = tmp_path / "store"
     with MessageStore.open(folder) as store:
         store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})

@@ -40,7 +40,7 @@ def units(store: Any) -> list[tuple[int, int]]:
 
 
 def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> None:
-    """Numbers, properties and units of 46 bytes as in a real store (fixture batchcq); no ordinary queue is made."""
+    """Offsets, properties and 46-byte units are those of a real store (fixture batchcq); no ordinary queue is created."""
     clock = Clock()
     with open_batch(world, tmp_path / "s", clock=clock) as store:
         for count, base in ((8, 0), (1, 8), (3, 9)):
@@ -60,7 +60,7 @@ def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> 
 
 
 def test_reading_gives_one_record_a_batch(world: Any, tmp_path: Path) -> None:
-    """From any queue offset inside of it; pages, tags and times too."""
+    """The record is found from any queue offset inside it, by pages, tags and times too."""
     clock = Clock()
     with open_batch(world, tmp_path / "s", clock=clock) as store:
         for count in (4, 2, 5):
@@ -78,7 +78,7 @@ def test_reading_gives_one_record_a_batch(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (5, None), (0, 5), (4, 5), (6, 99), (11, None)])
 def test_every_read_of_a_range_returns_the_same_records(world: Any, tmp_path: Path, start: int, stop: int | None) -> None:
-    """Raw views and Arrow columns of a batch queue were empty, without an error."""
+    """Raw views and Arrow columns of a batch queue must not be empty."""
     pytest.importorskip("pyarrow")
     with open_batch(world, tmp_path / "s") as store:
         held = [(put_inner(world, store, count), first, first + count) for first, count in ((0, 4), (4, 2), (6, 5))]
@@ -92,7 +92,7 @@ def test_every_read_of_a_range_returns_the_same_records(world: Any, tmp_path: Pa
 
 
 def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: Any, tmp_path: Path) -> None:
-    """Its folder did not exist at the opening, and the reader looked no more."""
+    """Its folder did not exist at the open, so the reader lists the folder again."""
     with open_batch(world, tmp_path / "s") as store, open_batch(world, tmp_path / "s", "r") as reader:
         assert reader.get("B", 0, 0).messages == []
         assert reader.queue_ids("B") == []
@@ -104,7 +104,7 @@ def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: An
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
-    """Over several queue files; after a kill what was not written is made again, also with the whole folder gone."""
+    """Offsets continue over several queue files; after a kill, missing units are rebuilt, even without the folder."""
     folder = tmp_path / "s"
     total, wanted = 0, []
     for part in range(3):
@@ -127,7 +127,7 @@ def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bo
 
 
 def test_a_broken_batch_queue_is_cut_and_made_again(world: Any, tmp_path: Path) -> None:
-    """Half of a unit lost with the machine."""
+    """Half of a unit was lost in a crash of the machine."""
     with open_batch(world, tmp_path / "s") as store:
         for _ in range(30):
             put_inner(world, store, 3)
@@ -142,7 +142,7 @@ def test_a_broken_batch_queue_is_cut_and_made_again(world: Any, tmp_path: Path) 
 
 
 def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> None:
-    """The flag without a number, a number without the flag, either on an ordinary topic, no number at all."""
+    """The flag without a number, a number without the flag, either on an ordinary topic, and no number are refused."""
     with open_batch(world, tmp_path / "s") as store:
         illegal = world.commitlog.PutStatus.MESSAGE_ILLEGAL
         for arguments in ((3, "B", 0), (3, "T", 0x80), (3, "T", 0), ("many", "B", 0x80), (0, "B", 0x80), (40000, "B", 0x80)):
@@ -163,7 +163,7 @@ OTHER_TYPES: list[dict[str, str]] = [{"queue.type": "SimpleCQ"}, {"message.type"
 
 @pytest.mark.parametrize("attributes", OTHER_TYPES)
 def test_a_batch_topic_with_messages_keeps_its_type(world: Any, tmp_path: Path, attributes: dict[str, str]) -> None:
-    """Attributes that would make its queues ordinary ones are refused; its batches are still there after a restart."""
+    """Attributes that would make its queues ordinary are refused; its batches still exist after a restart."""
     with open_batch(world, tmp_path / "s") as store:
         put_inner(world, store, 3)
         with pytest.raises(InvalidMessage, match="BatchCQ"):
@@ -176,7 +176,7 @@ def test_a_batch_topic_with_messages_keeps_its_type(world: Any, tmp_path: Path, 
 
 
 def test_an_ordinary_topic_whose_messages_are_not_dispatched_keeps_its_type(world: Any, tmp_path: Path) -> None:
-    """The log decides, not the queues that the dispatcher has made so far."""
+    """The log decides, not the queues dispatched so far."""
     with open_small(world, tmp_path / "s") as store:
         store.engine.dispatcher.stop()
         store.put(world.commitlog.Message("T", b"first", queue_id=0))
@@ -189,7 +189,7 @@ def test_an_ordinary_topic_whose_messages_are_not_dispatched_keeps_its_type(worl
 
 @pytest.mark.parametrize("attributes", [*OTHER_TYPES, {}])
 def test_a_topic_without_messages_changes_its_type(world: Any, tmp_path: Path, attributes: dict[str, str]) -> None:
-    """Either way, as long as no message is in it; what is put then lies in queues of the new type."""
+    """Both directions are allowed while the topic has no message; later puts go to queues of the new type."""
     with open_batch(world, tmp_path / "s") as store:
         store.create_topic("B", attributes=attributes)
         store.create_topic("T", attributes={"queue.type": "BatchCQ"})
@@ -202,7 +202,7 @@ def test_a_topic_without_messages_changes_its_type(world: Any, tmp_path: Path, a
 
 
 def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) -> None:
-    """Many, a batch and columns to a topic with batch queues: one number each."""
+    """`put_many`, `put_batch` and columns give each message of a topic with batch queues one offset."""
     with open_batch(world, tmp_path / "s") as store:
         put_inner(world, store, 5)
         store.put_many([world.commitlog.Message("B", b"x", queue_id=0, properties={"a": "b"}) for _ in range(3)])
@@ -226,7 +226,7 @@ class Entered:
 
 
 def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: Path) -> None:
-    """`put_many` did: between the number that a batch was given and its record another message could come."""
+    """Every way to put takes the guard; without it, another message could get an offset of a batch."""
     with open_batch(world, tmp_path / "s") as store:
         guard = store.engine.routing.batch.guard = Entered()
         plain = world.commitlog.Message("B", b"x", queue_id=0)
@@ -240,7 +240,7 @@ def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: 
 
 
 def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> None:
-    """Found by their folder, since that store has no topics.json."""
+    """The queues are found by their folder, because that store has no topics.json."""
     fixture = fixture_store("batchcq", own=True)
     truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
     with open_small(world, fixture.store, "r+") as store:
@@ -253,7 +253,7 @@ def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> Non
 
 
 def test_what_is_prepared_or_rolled_back_is_in_no_batch_queue(world: Any, tmp_path: Path) -> None:
-    """As in a real store (section 2.2): nobody reads what was not committed, now or when the queues are made again."""
+    """As in a real store, no reader gets uncommitted records, even after the queues are rebuilt."""
     with open_batch(world, tmp_path / "s", clock=Clock()) as store:
         flags = (0x80, 0x84, 0x88, 0x8C, 0x80)
         places = [put_inner(world, store, 2, sys_flag=flag).physical_offset for flag in flags]
@@ -266,7 +266,7 @@ def test_what_is_prepared_or_rolled_back_is_in_no_batch_queue(world: Any, tmp_pa
 
 
 def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
-    """Files that only speak of deleted records go; what is left is read as before, after a restart too."""
+    """Files that only point at deleted records are deleted; the rest is read as before, also after a restart."""
     changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
     with open_batch(world, tmp_path / "s", **changes) as store:
         for _number in range(400):
@@ -289,7 +289,7 @@ def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Pa
 
 
 def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_path: Path) -> None:
-    """Its first units are plain ones: no extended unit goes before the first address does."""
+    """Its first units are plain ones: no extended unit is deleted before the first address."""
     with open_batch(world, tmp_path / "s") as store:
         for number in range(300):
             store.put(world.commitlog.Message("T", b"%d" % number + b"x" * 400, queue_id=0, tags="paid"))
@@ -314,7 +314,7 @@ def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_p
 
 
 def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
-    """Members become records of their own; the batch's properties stand behind each one's, and the later value counts."""
+    """Members become separate records; the batch's properties follow each one's, and the later value counts."""
     wire = world.module("messagestore.broker.services.wire_batch")
     members = [world.commitlog.Message("T", b"%d" % number, keys=[f"k{number}"], flag=number) for number in range(5)]
     members[0].properties = {"UNIQ_KEY": "own"}
@@ -332,7 +332,7 @@ def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
 
 
 def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_path: Path) -> None:
-    """No length is trusted, and nothing is written of a batch that is wrong anywhere."""
+    """No length is trusted, and nothing of an invalid batch is written."""
     wire = world.module("messagestore.broker.services.wire_batch")
     data = wire.encode_wire_batch([world.commitlog.Message("T", b"body", tags="t") for _ in range(3)])
     size = len(data) // 3
@@ -350,7 +350,7 @@ def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_pat
 
 
 def test_a_copy_keeps_what_a_group_read_of_a_record_that_holds_many(world: Any, tmp_path: Path) -> None:
-    """The queue's end counts them all: set back into the last record, the group would get it again."""
+    """The end of the queue counts all messages of a record; otherwise the group would get the last record again."""
     with open_batch(world, tmp_path / "s") as store:
         for count in (4, 10):
             put_inner(world, store, count)
@@ -361,16 +361,16 @@ def test_a_copy_keeps_what_a_group_read_of_a_record_that_holds_many(world: Any, 
         assert put_inner(world, copy, 3).queue_offset == 14
 
 
-# What is counted
+# Counting
 
 
 def test_a_page_counts_the_messages_in_a_record(world: Any, tmp_path: Path) -> None:
-    """RocketMQ's `isTheBatchFull`: full where the members so far and the record's own are more than was asked for."""
+    """As in RocketMQ's `isTheBatchFull`, it is full if the messages so far and the record's exceed the request."""
     with open_batch(world, tmp_path / "s") as store:
         for _ in range(50):
             put_inner(world, store, 20)
         for asked, records in ((1, 1), (20, 1), (39, 1), (40, 2), (59, 2), (60, 2), (1000, 2)):
-            page = store.get("B", 0, 0, asked)  # from 32 members on the limit of one answer holds: 20 are fewer, 40 are not
+            page = store.get("B", 0, 0, asked)  # one answer has at most 32 members: 20 are below that, 40 are not
             assert (len(page.messages), page.next_offset) == (records, 20 * records), asked
         assert [one.queue_offset for one in store.get("B", 0, 33, 39).messages] == [20]
     more = {"max_transfer_count_on_message_in_memory": 1000}
@@ -380,7 +380,7 @@ def test_a_page_counts_the_messages_in_a_record(world: Any, tmp_path: Path) -> N
 
 
 def test_every_record_comes_page_by_page(world: Any, tmp_path: Path) -> None:
-    """Records of many lengths, asked for a few at a time: none is left out, a large one comes alone."""
+    """Records of many lengths are read a few at a time: none is skipped, and a large one comes alone."""
     with open_batch(world, tmp_path / "s") as store:
         counts = [1, 5, 40, 2, 1, 33, 32, 31, 1, 1, 100, 3]
         for count in counts:
@@ -396,7 +396,7 @@ def test_every_record_comes_page_by_page(world: Any, tmp_path: Path) -> None:
 
 
 def test_the_minimum_of_a_batch_queue_is_its_first_message_in_the_log(world: Any, tmp_path: Path) -> None:
-    """After retention, after opening again, and for a reader; as the log's own records say."""
+    """This holds after retention, after opening again, and for a reader."""
     with open_batch(world, tmp_path / "s") as store:
         for _ in range(400):
             fields = {"queue_id": 0, "sys_flag": 0x80, "properties": {"INNER_NUM": "10"}}

@@ -1,4 +1,4 @@
-"""A broker's properties file."""
+"""Reading a broker's properties file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ namesrvAddr=127.0.0.1\:9876;127.0.0.1\:9877
 
 
 def test_a_usual_file() -> None:
-    """Known keys under their names here and typed, others as text."""
+    """Known keys have their names in `StoreConfig` and types; others are text."""
     assert parse_broker_properties(CONF, file="broker.conf") == {
         "broker_cluster_name": "DefaultCluster",
         "broker_name": "broker-a",
@@ -62,7 +62,7 @@ def test_a_usual_file() -> None:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_settings_of_the_fixtures(fixture_store: Any, tmp_path: Path, broker: str) -> None:
-    """What the real broker was started with, as it was written for it."""
+    """The values are those with which the real broker was started."""
     config = fixture_store(broker).truth()["config"]
     lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in config.items()]
     (tmp_path / "broker.conf").write_text("".join(lines))
@@ -95,7 +95,7 @@ def test_the_settings_of_the_fixtures(fixture_store: Any, tmp_path: Path, broker
     ],
 )
 def test_the_syntax_is_javas(line: bytes, want: dict[str, str]) -> None:
-    """Separators, escapes, lines that go on, Latin-1."""
+    """Separators, escapes, continued lines and Latin-1 work as in Java."""
     assert parse_broker_properties(line, file="f") == want
 
 
@@ -112,14 +112,14 @@ def test_the_syntax_is_javas(line: bytes, want: dict[str, str]) -> None:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named_with_its_line(line: bytes) -> None:
-    """A store opened with guessed sizes would be misread."""
+    """The error names the line; a store opened with guessed sizes would be misread."""
     with pytest.raises(StoreCorrupt) as caught:
         parse_broker_properties(b"# first\nbrokerName=b\n" + line + b"\n", file="broker.conf")
     assert (caught.value.file, caught.value.offset) == ("broker.conf", 21)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    """Too long, or missing."""
+    """A file that is too long or missing is refused."""
     (tmp_path / "big").write_bytes(b"a" * ((1 << 20) + 1))
     with pytest.raises(StoreCorrupt):
         read_broker_properties(REAL_DISK, str(tmp_path / "big"))

@@ -1,4 +1,4 @@
-"""Folders of whole brokers and of rarer queue kinds, read whole, checked, and made again from the log."""
+"""Folders of whole brokers and of rare kinds of queues: read, verified, and rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EXT_SIZES = {"broker-ext": 4096, "cqext": 2048}
 
 
 def open_quiet(world: Any, folder: Path, mode: str = "r", **changes: Any) -> Any:
-    """Nothing is delivered: these brokers stopped long ago."""
+    """Open a store that delivers no delayed message, because these brokers stopped long ago."""
     return open_small(world, folder, mode, deliver_delayed=False, enabled_append_prop_crc=False, **changes)
 
 
 def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
-    """Every queue, unit, message, query and search by time is what the real store said."""
+    """Compare every queue, unit, message, query and search by time with the real store's."""
     for queue in truth["queues"]:
         name = queue["topic"], queue["queueId"]
         assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"]), name
@@ -48,7 +48,7 @@ def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
 
 
 def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> None:
-    """The units, with what extended ones hold in the place of their addresses."""
+    """Compare the units, with the content of extended units in place of their addresses."""
     units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
     reader = store.engine.derived.ext_reader(*name)
     if reader is not None:
@@ -63,7 +63,7 @@ def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
-    """Read whole, read-only."""
+    """The whole store is read; no file changes."""
     fixture = fixture_store(name, own=True)
     before = files_below(fixture.store)
     with open_quiet(world, fixture.store) as store:
@@ -74,7 +74,7 @@ def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixt
 
 @pytest.mark.parametrize("name", ALL)
 def test_they_verify_clean(fixture_store: Any, name: str) -> None:
-    """Every record, unit, item, and every number in config/."""
+    """Every record, unit, item and number in config/ is in order."""
     report = verify_store(str(fixture_store(name).store))
     assert report.problems == []
     assert report.units > 0
@@ -82,7 +82,7 @@ def test_they_verify_clean(fixture_store: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, fixture_store: Any, name: str) -> None:
-    """Log and queues of every kind to the byte."""
+    """Log and queues of every kind are equal byte by byte."""
     fixture = fixture_store(name, own=True)
     parts = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "config")
     before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
@@ -93,7 +93,10 @@ def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, f
 
 @pytest.mark.parametrize("name", ALL)
 def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_store: Any, name: str) -> None:
-    """To the byte where the log holds all that is in them; bitmaps of filters are in no log.  A deleted topic stays away."""
+    """Queues are equal byte by byte, if the log holds their whole content; bitmaps of filters are in no log.
+
+    The queues of a deleted topic are not rebuilt.
+    """
     fixture = fixture_store(name, own=True)
     parts = ("consumequeue", "batchconsumequeue")
     before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
@@ -105,7 +108,7 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
             shutil.rmtree(fixture.store / part)
     (fixture.store / "abort").touch()
     for topic in attributes:
-        (fixture.store / "batchconsumequeue" / topic).mkdir(parents=True)  # all that says so where there is no topics.json
+        (fixture.store / "batchconsumequeue" / topic).mkdir(parents=True)  # the only sign of a batch topic without topics.json
     light = {"enable_multi_dispatch": True} if name == "lmq" else {}
     with open_quiet(world, fixture.store, "r+", mapper_file_size_batch_consume_queue=920, **light) as store:
         assert "LiveGone" not in store.topics()
@@ -119,7 +122,7 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
 
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixture_store: Any, name: str) -> None:
-    """To the byte: addresses of extended units with the bitmaps of filters, delivery times."""
+    """Addresses of extended units with their bitmaps, and delivery times, are equal byte by byte."""
     fixture = fixture_store(name, own=True)
     before = {part: files_below(fixture.store / part) for part in ("consumequeue", "consumequeue_ext")}
     rebuild_store(str(fixture.store))
@@ -132,7 +135,7 @@ def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixtu
 def test_a_rebuild_says_that_extended_units_are_lost(
     world: Any, fixture_store: Any, hurt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Gone, or of another record: the units hold their tags codes then, and the rest keep their addresses."""
+    """If extended units are missing or of another record, units get their tags codes; the others keep their addresses."""
     fixture = fixture_store("cqext", own=True)
     folder = next(path for path in sorted((fixture.store / "consumequeue_ext").rglob("*")) if path.is_file()).parent
     name = folder.parent.name, int(folder.name)
@@ -157,7 +160,7 @@ def test_a_rebuild_says_that_extended_units_are_lost(
 
 @pytest.mark.parametrize("name", sorted(EXT_SIZES))
 def test_extended_units_are_made_again_with_the_queues(world: Any, fixture_store: Any, name: str) -> None:
-    """Tags codes and times; a bitmap is the broker's own and empty here, which a broker takes for "look at the message"."""
+    """Tags codes and times are restored; the bitmap stays empty, which a broker takes for an unknown match."""
     fixture = fixture_store(name, own=True)
     for part in ("consumequeue", "consumequeue_ext"):
         shutil.rmtree(fixture.store / part)
@@ -181,13 +184,13 @@ def test_extended_units_are_made_again_with_the_queues(world: Any, fixture_store
 
 @pytest.mark.parametrize("name", sorted(EXT_SIZES))
 def test_tags_are_found_through_extended_units(world: Any, fixture_store: Any, name: str) -> None:
-    """A filter by tag sees what the queue would have held."""
+    """A filter by tag uses the tags code of the extended unit."""
     fixture = fixture_store(name)
     with open_quiet(world, fixture.store) as store:
         for queue in fixture.truth()["queues"]:
             wanted: dict[str, list[int]] = {}
             for message in store.read(queue["topic"], queue["queueId"]):
-                if message.tags and queue["topic"] != "SCHEDULE_TOPIC_XXXX":  # whose units hold times
+                if message.tags and queue["topic"] != "SCHEDULE_TOPIC_XXXX":  # its units hold times
                     wanted.setdefault(message.tags, []).append(message.physical_offset)
             for tag, offsets in wanted.items():
                 got, at = [], 0
@@ -199,7 +202,7 @@ def test_tags_are_found_through_extended_units(world: Any, fixture_store: Any, n
 
 
 def test_a_brokers_folder_with_extended_units_goes_on_with_them(world: Any, fixture_store: Any) -> None:
-    """What is put gets extended units behind the broker's, across their files, killed or not."""
+    """New messages get extended units after the broker's, in the next files too, killed or not."""
     fixture = fixture_store("cqext", own=True)
     with open_quiet(world, fixture.store, "r+") as store:
         for number in range(200):
@@ -219,7 +222,7 @@ def test_a_brokers_folder_with_extended_units_goes_on_with_them(world: Any, fixt
 
 @pytest.mark.parametrize("lost", [1, 30, 2048])
 def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lost: int) -> None:
-    """A queue whose addresses lead nowhere is made anew, and its extended units with it."""
+    """A queue whose addresses point nowhere is rebuilt together with its extended units."""
     fixture = fixture_store("cqext", own=True)
     with open_quiet(world, fixture.store, "r+") as store:
         for number in range(50):
@@ -241,7 +244,7 @@ def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lo
 
 @pytest.mark.parametrize("name", BROKERS)
 def test_consumers_stand_where_the_broker_says(world: Any, fixture_store: Any, name: str) -> None:
-    """Offsets and lag of every group and queue, against the broker's own statistics."""
+    """Offset and lag of every group and queue are those in the broker's own statistics."""
     fixture = fixture_store(name)
     truth = fixture.truth()
     with open_quiet(world, fixture.store) as store:

@@ -1,4 +1,4 @@
-"""docs/formats/broker-topics.md says what the code does."""
+"""docs/formats/broker-topics.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def rows(head: str) -> set[str]:
 
 
 def test_every_topic() -> None:
-    """By the names that the code has."""
+    """The topics have the names that the code has."""
     prefixes = {topics.RETRY_PREFIX + "group", topics.DEAD_PREFIX + "group", topics.LMQ_PREFIX + "name"}
     assert rows("topic") == {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC} | prefixes
 
 
 def test_every_property() -> None:
-    """And no other."""
+    """The page has every property, and no other."""
     of_topics = {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC, names.TRANSACTION_GROUP}
     known = {value for value in vars(names).values() if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]{4,}", value)}
     assert rows("property") == {name for name in known - of_topics if not name.startswith("messagestore")} - {"names"}
 
 
 def test_numbers() -> None:
-    """Levels, checks and the limit of light queues are the configuration's."""
+    """Levels, checks and the limit on LMQs are those of the configuration."""
     text = " ".join(PAGE.split())
     config = StoreConfig()
     assert DELAY_LEVELS in text

@@ -1,4 +1,4 @@
-"""The checkpoint: what it may say after every kind of damage, and that nothing is said before it is synced."""
+"""The checkpoint: its values after every kind of damage, and that it never covers more than what is synced."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page(*values: int) -> bytes:
 
 
 def test_the_page_and_the_constants_agree() -> None:
-    """Every field's offset, and sizes that add up to the file."""
+    """Every field has the same offset, and the sizes add up to the file."""
     at = 0
     for offset, size, field in ROW.findall(PAGE):
         assert int(offset) == at == getattr(room, f"{field.upper()}_AT"), field
@@ -51,7 +51,7 @@ def test_the_page_and_the_constants_agree() -> None:
 
 
 def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
-    """Bytes and the numbers beside them."""
+    """The bytes and the numbers beside them are the fixture's."""
     data = (fixture_store("plain").store / "checkpoint").read_bytes()
     example = re.findall(r"^    ((?:[0-9a-f]{2} +){8}) *\w+ ?(\d*)$", PAGE, re.MULTILINE)
     assert bytes.fromhex("".join(text for text, _ in example)) == data[:40]
@@ -60,7 +60,7 @@ def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_real_stores_checkpoint_comes_back_to_the_byte(fixture_store: Any, name: str) -> None:
-    """Read, and flushed unchanged."""
+    """Reading and flushing it without a change gives the same bytes."""
     folder = fixture_store(name, own=True).store
     before = (folder / "checkpoint").read_bytes()
     checkpoint = Checkpoint(REAL_DISK, str(folder), writable=True)
@@ -107,7 +107,7 @@ def test_the_values_are_those_the_real_store_had_in_memory(fixture_store: Any, b
     ],
 )
 def test_what_damage_says(tmp_path: Path, data: bytes | None, want: tuple[int, ...], is_damaged: bool) -> None:
-    """Never an exception; what cannot be believed says nothing."""
+    """No exception is raised; implausible values count as 0."""
     if data is not None:
         write(tmp_path, data)
     found = read_checkpoint(REAL_DISK, str(tmp_path / "checkpoint"))
@@ -129,13 +129,13 @@ def test_what_damage_says(tmp_path: Path, data: bytes | None, want: tuple[int, .
     ],
 )
 def test_the_safe_times(tmp_path: Path, physic: int, logics: int, index: int, want: int, want_index: int) -> None:
-    """Section 4: the lesser of log and queues, less three seconds, never below 0."""
+    """It is the lesser time of log and queues, less three seconds, and at least 0."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, page(physic, logics, index, 0, 0)))
     assert (checkpoint.min_timestamp_ms, checkpoint.min_index_timestamp_ms) == (want, want_index)
 
 
 def test_nothing_is_written_before_flush_and_all_is_synced_after(tmp_path: Path) -> None:
-    """Setting is free; a flush is one write of the whole page and one sync."""
+    """Setting a value writes nothing; a flush is one write of the whole page and one sync."""
     disk = CountingDisk()
     checkpoint = Checkpoint(disk, str(tmp_path), writable=True)
     assert [call.operation for call in disk.calls][-3:] == ["write", "sync", "sync folder"]
@@ -153,7 +153,7 @@ def test_nothing_is_written_before_flush_and_all_is_synced_after(tmp_path: Path)
 
 
 def test_times_may_be_set_back(tmp_path: Path) -> None:
-    """After a recovery to less the caller says less."""
+    """After a recovery to an earlier end the caller lowers the times."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, page(NOW, NOW, NOW, 0, 0)), writable=True)
     checkpoint.physic_msg_timestamp_ms = NOW - 60_000
     checkpoint.flush()
@@ -162,7 +162,7 @@ def test_times_may_be_set_back(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_whole_after_a_flush_and_not_before(tmp_path: Path) -> None:
-    """Opening changes nothing."""
+    """Opening the store changes nothing."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, b"abc"), writable=True)
     assert (tmp_path / "checkpoint").read_bytes() == b"abc"
     checkpoint.flush()
@@ -181,7 +181,7 @@ def test_bytes_behind_the_values_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_flush_that_fails_at_any_call_leaves_old_or_new(tmp_path: Path) -> None:
-    """And is not tried again: after a failed sync nobody knows what the disk has."""
+    """It is not retried: after a failed sync the content of the disk is unknown."""
     opening = len(_opened(tmp_path / "count", CountingDisk()).calls)
     seen = set()
     for number in (opening + 1, opening + 2):
@@ -202,14 +202,14 @@ def test_a_flush_that_fails_at_any_call_leaves_old_or_new(tmp_path: Path) -> Non
 
 
 def _opened(folder: Path, disk: Any) -> Any:
-    """A checkpoint of NOW opened on `disk`, kept at the disk."""
+    """Return a checkpoint with the time NOW, opened on `disk`."""
     folder.mkdir()
     disk.checkpoint = Checkpoint(disk, write(folder, page(NOW, NOW, 0, 0, 0)), writable=True)
     return disk
 
 
 def test_a_first_open_that_fails_at_any_call_can_be_done_again(tmp_path: Path) -> None:
-    """What it leaves says nothing."""
+    """The file that it leaves has no values."""
     runs = iter(range(1000))
     folder = tmp_path
 
@@ -231,7 +231,7 @@ def test_a_first_open_that_fails_at_any_call_can_be_done_again(tmp_path: Path) -
 
 
 def test_a_value_that_could_not_be_read_back_is_refused(tmp_path: Path) -> None:
-    """A programmer's error; the file stays."""
+    """It is a programming error; the file stays unchanged."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, page(NOW, NOW, 0, 0, 0)), writable=True)
     checkpoint.physic_msg_timestamp_ms = -5
     with pytest.raises(ValueError, match="cannot stand"):
@@ -268,7 +268,7 @@ def test_threads_set_and_flush(tmp_path: Path) -> None:
 
 
 def test_a_time_behind_that_of_the_logs_last_record_is_named(tmp_path: Path) -> None:
-    """It vouches for what the log does not hold; a log without records says nothing about times."""
+    """It covers more than the log holds; a log without records tells nothing about times."""
     folder = write(tmp_path, page(NOW + 1, NOW, NOW - 1, 0, 0))
     assert checkpoint_ahead(REAL_DISK, folder, NOW) == {TIMES[0]: NOW + 1}
     assert checkpoint_ahead(REAL_DISK, folder, NOW - 2) == dict(zip(TIMES, (NOW + 1, NOW, NOW - 1), strict=True))

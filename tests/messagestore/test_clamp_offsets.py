@@ -1,4 +1,4 @@
-"""Numbers of consumers after a crash, where the file that has them is beyond use."""
+"""Offsets of consumers after a crash if their file is unreadable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.messagestore.writers import number_of, open_store, put_all
 
 
 def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is named and left as it is, numbers of other files are set back; who asks for it gets the error."""
+    """The file is logged and left unchanged, and offsets in other files are clamped; reading it raises the error."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 9)
     config = tmp_path / "config"

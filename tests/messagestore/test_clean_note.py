@@ -1,4 +1,4 @@
-"""When the note of a clean stop is believed: only where the log ends exactly as the note says."""
+"""`clean.json` is used only if the log ends exactly where it says."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from tests.builds import World
 from tests.commitlog.test_mapped_files import SIZE, open_log, put
 
-BLANK = struct.Struct(">ii")  # format page of the log: the bytes that are left, and the magic of a blank
+BLANK = struct.Struct(">ii")  # docs/formats/commitlog.md#blank-record: remaining bytes and magic
 BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 
 
 @pytest.fixture
 def log(world: World, tmp_path: Path) -> Any:
-    """A log of one file with three records."""
+    """Return a log of one file with three records."""
     made = open_log(world, tmp_path)
     put(world, made, 3)
     yield made
@@ -34,7 +34,7 @@ def places(log: Any) -> list[tuple[int, int]]:
 
 
 def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log: Any) -> None:
-    """Another end, another record, a place inside of one, behind all: none of them is where a stop left this log."""
+    """Another end, another record, a position inside a record, and one behind the end do not match."""
     last, end = places(log)[-1]
     assert holds(world, log, end, last)
     for wrong in (end - 1, end + 1, last, 0, SIZE, end + SIZE):
@@ -47,7 +47,7 @@ def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log
 
 
 def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) -> None:
-    """One record more, or a cut of the last one."""
+    """A broker added a record, or cut the last one."""
     last, end = places(log)[-1]
     put(world, log, 1)
     assert not holds(world, log, end, last)
@@ -59,7 +59,7 @@ def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) ->
 
 
 def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World, log: Any) -> None:
-    """The file was closed with a blank: the log ends with the file, whether or not the next one was made."""
+    """The file was closed with a blank: the log ends with the file, whether or not the next one exists."""
     last, end = places(log)[-1]
     file = log.queue.files[0]
     BLANK.pack_into(file.view, end, SIZE - end, BLANK_MAGIC)
@@ -72,7 +72,7 @@ def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World,
 
 
 def test_a_note_of_an_empty_log_holds_while_it_is_empty(world: World, tmp_path: Path) -> None:
-    """No file, or files of zeros; a record ends that."""
+    """It matches no files and files of zeros; a record invalidates it."""
     log = open_log(world, tmp_path)
     assert holds(world, log, 0, -1)
     assert not holds(world, log, 1, -1)

@@ -1,4 +1,4 @@
-"""A damaged last record: after a clean stop it is damage to safe data, after a crash it is a torn tail."""
+"""A damaged last record is damage after a clean stop, and a torn tail after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 5
 
 @pytest.fixture(params=[True, False], ids=["our clean stop", "a broker's clean stop"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Stopped cleanly, then one byte of the last body changed.  A broker leaves no note of where its log ended."""
+    """Return a cleanly stopped store with one changed byte in the last body; a broker leaves no record of its log's end."""
     with MessageStore.open(tmp_path / "store", config=SMALL) as opened:
         for number in range(COUNT):
             last = opened.put(Message("T", b"%d" % number * 50, queue_id=0))
@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_damaged_last_record_after_a_clean_stop_is_not_cut_unasked(store: Path) -> None:
-    """Everything was on the disk before the abort file went, so no crash explains it.  The other messages are read."""
+    """Everything was on the disk before the abort file was removed, so a crash is no explanation.  Other messages are read."""
     before = snapshot(store)
     for mode in ("a", "r+"):
         with pytest.raises(StoreCorrupt, match="bad_"):
@@ -47,7 +47,7 @@ def test_a_damaged_last_record_after_a_clean_stop_is_not_cut_unasked(store: Path
 
 
 def test_recover_names_the_lost_record(store: Path) -> None:
-    """One message was stored and is gone: it counts as dropped.  Its bytes are kept, and the store opens again."""
+    """The lost message counts as dropped; its bytes are kept, and the store opens again."""
     plan = Recovery(str(store), Choice.REFUSE).plan()
     assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
     assert any(action.startswith("cut the damaged last record at") for action in plan.actions)
@@ -58,7 +58,7 @@ def test_recover_names_the_lost_record(store: Path) -> None:
 
 
 def test_the_same_bytes_after_a_crash_are_cut(store: Path) -> None:
-    """With an abort file, no note and no time in the checkpoint nobody vouches for the record."""
+    """With an abort file, without `clean.json` and without a checkpoint time nothing shows that the record was on the disk."""
     (store / "brokerstore" / "clean.json").unlink(missing_ok=True)
     (store / "checkpoint").write_bytes(bytes(4096))
     (store / "abort").touch()

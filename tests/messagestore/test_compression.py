@@ -1,4 +1,4 @@
-"""Bodies that real clients compressed, and bodies that are none."""
+"""Bodies that real clients compressed, and invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLAGS = list(PACKED)
 
 
 def bomb(sys_flag: int, size: int) -> bytes:
-    """Zeros, packed."""
+    """Return compressed zeros."""
     pack: Any = {0x101: lz4.frame.compress, 0x201: zstandard.ZstdCompressor().compress}.get(sys_flag, zlib.compress)
     packed: bytes = pack(bytes(size))
     return packed
@@ -38,7 +38,7 @@ def bomb(sys_flag: int, size: int) -> bytes:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_bodies_of_real_clients(fixture_store: Any, broker: str) -> None:
-    """All three kinds; length and CRC are those that the producer noted before it compressed."""
+    """Length and CRC of all three types are those that the producer noted before it compressed."""
     fixture = fixture_store(broker)
     acks = {ack["offsetMsgId"]: ack for ack in fixture.truth()["acks"] if ack.get("compression")}
     seen = set()
@@ -57,20 +57,20 @@ def test_bodies_of_real_clients(fixture_store: Any, broker: str) -> None:
 
 
 def test_a_body_that_is_not_compressed_is_given_as_it_is() -> None:
-    """Whatever the kind bits say, and without a copy."""
+    """The type bits are ignored, and the body is not copied."""
     for sys_flag in (0, 0x300, 0xFE):
         assert decompress(TEXT, sys_flag) is TEXT
 
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
 def test_every_kind(sys_flag: int) -> None:
-    """No kind said means ZLIB: old clients."""
+    """No type means ZLIB, as old clients sent it."""
     assert decompress(PACKED[sys_flag], sys_flag) == TEXT
 
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
 def test_the_limit_is_exact(sys_flag: int) -> None:
-    """As many bytes as allowed come out, one more is an error."""
+    """A body of the limit is decompressed; one more byte is an error."""
     assert decompress(PACKED[sys_flag], sys_flag, limit=len(TEXT)) == TEXT
     with pytest.raises(StoreCorrupt, match="too long"):
         decompress(PACKED[sys_flag], sys_flag, limit=len(TEXT) - 1)
@@ -78,7 +78,7 @@ def test_the_limit_is_exact(sys_flag: int) -> None:
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
 def test_a_bomb_is_named_and_not_unpacked(sys_flag: int) -> None:
-    """300 MB in a few hundred KB at most."""
+    """300 MB come from a few hundred KB at most."""
     packed = bomb(sys_flag, 300_000_000)
     assert len(packed) < 2_000_000
     tracemalloc.start()
@@ -93,7 +93,7 @@ def test_a_bomb_is_named_and_not_unpacked(sys_flag: int) -> None:
 
 @pytest.mark.parametrize("sys_flag", FLAGS)
 def test_a_body_cut_anywhere_is_an_error(sys_flag: int) -> None:
-    """Half a body is never given out for a whole one."""
+    """An incomplete body is never returned."""
     packed = PACKED[sys_flag]
     for size in range(len(packed)):
         with pytest.raises(StoreCorrupt):
@@ -103,20 +103,20 @@ def test_a_body_cut_anywhere_is_an_error(sys_flag: int) -> None:
 @pytest.mark.parametrize("sys_flag", FLAGS)
 @pytest.mark.parametrize("body", [b"", b"\0" * 50, b"no frame at all", TEXT])
 def test_a_body_that_is_no_frame_is_an_error(sys_flag: int, body: bytes) -> None:
-    """A flag that does not tell the truth."""
+    """The flag does not match the body."""
     with pytest.raises(StoreCorrupt, match="cannot be unpacked"):
         decompress(body, sys_flag)
 
 
 def test_a_frame_that_asks_for_too_much_memory_is_an_error() -> None:
-    """A ZSTD frame says how much of a window it wants; 2 GiB here."""
+    """A ZSTD frame requests its window, here 2 GiB."""
     with pytest.raises(StoreCorrupt):
         decompress(bytes.fromhex("28b52ffd00a8") + b"\x01\x00\x00", 0x201)
 
 
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
 def test_a_kind_that_nobody_knows(kind: int) -> None:
-    """Named with its number."""
+    """The error has the unknown number."""
     assert compression_of(kind << 8 | 1) == kind
     with pytest.raises(StoreCorrupt, match=f"found {kind}"):
         decompress(TEXT, kind << 8 | 1)
@@ -124,7 +124,7 @@ def test_a_kind_that_nobody_knows(kind: int) -> None:
 
 @pytest.mark.parametrize(("sys_flag", "package"), [(0x101, "lz4"), (0x201, "zstandard")])
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, sys_flag: int, package: str) -> None:
-    """ZLIB needs none."""
+    """ZLIB needs no extra."""
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=rf"{package}: install brokerstore\[compression\]"):
@@ -133,5 +133,5 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_the_default_limit_has_room_for_any_body() -> None:
-    """Sixteen times the greatest record."""
+    """It is sixteen times the greatest record."""
     assert compression.LIMIT_BYTES == 64 * 1024 * 1024

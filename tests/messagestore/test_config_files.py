@@ -1,4 +1,4 @@
-"""One config file and its backup: whatever a crash leaves, old or new content is read."""
+"""A config file and its backup: after any crash the old or the new content is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAD = b'{"a":'
 
 
 def file_in(folder: Path, data: bytes | None, backup: bytes | None) -> ConfigFile:
-    """`topics.json` and its backup, None for a missing one."""
+    """Write `topics.json` and its backup; None leaves a file out."""
     files = {name: text for name, text in (("topics_json", data), ("topics_json_bak", backup)) if text is not None}
     return ConfigFile(REAL_DISK, folder_with(folder, **files) + "/topics.json")
 
@@ -48,7 +48,7 @@ def file_in(folder: Path, data: bytes | None, backup: bytes | None) -> ConfigFil
 def test_where_the_document_comes_from(
     tmp_path: Path, data: bytes | None, backup: bytes | None, want: Any, source: Source, is_damaged: bool
 ) -> None:
-    """Missing, empty, zeros and unparsable: the table of the format page.  Nothing is changed by looking."""
+    """Missing, blank, zeroed and unparsable files follow the table of the format page; reading changes nothing."""
     loaded = file_in(tmp_path, data, backup).load()
     assert (loaded.document, loaded.source, loaded.damage is not None) == (want, source, is_damaged)
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -57,14 +57,14 @@ def test_where_the_document_comes_from(
 
 @pytest.mark.parametrize(("data", "named"), [(BAD, "topics.json"), (None, "topics.json.bak"), (b"", "topics.json")])
 def test_no_candidate_left_is_an_error(tmp_path: Path, data: bytes | None, named: str) -> None:
-    """A backup that cannot be parsed is no reason to begin anew."""
+    """An unparsable backup is an error, not an empty table."""
     with pytest.raises(StoreCorrupt) as caught:
         file_in(tmp_path, data, BAD).load()
     assert caught.value.file == str(tmp_path / named)
 
 
 def test_a_save_keeps_the_content_before(tmp_path: Path) -> None:
-    """As RocketMQ does."""
+    """The previous content becomes the backup, as in RocketMQ."""
     file = file_in(tmp_path, OLD, None)
     file.save({"a": 1})
     assert (tmp_path / "topics.json.bak").read_bytes() == OLD
@@ -74,7 +74,7 @@ def test_a_save_keeps_the_content_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_loaded", [True, False])
 @pytest.mark.parametrize("data", [BAD, b"", bytes(100)])
 def test_a_damaged_file_never_becomes_the_backup(tmp_path: Path, data: bytes, is_loaded: bool) -> None:
-    """Else a crash before the second rename would leave nothing but damage."""
+    """Otherwise a crash before the second rename would leave only damaged content."""
     file = file_in(tmp_path, data, OLD)
     if is_loaded:
         file.load()
@@ -88,7 +88,7 @@ def test_a_damaged_file_never_becomes_the_backup(tmp_path: Path, data: bytes, is
 def test_a_save_that_fails_at_any_call_leaves_old_or_new(
     tmp_path: Path, data: bytes | None, backup: bytes | None, how: dict[str, Any]
 ) -> None:
-    """At every call of the disk, once and for ever after; and the next save succeeds."""
+    """The disk fails at every call, once or from then on; the next save succeeds."""
     runs = iter(range(1000))
     places: list[Path] = []
 
@@ -107,7 +107,7 @@ def test_a_save_that_fails_at_any_call_leaves_old_or_new(
 
 
 def test_a_save_is_synced_before_it_is_renamed_and_the_folder_last(tmp_path: Path) -> None:
-    """The order that makes it durable."""
+    """This order makes it durable."""
     file = file_in(tmp_path, GOOD, None)
     disk = CountingDisk()
     ConfigFile(disk, file.path).save({"a": 2})
@@ -116,7 +116,7 @@ def test_a_save_is_synced_before_it_is_renamed_and_the_folder_last(tmp_path: Pat
 
 
 def test_a_folder_in_the_files_place_is_an_error(tmp_path: Path) -> None:
-    """Not taken for a missing file."""
+    """It is not mistaken for a missing file."""
     from storageio import DiskError
 
     (tmp_path / "topics.json").mkdir()

@@ -1,4 +1,4 @@
-"""docs/formats/config.md says what the code does and what a real broker wrote."""
+"""docs/formats/config.md agrees with the code and with files of a real broker."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NO_DEFAULT = {"topicName", "groupName"}
 
 
 def table(name: str) -> dict[str, str]:
-    """Field to default, of the table that follows the first mention of a file's table."""
+    """Return field and default of the table after the first mention of a file's table."""
     rows = PAGE.partition(f"`{name}` of ")[2].partition("    field ")[2].partition("\n")[2].partition("\n\n")[0]
     return dict(re.findall(r"^    (\w+) +(\S+|(?= ))", rows, re.MULTILINE))
 
 
 def test_the_page_names_every_file() -> None:
-    """And no other."""
+    """The page has every file, and no other."""
     rows = PAGE.partition("    file ")[2].partition("\n")[2].partition("\n\n")[0]
     named = set(re.findall(r"^    (\S+)", rows, re.MULTILINE))
     assert named == {*TABLES, *OTHERS, "lmqConsumerOffset.json", "timercheck"}
@@ -42,7 +42,7 @@ def test_the_page_names_every_file() -> None:
     ("file", "name"), [("topics.json", "topicConfigTable"), ("subscriptionGroup.json", "subscriptionGroupTable")]
 )
 def test_the_page_has_every_field_that_a_broker_writes(fixture_store: Any, broker: str, file: str, name: str) -> None:
-    """In its order, which is the alphabet's."""
+    """The order is the broker's, which is alphabetical."""
     document = fixture_store(broker).truth()["configFiles"][file]
     assert list(table(name)) == sorted(table(name))
     assert name in PAGE
@@ -52,7 +52,7 @@ def test_the_page_has_every_field_that_a_broker_writes(fixture_store: Any, broke
 
 @pytest.mark.parametrize(("kind", "key"), [(Topics, "topicConfigTable"), (SubscriptionGroups, "subscriptionGroupTable")])
 def test_the_defaults_on_the_page_are_those_of_a_field_left_out(tmp_path: Path, kind: Any, key: str) -> None:
-    """An empty entry, put again, has them all."""
+    """An empty entry that is put again has all of them."""
     (tmp_path / kind.file_name).write_text(f'{{"{key}":{{"x":{{}}}}}}')
     entries = kind(REAL_DISK, str(tmp_path))
     entries.put(entries.get("x"))
@@ -63,14 +63,14 @@ def test_the_defaults_on_the_page_are_those_of_a_field_left_out(tmp_path: Path, 
 
 
 def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
-    """To the byte."""
+    """The example is equal byte by byte."""
     block = PAGE.partition("`>` for a tab:\n\n")[2].partition("\n\n")[0]
     example = "\n".join(line.removeprefix("    ") for line in block.splitlines()).replace(">", "\t")
     assert (fixture_store("broker-live").store / "config" / "delayOffset.json").read_bytes() == example.encode()
 
 
 def test_the_numbers_on_the_page_are_the_modules() -> None:
-    """Bounds and steps."""
+    """Limits and steps are those of the modules."""
     assert f"{fast_json.SIZE_MAX >> 20} MiB and {fast_json.DEPTH_MAX} levels" in PAGE
     assert f"every {consumer_offsets.VERSION_STEP}th time" in PAGE
     assert f"every {delay_offsets.VERSION_STEP}th" in PAGE

@@ -1,4 +1,4 @@
-"""Consumers: what they hand out, what they wait for, and what an acknowledgement moves."""
+"""Consumers: what they deliver, what they wait for, and what an acknowledgement changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numbers(found: Any) -> list[int]:
 
 
 def test_it_hands_out_every_message_of_every_queue_in_order(store: MessageStore) -> None:
-    """Each queue's messages in their order, none twice."""
+    """Each queue's messages come in order, none twice."""
     put_all(store, 0, 1000)
     with store.consumer("t", group="g", timeout_s=0.2) as consumer:
         found = numbers(consumer)
@@ -43,7 +43,7 @@ def test_it_hands_out_every_message_of_every_queue_in_order(store: MessageStore)
 
 
 def test_no_queue_waits_for_another(store: MessageStore) -> None:
-    """A long queue does not keep a short one back."""
+    """A long queue does not delay a short one."""
     for number in range(500):
         store.put(message(number, queues=1))
     store.put(Message("t", b"1000", queue_id=1))
@@ -53,7 +53,7 @@ def test_no_queue_waits_for_another(store: MessageStore) -> None:
 
 
 def test_it_waits_for_what_comes(store: MessageStore) -> None:
-    """A message put later ends the wait; so do topics and queues that come later."""
+    """A message that is put later ends the wait, also in a new topic or queue."""
     with store.consumer("t", group="g") as consumer:
         assert consumer.poll() == []
         timer = threading.Timer(0.05, store.put, [message(7)])
@@ -63,7 +63,7 @@ def test_it_waits_for_what_comes(store: MessageStore) -> None:
 
 
 def test_no_message_is_missed_while_others_put(store: MessageStore) -> None:
-    """Four threads put, one consumes."""
+    """Four threads put while one consumes."""
     threads = [threading.Thread(target=put_all, args=(store, 500 * part, 500 * part + 500)) for part in range(4)]
     with store.consumer("t", group="g") as consumer:
         for thread in threads:
@@ -75,7 +75,7 @@ def test_no_message_is_missed_while_others_put(store: MessageStore) -> None:
 
 
 def test_waiting_burns_no_core(store: MessageStore) -> None:
-    """In the writing process a waiting consumer looks a few times a second, not in a loop."""
+    """In the writing process a waiting consumer polls a few times a second, not in a loop."""
     put_all(store, 0, 1)
     with store.consumer("t", group="g") as consumer:
         assert consumer.poll()
@@ -87,7 +87,7 @@ def test_waiting_burns_no_core(store: MessageStore) -> None:
 
 
 def test_a_time_out_ends_the_iteration(store: MessageStore) -> None:
-    """Nothing came for so long."""
+    """The iteration ends if no message comes within the timeout."""
     put_all(store, 0, 3)
     consumer = store.consumer("t", group="g", timeout_s=0.05)
     assert len(list(consumer)) == 3
@@ -97,7 +97,7 @@ def test_a_time_out_ends_the_iteration(store: MessageStore) -> None:
 
 
 def test_closing_it_ends_the_wait_of_another_thread(store: MessageStore) -> None:
-    """A loop that waits for ever can be ended."""
+    """A loop without a timeout can be ended."""
     consumer = store.consumer("t", group="g")
     thread = threading.Thread(target=lambda: list(consumer))
     thread.start()
@@ -110,7 +110,7 @@ def test_closing_it_ends_the_wait_of_another_thread(store: MessageStore) -> None
 
 
 def test_closing_the_store_ends_the_wait_with_an_error(store: MessageStore) -> None:
-    """What waits is told."""
+    """A waiting consumer raises the error."""
     consumer = store.consumer("t", group="g")
     timer = threading.Timer(0.05, store.close)
     timer.start()
@@ -120,7 +120,7 @@ def test_closing_the_store_ends_the_wait_with_an_error(store: MessageStore) -> N
 
 
 def test_only_the_wanted_tags(store: MessageStore) -> None:
-    """What the filter leaves out counts as done with, and a tag of the same hash is no match."""
+    """Filtered messages count as acknowledged, and a tag with the same hash does not match."""
     for number, tag in enumerate(["Aa", "BB", None, "Aa", "x"] * 300):
         store.put(message(number, queues=1, tags=tag))
     with store.consumer("t", group="g", tags={"Aa"}, timeout_s=0.05) as consumer:
@@ -136,7 +136,7 @@ def test_only_the_wanted_tags(store: MessageStore) -> None:
 
 
 def test_the_group_goes_on_where_its_acknowledgements_ended(store: MessageStore) -> None:
-    """Handed out is not done with."""
+    """Delivered messages that are not acknowledged come again."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g") as consumer:
         found = consumer.poll(6)
@@ -149,7 +149,7 @@ def test_the_group_goes_on_where_its_acknowledgements_ended(store: MessageStore)
 
 
 def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: MessageStore) -> None:
-    """The offset is that of the first message that is not done with."""
+    """The offset is that of the first unacknowledged message."""
     put_all(store, 0, 5, queues=1)
     with store.consumer("t", group="g") as consumer:
         found = consumer.poll(5)
@@ -161,7 +161,7 @@ def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: Me
 
 
 def test_commit_is_for_all_that_was_handed_out(store: MessageStore) -> None:
-    """And for nothing else."""
+    """It acknowledges every delivered message, and no other."""
     put_all(store, 0, 9)
     with store.consumer("t", group="g") as consumer:
         consumer.poll(4)
@@ -174,7 +174,7 @@ def test_commit_is_for_all_that_was_handed_out(store: MessageStore) -> None:
 
 
 def test_what_is_no_message_of_this_consumer_moves_nothing(store: MessageStore) -> None:
-    """Of another topic, or never handed out."""
+    """A message of another topic, or one never delivered, changes no offset."""
     put_all(store, 0, 3, queues=1)
     store.put(Message("other", b"0", queue_id=0))
     with store.consumer("t", group="g") as consumer:
@@ -185,7 +185,7 @@ def test_what_is_no_message_of_this_consumer_moves_nothing(store: MessageStore) 
 
 
 def test_groups_do_not_see_each_other(store: MessageStore) -> None:
-    """Each has its own offsets."""
+    """Each group has its own offsets."""
     put_all(store, 0, 3, queues=1)
     for group in ("g", "h"):
         with store.consumer("t", group=group, timeout_s=0) as consumer:
@@ -195,7 +195,7 @@ def test_groups_do_not_see_each_other(store: MessageStore) -> None:
 
 
 def test_offsets_are_on_the_disk_after_a_clean_stop(tmp_path: Path) -> None:
-    """In RocketMQ's file, and found again."""
+    """They are in RocketMQ's file and are read again."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 6)
         with store.consumer("t", group="g") as consumer:
@@ -210,7 +210,7 @@ def test_offsets_are_on_the_disk_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_the_housekeeper_writes_offsets_down(tmp_path: Path) -> None:
-    """Long before the stop."""
+    """It writes them long before the stop."""
     quick = {"flush_consumer_offset_interval_ms": 1, "flush_interval_consume_queue_ms": 20}
     with open_store(tmp_path, **quick) as store:
         put_all(store, 0, 6)
@@ -222,7 +222,7 @@ def test_the_housekeeper_writes_offsets_down(tmp_path: Path) -> None:
 
 
 def test_an_offset_beyond_the_queue_goes_back_to_its_end(store: MessageStore) -> None:
-    """Or the messages to come would be skipped."""
+    """Otherwise the next messages would be skipped."""
     put_all(store, 0, 3, queues=1)
     store.engine.consumer_offsets().commit("t", "g", 0, 1000)
     with store.consumer("t", group="g") as consumer:
@@ -248,7 +248,7 @@ def test_an_offset_before_the_queue_goes_on_at_its_begin(tmp_path: Path) -> None
 
 
 def test_seek_goes_to_an_offset_and_stays_inside_the_queue(store: MessageStore) -> None:
-    """Back, forward, and past both ends."""
+    """Offsets in both directions and past both ends are accepted."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g", timeout_s=0) as consumer:
         for offset, wanted in ((7, [7, 8, 9]), (0, list(range(10))), (-5, list(range(10))), (99, [])):
@@ -259,7 +259,7 @@ def test_seek_goes_to_an_offset_and_stays_inside_the_queue(store: MessageStore) 
 
 
 def test_a_message_from_before_a_seek_cannot_be_acknowledged(store: MessageStore) -> None:
-    """It is to be handed out again."""
+    """It will be delivered again."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g") as consumer:
         found = consumer.poll(5)
@@ -270,7 +270,7 @@ def test_a_message_from_before_a_seek_cannot_be_acknowledged(store: MessageStore
 
 
 def test_seek_to_a_time(tmp_path: Path) -> None:
-    """Every queue at its first message stored then or later."""
+    """Every queue continues at its first message stored at or after the time."""
     now = [1_700_000_000_000]
     with open_store(tmp_path, clock=lambda: now[0]) as store:
         for number in range(30):
@@ -283,7 +283,7 @@ def test_seek_to_a_time(tmp_path: Path) -> None:
 
 
 def test_a_new_group_may_begin_behind_the_last_message(store: MessageStore) -> None:
-    """What is there is passed over; queues that come later are read from their begin."""
+    """Existing messages are skipped; queues created later are read from their start."""
     put_all(store, 0, 6)
     store.get("t", 0, 0)
     with store.consumer("t", group="g", timeout_s=0.2, start="last") as consumer:
@@ -299,7 +299,7 @@ def test_a_new_group_may_begin_behind_the_last_message(store: MessageStore) -> N
 
 
 def test_queues_are_shared_in_even_blocks(store: MessageStore) -> None:
-    """As RocketMQ's clients do; a third consumer of two queues has none."""
+    """This is as in RocketMQ's clients; the third consumer of two queues has none."""
     assert [block(list(range(8)), number, 3) for number in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
     assert [block([4], number, 2) for number in range(2)] == [[4], []]
 
@@ -316,7 +316,7 @@ def test_two_consumers_of_a_group_share_what_comes(store: MessageStore) -> None:
 
 
 def test_a_consumer_that_goes_leaves_its_queues_with_what_was_not_acknowledged(store: MessageStore) -> None:
-    """It comes again from the other's hand."""
+    """The other consumer delivers them again."""
     put_all(store, 0, 30)
     store.get("t", 0, 0)
     first, second = (store.consumer("t", group="g", timeout_s=0) for _ in range(2))
@@ -328,7 +328,7 @@ def test_a_consumer_that_goes_leaves_its_queues_with_what_was_not_acknowledged(s
 
 
 def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: MessageStore) -> None:
-    """The new hand decides."""
+    """The new consumer decides."""
     put_all(store, 0, 30)
     store.get("t", 0, 0)
     first = store.consumer("t", group="g", timeout_s=0)
@@ -346,8 +346,9 @@ def bodies(found: list[StoredMessage]) -> list[bytes]:
 
 
 def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left_off(store: MessageStore) -> None:
-    """New queues pass queue 2 on and back while its first hand sleeps: acknowledged messages came again, and the group's offset
-    went backwards.
+    """New queues move queue 2 to another consumer and back while its first consumer sleeps.
+
+    It continues at the committed offset: acknowledged messages do not come again, and the group's offset does not decrease.
     """
     for queue_id in (1, 1, 2, 2):
         store.put(Message("t", b"old", queue_id=queue_id))
@@ -367,7 +368,7 @@ def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left
 
 
 def test_a_queue_that_nobody_else_took_goes_on_where_it_was(store: MessageStore) -> None:
-    """Somebody comes and goes without a look: what waits to be acknowledged would come again for nothing."""
+    """A consumer joins and leaves in between: pending messages are not delivered again."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g") as consumer:
         found = consumer.poll(4)
@@ -378,8 +379,9 @@ def test_a_queue_that_nobody_else_took_goes_on_where_it_was(store: MessageStore)
 
 
 def test_who_has_not_looked_lately_divides_what_others_saw() -> None:
-    """Beside a writer each looks for new queues at times of its own: two would take a queue from each other at every poll, and
-    its messages come again and again.
+    """The consumers beside a writer list queues at different times, but divide the same list.
+
+    Otherwise two would take a queue from each other at every poll, and its messages would come again and again.
     """
     sharing = QueueSharing()
     for member in ("a", "b"):
@@ -393,7 +395,7 @@ def test_who_has_not_looked_lately_divides_what_others_saw() -> None:
 
 
 def test_given_queues_are_not_shared(store: MessageStore) -> None:
-    """Who names his queues has them, whoever else has them too."""
+    """A consumer that names its queues gets them, even if another one has them too."""
     put_all(store, 0, 30)
     with store.consumer("t", group="g", queues=[2, 1], timeout_s=0.2) as fixed, store.consumer("t", group="g") as other:
         assert fixed.queues == [1, 2]
@@ -402,7 +404,7 @@ def test_given_queues_are_not_shared(store: MessageStore) -> None:
 
 
 def test_threads_of_one_group_read_everything_once(store: MessageStore) -> None:
-    """Consumers come, put goes on; nothing is lost, and nothing comes twice while nobody leaves."""
+    """Consumers join while puts go on: nothing is lost, and nothing comes twice while none leaves."""
     store.create_topic("t", 8)
     for queue_id in range(8):
         store.put(Message("t", b"-1", queue_id=queue_id))
@@ -427,11 +429,11 @@ def test_threads_of_one_group_read_everything_once(store: MessageStore) -> None:
     assert sum(store.committed_offsets("t", "g").values()) == 2008
 
 
-# Elsewhere
+# In other processes
 
 
 def test_beside_a_writer_it_reads_and_cannot_acknowledge(tmp_path: Path) -> None:
-    """It begins where the group is, sees what comes, and commits nothing."""
+    """It starts at the group's offset, sees new messages, and commits nothing."""
     program = """
 with open_store(root) as store:
     put_all(store, 0, 30)
@@ -459,7 +461,7 @@ with open_store(root) as store:
 
 
 def test_beside_a_writer_recovered_to_less_it_says_so(tmp_path: Path) -> None:
-    """What it read last is gone."""
+    """The message that it read last no longer exists."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 30, queues=1)
     with open_store(tmp_path, "r") as reader, reader.consumer("t", group="g") as consumer:
@@ -479,7 +481,7 @@ def test_names_that_the_file_could_not_hold_are_refused(store: MessageStore, top
 
 
 def test_a_failed_dispatcher_ends_the_wait_with_its_error(store: MessageStore) -> None:
-    """Nothing would ever come."""
+    """No further message would ever come."""
     put_all(store, 0, 1)
     with store.consumer("t", group="g") as consumer:
         assert next(consumer)
@@ -491,7 +493,7 @@ def test_a_failed_dispatcher_ends_the_wait_with_its_error(store: MessageStore) -
 
 
 def test_a_reader_that_begins_behind_the_last_message_commits_nothing(tmp_path: Path) -> None:
-    """Offsets are the writer's alone; beside it the group's first consumer gets what comes from then on."""
+    """Only the writer commits; beside it the group's first consumer gets the messages that come later."""
     with open_store(tmp_path) as writer:
         put_all(writer, 0, 9)
         writer.flush()
@@ -505,7 +507,7 @@ def test_a_reader_that_begins_behind_the_last_message_commits_nothing(tmp_path: 
 
 
 def test_a_seek_to_a_time_in_a_queue_without_a_message_goes_nowhere(tmp_path: Path) -> None:
-    """One of those that a consumer was given may have none yet; the others go."""
+    """One of the given queues may have no message yet; the others are moved."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 9)
         with store.consumer("t", group="g", queues=[0, 7]) as consumer:
@@ -520,7 +522,7 @@ def test_a_seek_to_a_time_in_a_queue_without_a_message_goes_nowhere(tmp_path: Pa
 
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_a_consumer_of_a_topic_that_does_not_exist_is_logged(tmp_path: Path, mode: str, caplog: Any) -> None:
-    """A misspelled topic would be waited for without a word; the name is shown with escapes."""
+    """Otherwise a misspelled topic would be waited for silently; the name is shown with escapes."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 3)
     with open_store(tmp_path, mode=mode) as store, caplog.at_level(logging.WARNING):
@@ -536,7 +538,7 @@ def test_a_consumer_of_a_topic_that_does_not_exist_is_logged(tmp_path: Path, mod
 @pytest.mark.parametrize("mode", ["a", "r"])
 @pytest.mark.parametrize("queues", [None, [0]])
 def test_a_consumer_of_a_topic_that_does_not_exist_may_be_an_error(tmp_path: Path, mode: str, queues: list[int] | None) -> None:
-    """Nothing of it is left: the group's other consumers share with nobody."""
+    """The failed consumer does not take part in the group."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 3)
     with open_store(tmp_path, mode=mode) as store:
@@ -549,7 +551,7 @@ def test_a_consumer_of_a_topic_that_does_not_exist_may_be_an_error(tmp_path: Pat
 
 
 def test_a_topic_without_a_message_exists(store: MessageStore, caplog: Any) -> None:
-    """Made by `create_topic`, ordinary or with batch queues, or by a put just before."""
+    """It was created by `create_topic`, ordinary or with batch queues, or by a put just before."""
     store.create_topic("new", 2)
     store.create_topic("many", 2, attributes={"queue.type": "BatchCQ"})
     store.put(Message("put", b"x", queue_id=0))
@@ -560,14 +562,14 @@ def test_a_topic_without_a_message_exists(store: MessageStore, caplog: Any) -> N
 
 
 def test_a_consumer_that_waited_gets_what_the_topic_is_made_with(store: MessageStore) -> None:
-    """The warning ends nothing."""
+    """The warning does not end the consumer."""
     with store.consumer("later", group="g", timeout_s=5) as consumer:
         store.put(Message("later", b"first", queue_id=1))
         assert next(consumer).body == b"first"
 
 
 def test_a_second_acknowledgement_is_told_by_its_answer(store: MessageStore) -> None:
-    """True once; then False, and the group's offset stays."""
+    """The first returns True, the second False, and the group's offset stays."""
     put_all(store, 0, 3)
     with store.consumer("t", group="g", timeout_s=0, queues=[0]) as consumer:
         stored = next(consumer)

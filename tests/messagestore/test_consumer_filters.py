@@ -1,4 +1,4 @@
-"""consumerFilter.json: read, changed, written back as a broker has it."""
+"""consumerFilter.json: read, changed, and written as by a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.messagestore.support import BROKERS, failures, folder_with
 
 @pytest.mark.parametrize("name", BROKERS)
 def test_a_brokers_file_read_whole_and_written_back_to_the_byte(fixture_store: Any, tmp_path: Path, name: str) -> None:
-    """Every filter, and the same bytes after a change that is taken back."""
+    """Every filter is read, and a change that is undone gives the same bytes."""
     path = fixture_store(name).store / "config" / "consumerFilter.json"
     before = path.read_bytes()
     folder = folder_with(tmp_path / "config", consumerFilter_json=before)
@@ -53,7 +53,7 @@ def test_bitmaps_of_a_real_store_match_its_filter(fixture_store: Any) -> None:
 
 
 def test_filters_are_made_changed_and_forgotten(tmp_path: Path) -> None:
-    """And unknown fields stay."""
+    """Unknown fields are kept."""
     folder = folder_with(
         tmp_path / "config",
         consumerFilter_json=b'{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"x":1}},"y":2,"topic":"T"}}}',
@@ -85,7 +85,7 @@ def test_filters_are_made_changed_and_forgotten(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_filter_is_named(tmp_path: Path, text: str) -> None:
-    """With the file."""
+    """The error names the file."""
     folder = folder_with(tmp_path / "config", consumerFilter_json=text.encode())
     with pytest.raises(StoreCorrupt) as error:
         ConsumerFilters(REAL_DISK, folder)
@@ -93,7 +93,7 @@ def test_what_is_no_filter_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_crash_at_any_call_of_writing_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    """Durable replace, with the backup."""
+    """The file is replaced durably, with a backup."""
     old = b'{\n\t"filterDataByTopic":{}\n}'
     number = 0
 
@@ -119,7 +119,7 @@ def test_a_crash_at_any_call_of_writing_leaves_the_old_or_the_new(tmp_path: Path
     ids=str,
 )  # fmt: skip
 def test_a_filter_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, what: dict[str, Any]) -> None:
-    """Written down, it took every other group's filter along: the whole file was beyond use."""
+    """In the file, it would make every other group's filter unreadable."""
     folder = folder_with(tmp_path / "config")
     filters = ConsumerFilters(REAL_DISK, folder)
     with pytest.raises(InvalidMessage, match="filter of G"):

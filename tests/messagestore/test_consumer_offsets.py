@@ -1,4 +1,4 @@
-"""consumerOffset.json and its kin for light queues."""
+"""consumerOffset.json and the offset file for LMQs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .support import BROKERS, failures, folder_with
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_offsets_of_a_real_broker(fixture_store: Any, broker: str) -> None:
-    """Every queue that the admin tool knew an offset of has it here."""
+    """Every queue for which the admin tool showed an offset has it."""
     fixture = fixture_store(broker)
     offsets = ConsumerOffsets(REAL_DISK, str(fixture.store / "config"))
     table = fixture.truth()["configFiles"]["consumerOffset.json"]["offsetTable"]
@@ -38,7 +38,7 @@ def test_the_offsets_of_a_real_broker(fixture_store: Any, broker: str) -> None:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_committing_what_was_committed_changes_no_byte(fixture_store: Any, broker: str) -> None:
-    """Three-part keys, the order of maps and the derived table come back as they were."""
+    """Three-part keys, the order of maps and the derived table are written unchanged."""
     config = fixture_store(broker, own=True).store / "config"
     before = (config / "consumerOffset.json").read_bytes()
     offsets = ConsumerOffsets(REAL_DISK, str(config))
@@ -48,7 +48,7 @@ def test_committing_what_was_committed_changes_no_byte(fixture_store: Any, broke
 
 
 def test_new_offsets_are_found_by_the_next_open(tmp_path: Path) -> None:
-    """And group by topic is derived, broadcast groups left out."""
+    """The table of topics by group is derived, without broadcast groups."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":{"t@b@broadcast":{0:7}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
     offsets.commit("t", "g", 0, 5)
@@ -69,7 +69,7 @@ def test_new_offsets_are_found_by_the_next_open(tmp_path: Path) -> None:
 
 
 def test_the_version_counts_every_five_hundredth_commit(tmp_path: Path) -> None:
-    """As the broker's does."""
+    """It counts as the broker's does."""
     offsets = ConsumerOffsets(REAL_DISK, str(tmp_path))
     for k in range(1001):
         offsets.commit("t", "g", 0, k)
@@ -77,7 +77,7 @@ def test_the_version_counts_every_five_hundredth_commit(tmp_path: Path) -> None:
 
 
 def test_keys_in_quotes_are_read_and_unknown_fields_kept(tmp_path: Path) -> None:
-    """A file that another tool wrote as strict JSON."""
+    """Another tool wrote the file as strict JSON."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"x":1,"offsetTable":{"t@g":{"0":12,"1":"30"},"odd":{2:3}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
     assert offsets.offsets_of("t", "g") == {0: 12, 1: 30}
@@ -90,7 +90,7 @@ def test_keys_in_quotes_are_read_and_unknown_fields_kept(tmp_path: Path) -> None
 
 
 def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
-    """Of every group, the broadcast ones too; each is reported and those within stay."""
+    """Offsets of all groups, broadcast ones too, are clamped and reported; those within the queue stay."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":{"t@b@broadcast":{0:70}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
     offsets.commit("t", "g", 0, 50)
@@ -107,7 +107,7 @@ def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
 
 
 def test_a_group_and_a_topic_are_forgotten(tmp_path: Path) -> None:
-    """With all their keys, and no other's."""
+    """All of their keys are removed, and no others."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":{"t@g@broadcast":{0:7},"t@gg":{0:1}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
     offsets.commit("t", "g", 0, 1)
@@ -130,7 +130,7 @@ def test_a_group_and_a_topic_are_forgotten(tmp_path: Path) -> None:
 def test_a_commit_that_could_not_be_read_back_is_refused(
     tmp_path: Path, topic: str, group: str, queue_id: int, offset: int
 ) -> None:
-    """Names with the joint in them would become another key."""
+    """A name with the separator would become another key."""
     for kind in (ConsumerOffsets, LmqConsumerOffsets):
         offsets = kind(REAL_DISK, str(tmp_path))
         with pytest.raises(InvalidMessage):
@@ -142,7 +142,7 @@ def test_a_commit_that_could_not_be_read_back_is_refused(
     "table", [b"[]", b'{"t@g":5}', b'{"t@g":{"x":1}}', b'{"t@g":{0:"far"}}', b'{"t@g":{0:99999999999999999999}}']
 )
 def test_a_table_of_the_wrong_kind_is_named(tmp_path: Path, table: bytes) -> None:
-    """Never read as no offsets, which would deliver everything again."""
+    """It is not taken for an empty table, which would deliver everything again."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":' + table + b"}")
     with pytest.raises(StoreCorrupt) as caught:
         ConsumerOffsets(REAL_DISK, folder)
@@ -150,7 +150,7 @@ def test_a_table_of_the_wrong_kind_is_named(tmp_path: Path, table: bytes) -> Non
 
 
 def test_persist_that_fails_at_any_call_leaves_old_or_new(tmp_path: Path) -> None:
-    """An acknowledged position is never lost for an older one than the last persisted."""
+    """After any failure the file has an offset that is at least the last persisted one."""
     runs = iter(range(1000))
     folder = ""
 
@@ -168,7 +168,7 @@ def test_persist_that_fails_at_any_call_leaves_old_or_new(tmp_path: Path) -> Non
 
 
 def test_light_queues_have_a_table_of_their_own(tmp_path: Path) -> None:
-    """In the other file; ordinary groups there as usual."""
+    """LMQ groups are in the other file; ordinary groups are there as usual."""
     offsets = LmqConsumerOffsets(REAL_DISK, str(tmp_path))
     offsets.commit("%LMQ%q", "%LMQ%g", 0, 7)
     offsets.commit("t", "g", 2, 5)

@@ -1,4 +1,4 @@
-"""What recovery cuts off a log that spans several files: kept beside the store, zeroed, and on the disk."""
+"""Bytes that recovery cuts from a log of several files: kept beside the store, zeroed, and synced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.messagestore.kit import message, open_small, sync_mode
 
 @pytest.mark.parametrize("place", [0, 1, 3, 4, 6, 8])
 def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Path, place: int) -> None:
-    """From the cut in its own file, from the first byte in later ones; what comes before stays as it is."""
+    """They begin at the cut in its own file and at the first byte of later ones; earlier bytes stay unchanged."""
     log = open_log(world, tmp_path / "commitlog")
     put(world, log, 9)
     log.update_written()
@@ -37,7 +37,7 @@ def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Pat
 
 
 def test_a_second_cut_at_the_same_place_keeps_the_first_one(world: World, tmp_path: Path) -> None:
-    """Each under a name of its own."""
+    """Each copy has a name of its own."""
     contents: list[bytes] = []
     for size in (900, 700, 500):
         log = open_log(world, tmp_path / "commitlog")
@@ -53,7 +53,7 @@ def test_a_second_cut_at_the_same_place_keeps_the_first_one(world: World, tmp_pa
 
 
 def test_a_put_that_waits_for_nobody_is_brought_to_the_disk_soon(world: Any, tmp_path: Path) -> None:
-    """A future under synchronous flush resolves by the flusher's round: without the least pages, before the thorough one."""
+    """A future under synchronous flush is resolved by the flusher's rounds, without a minimum of pages."""
     changes = {"flush_commit_log_thorough_interval_ms": 3_600_000, "flush_disk_type": sync_mode(world)}
     with open_small(world, tmp_path / "s", **changes) as store:
         results = [store.put_async(message(world, number)).result(timeout=60) for number in range(3)]

@@ -1,4 +1,4 @@
-"""Delay levels of a store, kept, given or not known: no delivery time is called wrong or changed by other ones."""
+"""Delay levels of a store, kept, given or unknown: no delivery time is reported as wrong or changed by other levels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUEUE = Path("consumequeue", "SCHEDULE_TOPIC_XXXX", "1")
 
 
 def opened(folder: Path, clock: Clock, levels: str | None = None, **changes: Any) -> MessageStore:
-    """A store that delivers only when a test has it deliver."""
+    """Return a store that delivers only when a test calls it."""
     config = SMALL.but(message_delay_level=levels, deliver_delayed=False, **changes)
     return MessageStore.open(folder, config=config, clock=clock)
 
@@ -40,14 +40,14 @@ def put_delayed(store: MessageStore, body: bytes, level: int = 2) -> None:
 
 
 def due_times(folder: Path) -> list[int]:
-    """Of the second level's units, from the file's bytes."""
+    """Return the due times of the second level's units, read from the file's bytes."""
     data = (folder / QUEUE / f"{0:020d}").read_bytes()
     return [due for _, size, due in UNIT.iter_unpack(data) if size]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Closed, with one message that waits for an hour."""
+    """Return a closed store with one message that waits for an hour."""
     with opened(tmp_path / "store", Clock(), OURS) as made:
         put_delayed(made, b"first")
     assert due_times(tmp_path / "store") == [START_MS + HOUR_MS]
@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def without_settings(folder: Path) -> Path:
-    """As a broker leaves a folder, which keeps no levels."""
+    """Remove the settings, as in a broker's folder, which keeps no levels."""
     shutil.rmtree(folder / "brokerstore")
     return folder
 
@@ -66,7 +66,7 @@ def problems(folder: Path, levels: str | None = None) -> list[str]:
 
 @pytest.mark.parametrize("has_settings", [True, False])
 def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, has_settings: bool) -> None:
-    """Nobody said the levels: `verify` calls nothing wrong, `rebuild` and `recover` change no delivery time."""
+    """Without levels, `verify` reports nothing, and `rebuild` and `recover` change no delivery time."""
     if not has_settings:
         without_settings(store)
     before = files_below(store / "consumequeue")
@@ -77,7 +77,7 @@ def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, ha
 
 
 def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Path) -> None:
-    """By `rebuild`, and by an opening."""
+    """Both `rebuild` and an open compute it."""
     before = files_below(store / "consumequeue")
     for make in (lambda: rebuild_store(str(store), config=SMALL), lambda: opened(store, Clock(START_MS + 1)).close()):
         shutil.rmtree(store / "consumequeue")
@@ -86,7 +86,7 @@ def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Pat
 
 
 def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where neither the queue nor the store says when a message is due; with given levels it is right, and warns of nothing."""
+    """It warns if neither queue nor store gives the due time; with given levels it is right and does not warn."""
     shutil.rmtree(without_settings(store) / QUEUE)
     with caplog.at_level(logging.WARNING):
         rebuild_store(str(store), config=SMALL)
@@ -99,7 +99,7 @@ def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCa
 
 
 def test_an_opening_that_has_to_make_such_a_time_says_so(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the levels that it was opened with."""
+    """It uses the levels that it was opened with, and logs it."""
     shutil.rmtree(without_settings(store) / "consumequeue")
     with caplog.at_level(logging.WARNING):
         opened(store, Clock(START_MS + 1)).close()
@@ -109,7 +109,7 @@ def test_an_opening_that_has_to_make_such_a_time_says_so(store: Path, caplog: py
 
 @pytest.mark.parametrize("due_ms", [START_MS - 1, 7])
 def test_a_delivery_time_before_the_store_time_is_wrong_by_any_levels(store: Path, due_ms: int) -> None:
-    """A damaged unit is still found where the levels are not known; given levels mend it."""
+    """A damaged unit is found even if the levels are unknown; given levels repair it."""
     path = without_settings(store) / QUEUE / f"{0:020d}"
     with path.open("r+b") as file:
         file.seek(12)
@@ -120,7 +120,7 @@ def test_a_delivery_time_before_the_store_time_is_wrong_by_any_levels(store: Pat
 
 
 def test_given_levels_count_where_none_were_kept(store: Path) -> None:
-    """The broker's configuration says what a unit must say; one without the setting means RocketMQ's levels."""
+    """The broker's configuration defines the units; without the setting RocketMQ's levels count."""
     assert problems(store, DELAY_LEVELS) == [], "kept ones are known to be right"
     without_settings(store)
     assert problems(store, OURS) == []
@@ -132,7 +132,7 @@ def test_given_levels_count_where_none_were_kept(store: Path) -> None:
 
 
 def test_levels_that_change_leave_waiting_messages_their_times(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is due by the levels it was put with; the change is logged; everything agrees, rebuilt from nothing too."""
+    """Each message is due by the levels of its put; the change is logged; everything agrees, even after a rebuild."""
     clock = Clock(START_MS + 1000)
     with caplog.at_level(logging.WARNING), opened(store, clock, "1s 2m") as made:
         put_delayed(made, b"second")
@@ -150,7 +150,7 @@ def test_levels_that_change_leave_waiting_messages_their_times(store: Path, capl
 
 
 def test_a_message_of_unknown_levels_is_not_delivered_early(store: Path) -> None:
-    """RocketMQ's levels do not allow an hour at level 2, which once meant: now."""
+    """RocketMQ's levels allow no hour at level 2, but the message is not delivered immediately."""
     clock = Clock(START_MS + HOUR_MS - 1)
     with opened(without_settings(store), clock) as made:
         made.engine.delays.deliver_due()
@@ -161,7 +161,7 @@ def test_a_message_of_unknown_levels_is_not_delivered_early(store: Path) -> None
 
 
 def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_with(tmp_path: Path) -> None:
-    """The next opening has others."""
+    """The next open has other levels."""
     with opened(tmp_path / "store", Clock(), OURS) as made:
         made.engine.dispatcher.stop()
         put_delayed(made, b"first")
@@ -173,13 +173,13 @@ def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_wit
 
 
 def test_a_broker_that_writes_between_two_openings_has_levels_of_its_own(tmp_path: Path) -> None:
-    """What it wrote behind our clean stop is not judged by our levels, nor what it wrote before the next opening after that."""
+    """Records behind our clean stop are not judged by our levels, nor those before the next open after that."""
     folder, aside = tmp_path / "store", tmp_path / "aside"
     opened(folder, Clock()).close()
     for number in range(2):
         with opened(folder, Clock(START_MS + number)) as made:
             put_delayed(made, b"ours")
-        (folder / "brokerstore").rename(aside)  # what a broker leaves as it is
+        (folder / "brokerstore").rename(aside)  # a broker ignores it
         with opened(folder, Clock(START_MS + number), OURS) as made:
             put_delayed(made, b"a broker's")
         shutil.rmtree(folder / "brokerstore")
@@ -191,20 +191,20 @@ def test_a_broker_that_writes_between_two_openings_has_levels_of_its_own(tmp_pat
         assert due_times(folder) == before
     path = folder / QUEUE / f"{0:020d}"
     data = bytearray(path.read_bytes())
-    data[12:20] = data[32:40]  # our first unit says what the broker's says
+    data[12:20] = data[32:40]  # our first unit gets the due time of the broker's
     path.write_bytes(data)
     assert problems(folder) == ["wrong_unit"]
 
 
 def kept(folder: Path) -> list[Entry]:
-    """Without what is behind the clean stop."""
+    """Return the kept entries without what follows the clean stop."""
     *entries, behind = read_levels(REAL_DISK, str(folder / "brokerstore"), None).entries
     assert behind.levels is None
     return entries
 
 
 def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
-    """From which offset on; nothing is added while they stay; of a broker's folder the older ones are not known."""
+    """Entries begin at their offset; unchanged levels add none; in a broker's folder the older ones are unknown."""
     (first,) = kept(store)
     assert first == Entry(0, OURS)
     for levels in (None, OURS, "1s  60m"):
@@ -221,7 +221,7 @@ def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
 
 
 def test_levels_of_a_log_that_was_cut_do_not_count_for_what_comes_then() -> None:
-    """Entries behind the log's end go; the table stays short."""
+    """Entries behind the end of the log are dropped, so the table stays short."""
     levels = DelayLevels([Entry(0, "1s"), Entry(500, "2s")])
     assert levels.opened_at(400, is_empty=False).entries == [Entry(0, "1s"), Entry(400, "2s")]
     assert levels.opened_at(0, is_empty=True).entries == [Entry(0, "2s")]
@@ -232,7 +232,7 @@ def test_levels_of_a_log_that_was_cut_do_not_count_for_what_comes_then() -> None
 
 
 def test_a_message_without_a_level_has_no_delivery_time(tmp_path: Path) -> None:
-    """Its unit is the hash of its tags, whatever the levels; in the schedule topic too, where no put brings it."""
+    """Its unit has the hash of its tags, whatever the levels, even in the schedule topic, where no put brings it."""
     with opened(tmp_path / "store", Clock()) as made:
         for topic, level in (("T", "1"), (SCHEDULE_TOPIC, "0"), (SCHEDULE_TOPIC, "-1"), (SCHEDULE_TOPIC, "1")):
             made.engine.log.appender.append(Message(topic, b"x", properties={"DELAY": level}), 0)

@@ -1,4 +1,4 @@
-"""Waiting messages whose queue is no number, or one that Java reads and Python does not, and the other way round."""
+"""Waiting messages whose queue is no number, or one that only Java or only Python parses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.messagestore.test_delays import SCHEDULE, deliver, open_idle
 
 
 def put_waiting(world: Any, store: Any, body: bytes, queue: str) -> None:
-    """As it lies in a log: what a stranger wrote is asked by nobody."""
+    """Put a message as it waits in a log, without the checks of a put."""
     properties = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": queue}
     for topic in ("T", SCHEDULE):
         store.engine.admission.admit(topic)
@@ -24,7 +24,7 @@ def put_waiting(world: Any, store: Any, body: bytes, queue: str) -> None:
 def test_a_waiting_message_of_any_queue_keeps_nobody_out_and_comes_once(
     world: Any, tmp_path: Path, queue: str, comes: int
 ) -> None:
-    """5,000 digits ended every opening after a crash in a ValueError."""
+    """Even 5,000 digits do not prevent opening the store after a crash."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_waiting(world, store, b"1", queue) if queue else None

@@ -1,4 +1,4 @@
-"""delayOffset.json: by level, from 1."""
+"""delayOffset.json: offsets by level, from 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .support import BROKERS, folder_with
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_levels_of_a_real_broker(fixture_store: Any, broker: str) -> None:
-    """Each is at most the end of queue level - 1, and the levels that delivered everything are there."""
+    """Each is at most the end of queue level - 1, and the levels that delivered everything are present."""
     fixture = fixture_store(broker)
     offsets = DelayOffsets(REAL_DISK, str(fixture.store / "config"))
     ends = {q["queueId"] + 1: q["maxOffset"] for q in fixture.truth()["queues"] if q["topic"] == "SCHEDULE_TOPIC_XXXX"}
@@ -28,7 +28,7 @@ def test_the_levels_of_a_real_broker(fixture_store: Any, broker: str) -> None:
 
 
 def test_setting_what_was_set_changes_no_byte(fixture_store: Any) -> None:
-    """The broker's form."""
+    """The file is written in the broker's form."""
     config = fixture_store("broker-live", own=True).store / "config"
     before = (config / "delayOffset.json").read_bytes()
     offsets = DelayOffsets(REAL_DISK, str(config))
@@ -38,7 +38,7 @@ def test_setting_what_was_set_changes_no_byte(fixture_store: Any) -> None:
 
 
 def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
-    """Reported with the queue's id, which is one less than the level."""
+    """The report has the queue id, which is one less than the level."""
     offsets = DelayOffsets(REAL_DISK, str(tmp_path))
     offsets.set(1, 10)
     offsets.set(3, 4)
@@ -57,13 +57,13 @@ def test_no_such_level_or_offset(tmp_path: Path, level: int, offset: int) -> Non
 
 
 def test_a_level_that_is_no_number_is_named(tmp_path: Path) -> None:
-    """Instead of delivering everything again."""
+    """Everything would be delivered again otherwise."""
     with pytest.raises(StoreCorrupt):
         DelayOffsets(REAL_DISK, folder_with(tmp_path, delayOffset_json=b'{"offsetTable":{"one":1}}'))
 
 
 def test_the_version_counts_every_two_hundredth_step(tmp_path: Path) -> None:
-    """As the broker's does."""
+    """It counts as the broker's does."""
     offsets = DelayOffsets(REAL_DISK, str(tmp_path))
     for k in range(401):
         offsets.set(1, k)

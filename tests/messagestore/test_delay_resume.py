@@ -1,4 +1,4 @@
-"""What was delivered already is found in the log, wherever the log went and however a delivery differs from what waited."""
+"""Delivered messages are found in the log, wherever it was copied and however a delivery differs from what waited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS = 18
 
 
 def put_waiting(world: Any, store: Any, body: bytes, properties: dict[str, str], **fields: Any) -> None:
-    """As a broker puts it, which does not ask whether it can be delivered."""
+    """Put a message as a broker does, without checking whether it can be delivered."""
     sys_flag = 0x80 if properties is BATCH else 0
     message = world.commitlog.Message(
         "T", body, queue_id=0, sys_flag=sys_flag, properties={"DELAY": "1", **properties}, **fields
@@ -44,7 +44,7 @@ def make_topic(store: Any, is_batch: bool = False) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_delayed_batch_comes_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
-    """A record of a topic with batch queues was passed over for good by the first opening after its put."""
+    """A record of a topic with batch queues is delivered after the next open."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         make_topic(store, is_batch=True)
@@ -58,7 +58,7 @@ def test_a_delayed_batch_comes_after_a_restart(world: Any, tmp_path: Path, is_ki
 
 
 def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> None:
-    """A topic that its owner deleted while a message waited came back, queues and all, when that was due."""
+    """The topic was deleted while a message waited; the delivery must not bring it back with its queues."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         make_topic(store)
@@ -87,7 +87,7 @@ def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> N
 def test_killed_after_the_delivery_of_any_kind(
     world: Any, tmp_path: Path, is_batch: bool, properties: list[dict[str, str]]
 ) -> None:
-    """To batch queues, to light queues, or behind a message that can never be put, everything came a second time."""
+    """Deliveries to batch queues, to LMQs, or behind a message that cannot be put are not repeated."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock, enable_lmq=True) as store:
         make_topic(store, is_batch)
@@ -108,7 +108,7 @@ def test_killed_after_the_delivery_of_any_kind(
 
 
 def test_one_of_several_equal_messages_was_delivered_by_a_broker(world: Any, tmp_path: Path) -> None:
-    """Its delivery passed for that of another one, which was left out, with all that waits before that."""
+    """Its delivery must not count for another one, which would be skipped with everything before it."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_waiting(world, store, b"twin", PLAIN, born_timestamp_ms=5)
@@ -127,7 +127,7 @@ def test_one_of_several_equal_messages_was_delivered_by_a_broker(world: Any, tmp
 
 
 def copy_of_master(folder: Path, target: Path) -> None:
-    """As an operator makes one for a new slave, of a master that runs."""
+    """Copy a running master as an operator does for a new slave."""
     shutil.copytree(folder, target)
     (target / "abort").unlink()
 
@@ -135,7 +135,7 @@ def copy_of_master(folder: Path, target: Path) -> None:
 @pytest.mark.parametrize("is_seeded", [False, True])
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_promoted_slave_goes_on_where_its_master_was(world: Any, tmp_path: Path, rounds: int, is_seeded: bool) -> None:
-    """After a clean stop it delivered its master's past again, from the first message or from where its own files were made."""
+    """After a clean stop it must not repeat its master's deliveries."""
     clock, role = Clock(), world.messagestore.Role
     for number in range(rounds):
         with open_idle(world, tmp_path / "m", clock) as master:

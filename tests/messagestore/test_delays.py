@@ -1,4 +1,4 @@
-"""Delayed messages: how they wait, when they come, and that each comes once whatever is killed."""
+"""Delayed messages: how they wait, when they are delivered, and that each is delivered once after any kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def put_delayed(world: Any, store: Any, number: int, level: int, **fields: Any) 
 
 
 def deliver(store: Any) -> None:
-    """What the housekeeper does, here and now."""
+    """Deliver now, as the housekeeper does."""
     store.engine.settle()
     with store.engine.housekeeper.guard:
         store.engine.delays.deliver_due()
@@ -38,13 +38,13 @@ def came(store: Any) -> list[int]:
 
 
 def open_idle(world: Any, folder: Path, clock: Any = None, **changes: Any) -> Any:
-    """A store whose housekeeper delivers nothing by itself."""
+    """Open a store whose housekeeper delivers nothing."""
     return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
 
 
 @pytest.mark.parametrize("level", [1, 2, 6, 18, 19, 1000])
 def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, level: int) -> None:
-    """Topic, queue, properties and due time in the unit (fixture broker-ext); a level above the last is brought down."""
+    """Topic, queue, properties and due time are those of fixture broker-ext; a level above the last becomes the last."""
     clock = Clock()
     real = min(level, 18)
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -61,7 +61,7 @@ def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: P
 
 
 def test_a_message_comes_when_it_is_due_and_not_before(world: Any, tmp_path: Path) -> None:
-    """With a clock that the test moves: one millisecond early nothing, on time all of it, once."""
+    """Nothing is delivered one millisecond early; on time everything is delivered once."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for level in range(1, 19):
@@ -77,7 +77,7 @@ def test_a_message_comes_when_it_is_due_and_not_before(world: Any, tmp_path: Pat
 
 
 def test_a_delivered_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
-    """Its properties are kept on the disk, its tags code is its tags' again, born time and tries too; the store time is new."""
+    """Properties are kept, the tags code is that of its tags, born time and retries stay, and the store time is new."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_delayed(world, store, 7, 1, born_timestamp_ms=77, born_host="1.2.3.4:5", reconsume_times=2, flag=9)
@@ -93,7 +93,7 @@ def test_a_delivered_message_is_a_real_brokers(world: Any, tmp_path: Path) -> No
 
 
 def test_the_housekeeper_delivers_by_itself(world: Any, tmp_path: Path) -> None:
-    """A second's delay takes a second, of the real clock."""
+    """A delay of one second takes a second of the real clock."""
     with open_small(world, tmp_path / "s") as store:
         began = time.monotonic()
         put_delayed(world, store, 0, 1)
@@ -102,7 +102,7 @@ def test_the_housekeeper_delivers_by_itself(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> None:
-    """A clock that was set back: who waits longer than his level does is due, as in the broker."""
+    """If a clock was set back, a message that waits longer than its level is due now, as in the broker."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_delayed(world, store, 0, 3)
@@ -112,7 +112,7 @@ def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> N
 
 
 def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -> None:
-    """Progress is in delayOffset.json, by level, as the broker writes it."""
+    """The progress is in delayOffset.json, by level, as the broker writes it."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for number in range(6):
@@ -130,7 +130,7 @@ def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("persisted", [0, 3, 7])
 def test_killed_after_a_delivery_and_before_the_offset_was_written(world: Any, tmp_path: Path, persisted: int) -> None:
-    """The log says what was delivered: nothing comes twice, nothing is left out, equal messages among them."""
+    """The log shows the deliveries: none is repeated or skipped, even among equal messages."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for number in range(10):
@@ -154,7 +154,7 @@ def test_killed_after_a_delivery_and_before_the_offset_was_written(world: Any, t
 
 
 def test_the_note_of_an_older_time_is_no_harm(world: Any, tmp_path: Path) -> None:
-    """A real broker that worked on the folder since wrote delayOffset.json and not our note: the log decides again."""
+    """A real broker worked on the folder and wrote delayOffset.json but not our hint, so the log decides."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for number in range(6):
@@ -186,7 +186,7 @@ with open_store(root, enabled_append_prop_crc=True, flush_delay_offset_interval_
 
 
 def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
-    """SIGKILL at any time, opened again: every message that was acknowledged comes, each once."""
+    """After SIGKILL at any time and another open, every acknowledged message is delivered once."""
     from messagestore import MessageStore
 
     number = 0
@@ -197,7 +197,7 @@ def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
             began = time.monotonic()
             while time.monotonic() - began < 1.3:
                 number = int(writer.hear())
-            number += 1000  # so that what was put and not said keeps its own numbers
+            number += 1000  # so that unacknowledged messages keep their own numbers
     with MessageStore.open(tmp_path / "s", "r+") as store:
         waiting = sorted(int(message.body) for message in read_all(store, SCHEDULE, 0))
         assert len(waiting) > 100
@@ -208,7 +208,7 @@ def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
 
 
 def test_what_is_no_level_is_refused(world: Any, tmp_path: Path) -> None:
-    """Text where a broker reads a number would end its log; 0 and less is no delay; a batch takes none."""
+    """Text in place of a number would stop a broker; 0 and less is no delay; a batch takes none."""
     with open_idle(world, tmp_path / "s") as store:
         for text in ("soon", "1.5", " 1", "99999999999"):
             with pytest.raises(InvalidMessage):
@@ -235,7 +235,7 @@ def test_what_is_no_level_is_refused(world: Any, tmp_path: Path) -> None:
 def test_a_delayed_message_that_nobody_could_deliver_is_refused_at_once(
     world: Any, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    """It was acknowledged, and passed over when it was due."""
+    """Otherwise it would be acknowledged and then skipped when it is due."""
     fields = {"queue_id": 0, **fields, "properties": {"DELAY": "1", **fields.get("properties", {})}}
     with open_idle(world, tmp_path / "s", enable_lmq=True) as store:
         with pytest.raises((PutRejected, InvalidMessage)):
@@ -247,7 +247,7 @@ def test_a_delayed_message_that_nobody_could_deliver_is_refused_at_once(
 
 
 def test_many_at_once_delayed_and_not(world: Any, tmp_path: Path) -> None:
-    """`put_many` and `put_async` send each where it belongs."""
+    """`put_many` and `put_async` put each message to its right place."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         messages = [
@@ -263,7 +263,7 @@ def test_many_at_once_delayed_and_not(world: Any, tmp_path: Path) -> None:
 
 
 def test_prepared_and_rolled_back_records_of_old_logs_are_not_delayed(world: Any, tmp_path: Path) -> None:
-    """Only those of no transaction, or committed ones, are (section 9)."""
+    """Only records without a transaction, or committed ones, are delayed."""
     with open_idle(world, tmp_path / "s") as store:
         for flag, topic in ((0x4, "T"), (0xC, "T"), (0x8, SCHEDULE), (0, SCHEDULE)):
             result = store.put(world.commitlog.Message("T", b"x", queue_id=0, sys_flag=flag, properties={"DELAY": "1"}))
@@ -271,7 +271,7 @@ def test_prepared_and_rolled_back_records_of_old_logs_are_not_delayed(world: Any
 
 
 def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path) -> None:
-    """Without a backup the log is asked what was delivered; with a broken backup too nothing is delivered, and nothing lost."""
+    """Without a backup the log shows the deliveries; with a broken backup nothing is delivered, and nothing is lost."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_delayed(world, store, 0, 1)
@@ -293,7 +293,7 @@ def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path)
 
 
 def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: Path) -> None:
-    """No topic, one that cannot be a folder, no queue, one that was never meant: said and passed over."""
+    """Messages without a topic or queue, or with an impossible topic, are logged and skipped."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for topic, queue in (
@@ -316,7 +316,7 @@ def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: P
 
 
 def test_a_full_disk_holds_deliveries_back_and_loses_none(world: Any, tmp_path: Path) -> None:
-    """While puts are refused nothing is delivered, nor counted as delivered."""
+    """While puts are refused nothing is delivered or counted as delivered."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for number in range(4):
@@ -334,7 +334,7 @@ def test_a_full_disk_holds_deliveries_back_and_loses_none(world: Any, tmp_path: 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
 def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture_store: Any, name: str) -> None:
-    """Levels 6, 12 and 18 were pending when the broker stopped; those of 1 to 3 were delivered and do not come again."""
+    """Levels 6, 12 and 18 were pending when the broker stopped; levels 1 to 3 were delivered and are not repeated."""
     fixture = fixture_store(name, own=True)
     pending = [
         message
@@ -356,7 +356,7 @@ def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture
 
 
 def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Path) -> None:
-    """Such a unit holds an address where others hold the time: a broker counts from the store time, and so do we."""
+    """Its queue unit has an address in place of the time; like a broker, the store counts from the store time."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=True) as store:
         put_delayed(world, store, 7, 2)
@@ -372,7 +372,7 @@ def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Pa
 
 
 def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any, tmp_path: Path) -> None:
-    """The disk became full while it was delivered: it comes when there is room, once."""
+    """The disk became full during the delivery: the message is delivered once, after there is space."""
     clock, disk = Clock(), SwitchDisk()
     with open_idle(world, tmp_path / "s", clock, disk=disk) as store:
         for number in range(3):
@@ -395,7 +395,7 @@ def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any,
 def test_deliveries_that_are_not_on_the_disk_are_not_counted(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sync covered less than was delivered: the file would skip, after the machine's crash, what its log lost."""
+    """Otherwise the file would skip messages whose deliveries the log lost in a crash of the machine."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         put_delayed(world, store, 7, 1)

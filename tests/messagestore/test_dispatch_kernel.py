@@ -1,4 +1,4 @@
-"""From records to units and keys, where a stretch of the log is not what it usually is."""
+"""Dispatching unusual ranges of the log into units and keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 
 def hold(store: Any) -> Any:
-    """The dispatcher waits, so that all that is put lies in one stretch; call it to let go."""
+    """Stop the dispatcher, so that all puts are in one range; call the result to let it continue."""
     dispatcher = store.engine.dispatcher
     limit, held = dispatcher._limit, store.engine.log.written_offset
     dispatcher._limit = lambda: held
@@ -30,12 +30,12 @@ def hold(store: Any) -> Any:
 
 
 def units_of(store: Any, topic: str, queue_id: int = 0) -> list[tuple[int, int, int]]:
-    """As the queue has them."""
+    """Return the units of a queue."""
     return [tuple(unit) for _, unit in store.engine.queues.get(topic, queue_id).units()]
 
 
 def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path) -> None:
-    """Names long and short, far more than there was room for at first: each unit is in its own record's queue."""
+    """Short and long names, more than the first table holds: each unit is in its own record's queue."""
     topics = [f"{number}-" + "x" * (number % 110) for number in range(150)]
     with open_small(world, tmp_path) as store:
         let_go = hold(store)
@@ -48,8 +48,9 @@ def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path
 
 
 def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path: Path) -> None:
-    """Section 2.3: behind a gap units go to the current place; a number that was there already is passed over.  Another queue
-    of the same stretch has all of its own.
+    """After a gap units go to the current end, and a number that exists already is skipped.
+
+    Another queue of the same range has all of its units.
     """
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(1))
@@ -68,7 +69,7 @@ def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path:
 def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is handed out in pieces, none twice and none left out."""
+    """The units are returned in several parts, none twice, and none is missing."""
     kernel = world.module("messagestore.write._dispatch_cy")
     count = (1 << 15) + 100
     if world.build == "plain":
@@ -84,7 +85,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 11), (11, 11)])
 def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: int) -> None:
-    """Nothing is read there."""
+    """Nothing outside the buffer is read."""
     with pytest.raises(ValueError, match="not inside the buffer"):
         world.module("messagestore.write._dispatch_cy").Dispatcher([]).dispatch(
             bytes(10), start, stop, 0, 4, None, 0, lambda _: False
@@ -100,8 +101,9 @@ def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: i
     ],
 )  # fmt: skip
 def test_what_a_waiting_messages_unit_says(world: Any, tmp_path: Path, levels: str, text: str, wait_ms: int | None) -> None:
-    """Section 1.7: when it is due, of a level beyond the last the last one's, a second where there are none; of no level the
-    hash of its tags.
+    """The unit has the due time; a level beyond the last has the last one's delay, and without levels it is a second.
+
+    Without a level it has the hash of the tags.
     """
     with open_small(world, tmp_path, clock=Clock(), message_delay_level=levels, deliver_delayed=False) as store:
         waiting = world.commitlog.Message(SCHEDULE, b"x", queue_id=2, tags="paid", properties={"DELAY": text})
@@ -112,7 +114,7 @@ def test_what_a_waiting_messages_unit_says(world: Any, tmp_path: Path, levels: s
 
 
 def test_a_level_of_more_than_32_bits_is_none(world: Any, tmp_path: Path) -> None:
-    """No put writes one; in a record on the disk it may stand, and the unit then has the hash of the tags."""
+    """No put writes one, but a record on the disk may have it; its unit has the hash of the tags."""
     settings = {"deliver_delayed": False, "enabled_append_prop_crc": False, "message_delay_level": "1s 5s"}
     with open_small(world, tmp_path, **settings) as store:
         waiting = world.commitlog.Message(SCHEDULE, b"x", queue_id=1, tags="paid", properties={"DELAY": "1147483648"})
@@ -127,7 +129,7 @@ def test_a_level_of_more_than_32_bits_is_none(world: Any, tmp_path: Path) -> Non
 
 
 def test_properties_without_a_name_or_a_value_are_none(world: Any, tmp_path: Path) -> None:
-    """Section 1.3: they vanish, those behind them count; several spaces between keys make no key."""
+    """They are skipped, and those after them count; several spaces between keys make no key."""
     changes = {"enabled_append_prop_crc": False}
     with open_small(world, tmp_path, **changes) as store:
         store.put(world.commitlog.Message("T", b"0", queue_id=0, keys=["abc"], tags="paid", properties={"UNIQ_KEY": "uuuuu"}))

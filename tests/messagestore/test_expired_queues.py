@@ -1,4 +1,4 @@
-"""Queues whose records all left the log: where they end is said by themselves alone, and a consumer stands there."""
+"""Queues whose records all left the log: only their units tell the next offset, where a consumer stands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIGHT = "%LMQ%old"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A group has read all of a topic, and retention has taken all of that topic's records."""
+    """Return a store whose group has read all of a topic, and whose records of that topic were deleted by retention."""
     with MessageStore.open(tmp_path / "store", config=SMALL.but(enable_lmq=True)) as store:
         for number in range(COUNT):
             store.put(Message(OLD, b"%d" % number, queue_id=0, properties={"INNER_MULTI_DISPATCH": LIGHT}))
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read_all(store: MessageStore) -> list[bytes]:
-    """What the group has not read yet; it has then."""
+    """Read and acknowledge everything that the group has not read yet."""
     with store.consumer(OLD, group=GROUP, queues=[0]) as consumer:
         messages = consumer.poll(1000)
         for message in messages:
@@ -48,14 +48,14 @@ def read_all(store: MessageStore) -> list[bytes]:
 
 
 def put_and_read(folder: Path) -> tuple[int, list[bytes]]:
-    """The number that the next message gets, and what the group reads of it."""
+    """Return the offset of the next message, and what the group reads of it."""
     with MessageStore.open(folder, config=SMALL) as store:
         number = store.put(Message(OLD, b"next", queue_id=0)).queue_offset
         return number, read_all(store)
 
 
 def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
-    """They began at 0, and the group that stood at the end passed over as many messages."""
+    """Starting at 0, the group at the old end would skip as many messages."""
     rebuild_store(str(folder), config=SMALL)
     assert not verify_store(str(folder), SMALL).problems
     with MessageStore.open(folder, "r", SMALL) as store:
@@ -65,7 +65,7 @@ def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
 
 
 def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: Path) -> None:
-    """Another queue is damaged, and all are made anew."""
+    """Another queue is damaged, so all are rebuilt."""
     with max((folder / "consumequeue" / "new" / "0").iterdir()).open("r+b") as file:
         file.write(b"\xee" * 20)
     assert any(action.startswith("rebuild") for action in Recovery(str(folder), Choice.SKIP, SMALL).apply().actions)
@@ -73,7 +73,7 @@ def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: P
 
 
 def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folder: Path) -> None:
-    """No task of Spark's hears of a queue without records."""
+    """No task of Spark knows of a queue without records."""
     commit = pytest.importorskip("sparkstore.jobs.reindex_commit")
     work = folder / "brokerstore" / "rebuild-spark-1"
     commit.put_in_place(REAL_DISK, StorePaths(str(folder)), str(work), [], ["consumequeue"])
@@ -82,19 +82,19 @@ def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folde
 
 
 def test_a_group_is_set_back_where_all_queues_are_gone(folder: Path) -> None:
-    """Nothing says any more where the expired one ended: it begins at 0, and so does its group."""
+    """Nothing tells the old end any more: the queue begins at 0, and so does its group."""
     shutil.rmtree(folder / "consumequeue")
     assert put_and_read(folder) == (0, [b"next"])
 
 
 def test_a_group_is_set_back_where_one_queue_is_gone(folder: Path) -> None:
-    """The list of queues says that it is."""
+    """The list of queues shows that the queue is missing."""
     shutil.rmtree(folder / "consumequeue" / OLD)
     assert put_and_read(folder) == (0, [b"next"])
 
 
 def test_a_copys_groups_stand_at_the_end_of_its_queues(folder: Path, tmp_path: Path) -> None:
-    """An expired topic begins at 0 in a copy; what the group committed a moment ago goes along too."""
+    """An expired topic begins at 0 in a copy; offsets committed just before are copied too."""
     copy = tmp_path / "copy"
     with MessageStore.open(folder, config=SMALL) as store:
         with store.consumer("new", group=GROUP, queues=[0]) as consumer:

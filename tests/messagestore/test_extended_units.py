@@ -1,4 +1,4 @@
-"""Extended units of a store whose broker had them for a time."""
+"""Extended units of a store whose broker had them enabled for a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def put_tagged(world: World, store: Any, count: int, tag: str) -> None:
 
 @pytest.mark.parametrize("plain", [0, 10, 130])
 def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: World, tmp_path: Path, plain: int) -> None:
-    """Units behind the last address have none: the extended units of those before stay, and no later one takes their place.
+    """Units after the last address have no extended unit; earlier extended units stay, and their positions are not reused.
 
-    Else what is put after the switch is on again would answer for the tags of old messages.
+    Otherwise units written after enabling them again would be found for the tags of old messages.
     """
     with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
         put_tagged(world, store, 150, "paid")
@@ -41,7 +41,7 @@ def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: Wo
 
 
 def test_extended_units_of_a_queue_without_addresses_go_at_a_kill(world: World, tmp_path: Path) -> None:
-    """Nobody points at them any more: the queue was made again while the switch was off."""
+    """No unit points at them any more, because the queue was rebuilt while they were disabled."""
     with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
         put_tagged(world, store, 150, "paid")
     shutil.rmtree(tmp_path / "s" / "consumequeue")

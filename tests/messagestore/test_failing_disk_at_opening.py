@@ -1,4 +1,4 @@
-"""A disk that fails for a moment while a store is opened: the opening says so, and nothing is given up for it."""
+"""A disk that fails for a moment during an open: the open raises, and nothing is given up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.messagestore.writers import open_store, put_all
 
 
 class FullFor(FailingDisk):
-    """No room for files whose name has `word`."""
+    """A disk without space for files whose name contains `word`."""
 
     def __init__(self, word: str) -> None:
         super().__init__(1 << 30)
@@ -29,7 +29,7 @@ class FullFor(FailingDisk):
 
 
 def crashed(tmp_path: Path) -> Path:
-    """Forty messages, a consumer's number beyond them, and no clean stop."""
+    """Return a crashed store with forty messages and a consumer's offset beyond them."""
     folder = tmp_path / "store"
     with open_store(folder) as store:
         put_all(store, 0, 40)
@@ -40,7 +40,7 @@ def crashed(tmp_path: Path) -> Path:
 
 
 def test_a_number_that_cannot_be_set_back_keeps_the_store_closed(tmp_path: Path) -> None:
-    """The disk was full: the store opened, and its consumer passed over the next 886 messages in silence."""
+    """Otherwise the store would open, and its consumer would silently skip the next 886 messages."""
     folder = crashed(tmp_path)
     with pytest.raises(DiskError):
         open_store(folder, "r+", disk=FullFor("consumerOffset"))
@@ -52,7 +52,7 @@ def test_a_number_that_cannot_be_set_back_keeps_the_store_closed(tmp_path: Path)
 
 @pytest.mark.parametrize("operation", ["open", "read", "map", "size", "stat", "list"])
 def test_a_look_that_fails_once_at_an_opening_changes_no_answer(tmp_path: Path, operation: str) -> None:
-    """The opening fails with that error, or it was not needed; the next one has every message, queue and key."""
+    """The open raises the error or did not need the call; the next one has every message, queue and key."""
     folder = crashed(tmp_path)
     counting = FailingDisk(1 << 30, only=operation)
     copy = Path(shutil.copytree(folder, tmp_path / "counted"))

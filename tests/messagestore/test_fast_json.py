@@ -1,4 +1,4 @@
-"""The broker's JSON: read tolerantly, written to the byte."""
+"""The broker's JSON: read tolerantly, written byte for byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .support import BROKERS, ONE_LINE, OTHERS, TABLES, quoted
 @pytest.mark.parametrize("name", [*TABLES, *OTHERS])
 @pytest.mark.parametrize("broker", BROKERS)
 def test_every_file_of_a_real_broker_comes_back_to_the_byte(fixture_store: Any, broker: str, name: str) -> None:
-    """Read, compared with what another parser made of it, and written again."""
+    """The values are those of another parser, and writing them gives the same bytes."""
     fixture = fixture_store(broker)
     for suffix in ("", ".bak"):
         data = (fixture.store / "config" / f"{name}{suffix}").read_bytes()
@@ -51,7 +51,7 @@ def test_every_file_of_a_real_broker_comes_back_to_the_byte(fixture_store: Any, 
     ],
 )
 def test_what_the_broker_would_take_is_taken(text: str, want: Any) -> None:
-    """Spellings that fastjson reads."""
+    """The spellings that fastjson accepts are read."""
     assert loads(text.encode(), file="f") == want
 
 
@@ -86,7 +86,7 @@ def test_what_the_broker_would_take_is_taken(text: str, want: Any) -> None:
     ],
 )
 def test_damage_is_named_with_its_byte(data: bytes, offset: int) -> None:
-    """File, offset, what was expected and what stands there."""
+    """The error has file, offset, what was expected and what was found."""
     with pytest.raises(StoreCorrupt) as caught:
         loads(data, file="config/topics.json")
     assert (caught.value.file, caught.value.offset) == ("config/topics.json", offset)
@@ -94,7 +94,7 @@ def test_damage_is_named_with_its_byte(data: bytes, offset: int) -> None:
 
 
 def test_depth_is_bounded_both_ways() -> None:
-    """A file of brackets exhausts no stack."""
+    """A file of brackets does not exhaust the stack."""
     assert loads(b"[" * (DEPTH_MAX) + b"]" * (DEPTH_MAX), file="f")
     with pytest.raises(StoreCorrupt):
         loads(b"[" * 1_000_000, file="f")
@@ -107,7 +107,7 @@ def test_depth_is_bounded_both_ways() -> None:
 
 
 def test_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file too long for a config file is not even decoded."""
+    """A file that is too long for a config file is not decoded."""
     monkeypatch.setattr(fast_json, "SIZE_MAX", 10)
     assert loads(b'"12345678"', file="f") == "12345678"
     with pytest.raises(StoreCorrupt, match="at most 10 bytes"):
@@ -123,7 +123,7 @@ def test_a_file_cut_anywhere_is_an_error(fixture_store: Any) -> None:
 
 
 def test_random_damage_gives_a_value_or_the_named_error(fixture_store: Any) -> None:
-    """No other exception, whatever the bytes."""
+    """No other exception is raised, whatever the bytes."""
     data = (fixture_store("broker-live").store / "config" / "consumerOffset.json").read_bytes()
     chance = random.Random(9)
     errors = 0
@@ -140,14 +140,14 @@ def test_random_damage_gives_a_value_or_the_named_error(fixture_store: Any) -> N
 
 
 def test_strings_are_escaped_as_fastjson_does() -> None:
-    """Letters where there are some, upper-case hex digits else, text beyond ASCII as it is."""
+    """Escapes are letters if there are any, else upper-case hexadecimal; other text is unchanged."""
     assert dumps('a"\\\b\f\n\r\t\x00\x1f/é中😀\x7f\x9f\u2028\ud800') == (
         b'"a\\"\\\\\\b\\f\\n\\r\\t\\u0000\\u001F/' + "é中😀".encode() + b'\\u007F\\u009F\\u2028\\uD800"'
     )
 
 
 def test_the_shape_of_maps_and_lists() -> None:
-    """Integer keys on one line, closing brace on the next; fields that are None are left out."""
+    """Integer keys are on one line, the closing brace on the next; fields that are None are omitted."""
     value = {"b": {0: 1, 1: 2}, "a": [1, "x"], "e": {}, "n": None, "l": [], "t": True}
     want = '{\n\t"b":{0:1,1:2\n\t},\n\t"a":[1,"x"],\n\t"e":{},\n\t"l":[],\n\t"t":true\n}'
     assert dumps(value) == want.encode()
@@ -156,12 +156,12 @@ def test_the_shape_of_maps_and_lists() -> None:
 
 
 def test_what_json_cannot_hold_is_refused() -> None:
-    """A programmer's error, not a file's."""
+    """It is a programming error."""
     with pytest.raises(TypeError, match="bytes"):
         dumps({"a": b"x"})
 
 
 def test_a_number_beyond_all_is_written_as_one() -> None:
-    """Read as infinite and written as a word: the file that was saved could not be read, nor, one save later, its backup."""
+    """Infinity is written as a large number; a word would make the file, and later its backup, unreadable."""
     written = dumps(loads(b'{"a":1e999,"b":[-2E4000]}', file="f"), pretty=False)
     assert dumps(loads(written, file="f"), pretty=False) == written == b'{"a":1e9999,"b":[-1e9999]}'

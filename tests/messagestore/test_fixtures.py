@@ -17,12 +17,12 @@ CRASHED = ("crash-torn", "crash-lost-cq")
 
 
 def open_small(world: Any, folder: Path, mode: str, **changes: Any) -> Any:
-    """Delayed messages in these folders are due long since: on a slow machine they would be delivered amid a test."""
+    """Open a store without deliveries: the delayed messages in these folders are due, and would be delivered during a test."""
     return kit.open_small(world, folder, mode, deliver_delayed=False, **changes)
 
 
 def drop_derived(store: Path) -> dict[str, bytes]:
-    """Take queues and index away; the queue files as they were."""
+    """Delete queues and index, and return the queue files."""
     queues = files_below(store / "consumequeue")
     shutil.rmtree(store / "consumequeue")
     shutil.rmtree(store / "index")
@@ -30,7 +30,7 @@ def drop_derived(store: Path) -> dict[str, bytes]:
 
 
 def check_queues(world: Any, store: Any, truth: dict[str, Any]) -> None:
-    """Bounds, units and messages of every queue are the manifest's."""
+    """Compare bounds, units and messages of every queue with the manifest."""
     assert [(queue["topic"], queue["queueId"]) for queue in truth["queues"]] == sorted(
         (topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)
     )
@@ -45,7 +45,7 @@ def check_queues(world: Any, store: Any, truth: dict[str, Any]) -> None:
 
 
 def check_messages(store: Any, truth: dict[str, Any]) -> None:
-    """Every record of the manifest is there with all that it holds."""
+    """Compare every record with the manifest, with all of its fields."""
     for wanted in truth["messages"]:
         found = store.message_at(wanted["physicalOffset"])
         assert found.body == base64.b64decode(wanted["body"] or "")
@@ -55,7 +55,7 @@ def check_messages(store: Any, truth: dict[str, Any]) -> None:
 
 
 def check_answers(world: Any, store: Any, truth: dict[str, Any], name: str = "queryMessagePhyOffsets") -> None:
-    """Every query and every search by time."""
+    """Compare every query and every search by time."""
     boundary = world.consumequeue.Boundary
     for query in truth["queries"]:
         found = store.query(query["topic"], query["key"], query["begin"], query["end"], query["maxNum"])
@@ -69,7 +69,7 @@ def check_answers(world: Any, store: Any, truth: dict[str, Any], name: str = "qu
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
-    """Mode "r": all answers are the manifest's, and the folder is as it was."""
+    """With mode "r" all results are those of the manifest."""
     fixture = fixture_store(name, own=True)
     before = files_below(fixture.store)
     with open_small(world, fixture.store, "r") as store:
@@ -81,7 +81,7 @@ def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, f
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_store: Any, name: str) -> None:
-    """Opening for writing makes both again from the log: the queue files to the byte, the index to every answer."""
+    """Opening for writing rebuilds both from the log: the queue files byte by byte, the index with the same results."""
     fixture = fixture_store(name, own=True)
     log = files_below(fixture.store / "commitlog")
     queues = drop_derived(fixture.store)
@@ -94,7 +94,7 @@ def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_sto
 
 
 def test_the_index_is_rebuilt_to_the_byte_under_the_same_clock(world: Any, fixture_store: Any) -> None:
-    """The items, slots and headers of both index files; only names say when they were made."""
+    """Items, slots and headers of both index files are equal; only the names show when they were created."""
     fixture = fixture_store("plain", own=True)
     before = list(files_below(fixture.store / "index").values())
     drop_derived(fixture.store)
@@ -105,7 +105,7 @@ def test_the_index_is_rebuilt_to_the_byte_under_the_same_clock(world: Any, fixtu
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_sizes_are_found_from_a_real_stores_files(world: Any, fixture_store: Any, name: str) -> None:
-    """Nothing is said about sizes, and the store is read with the right ones."""
+    """No size is given, and all of them are detected."""
     fixture = fixture_store(name)
     with world.messagestore.MessageStore.open(fixture.store, "r") as store:
         config = store.config
@@ -115,7 +115,7 @@ def test_sizes_are_found_from_a_real_stores_files(world: Any, fixture_store: Any
 
 
 def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
-    """Put to a broker's folder: offsets go on where they were, old and new are there after another opening."""
+    """Offsets continue in a broker's folder, and old and new messages exist after another open."""
     fixture = fixture_store("plain", own=True)
     truth = fixture.truth()
     with open_small(world, fixture.store, "r+") as store:
@@ -133,7 +133,7 @@ def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
 
 
 def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world: Any, fixture_store: Any) -> None:
-    """A first topics.json in an old store names its topics, so a later rebuild from the log brings every queue back."""
+    """The first topics.json in an old store has its topics, so a later rebuild from the log restores every queue."""
     fixture = fixture_store("plain", own=True)
     before = files_below(fixture.store / "consumequeue")
     with open_small(world, fixture.store, "r+") as store:
@@ -146,7 +146,7 @@ def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world:
 
 @pytest.mark.parametrize("name", CRASHED)
 def test_after_a_crash_every_message_unit_and_key_is_there(world: Any, fixture_store: Any, name: str) -> None:
-    """More than the real store keeps: it loses keys after any crash, and units with a queue folder."""
+    """RocketMQ loses keys after any crash, and units if a queue folder is lost."""
     fixture = fixture_store(name, own=True)
     before, recovered = fixture.truth("before.json"), fixture.truth("recovered.json")
     with open_small(world, fixture.store, "r+") as store:
@@ -165,7 +165,7 @@ def test_after_a_crash_every_message_unit_and_key_is_there(world: Any, fixture_s
 
 
 def test_the_cut_bytes_of_a_torn_record_are_kept_and_the_log_is_zero_behind_its_end(world: Any, fixture_store: Any) -> None:
-    """Stale bytes can never come back behind a new record, and nothing of them is lost."""
+    """Stale bytes never follow a new record, and nothing of them is lost."""
     fixture = fixture_store("crash-torn", own=True)
     end = fixture.truth("recovered.json")["maxPhyOffset"]
     path = fixture.store / "commitlog" / f"{end // 65536 * 65536:020d}"
@@ -178,7 +178,7 @@ def test_the_cut_bytes_of_a_torn_record_are_kept_and_the_log_is_zero_behind_its_
 
 @pytest.mark.parametrize("name", CRASHED)
 def test_a_recovered_store_opened_again_is_clean_and_the_same(world: Any, fixture_store: Any, name: str) -> None:
-    """The second opening has nothing to do."""
+    """The second open has nothing to do."""
     fixture = fixture_store(name, own=True)
     with open_small(world, fixture.store, "r+") as store:
         first = {(queue.topic, queue.queue_id): list(queue.units()) for queue in store.engine.queues}

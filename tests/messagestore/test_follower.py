@@ -1,4 +1,4 @@
-"""Followers: what they take from a half-written log, and what they survive."""
+"""Followers: what they accept of a half-written log, and what they survive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.messagestore.writers import LOG_SIZE, QUEUE_SIZE, Writer, log_files, 
 
 
 def log_of(root: Path, count: int, **changes: Any) -> tuple[bytearray, list[int]]:
-    """The first log file with `count` messages in it, and where each record begins and the last one ends."""
+    """Return the first log file with `count` messages, the start of each record and the end of the last."""
     with open_store(root, **changes) as store:
         put_all(store, 0, count)
         starts = [stored.physical_offset for stored in store.engine.log.messages()]
@@ -62,11 +62,11 @@ def bench(tmp_path: Path) -> Any:
     made.store.close()
 
 
-# What is taken
+# Accepted records
 
 
 def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Bench) -> None:
-    """Place, lengths and body CRC agree, but the properties may be half written: the same bytes must be seen twice."""
+    """Offset, lengths and body CRC agree, but properties may be half written: the bytes must be the same twice."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
     assert bench.polled() == []
@@ -74,7 +74,7 @@ def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Benc
 
 
 class Clock:
-    """Stands in for the module `time` of the follower."""
+    """A replacement for the module `time` of the follower."""
 
     now = 100.0
 
@@ -83,7 +83,7 @@ class Clock:
 
 
 def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking twice at once proves nothing."""
+    """Two polls in immediate succession prove nothing."""
     clock = Clock()
     monkeypatch.setattr(follower, "time", clock)
     data, starts = log_of(bench.source, 1)
@@ -94,7 +94,7 @@ def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer was still at its properties."""
+    """A writer was still writing its properties."""
     clock = Clock()
     monkeypatch.setattr(follower, "time", clock)
     data, starts = log_of(bench.source, 1)
@@ -110,21 +110,21 @@ def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench,
 
 
 def test_a_record_with_a_header_behind_it_is_taken_at_once(bench: Bench) -> None:
-    """The writer went on to the next one; that one waits."""
+    """The writer has begun the next record, which has to wait."""
     data, starts = log_of(bench.source, 2)
     bench.write(0, data[: starts[2]])
     assert bench.polled() == [0]
 
 
 def test_a_torn_header_behind_a_record_proves_nothing(bench: Bench) -> None:
-    """Of the next record only size and magic are there."""
+    """Only size and magic of the next record exist."""
     data, starts = log_of(bench.source, 2)
     bench.write(0, data[: starts[1] + 8])
     assert bench.polled() == []
 
 
 def test_a_record_before_a_blank_is_taken_at_once(bench: Bench) -> None:
-    """The file was closed behind it."""
+    """The file was closed after the record."""
     data, starts = log_of(bench.source, 1)
     blank = (LOG_SIZE - starts[1]).to_bytes(4, "big") + bytes.fromhex("cbd43194")
     bench.write(0, data[: starts[1]] + blank)
@@ -132,14 +132,14 @@ def test_a_record_before_a_blank_is_taken_at_once(bench: Bench) -> None:
 
 
 def test_a_blank_of_a_wrong_size_proves_nothing(bench: Bench) -> None:
-    """It is half written, or none."""
+    """The blank is half written or invalid."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]] + (5).to_bytes(4, "big") + bytes.fromhex("cbd43194"))
     assert bench.polled() == []
 
 
 def test_a_record_that_a_unit_points_at_is_taken_at_once(bench: Bench) -> None:
-    """Its writer was done with it when the unit was made; the queue's folder came after the reader opened."""
+    """Its writer finished it before it wrote the unit; the queue's folder was created after the open."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
     shutil.copytree(bench.source / "consumequeue", bench.root / "consumequeue")
@@ -147,7 +147,7 @@ def test_a_record_that_a_unit_points_at_is_taken_at_once(bench: Bench) -> None:
 
 
 def test_a_unit_that_points_elsewhere_proves_nothing(bench: Bench) -> None:
-    """A queue of another time."""
+    """The queue is that of an earlier log."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
     shutil.copytree(bench.source / "consumequeue", bench.root / "consumequeue")
@@ -157,7 +157,7 @@ def test_a_unit_that_points_elsewhere_proves_nothing(bench: Bench) -> None:
 
 
 def test_a_record_with_its_own_checksum_is_taken_at_once(bench: Bench) -> None:
-    """The checksum is over the whole record."""
+    """The checksum covers the whole record."""
     data, starts = log_of(bench.source, 1, enabled_append_prop_crc=True)
     bench.write(0, data[: starts[1]])
     assert bench.polled() == [0]
@@ -165,7 +165,7 @@ def test_a_record_with_its_own_checksum_is_taken_at_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("missing", [1, 5, 19, 21, 40])
 def test_a_half_written_checksum_is_not_taken_at_once(bench: Bench, missing: int) -> None:
-    """Any number of the record's last bytes are not there yet."""
+    """Any number of the record's last bytes may be missing."""
     data, starts = log_of(bench.source, 1, enabled_append_prop_crc=True)
     bench.write(0, data[: starts[1] - missing])
     assert bench.polled() == []
@@ -175,7 +175,7 @@ def test_a_half_written_checksum_is_not_taken_at_once(bench: Bench, missing: int
 
 
 def test_a_half_written_body_is_never_taken(bench: Bench) -> None:
-    """Its CRC is wrong however often one looks."""
+    """Its CRC stays wrong."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1] - 60])
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_half_written_body_is_never_taken(bench: Bench) -> None:
 
 
 def test_a_record_of_another_place_is_never_taken(bench: Bench) -> None:
-    """Stale bytes say another physical offset."""
+    """Stale bytes have another physical offset."""
     data, starts = log_of(bench.source, 3)
     bench.write(0, data[starts[1] : starts[3]])
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_record_of_another_place_is_never_taken(bench: Bench) -> None:
 
 
 def test_damage_with_a_whole_record_behind_it_is_said(bench: Bench) -> None:
-    """Bytes that stay as they are and are no record, while the writer went on."""
+    """Bytes that stay invalid while the writer continues are damage."""
     data, starts = log_of(bench.source, 3)
     data[starts[1] + 90] ^= 1
     bench.write(0, data[: starts[3]])
@@ -204,11 +204,11 @@ def test_damage_with_a_whole_record_behind_it_is_said(bench: Bench) -> None:
         until(bench.polled)
 
 
-# Where it goes
+# Start, end and closing
 
 
 def test_it_follows_across_files_that_come_later(tmp_path: Path) -> None:
-    """The next log file is found when there is one."""
+    """The next log file is opened when it exists."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
         put_all(writer, 0, 10)
         assert [number_of(next(follower)) for _ in range(10)] == list(range(10))
@@ -219,7 +219,7 @@ def test_it_follows_across_files_that_come_later(tmp_path: Path) -> None:
 
 
 def test_it_starts_at_a_record_and_ends_at_its_time_out(tmp_path: Path) -> None:
-    """`start` is a physical offset; the iteration ends when nothing came for so long."""
+    """`start` is a physical offset; the iteration ends if no message comes within the timeout."""
     with open_store(tmp_path) as writer:
         put_all(writer, 0, 5)
         start = writer.get("t", 0, 1).messages[0].physical_offset
@@ -228,7 +228,7 @@ def test_it_starts_at_a_record_and_ends_at_its_time_out(tmp_path: Path) -> None:
 
 
 def test_it_follows_in_the_writing_process_too(tmp_path: Path) -> None:
-    """There it is told of progress, across files."""
+    """There the follower is notified of progress, across files."""
     with open_store(tmp_path) as store, store.follow(timeout_s=20) as follower:
         thread = threading.Thread(target=put_all, args=(store, 0, 1500))
         thread.start()
@@ -238,7 +238,7 @@ def test_it_follows_in_the_writing_process_too(tmp_path: Path) -> None:
 
 
 def test_durable_in_the_writing_process_is_what_was_flushed(tmp_path: Path) -> None:
-    """Nothing before the flush, everything behind it."""
+    """It returns nothing before the flush, and everything after it."""
     slow = {"flush_interval_commit_log_ms": 60_000}
     with open_store(tmp_path, **slow) as store, store.follow(end="durable") as follower:
         put_all(store, 0, 5)
@@ -248,7 +248,7 @@ def test_durable_in_the_writing_process_is_what_was_flushed(tmp_path: Path) -> N
 
 
 def test_durable_beside_a_writer_is_what_the_checkpoint_vouches_for(tmp_path: Path) -> None:
-    """Stored three seconds before its time or earlier; everything when there is no abort file."""
+    """It returns what was stored three seconds before its time or earlier; everything without an abort file."""
     root = tmp_path / "store"
     times = iter(range(1000, 100_000, 1000))
     with open_store(root, clock=lambda: next(times)) as store:
@@ -267,7 +267,7 @@ def test_durable_beside_a_writer_is_what_the_checkpoint_vouches_for(tmp_path: Pa
 
 
 def test_it_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
-    """Opening, following and reading ask the disk only to look."""
+    """Opening, following and reading use only reading calls of the disk."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 50)
     disk = CountingDisk()
@@ -279,7 +279,7 @@ def test_it_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
 
 
 def test_closing_it_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
-    """A loop that waits for ever can be ended, in the writing process and beside it."""
+    """A loop without a timeout can be ended, in the writing process and beside it."""
     with open_store(tmp_path) as store, open_store(tmp_path, "r") as reader:
         for where in (store, reader):
             follower = where.follow()
@@ -293,7 +293,7 @@ def test_closing_it_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
 
 
 def test_closing_the_store_ends_the_wait_with_an_error(tmp_path: Path) -> None:
-    """What waits is told."""
+    """A waiting follower raises the error."""
     with open_store(tmp_path) as store:
         follower = store.follow()
         store.close()
@@ -302,16 +302,16 @@ def test_closing_the_store_ends_the_wait_with_an_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_end_is_refused(tmp_path: Path) -> None:
-    """A slip of the pen."""
+    """Only the known values of `end` are accepted."""
     with open_store(tmp_path) as store, pytest.raises(ValueError, match="flushed"):
         store.follow(end="flushed")
 
 
-# What it survives
+# Changes during reading
 
 
 def test_files_deleted_before_they_were_read_are_passed_over(tmp_path: Path) -> None:
-    """The follower goes on with the first file that is left, and says how much it missed."""
+    """The follower continues with the first remaining file, and counts the skipped bytes."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow() as follower:
         put_all(writer, 0, 1500)
         writer.flush()
@@ -323,7 +323,7 @@ def test_files_deleted_before_they_were_read_are_passed_over(tmp_path: Path) -> 
 
 
 def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Path) -> None:
-    """Its map lives on, and nothing between is missed."""
+    """Its map stays readable, and nothing in it is skipped."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(timeout_s=1) as follower:
         put_all(writer, 0, 700)
         assert number_of(next(follower)) == 0
@@ -335,7 +335,7 @@ def test_a_file_that_is_deleted_while_it_is_read_is_read_to_its_end(tmp_path: Pa
 
 
 class Acting(WrappedDisk):
-    """Before the next call of an operation on a path that ends so, something happens, once."""
+    """A disk that runs an action once, before the next call of an operation on a matching path."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -353,7 +353,7 @@ class Acting(WrappedDisk):
 
 @pytest.mark.parametrize("has_read", [0, 1])
 def test_a_file_that_goes_between_finding_and_opening_it_is_passed_over(tmp_path: Path, has_read: int) -> None:
-    """The follower failed at this look and at every later one, or went on in the map of the file before it."""
+    """The follower continues in the next file at the next poll."""
     disk = Acting()
     with open_store(tmp_path) as writer, open_store(tmp_path, "r", disk=disk) as reader:
         put_all(writer, 0, 1500)
@@ -369,7 +369,7 @@ def test_a_file_that_goes_between_finding_and_opening_it_is_passed_over(tmp_path
 
 
 def test_a_log_file_that_cannot_be_opened_now_is_opened_at_a_later_look(tmp_path: Path) -> None:
-    """A reader without the right is told so; nothing is missed once it has that."""
+    """Without permission the reader gets the error; afterwards nothing is skipped."""
     disk = Acting()
 
     def refuse() -> None:
@@ -386,7 +386,7 @@ def test_a_log_file_that_cannot_be_opened_now_is_opened_at_a_later_look(tmp_path
 
 
 def test_what_is_ready_is_handed_out_in_pieces_and_in_order(tmp_path: Path) -> None:
-    """Whoever asks for few gets the next few; the position is that of what was handed out."""
+    """A small request gets the next messages; the position is that of the returned ones."""
     with open_store(tmp_path) as store, store.follow(start=-5) as own:
         assert own.poll() == []
         put_all(store, 0, 9)
@@ -397,7 +397,7 @@ def test_what_is_ready_is_handed_out_in_pieces_and_in_order(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("between", [False, True])
 def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tmp_path: Path, between: bool) -> None:
-    """Before the follower looked, or between its finding a file and its opening it."""
+    """They may be deleted before the poll, or between finding and opening a file."""
     disk = Acting()
     with open_store(tmp_path) as store:
         put_all(store, 0, 1500)
@@ -413,7 +413,7 @@ def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tm
 
 @pytest.mark.parametrize("way", ["read", "read_raw", "read_columns"])
 def test_a_queue_file_that_goes_before_a_read_opens_it_ends_no_read(tmp_path: Path, way: str) -> None:
-    """Another process's retention took it: the read goes on with the first message that is left, whatever form it has."""
+    """Another process's retention deleted it: every kind of read continues with the first remaining message."""
     if way == "read_columns":
         pytest.importorskip("pyarrow")
     disk = Acting()
@@ -436,7 +436,7 @@ def test_a_queue_file_that_goes_before_a_read_opens_it_ends_no_read(tmp_path: Pa
 
 
 def test_in_the_writing_process_a_file_that_cannot_be_opened_is_an_error_and_no_gap(tmp_path: Path) -> None:
-    """It is there; what is in it comes at a later look."""
+    """The file exists; its messages are returned by a later poll."""
     disk = Acting()
 
     def refuse() -> None:
@@ -453,7 +453,7 @@ def test_in_the_writing_process_a_file_that_cannot_be_opened_is_an_error_and_no_
 
 
 def test_a_record_damaged_after_its_dispatch_is_said_to_the_follower_of_the_writing_process(tmp_path: Path) -> None:
-    """What is before it comes; it is not passed over without a word."""
+    """Messages before it are returned; the damaged one is not skipped silently."""
     with open_store(tmp_path) as store, store.follow() as own:
         put_all(store, 0, 9)
         store.get("t", 0, 0)
@@ -468,7 +468,7 @@ def test_a_record_damaged_after_its_dispatch_is_said_to_the_follower_of_the_writ
 
 
 def test_a_file_made_anew_before_anything_was_taken_from_it_is_read_from_its_begin(bench: Bench) -> None:
-    """A writer that was killed at its first file and came again: there is nothing that the follower could be rewound from."""
+    """A killed writer created its first file again: nothing was read that could be rewound."""
     data, starts = log_of(bench.source, 4)
     assert bench.polled() == []
     fresh = bench.path.with_name("fresh")
@@ -479,7 +479,7 @@ def test_a_file_made_anew_before_anything_was_taken_from_it_is_read_from_its_beg
 
 
 def test_a_record_cut_between_two_looks_at_it_is_not_handed_out(bench: Bench) -> None:
-    """The writer was recovered to less while the follower asked whether a queue points at the record."""
+    """The writer recovered to an earlier end while the follower checked whether a queue points at the record."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
 
@@ -498,7 +498,7 @@ def test_a_record_cut_between_two_looks_at_it_is_not_handed_out(bench: Bench) ->
 
 
 def test_what_is_not_durable_yet_waits_until_it_is(tmp_path: Path) -> None:
-    """All of a look may be younger than what the checkpoint vouches for; nothing is handed out then, and nothing skipped."""
+    """A poll may find only records that the checkpoint does not cover; none is returned, and none skipped."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(end="durable") as durable:
         put_all(writer, 0, 9)
         writer.get("t", 0, 0)
@@ -529,7 +529,7 @@ def test_odd_bytes_behind_which_nothing_stands_are_waited_for(bench: Bench, monk
 
 
 def test_it_follows_a_writer_process_that_rolls_and_deletes(tmp_path: Path) -> None:
-    """Every message of a live writer, in order, though old files go meanwhile; queues and index are seen as they grow."""
+    """Every message is returned in order while old files are deleted; queues and index grow for the reader."""
     program = """
 with open_store(root) as store:
     said("open")
@@ -548,7 +548,7 @@ with open_store(root) as store:
                 wanted = list(range(100 * part, 100 * part + 100))
                 assert [number_of(next(follower)) for _ in wanted] == wanted
                 until(lambda last=wanted[-1]: reader.query("t", f"k{last}"))
-                until(lambda last=wanted[-1]: reader.max_offset("t", last % 3) == last // 3 + 1)  # a unit comes behind its keys
+                until(lambda last=wanted[-1]: reader.max_offset("t", last % 3) == last // 3 + 1)  # units follow keys
                 last = reader.get("t", wanted[-1] % 3, wanted[-1] // 3)
                 assert [number_of(stored) for stored in last.messages] == [wanted[-1]]
                 writer.tell()
@@ -558,7 +558,7 @@ with open_store(root) as store:
 
 
 def test_it_goes_on_after_the_writer_was_killed_and_recovered(tmp_path: Path) -> None:
-    """A killed process loses nothing that was written, so nothing is rewound: the next writer's messages follow."""
+    """A killed process loses nothing that was written, so there is no rewind: the next writer's messages follow."""
     program = """
 store = open_store(root)
 put_all(store, int(told()), int(told()))
@@ -581,7 +581,7 @@ told()
 
 
 def lose_tail(root: Path, reader: MessageStore, kept: int) -> None:
-    """What a dead machine does to pages that were not synced: everything behind record `kept` is zero, later files are gone."""
+    """Zero everything after record `kept` and delete later files, as a crash of the machine may do to unsynced pages."""
     end = 0
     for number, stored in enumerate(reader.engine.log.messages()):
         if number == kept:
@@ -599,7 +599,7 @@ def lose_tail(root: Path, reader: MessageStore, kept: int) -> None:
 
 @pytest.mark.parametrize(("put", "kept"), [(100, 60), (900, 60)])
 def test_a_writer_recovered_to_less_is_a_rewind(tmp_path: Path, put: int, kept: int) -> None:
-    """The record the follower stood on is another one now, or its file is gone: it says so, and stays there."""
+    """The last accepted record is now another one, or its file is missing: every poll raises `StoreRewound`."""
     program = f"""
 store = open_store(root)
 put_all(store, 0, {put})
@@ -623,7 +623,7 @@ told()
                 with pytest.raises(StoreRewound):
                     next(follower)
                 assert [number_of(stored) for stored in reader.follow(timeout_s=0.1)][kept:] == list(range(5000, 5500))
-                # what keeps no place sees the store as it is now
+                # calls without a position see the current store
                 assert reader.max_offset("t", 0) == second.max_offset("t", 0)
                 assert [number_of(stored) for stored in reader.read("t", 0)] == [
                     number_of(stored) for stored in second.read("t", 0)
@@ -646,7 +646,7 @@ def test_a_zeroed_tail_is_a_rewind_before_anything_new_comes(tmp_path: Path) -> 
 
 
 def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_path: Path) -> None:
-    """Log, queue and index files of other lengths than the defaults."""
+    """It detects lengths of log, queue and index files other than the defaults."""
     (tmp_path / "commitlog").mkdir()
     with MessageStore.open(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
         assert reader.topics() == []
@@ -665,10 +665,10 @@ def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_p
 def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
 ) -> None:
-    """The first file's slots are not to be told while an item is on its way; its folder never changes again."""
+    """The first file's slots cannot be detected while an item is being added, and its folder does not change again."""
     with open_store(tmp_path, max_index_num=490) as store:
         put_all(store, 0, 10)
-    (tmp_path / "brokerstore" / "settings.json").unlink()  # as in a broker's folder, where only items tell the shape
+    (tmp_path / "brokerstore" / "settings.json").unlink()  # as in a broker's folder, where only items show the shape
     (path,) = (tmp_path / "index").iterdir()
     whole = path.read_bytes()
     if was_there:
@@ -689,7 +689,7 @@ def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(
 
 
 def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
-    """Its blocks are being allocated: it has not its length yet."""
+    """Its blocks are being allocated, so it does not have its full length yet."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)
     with open_store(tmp_path, "r") as reader:
@@ -704,7 +704,7 @@ def test_a_log_file_still_being_made_is_left_out(tmp_path: Path) -> None:
 
 
 class Making(WrappedDisk):
-    """The writer's next log file gets its length while the folder is looked at for the second time."""
+    """A disk on which the writer's next log file gets its length during the second listing."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -719,7 +719,7 @@ class Making(WrappedDisk):
 
 
 def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
-    """In use, the folder is looked at again; a folder that nobody writes is refused at once."""
+    """If the folder is in use, the open retries; a folder without a writer is refused immediately."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)
     half = tmp_path / "commitlog" / f"{LOG_SIZE:020d}"
@@ -734,7 +734,7 @@ def test_opening_while_a_log_file_is_being_made(tmp_path: Path) -> None:
 
 
 def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None:
-    """A look costs a few stats."""
+    """A poll costs a few `stat` calls."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)
     old = time.time() - 100
@@ -753,7 +753,7 @@ def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None
 
 
 def test_a_page_read_while_its_file_goes_says_so(tmp_path: Path) -> None:
-    """A reader that knew the old beginning gets the new one."""
+    """A reader with an old minimum gets the new one."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
         put_all(writer, 0, 1500)
         writer.flush()
@@ -781,7 +781,7 @@ def test_reading_stays_reading(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "propcrc"])
 def test_it_reads_what_a_real_store_left(fixture_store: Any, name: str) -> None:
-    """Every record of a folder that RocketMQ wrote, in log order."""
+    """Every record of a folder that RocketMQ wrote is returned in log order."""
     with MessageStore.open(fixture_store(name).store, "r") as reader:
         wanted = [stored.physical_offset for stored in reader.engine.log.messages()]
         assert [stored.physical_offset for stored in reader.follow(timeout_s=0.1)] == wanted

@@ -1,4 +1,4 @@
-"""Followers whose files are deleted and made again by a writer."""
+"""Followers whose files a writer deletes and creates again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def two_files(bench: Bench) -> tuple[list[Path], int]:
-    """A log of two files as the bench's: copied but for the second one's bytes, which are zeros; messages in the first."""
+    """Return a log of two files as the bench has it, with messages in the first and zeros in the second."""
     with open_store(bench.source) as store:
         put_all(store, 0, 450)
         first = sum(stored.physical_offset < LOG_SIZE for stored in store.engine.log.messages())
@@ -31,14 +31,14 @@ def two_files(bench: Bench) -> tuple[list[Path], int]:
 
 
 def made_anew(path: Path, data: bytes) -> None:
-    """Deleted and made again, as a clean stop and the next opening do with a file that was made ahead."""
+    """Delete and create a file, as a clean stop and the next open do with a file created ahead."""
     fresh = path.with_name("fresh")
     fresh.write_bytes(data)
     fresh.replace(path)
 
 
 def test_a_next_file_that_a_reopened_writer_made_anew_is_no_rewind(bench: Bench) -> None:
-    """The follower has the empty file in hand, and the record it took last is unchanged: it reads on in the new file."""
+    """The follower has the empty file open, and its last record is unchanged: it continues in the new file."""
     files, first = two_files(bench)
     numbers = [number for _ in range(3) for number in bench.polled()]
     assert numbers == list(range(first))
@@ -49,7 +49,7 @@ def test_a_next_file_that_a_reopened_writer_made_anew_is_no_rewind(bench: Bench)
 
 
 def test_a_file_made_anew_with_the_record_last_taken_in_it_is_no_rewind(bench: Bench) -> None:
-    """A copy of the file under its name: where the follower stands is the same record."""
+    """The new file is a copy, so the last accepted record is the same."""
     data, starts = log_of(bench.source, 4)
     bench.write(0, data[: starts[2]])
     assert [number for _ in range(2) for number in until(bench.polled)] == [0, 1]
@@ -58,7 +58,7 @@ def test_a_file_made_anew_with_the_record_last_taken_in_it_is_no_rewind(bench: B
 
 
 def test_a_blank_that_went_with_the_next_file_is_looked_at_again(bench: Bench) -> None:
-    """The writer was recovered to before the end of the first file: what it puts there is not passed over."""
+    """The writer recovered to a position before the end of the first file: what it puts there is not skipped."""
     files, first = two_files(bench)
     numbers = [number for _ in range(3) for number in bench.polled()]
     last = next(stored for stored in bench.store.engine.log.messages() if number_of(stored) == first - 1)

@@ -1,4 +1,4 @@
-"""Folders that are configured otherwise than the caller, or RocketMQ's other kinds of store: said, and nothing changed."""
+"""Folders with another configuration, and RocketMQ's other kinds of stores, are refused without a change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written(folder: Path, count: int = 300) -> Path:
 
 
 def rocksdb_folder(folder: Path) -> Path:
-    """As storeType=defaultRocksDB leaves it: the log, and a RocksDB database where queue files would be."""
+    """Create what storeType=defaultRocksDB leaves: the log, and a RocksDB database in place of queue files."""
     written(folder)
     for path in sorted((folder / "consumequeue").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -40,7 +40,7 @@ def rocksdb_folder(folder: Path) -> Path:
 
 
 def dledger_folder(folder: Path) -> Path:
-    """As enableDLegerCommitLog leaves it: no commit log, a Raft log, ordinary queue files."""
+    """Create what enableDLegerCommitLog leaves: no commit log, a Raft log, ordinary queue files."""
     written(folder)
     (folder / "dledger-n0" / "data").mkdir(parents=True)
     (folder / "commitlog" / ("0" * 20)).rename(folder / "dledger-n0" / "data" / ("0" * 20))
@@ -49,7 +49,7 @@ def dledger_folder(folder: Path) -> Path:
 
 
 def rabbitmq_folder(folder: Path) -> Path:
-    """A virtual host's, as RabbitMQ lays it out, after somebody opened a store of ours in it."""
+    """Create a RabbitMQ virtual host in which somebody has opened one of our stores."""
     written(folder)
     for name in ("msg_store_persistent", "msg_store_transient", "queues"):
         (folder / name).mkdir()
@@ -75,9 +75,9 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 def test_queues_or_log_of_another_kind_are_named_and_left_alone(
     tmp_path: Path, kind: Callable[[Path], Path], name: str, way: str
 ) -> None:
-    """A new log beside a DLedger one would have emptied its queues; queue files beside RocksDB would have shadowed it.
+    """A new log beside a DLedger log would empty its queues; queue files beside RocksDB would hide its queues.
 
-    And a log inside a virtual host of RabbitMQ hid its queues from whoever looked next.
+    A log inside a virtual host of RabbitMQ would hide the host's queues.
     """
     folder = kind(tmp_path / "store")
     before = contents(folder)
@@ -99,7 +99,7 @@ def test_queues_or_log_of_another_kind_are_named_and_left_alone(
     ids=["log", "queue", "slots", "items", "shape of one size"],
 )
 def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, int], mode: str) -> None:
-    """With other slots every query would find nothing, in files that look as they should."""
+    """With other slots every query would find nothing, in files of the right size."""
     folder = written(tmp_path / "store")
     before = contents(folder)
     with pytest.raises(StoreCorrupt, match=r"size|shape") as caught:
@@ -111,7 +111,7 @@ def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, 
 
 
 def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It opens the folder at its end, on a slow machine for long enough to deliver; a broker is to do that, not a repair."""
+    """It opens the folder at its end, on a slow machine long enough to deliver; only a broker should do that."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL, clock=lambda: 1_700_000_000_000) as store:
         store.put(Message("T", b"x", queue_id=0, properties={"DELAY": "1"}))
@@ -131,7 +131,7 @@ def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, m
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> None:
-    """The only item points at offset 0, as any place of a file of zeros does: every shape seems to agree."""
+    """The only item points at offset 0, as any position in a file of zeros does: every shape seems to agree."""
     config = SMALL.but(max_hash_slot_num=700, max_index_num=900)
     with MessageStore.open(tmp_path / "store", config=config) as store:
         for number in range(count):
@@ -141,7 +141,7 @@ def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> 
 
 
 def test_a_topic_named_like_rocksdbs_file_keeps_nobody_out(tmp_path: Path) -> None:
-    """After one message to it no opening, reading or recovery was possible any more."""
+    """A message to it must not prevent opening, reading or recovery."""
     with MessageStore.open(tmp_path / "s", config=SMALL) as store:
         store.put(Message("CURRENT", b"x", queue_id=0))
     with MessageStore.open(tmp_path / "s", "r") as store:

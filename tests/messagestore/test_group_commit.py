@@ -1,4 +1,4 @@
-"""Group commit away from any disk: who waits, who leads, who is let go."""
+"""Group commit without a disk: which put waits, leads, and returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 20
 
 
 def group_of(world: World, sync: Any, timeout_ms: int = 10_000) -> Any:
-    """A group whose leader calls `sync(group)`."""
+    """Return a group whose leader calls `sync(group)`."""
 
     class Group(world.module("messagestore.write._group_cy").GroupCommit):  # type: ignore[misc, name-defined]
         written = 0
@@ -30,7 +30,7 @@ def group_of(world: World, sync: Any, timeout_ms: int = 10_000) -> Any:
 
 
 def started(*works: Any) -> list[threading.Thread]:
-    """Each on a thread of its own."""
+    """Start each function on a thread of its own."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -38,14 +38,14 @@ def started(*works: Any) -> list[threading.Thread]:
 
 
 def ended(threads: list[threading.Thread]) -> bool:
-    """Whether all of them come to their end."""
+    """Return whether all threads end."""
     for thread in threads:
         thread.join(PATIENCE_S)
     return not any(thread.is_alive() for thread in threads)
 
 
 def test_nobody_is_let_go_before_a_sync_that_covers_him(world: World) -> None:
-    """Sixteen threads put fifty times each; syncs are far fewer, since each covers whoever wrote before it."""
+    """Sixteen threads put fifty times each; there are far fewer syncs, because each covers all earlier writes."""
     syncs, early, guard = [], [], threading.Lock()
 
     def sync(group: Any) -> None:
@@ -70,7 +70,7 @@ def test_nobody_is_let_go_before_a_sync_that_covers_him(world: World) -> None:
 
 
 def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World) -> None:
-    """Also to those who wrote while it ran."""
+    """Puts that wrote during the sync fail as well."""
     is_syncing, goes_on, told = threading.Event(), threading.Event(), []
 
     def sync(group: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World)
 
 
 def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
-    """The one that times out leaves; the sync that ends later lets go the others."""
+    """The put that times out leaves; the sync that ends later releases the others."""
     is_syncing, goes_on, told = threading.Event(), threading.Event(), []
 
     def sync(group: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
 
 
 def test_a_leader_that_is_interrupted_leaves_the_lead_to_the_next(world: World) -> None:
-    """Whatever was raised in the middle of its sync: nobody else waits longer for it than for a sync."""
+    """Whatever is raised in the middle of its sync, no other put waits longer than for a sync."""
     is_syncing, goes_on, raised = threading.Event(), threading.Event(), []
 
     def sync(group: Any) -> None:
@@ -154,7 +154,7 @@ def test_a_leader_that_is_interrupted_leaves_the_lead_to_the_next(world: World) 
 
 
 def test_the_lead_of_one_who_is_gone_is_taken(world: World) -> None:
-    """Interrupted between writing himself down as the leader and leading: whoever waits looks after a while."""
+    """A put was interrupted between becoming the leader and leading: a waiting put notices after a while."""
     if world.build == "compiled":
         pytest.skip("what it keeps is not to be seen in there")
     group = group_of(world, lambda group: setattr(group, "flushed_offset", group.written))

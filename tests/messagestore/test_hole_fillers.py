@@ -1,4 +1,4 @@
-"""Details of a recovery: the kept bytes of a hole, exact sizes of fillers, the choice of a hole, findings of each kind."""
+"""Details of a recovery: backups of holes, exact sizes of fillers, choice of a hole, findings of each kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_TOPICS = (1, 126, 127, 128, 200)
 
 
 def filled(folder: Path, config: StoreConfig = SMALL) -> Path:
-    """Messages of one topic in three log files."""
+    """Create messages of one topic in three log files."""
     with MessageStore.open(folder, config=config) as store:
         for number in range(300):
             store.put(Message("T0", b"%d" % number * 150, queue_id=0, keys=[f"k{number}"]))
@@ -33,7 +33,7 @@ def filled(folder: Path, config: StoreConfig = SMALL) -> Path:
 
 @pytest.mark.parametrize("keep_backup", [True, False])
 def test_the_bytes_of_a_closed_hole_are_kept(tmp_path: Path, keep_backup: bool) -> None:
-    """A filler is written over them: they are in `brokerstore/cut-...` first, unless the operator wants no backup."""
+    """They are in `brokerstore/cut-...` before a filler overwrites them, unless the operator wants no backup."""
     folder = filled(tmp_path / "store")
     record = records(folder)[3]
     destroy(folder, record)
@@ -44,7 +44,7 @@ def test_the_bytes_of_a_closed_hole_are_kept(tmp_path: Path, keep_backup: bool) 
 
 @pytest.mark.parametrize("length", LONG_TOPICS)
 def test_a_hole_of_exactly_one_least_record_is_filled(tmp_path: Path, length: int) -> None:
-    """Topics of up to 127 bytes have a length of one byte, longer ones of two; the record fits to the byte."""
+    """Topics of up to 127 bytes have a one-byte length, longer ones two bytes; the record fits to the byte."""
     topic = "t" * length
     size = least_size(topic)
     data, left_out = fill(0, size, [Lost(topic, 3, 7)], 1_700_000_000_000, to_file_end=False)
@@ -55,7 +55,7 @@ def test_a_hole_of_exactly_one_least_record_is_filled(tmp_path: Path, length: in
 
 
 def test_a_lost_message_goes_into_the_first_hole_that_has_room() -> None:
-    """Holes without room are passed over one by one."""
+    """Holes without space are skipped one by one."""
     least = len(record_bytes(0, b""))
     sizes = (10, least, 10, 10, least)
     holes = [Bytes(1000 * number, 1000 * number + size, FILE_SIZE) for number, size in enumerate(sizes)]
@@ -64,14 +64,14 @@ def test_a_lost_message_goes_into_the_first_hole_that_has_room() -> None:
 
 
 def test_a_missing_queue_is_one_problem(tmp_path: Path) -> None:
-    """However many files the log has."""
+    """The number of log files does not matter."""
     folder = filled(tmp_path / "store")
     shutil.rmtree(folder / "consumequeue" / "T0")
     assert [problem.kind for problem in verify_store(str(folder)).problems] == ["missing_queue"]
 
 
 def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> None:
-    """Numbers that the log gives twice are in every comparison; the index that lacks its items is made anew all the same."""
+    """Repeated numbers of the log are in every comparison; the index that lacks its items is rebuilt nevertheless."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         for at, number in enumerate([0, 1, 2, 1, 2, 3]):
@@ -86,7 +86,7 @@ def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> No
 
 
 def test_a_filler_is_no_older_than_the_record_before_it(tmp_path: Path) -> None:
-    """Its store time is that record's: a search by time, retention and the checkpoint go by the times of the log."""
+    """It has that record's store time, because searches by time, retention and the checkpoint use the log's times."""
     folder = filled(tmp_path / "store")
     every = records(folder)
     destroy(folder, every[3])
@@ -97,7 +97,7 @@ def test_a_filler_is_no_older_than_the_record_before_it(tmp_path: Path) -> None:
 
 
 def test_a_rebuilt_index_has_the_names_of_the_old_one(tmp_path: Path) -> None:
-    """RocketMQ names each file by the time at which it was made; the rebuilt files hold the same bytes."""
+    """RocketMQ names each file by the time of its creation; the rebuilt files hold the same bytes."""
     folder = filled(tmp_path / "store", SMALL.but(max_index_num=100))
     names = sorted(path.name for path in (folder / "index").iterdir())
     assert len(names) > 2

@@ -1,4 +1,4 @@
-"""After a crash the key index is kept up to where a note says, and only while the note tells of this log."""
+"""After a crash the key index is kept up to where the hint says, as long as the hint matches the log."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def put(store: MessageStore, numbers: range, word: str = "k") -> None:
 
 
 def crash(folder: Path) -> None:
-    """What a cleanly closed store lacks of a crashed one's looks."""
+    """Make a cleanly closed store look like a crashed one."""
     (folder / "abort").touch()
     (folder / "brokerstore" / "clean.json").unlink(missing_ok=True)
 
 
 def hits(store: MessageStore, word: str, numbers: range) -> list[int]:
-    """How often each key is found."""
+    """Return how often each key is found."""
     return [len(store.query("T", f"{word}{number}")) for number in numbers]
 
 
 def lose_units(queue: Path, kept: int) -> None:
-    """Zeros behind the first units."""
+    """Zero everything after the first units."""
     for path in sorted(queue.iterdir()):
         units = path.read_bytes()
         left = units[: max(0, 20 * kept - int(path.name))]
@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_key_is_found_once_and_the_file_is_the_old_one(folder: Path) -> None:
-    """Nothing is lost, nothing doubled, and the file was not built anew."""
+    """No key is lost or doubled, and the file was not rebuilt."""
     before = [path.stat().st_ino for path in (folder / "index").iterdir()]
     with MessageStore.open(folder, "r+") as store:
         assert hits(store, "k", range(COUNT)) == [1] * COUNT
@@ -65,7 +65,7 @@ def test_every_key_is_found_once_and_the_file_is_the_old_one(folder: Path) -> No
 
 
 def test_a_log_that_was_cut_and_written_anew_by_another_is_indexed_again(folder: Path) -> None:
-    """A real broker may have done so: the records that the note tells of are not these."""
+    """A real broker may have done so: the hint's records are not these."""
     with MessageStore.open(folder / "other", config=SMALL) as store:
         put(store, range(COUNT), word="new")
     shutil.copytree(folder / "other" / "commitlog", folder / "commitlog", dirs_exist_ok=True)
@@ -88,7 +88,7 @@ def test_a_log_that_was_cut_and_written_anew_by_another_is_indexed_again(folder:
     ],
 )
 def test_a_note_of_nonsense_is_not_believed(folder: Path, change: dict[str, object]) -> None:
-    """It is a short cut, never needed."""
+    """The hint is an optimization and never needed."""
     path = folder / "brokerstore" / "index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with MessageStore.open(folder, "r+") as store:
@@ -96,7 +96,7 @@ def test_a_note_of_nonsense_is_not_believed(folder: Path, change: dict[str, obje
 
 
 def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig = SMALL) -> tuple[int, list[int]]:
-    """Where dispatch begins when the folder is opened, and the queue offsets that are there then."""
+    """Return where dispatch begins at an open, and the queue offsets that exist then."""
     began: list[int] = []
 
     def looking(self: DispatchService, **options: bool) -> None:
@@ -113,14 +113,14 @@ def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig
 
 
 def test_after_a_kill_only_what_no_note_vouches_for_is_dispatched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queues' ends together are what they were: nothing before the note's record is read for them."""
+    """The sum of the queues' ends is unchanged: nothing before the hint's record is dispatched."""
     note = json.loads((folder / "brokerstore" / "index.json").read_text())
     assert note["next_total"] == COUNT
     assert dispatched_from(folder, monkeypatch) == (note["end_offset"], list(range(COUNT)))
 
 
 def test_what_came_behind_the_note_is_dispatched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between two notes; some of it is in the queues, some of it is not."""
+    """After a kill between two hints some of it is in the queues and some is not."""
     note = (folder / "brokerstore" / "index.json").read_text()
     with MessageStore.open(folder, "r+", SMALL) as store:
         put(store, range(100, 110), word="n")
@@ -138,11 +138,11 @@ def test_what_came_behind_the_note_is_dispatched(folder: Path, monkeypatch: pyte
 def test_queues_that_lost_what_a_note_vouches_for_are_filled_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    """Somebody's hand, or a disk that lied: the queues' ends together are not what they were."""
+    """Files were changed by hand, or the disk lost a sync: the sum of the queues' ends is different."""
     with MessageStore.open(folder, "r+", SMALL) as store:
         store.put(Message("Other", b"x", queue_id=0))
     crash(folder)
-    (folder / "brokerstore" / "queues.json").unlink()  # which would tell of a folder that is gone
+    (folder / "brokerstore" / "queues.json").unlink()  # it would show the missing folder
     queue = folder / "consumequeue" / "T" / "0"
     if loss in ("its last unit", "its last half"):
         lose_units(queue, COUNT - 1 if loss == "its last unit" else COUNT // 2)
@@ -156,7 +156,7 @@ def test_queues_that_lost_what_a_note_vouches_for_are_filled_again(
 
 
 def test_extended_units_that_are_gone_are_made_again_although_a_note_vouches_for_the_queues(tmp_path: Path) -> None:
-    """Their queue is taken away to be made anew, after its end was counted."""
+    """Their queue is deleted and rebuilt after its end was counted."""
     folder, config = tmp_path / "store", SMALL.but(enable_consume_queue_ext=True)
     with MessageStore.open(folder, config=config) as store:
         put(store, range(COUNT))
@@ -168,7 +168,7 @@ def test_extended_units_that_are_gone_are_made_again_although_a_note_vouches_for
 
 
 def test_queues_are_not_measured_by_the_note_of_another_log(tmp_path: Path) -> None:
-    """As many units before the note's place as it says; but more records came before it, which are shorter."""
+    """The number of units before the hint's offset is the same, but more, shorter records precede it."""
     folder, other = tmp_path / "store", tmp_path / "other"
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(COUNT):
@@ -190,7 +190,7 @@ def test_queues_are_not_measured_by_the_note_of_another_log(tmp_path: Path) -> N
 
 
 def test_a_queue_that_lost_units_of_an_older_log_file_is_filled_from_there(tmp_path: Path) -> None:
-    """Cut once where the note was believed, and once where it was not: the first cut knows what was lost."""
+    """Queues are cut once with the hint and once without: the first cut knows what was lost."""
     folder = tmp_path / "store"
     clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
     with MessageStore.open(folder, config=SMALL, clock=lambda: next(clock)) as store:
@@ -207,7 +207,7 @@ def test_a_queue_that_lost_units_of_an_older_log_file_is_filled_from_there(tmp_p
 
 
 def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It had no total: the index is kept, and dispatch begins where the checkpoint says."""
+    """It has no sum: the index is kept, and dispatch begins at the checkpoint's position."""
     path = folder / "brokerstore" / "index.json"
     note = json.loads(path.read_text())
     del note["next_total"]
@@ -219,7 +219,7 @@ def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: 
 
 
 def test_a_topic_that_went_leaves_the_queues_uncounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues went while the store ran: their ends are not known together before the next recovery has counted."""
+    """Queues were deleted while the store ran: the sum of their ends is unknown until the next recovery counts."""
     with MessageStore.open(folder, "r+", SMALL) as store:
         store.put(Message("Other", b"x", queue_id=0))
         store.engine.settle()
@@ -234,20 +234,20 @@ def test_a_topic_that_went_leaves_the_queues_uncounted(folder: Path, monkeypatch
 
 
 def test_a_store_without_keys_keeps_its_empty_file(tmp_path: Path) -> None:
-    """It was deleted and made again at each opening after a crash, and the whole log read for nothing."""
+    """Otherwise it would be deleted and created at each open after a crash, and the whole log read for nothing."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         put(store, range(COUNT), word="")
     for _ in range(2):
         crash(folder)
         before = {path.name: path.stat().st_ino for path in (folder / "index").iterdir()}
-        with MessageStore.open(folder, "r+", SMALL) as store:  # the sizes cannot be told from a file without items
+        with MessageStore.open(folder, "r+", SMALL) as store:  # a file without items does not show its sizes
             put(store, range(3), word="")
         assert {path.name: path.stat().st_ino for path in (folder / "index").iterdir()} == before
 
 
 def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: Path) -> None:
-    """Recovery replaced a record by a filler without keys; the old count kept items of zeros."""
+    """Recovery replaced a record by a filler without keys; the old count would keep items of zeros."""
     log = next((folder / "commitlog").iterdir())
     data = bytearray(log.read_bytes())
     data[60] ^= 1
@@ -258,7 +258,7 @@ def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: 
 
 
 def test_a_note_of_keys_behind_the_logs_end_goes_with_them(folder: Path) -> None:
-    """Queues gone and a hole in the log, after a stop that looks clean: what is put there is found, by the next opening too."""
+    """Queues are missing and the log has a hole, after a clean stop: later puts are found, also after the next open."""
     with MessageStore.open(folder, "r", SMALL) as store:
         victim = list(store.engine.log.messages())[30]
     (folder / "abort").unlink()
@@ -278,7 +278,7 @@ def test_a_note_of_keys_behind_the_logs_end_goes_with_them(folder: Path) -> None
 
 
 def test_index_files_that_lose_what_the_checkpoint_vouched_for_are_vouched_for_no_more(tmp_path: Path) -> None:
-    """The log lost its tail: a crash in the middle of cutting the index would leave half of it to be believed."""
+    """The log lost its tail: a crash while the index is cut would leave a half-cut file that seems safe."""
     folder, config = tmp_path / "store", SMALL.but(max_index_num=11)
     clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
     with MessageStore.open(folder, config=config, clock=lambda: next(clock)) as store:

@@ -1,4 +1,4 @@
-"""An index whose files are not as long as was asked for or found: no put may be acknowledged that nobody can read."""
+"""An index whose files have other sizes than given or detected: no put may be acknowledged that cannot be read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 30
 
 
 def made(folder: Path, keys: list[str]) -> Path:
-    """A store with such keys, cleanly closed; its index file."""
+    """Return the index file of a cleanly closed store with these keys."""
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(COUNT):
             store.put(Message("topic", b"%d" % number, queue_id=0, keys=keys))
@@ -33,7 +33,7 @@ def made(folder: Path, keys: list[str]) -> Path:
 
 
 def put_and_read(folder: Path, config: StoreConfig | None) -> None:
-    """One more is put, and found in its queue and by its key."""
+    """Put another message, and find it in its queue and by its key."""
     with MessageStore.open(folder, config=config) as store:
         store.put(Message("topic", b"next", queue_id=0, keys=["next"]))
         assert [message.body for message in store.read("topic", 0)][COUNT:] == [b"next"]
@@ -42,7 +42,7 @@ def put_and_read(folder: Path, config: StoreConfig | None) -> None:
 
 @pytest.mark.parametrize("config", [None, OTHER], ids=["sizes-not-given", "other-sizes"])
 def test_a_store_without_any_key_goes_on_when_it_is_opened_otherwise(tmp_path: Path, config: StoreConfig | None) -> None:
-    """Its index file has no item that says where items lie: the first put was acknowledged, and dispatch ended there."""
+    """Its index file has no item that shows the positions of items; dispatch continues nevertheless."""
     made(tmp_path / "store", [])
     put_and_read(tmp_path / "store", config)
     with MessageStore.open(tmp_path / "store", "r", config) as store:
@@ -50,7 +50,7 @@ def test_a_store_without_any_key_goes_on_when_it_is_opened_otherwise(tmp_path: P
 
 
 def _beside_header(path: Path) -> None:
-    """The last record's place, by which the shape is found."""
+    """Overwrite the last record's offset, by which the shape is found."""
     with path.open("r+b") as file:
         file.seek(16)
         file.write(b"\x55" * 16)
@@ -63,7 +63,7 @@ def _cut(path: Path) -> None:
 
 @pytest.mark.parametrize("hurt", [_beside_header, _cut])
 def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, hurt: Callable[[Path], None]) -> None:
-    """From the log, whose keys are all found again."""
+    """It is rebuilt from the log, and all keys are found."""
     hurt(made(tmp_path / "store", ["key"]))
     put_and_read(tmp_path / "store", OTHER)
     with MessageStore.open(tmp_path / "store", "r", OTHER) as store:
@@ -71,7 +71,7 @@ def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, hurt:
 
 
 def test_an_index_without_items_is_sound_whatever_its_shape(tmp_path: Path) -> None:
-    """Verification and recovery need not be told how many slots there are."""
+    """Verification and recovery do not need the number of slots."""
     made(tmp_path / "store", [])
     assert verify_store(str(tmp_path / "store")).is_ok
     assert not Recovery(str(tmp_path / "store"), Choice.SKIP).plan().actions
@@ -81,7 +81,7 @@ ODD = SMALL.but(max_hash_slot_num=100, max_index_num=1000)  # 240 slots and 972 
 
 
 def without_key(folder: Path, *, has_settings: bool) -> Path:
-    """A store of that shape without a key; without settings as RocketMQ leaves it."""
+    """Return a store of that shape without a key; without settings as RocketMQ leaves it."""
     with MessageStore.open(folder, config=ODD) as store:
         store.put(Message("topic", b"0", queue_id=0))
     if not has_settings:
@@ -90,7 +90,7 @@ def without_key(folder: Path, *, has_settings: bool) -> Path:
 
 
 def found_with(folder: Path, slots: int, items: int) -> list[int]:
-    """What an index of that shape, as a real store reads it, has of the key."""
+    """Return the hits for the key in an index of that shape, as a real store reads it."""
     index = IndexFiles(REAL_DISK, str(folder / "index"), writable=False, slots=slots, items=items)
     try:
         return index.select("topic", "next")
@@ -100,7 +100,7 @@ def found_with(folder: Path, slots: int, items: int) -> list[int]:
 
 @pytest.mark.parametrize("config", [None, ODD], ids=["sizes-not-given", "sizes-given"])
 def test_an_index_without_a_key_keeps_its_shape(tmp_path: Path, config: StoreConfig | None) -> None:
-    """The first key lies where the shape that the index was made with has it: a real store finds it, by its own rule."""
+    """The first key is placed by the shape with which the index was created, so that a real store finds it."""
     folder = without_key(tmp_path / "store", has_settings=config is None)
     put_next(folder, config)
     assert len(found_with(folder, 100, 1000)) == 1
@@ -110,7 +110,7 @@ def test_an_index_without_a_key_keeps_its_shape(tmp_path: Path, config: StoreCon
 
 
 def put_next(folder: Path, config: StoreConfig | None = None) -> None:
-    """One message with a key."""
+    """Put one message with a key."""
     with MessageStore.open(folder, config=config) as store:
         store.put(Message("topic", b"next", queue_id=0, keys=["next"]))
 
@@ -121,7 +121,7 @@ def put_next(folder: Path, config: StoreConfig | None = None) -> None:
     ids=["put", "rebuild", "recover"],
 )
 def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Callable[[Path], object]) -> None:
-    """Without a key and without kept settings nobody knows its slots: whoever writes is asked for them, nothing changes."""
+    """Without a key and without settings its slots are unknown: a writer must give them, and nothing changes."""
     folder = without_key(tmp_path / "store", has_settings=False)
     (folder / "abort").touch()
     before = files_below(folder)
@@ -134,7 +134,7 @@ def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Call
 
 
 def test_an_index_that_is_gone_is_made_again_in_its_shape(tmp_path: Path) -> None:
-    """By the kept settings, not by RocketMQ's defaults."""
+    """The kept settings define the shape, not RocketMQ's defaults."""
     folder = without_key(tmp_path / "store", has_settings=True)
     put_next(folder)
     shutil.rmtree(folder / "index")
@@ -143,7 +143,7 @@ def test_an_index_that_is_gone_is_made_again_in_its_shape(tmp_path: Path) -> Non
 
 
 def test_kept_settings_beyond_use_are_no_settings(tmp_path: Path) -> None:
-    """Nor are those of files of another length."""
+    """Settings for files of another length are ignored as well."""
     folder = without_key(tmp_path / "store", has_settings=True)
     for text in (
         "",

@@ -1,4 +1,4 @@
-"""What `recover --apply` removes or writes over lies in the store's own folder afterwards; `--no-backup` refuses that."""
+"""What `recover --apply` removes or overwrites is kept in `brokerstore/`, unless `--no-backup` is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Bytes = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cleanly closed store with offsets of a group, and a backup of each file of them."""
+    """Return a cleanly closed store with offsets of a group, and a backup of each of their files."""
     folder = tmp_path_factory.mktemp("kept") / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(30):
@@ -75,14 +75,14 @@ HURTS = [hurt_queue, hurt_index, hurt_checkpoint, hurt_offsets, set_offsets_ahea
 
 
 def files_of(folder: Path) -> Bytes:
-    """Of a folder or of one file."""
+    """Return the files of a folder, or one file."""
     if folder.is_file():
         return {"": folder.read_bytes()}
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def own_files(store: Path) -> list[Path]:
-    """What a recovery kept: cut bytes, strays, and what it wrote over."""
+    """Return what a recovery kept: cut bytes, strays, and overwritten files."""
     own = store / "brokerstore"
     return sorted([*own.glob("kept-*"), *own.glob("cut-*"), *own.glob("strays/*")])
 
@@ -94,7 +94,7 @@ def damage(store: Path, hurt: Callable[[Path], str]) -> Bytes:
 
 @pytest.mark.parametrize("hurt", HURTS)
 def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
-    """Byte for byte as it was before the recovery, damage and all."""
+    """It is kept byte for byte as it was before the recovery, with its damage."""
     store = tmp_path / "store"
     shutil.copytree(original, store)
     before = damage(store, hurt)
@@ -106,7 +106,7 @@ def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("hurt", [hurt for hurt in HURTS if hurt is not add_a_stray])
 def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
-    """But a stray file, which is a stranger's and only moved."""
+    """Only a stray file is moved, because it belongs to another program."""
     store = tmp_path / "store"
     shutil.copytree(original, store)
     hurt(store)
@@ -116,7 +116,7 @@ def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, hurt: Ca
 
 
 def test_a_batch_queue_is_kept(fixture_store: Any) -> None:
-    """The queue alone that disagrees with the log, under a name that says which it was."""
+    """Only the queue that disagrees with the log is kept, under a name that identifies it."""
     store = fixture_store("batchcq", own=True).store
     folder = store / "batchconsumequeue" / "BcqTopic" / "0"
     overwrite(min(folder.iterdir()), 0, b"\x07" * 8)
@@ -127,7 +127,7 @@ def test_a_batch_queue_is_kept(fixture_store: Any) -> None:
 
 @pytest.mark.parametrize("what", ["consumequeue", "index"])
 def test_a_rebuild_drops_no_file_of_a_stranger(original: Path, tmp_path: Path, what: str) -> None:
-    """`rebuild` deletes what it replaces; a folder with a file that is no queue's and no index's is kept whole."""
+    """`rebuild` deletes what it replaces; a folder with a file of another kind is kept as a whole."""
     store = tmp_path / "store"
     shutil.copytree(original, store)
     rebuild_store(str(store), frozenset({what}))

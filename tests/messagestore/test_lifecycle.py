@@ -1,4 +1,4 @@
-"""Opening, closing, forgetting; what is refused; what a crash leaves."""
+"""Opening, closing and forgetting stores; refused calls; what a crash leaves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.messagestore.kit import (
 
 
 def test_modes(world: Any, tmp_path: Path) -> None:
-    """ "a" makes a store, "x" wants none, "r+" and "r" want one."""
+    """ "a" creates a store, "x" refuses an existing one, "r+" and "r" need one."""
     for mode in ("r", "r+"):
         with pytest.raises(UnknownStore):
             open_small(world, tmp_path / "s", mode)
@@ -61,7 +61,7 @@ def test_modes(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_made_and_never_put_to(world: Any, tmp_path: Path) -> None:
-    """No log file, nothing to read, no abort file, however often it is opened."""
+    """It has no log file, nothing to read and no abort file, however often it is opened."""
     for _ in range(3):
         with open_small(world, tmp_path / "s") as store:
             assert store.topics() == []
@@ -73,7 +73,7 @@ def test_a_store_that_was_made_and_never_put_to(world: Any, tmp_path: Path) -> N
 
 
 def test_a_second_open_in_the_same_process_is_refused(world: Any, tmp_path: Path) -> None:
-    """By any path to the folder; readers are let in; after closing the next one is."""
+    """Any path to the folder is refused; readers are accepted; after closing the next writer is."""
     (tmp_path / "link").symlink_to(tmp_path / "s")
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
@@ -89,7 +89,7 @@ def test_a_second_open_in_the_same_process_is_refused(world: Any, tmp_path: Path
 
 
 def test_an_opening_that_failed_lets_go_of_the_lock(world: Any, tmp_path: Path) -> None:
-    """A damaged store can be looked at again at once."""
+    """A damaged store can be inspected immediately."""
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
     (tmp_path / "s" / "commitlog" / "stray").write_bytes(b"x")
@@ -102,7 +102,7 @@ def test_an_opening_that_failed_lets_go_of_the_lock(world: Any, tmp_path: Path) 
 
 
 def test_a_read_only_store_refuses_everything_that_writes(world: Any, tmp_path: Path) -> None:
-    """StoreReadOnly from each, and the folder is as it was."""
+    """Each call raises StoreReadOnly, and the folder is unchanged."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3))
     before = files_below(tmp_path / "s")
@@ -125,7 +125,7 @@ def test_a_read_only_store_refuses_everything_that_writes(world: Any, tmp_path: 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_a_closed_store_says_so(world: Any, tmp_path: Path, mode: str) -> None:
-    """StoreClosed from every call; closing twice is harmless."""
+    """Every call raises StoreClosed; closing twice is harmless."""
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
     store = open_small(world, tmp_path / "s", mode)
@@ -160,7 +160,7 @@ def test_a_closed_store_says_so(world: Any, tmp_path: Path, mode: str) -> None:
 
 
 def test_what_is_no_message_is_refused_before_anything_is_written(world: Any, tmp_path: Path) -> None:
-    """TypeError for other types, InvalidMessage for what no store could hold; the next put has the next offset."""
+    """Other types raise TypeError, invalid messages InvalidMessage; the next put has the next offset."""
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
         for wrong in (None, "text", b"bytes", 7):
@@ -192,7 +192,7 @@ def test_what_is_no_message_is_refused_before_anything_is_written(world: Any, tm
 
 @pytest.mark.parametrize("way", ["put_batch", "put_async", "begin_transaction"])
 def test_text_that_no_file_could_hold_is_refused_by_every_way_to_put(world: Any, tmp_path: Path, way: str) -> None:
-    """Half a character in a tag: by name and not by an error of Python's, and nothing of a batch is in."""
+    """A lone surrogate in a tag raises InvalidMessage, and nothing of a batch is written."""
     bad = world.commitlog.Message("T", b"", queue_id=0, tags="\udcff")
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
@@ -205,7 +205,7 @@ def test_text_that_no_file_could_hold_is_refused_by_every_way_to_put(world: Any,
 
 
 def test_columns_are_refused_where_a_put_is(world: Any, tmp_path: Path) -> None:
-    """A store that became read-only, and a topic that cannot be: with an error or with a status, and nothing is written."""
+    """A read-only store and an impossible topic give an error or a status, and nothing is written."""
     pytest.importorskip("numpy")
     flag = world.module("messagestore.write.running_flags").Flag
     with open_small(world, tmp_path / "s") as store:
@@ -222,7 +222,7 @@ def test_columns_are_refused_where_a_put_is(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["", "x" * 128, "%RETRY%" + "x" * 250, "..", "a/b", "\udcff"])
 def test_topics_that_cannot_be(world: Any, tmp_path: Path, topic: str) -> None:
-    """MESSAGE_ILLEGAL, checked or not; nothing is made."""
+    """The status is MESSAGE_ILLEGAL with and without `check`; nothing is created."""
     with open_small(world, tmp_path / "s") as store:
         result = store.put(message(world, 0, topic=topic), check=False)
         assert result.status.name == "MESSAGE_ILLEGAL"
@@ -234,7 +234,7 @@ def test_topics_that_cannot_be(world: Any, tmp_path: Path, topic: str) -> None:
 
 
 def test_a_retry_topic_may_be_longer(world: Any, tmp_path: Path) -> None:
-    """127 bytes, and 255 for a retry topic."""
+    """The limit is 127 bytes, and 255 for a retry topic."""
     with open_small(world, tmp_path / "s") as store:
         for topic in ("x" * 127, "%RETRY%" + "x" * 248):
             assert store.put(message(world, 0, topic=topic)).status.name == "PUT_OK"
@@ -242,13 +242,13 @@ def test_a_retry_topic_may_be_longer(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_slave_takes_no_puts(world: Any, tmp_path: Path) -> None:
-    """SERVICE_NOT_AVAILABLE (row R2)."""
+    """The status is SERVICE_NOT_AVAILABLE."""
     with open_small(world, tmp_path / "s", broker_role=world.messagestore.Role.SLAVE) as store:
         assert store.put(message(world, 0), check=False).status.name == "SERVICE_NOT_AVAILABLE"
 
 
 def test_a_put_of_many_that_stops_halfway_says_how_many_are_in(world: Any, tmp_path: Path) -> None:
-    """A full disk at the roll-over: the first ones are in and readable, the error counts them."""
+    """After a full disk at a new file, the first messages are written and readable, and the error has their number."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         store.put(message(world, 0, size=20_000))
@@ -264,7 +264,7 @@ def test_a_put_of_many_that_stops_halfway_says_how_many_are_in(world: Any, tmp_p
 
 
 def test_a_full_disk_under_a_new_topic_loses_nothing(world: Any, tmp_path: Path) -> None:
-    """topics.json cannot be written: the put raises a named error, others work, and later it works too."""
+    """topics.json cannot be written: the put raises, other topics work, and later it works too."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         store.put(message(world, 0))
@@ -284,7 +284,7 @@ def test_a_full_disk_under_a_new_topic_loses_nothing(world: Any, tmp_path: Path)
 
 
 def test_a_topic_made_anew_after_it_was_deleted_gets_its_messages(world: Any, tmp_path: Path) -> None:
-    """Recovery passes over a deleted topic's records; what is put to it later must be found all the same."""
+    """Recovery skips a deleted topic's records; later puts to it must be found."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3), topic="Kept")
         put_numbers(world, store, range(3), topic="Gone")
@@ -310,7 +310,7 @@ def checkpoint_of(folder: Path) -> tuple[int, ...]:
 
 
 def test_the_checkpoint_of_a_clean_stop(world: Any, tmp_path: Path) -> None:
-    """Times of the last record for log and queues; none for an index that never rolled (section 3.4)."""
+    """It has the last record's time for log and queues, and 0 for an index whose first file is not full."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         for number in range(3):
@@ -320,7 +320,7 @@ def test_the_checkpoint_of_a_clean_stop(world: Any, tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_never_claims_what_is_not_on_the_disk(world: Any, tmp_path: Path) -> None:
-    """While the log's sync hangs its time stands still, however often the housekeeper writes."""
+    """While the log's sync hangs its time does not move, however often the housekeeper writes."""
     clock = Clock()
     disk = GateDisk("sync", "commitlog")
     intervals = {"flush_interval_consume_queue_ms": 5, "flush_consume_queue_thorough_interval_ms": 5}
@@ -339,7 +339,7 @@ def test_the_checkpoint_never_claims_what_is_not_on_the_disk(world: Any, tmp_pat
 
 
 def test_a_full_index_file_moves_the_checkpoints_index_time(world: Any, tmp_path: Path) -> None:
-    """399 of 400 items fit; the 400th key begins the second file, and the first is synced and vouched for."""
+    """399 of 400 items fit; the 400th key begins the second file, and the first is synced and covered."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, max_hash_slot_num=100, max_index_num=400) as store:
         store.put_many([message(world, number, keys=[f"k{number}"]) for number in range(399)])
@@ -358,7 +358,7 @@ def test_a_full_index_file_moves_the_checkpoints_index_time(world: Any, tmp_path
 def test_three_seconds_decide_between_damage_and_a_torn_tail(
     world: Any, tmp_path: Path, ahead_ms: int, is_refused: bool
 ) -> None:
-    """A bad place before a record stored 3,000 ms before the checkpoint's time is damage; 2,999 ms, a torn tail."""
+    """A bad position before a record stored 3,000 ms before the checkpoint's time is damage; 2,999 ms, a torn tail."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         results = put_numbers(world, store, range(3))
@@ -386,7 +386,7 @@ def test_three_seconds_decide_between_damage_and_a_torn_tail(
 
 
 def test_strangers_with_the_same_hash_are_left_out(world: Any, tmp_path: Path) -> None:
-    """Keys "Aa" and "BB", and a topic that makes the same text with another key: only the right ones come and count."""
+    """Keys "Aa" and "BB", and a topic and key that give the same text, are told apart and not counted."""
     with open_small(world, tmp_path / "s") as store:
         for number in range(200):
             store.put(message(world, number, keys=["Aa" if number % 2 else "BB"]))
@@ -399,7 +399,7 @@ def test_strangers_with_the_same_hash_are_left_out(world: Any, tmp_path: Path) -
 
 
 def test_a_query_by_time_keeps_the_millisecond(world: Any, tmp_path: Path) -> None:
-    """Item times are cut to seconds; what is given back is what was stored in the range, ends included."""
+    """Item times are cut to seconds; the result has what was stored in the range, its ends included."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         for number in range(10):
@@ -411,7 +411,7 @@ def test_a_query_by_time_keeps_the_millisecond(world: Any, tmp_path: Path) -> No
 
 
 def test_the_first_item_of_a_rolled_file_is_found_by_its_own_time(world: Any, tmp_path: Path) -> None:
-    """Its seconds count from the file before (section 3.2); an hour's gap must not hide it."""
+    """Its seconds count from the previous file; a gap of an hour must not hide it."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, max_hash_slot_num=10, max_index_num=5) as store:
         put_numbers(world, store, range(4), keys=["k"])
@@ -422,7 +422,7 @@ def test_the_first_item_of_a_rolled_file_is_found_by_its_own_time(world: Any, tm
 
 
 def test_without_an_index_there_are_no_answers_and_no_folder(world: Any, tmp_path: Path) -> None:
-    """message_index_enable off."""
+    """This is `message_index_enable` off."""
     with open_small(world, tmp_path / "s", message_index_enable=False) as store:
         store.put(message(world, 0, keys=["k"]))
         assert (len(read_all(store, "T")), store.query("T", "k")) == (1, [])
@@ -433,7 +433,7 @@ def test_without_an_index_there_are_no_answers_and_no_folder(world: Any, tmp_pat
 
 
 def test_reading_does_not_wait_for_a_disk_that_is_full(world: Any, tmp_path: Path) -> None:
-    """What is dispatched is given at once; the rest comes when there is space again."""
+    """What is dispatched is returned immediately; the rest comes when there is space again."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         put_numbers(world, store, range(3), keys=["k"])
@@ -452,7 +452,7 @@ def test_reading_does_not_wait_for_a_disk_that_is_full(world: Any, tmp_path: Pat
 
 
 def test_a_waiter_that_gives_up_harms_nobody(world: Any, tmp_path: Path) -> None:
-    """Cancelling the wait for a put takes nothing back and leaves the flusher alive."""
+    """Cancelling the wait for a put does not undo it and leaves the flusher running."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         disk.gate.clear()
@@ -471,7 +471,7 @@ def test_a_waiter_that_gives_up_harms_nobody(world: Any, tmp_path: Path) -> None
 
 
 def test_a_future_made_while_the_store_closes_is_not_left_hanging(world: Any, tmp_path: Path) -> None:
-    """Appended before the end of the log was closed, handed over after the flusher stopped."""
+    """The record was appended before the store closed, and the future was made after the flusher stopped."""
     store = open_small(world, tmp_path / "s", flush_disk_type=sync_mode(world))
     result = store.put(message(world, 0))
     store.close()
@@ -480,11 +480,11 @@ def test_a_future_made_while_the_store_closes_is_not_left_hanging(world: Any, tm
     assert future.result(5) is result
 
 
-# What a crash leaves
+# Crashes
 
 
 def test_what_a_killed_process_wrote_is_synced_before_the_store_goes_on(world: Any, tmp_path: Path) -> None:
-    """Otherwise flush() after the opening would call flushed what is in memory only."""
+    """Otherwise flush() after the open would report as flushed what is only in memory."""
     with open_small(world, tmp_path / "s", flush_interval_commit_log_ms=600_000) as store:
         put_numbers(world, store, range(10), size=20_000)
         copy = crash_copy(tmp_path / "s", tmp_path / "copy")
@@ -497,7 +497,7 @@ def test_what_a_killed_process_wrote_is_synced_before_the_store_goes_on(world: A
 
 @pytest.mark.parametrize("stamp_ms", [1 << 70, START_MS + (1 << 40), -1, "x"])
 def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, stamp_ms: Any) -> None:
-    """Found by the folder fuzzer: a time beyond 63 bits ended an opening; a far one was every later record's store time."""
+    """A time beyond 63 bits must not end an open, and a far one must not become every later store time."""
     clock = Clock()
     with open_small(world, tmp_path, clock=clock) as store:
         put_numbers(world, store, range(3))
@@ -514,7 +514,7 @@ def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, s
 def test_a_last_record_whose_time_is_none_has_no_say_in_the_time(
     world: Any, tmp_path: Path, first_byte: int, is_killed: bool
 ) -> None:
-    """One flipped bit in it was every later record's store time; it ended the thread that syncs, and every later closing."""
+    """After one flipped bit it must not become every later store time, nor end the syncing thread or the close."""
     clock = Clock()
     changes = {"enabled_append_prop_crc": False, "max_index_num": 4}  # index files that end with the third message
     with open_small(world, tmp_path, clock=clock, **changes) as store:
@@ -541,7 +541,7 @@ def test_a_last_record_whose_time_is_none_has_no_say_in_the_time(
 
 @pytest.mark.parametrize("word", ["commitlog", "consumequeue", "checkpoint"])
 def test_a_copy_that_did_not_reach_the_disk_is_no_copy(world: Any, tmp_path: Path, word: str) -> None:
-    """A full disk below the copy: `brokerstore copy` ended with code 0 and left a store without messages."""
+    """If the disk is full, `brokerstore copy` must not end with code 0 and leave a store without messages."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "old", disk=disk) as store:
         put_numbers(world, store, range(3))
@@ -555,7 +555,7 @@ def test_a_copy_that_did_not_reach_the_disk_is_no_copy(world: Any, tmp_path: Pat
 
 
 def test_a_clean_close_says_what_kept_it_from_that(world: Any, tmp_path: Path) -> None:
-    """`close` lets go and tells the log alone; who must know asks."""
+    """`close` releases everything and only logs the error; callers that need it ask for it."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path, disk=disk)
     put_numbers(world, store, range(3))
@@ -572,7 +572,7 @@ def test_a_clean_close_says_what_kept_it_from_that(world: Any, tmp_path: Path) -
 
 
 def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
-    """Killed again and again, each time with new messages and some of them just rolled over: all are there."""
+    """It is killed again and again, each time with new messages, some in a new file: all messages exist."""
     folder, total = tmp_path / "0", 0
     for life in range(6):
         with open_small(world, folder) as store:
@@ -592,7 +592,7 @@ def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_forgotten_store_is_closed_when_it_is_collected(world: Any, tmp_path: Path) -> None:
-    """No thread of its own keeps it alive; the next opening is clean."""
+    """No thread of its own keeps it alive; the next open is clean."""
     store = open_small(world, tmp_path / "s")
     store.put(message(world, 0))
     del store
@@ -604,7 +604,7 @@ def test_a_forgotten_store_is_closed_when_it_is_collected(world: Any, tmp_path: 
 
 
 def test_a_store_collected_on_one_of_its_own_threads_is_closed(world: Any, tmp_path: Path) -> None:
-    """The collector runs where it likes; a thread cannot wait for its own end."""
+    """The collector runs on any thread; a thread cannot wait for its own end."""
     store = open_small(world, tmp_path / "s", flush_interval_consume_queue_ms=10)
     store.put(message(world, 0))
     closed = threading.Event()

@@ -1,4 +1,4 @@
-"""Light queues (LMQ): numbers at the put, units by the dispatcher, and a limit that is kept."""
+"""LMQs (light message queues): offsets at the put, units by the dispatcher, and the limit on their number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bodies(store: Any, name: str) -> list[int]:
 
 
 def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> None:
-    """By the numbers of the record, and by the queues themselves; the topic's own queue too."""
+    """The record's numbers and the queues themselves show it; the topic's own queue has it too."""
     with open_light(world, tmp_path / "s") as store:
         for number in range(300):
             names = [name for name, step in (("a", 1), ("b", 2), ("c", 7)) if number % step == 0]
@@ -47,7 +47,7 @@ def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> 
 
 
 def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
-    """As in a real store's records (fixture lmq), and an old one is replaced."""
+    """It is as in a real store's records (fixture lmq); an old value is replaced."""
     with open_light(world, tmp_path / "s", enabled_append_prop_crc=False) as store:
         message = world.commitlog.Message("T", b"1", properties={NUMBERS: "99", NAMES: "%LMQ%a", "z": "y"}, queue_id=0)
         result = store.put(message)
@@ -58,7 +58,7 @@ def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
-    """From the queues' lengths; after a kill the units that were not written are made again."""
+    """They follow from the queues' lengths; after a kill missing units are built again."""
     folder = tmp_path / "s"
     for part in range(3):
         with open_light(world, folder) as store:
@@ -73,7 +73,7 @@ def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bo
 
 
 def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: Any, tmp_path: Path) -> None:
-    """The folder's own list says that there were some, so also a store opened with no word of light queues makes them."""
+    """The folder's list of queues has them, so a store opened without LMQ settings rebuilds them too."""
     with open_light(world, tmp_path / "s") as store:
         for number in range(50):
             put_light(world, store, number, "a", "b")
@@ -86,7 +86,7 @@ def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: A
 
 
 def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
-    """A copy of a store whose first light messages are in the log and in no queue."""
+    """Copy a store whose first LMQ messages are in the log and in no queue."""
     with open_light(world, folder) as store:
         let_go = hold(store)
         for number in range(5):
@@ -98,7 +98,7 @@ def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
 
 @pytest.mark.parametrize("changes", [{}, {"enable_multi_dispatch": False}])
 def test_light_messages_killed_before_dispatch_reach_their_queues(world: Any, tmp_path: Path, changes: Any) -> None:
-    """The log decides, not the configuration of the opening that dispatches them: no number is given twice."""
+    """The log decides, not the configuration of the next open: no number is given twice."""
     folder = killed_before_dispatch(world, tmp_path / "s", tmp_path / "killed")
     assert not (folder / "consumequeue" / "%LMQ%a").exists()
     with open_small(world, folder, **changes) as store:
@@ -117,7 +117,7 @@ def verified(world: Any, folder: Path) -> list[str]:
 
 
 def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path: Path) -> None:
-    """`verify` looks at what the log names, `rebuild` makes it: a folder without any light queue is no exception."""
+    """`verify` checks what the log names and `rebuild` creates it, even if the folder has no LMQ."""
     folder = tmp_path / "s"
     with open_light(world, folder) as store:
         for number in range(5):
@@ -130,7 +130,7 @@ def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path:
 
 
 def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
-    """LMQ_CONSUME_QUEUE_NUM_EXCEEDED, nothing written; known queues go on, after a restart too."""
+    """The status is LMQ_CONSUME_QUEUE_NUM_EXCEEDED and nothing is written; known queues work, also after a restart."""
     status = world.commitlog.PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
     for part in range(2):
         with open_light(world, tmp_path / "s", max_lmq_consume_queue_num=3) as store:
@@ -151,7 +151,7 @@ def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path: Path) -> None:
-    """The number twice, the counter two further, one unit; a reader sees the unit's place, and a restart counts anew."""
+    """As in a broker, it has the number twice, counts two further and has one unit; a restart counts again."""
     with open_light(world, tmp_path / "s") as store:
         numbers = []
         for number, names in enumerate((["a"], ["a", "a"], ["a"])):
@@ -166,7 +166,7 @@ def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path
 
 
 def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
-    """A name without the prefix jams a broker's dispatch, so it is refused; one with a slash has a number and no queue."""
+    """A name without the prefix blocks a broker's dispatch and is refused; one with a slash has a number and no queue."""
     with open_light(world, tmp_path / "s") as store:
         for names in ("plain", "%LMQ%a,plain", "%LMQ%a,,%LMQ%b", "%LMQ%" + "x" * 260):
             with pytest.raises(PutRejected) as error:
@@ -178,7 +178,7 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there(world: Any, tmp_path: Path) -> None:
-    """Its own topic's queue is gone too, so the filler stands in the light queue; later numbers stay, in any recovery."""
+    """Its own topic's queue is missing too, so the filler is in the LMQ; later numbers stay in any recovery."""
     recover = world.module("messagestore.repair.recover")
     folder = tmp_path / "s"
     with open_light(world, folder) as store:
@@ -199,8 +199,8 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
 
 LONG = "%LMQ%" + "x" * 300
 ODD_LISTS = [
-    (LONG, "0"), ("%LMQ%a\\b", "0"), ("%LMQ%a\0b", "0"), ("%LMQ%a/b", "0"),  # no folder can be named so
-    ("%LMQ%a", "0,1"), ("%LMQ%a,%LMQ%b", "0"),  # lists of two lengths
+    (LONG, "0"), ("%LMQ%a\\b", "0"), ("%LMQ%a\0b", "0"), ("%LMQ%a/b", "0"),  # not possible as folder names
+    ("%LMQ%a", "0,1"), ("%LMQ%a,%LMQ%b", "0"),  # lists of different lengths
     ("%LMQ%a", "x"), ("%LMQ%a", "9" * 4000), ("plain", "0"), (" ", "0"),
 ]  # fmt: skip
 
@@ -210,8 +210,9 @@ ODD_LISTS = [
 def test_a_record_whose_list_names_no_queue_stops_no_other(
     world: Any, tmp_path: Path, names: str, numbers: str, is_killed: bool
 ) -> None:
-    """As another program may have written it: in its own queue, in no light one, and what follows is dispatched; a name too
-    long for a folder ended dispatch for ever, and no later opening came past it.
+    """Another program may have written it: it is in its own queue and in no LMQ, and the rest is dispatched.
+
+    A name too long for a folder must not end dispatch.
     """
     folder = tmp_path / "s"
     odd = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
@@ -232,7 +233,7 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
 
 
 def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
-    """Retry topics, and stores where light queues are off: an ordinary message."""
+    """Messages of retry topics, and in stores with LMQ disabled, are ordinary messages."""
     message = world.commitlog.Message("%RETRY%g", b"1", queue_id=0, properties={NAMES: "%LMQ%a"})
     with open_light(world, tmp_path / "s") as store:
         result = store.put(message)
@@ -244,7 +245,7 @@ def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
 
 
 def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: Path) -> None:
-    """A delayed message gets its number when it is delivered; one that was sent back is in a light queue once, as it was."""
+    """A delayed message gets its number at its delivery; one that was sent back is in an LMQ once, as it was."""
     clock = Clock()
     with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
         properties = {NAMES: "%LMQ%a", "DELAY": "1"}
@@ -266,7 +267,7 @@ def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: P
 
 
 def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
-    """The log holds the numbers of each queue in their order."""
+    """The log has the numbers of each queue in order."""
     import threading
 
     with open_light(world, tmp_path / "s") as store:
@@ -285,7 +286,7 @@ def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> None:
-    """The next number is the queue's length, as the real store gives it after a restart."""
+    """The next number is the queue's length, as in the real store after a restart."""
     fixture = fixture_store("lmq", own=True)
     lengths = {queue["topic"]: queue["maxOffset"] for queue in fixture.truth()["queues"] if queue["topic"].startswith("%LMQ%")}
     with open_light(world, fixture.store, "r+") as store:
@@ -297,7 +298,7 @@ def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> Non
 
 
 def test_a_copy_keeps_numbers_of_groups_in_the_file_that_a_broker_with_light_queues_reads(world: Any, tmp_path: Path) -> None:
-    """It never looks at consumerOffset.json: in the other file all of them had read nothing."""
+    """Such a broker never reads consumerOffset.json: with that file every group would start from 0."""
     with open_small(world, tmp_path / "s", enable_lmq=True) as store:
         for _ in range(5):
             store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}))

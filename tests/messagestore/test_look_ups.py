@@ -1,4 +1,4 @@
-"""One message by physical offset, by key, by time: the compiled path against plain models, damage included."""
+"""Lookups by physical offset, key and time: the compiled path against plain models, also with damage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT = struct.Struct(">qiq")
 
 
 def fill(world: World, store: Any, clock: Clock, count: int) -> list[tuple[int, int, list[str]]]:
-    """(physical offset, store time, keys) of messages of two queues; the clock moves at every third."""
+    """Put messages to two queues, and return (physical offset, store time, keys); the clock moves at every third."""
     put = []
     for number in range(count):
         clock.now_ms += 1500 if number % 3 == 0 else 0
@@ -35,7 +35,7 @@ def clock() -> Clock:
 
 
 def test_any_physical_offset_gives_its_record_or_none(world: World, tmp_path: Path, clock: Clock) -> None:
-    """Over several files; between records, outside the log, and beyond what a file name can say."""
+    """Offsets in several files, between records, outside the log and beyond any file name are tried."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 700)
         begins = {offset: number for number, (offset, _, _) in enumerate(put)}
@@ -50,7 +50,7 @@ def test_any_physical_offset_gives_its_record_or_none(world: World, tmp_path: Pa
 
 
 def test_a_key_finds_its_messages_oldest_first(world: World, tmp_path: Path, clock: Clock) -> None:
-    """Any key, any range of times to the millisecond, any limit: the newest ones count."""
+    """Any key, time range to the millisecond and limit are tried; the newest messages count for the limit."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 300)
         times = [time for _, time, _ in put]
@@ -70,7 +70,7 @@ def test_a_key_finds_its_messages_oldest_first(world: World, tmp_path: Path, clo
 
 @pytest.mark.parametrize("is_opened_again", [False, True])
 def test_a_key_of_an_older_index_file_is_found(world: World, tmp_path: Path, is_opened_again: bool) -> None:
-    """Slots of the newest file lead nowhere for nearly all of them; after an opening older files are not mapped yet."""
+    """Most of its slots in the newest file are empty; after an open older files are not mapped yet."""
     sizes = {"max_hash_slot_num": 5000, "max_index_num": 12}
     store = open_small(world, tmp_path, **sizes)
     for number in range(60):
@@ -87,13 +87,13 @@ def test_a_key_of_an_older_index_file_is_found(world: World, tmp_path: Path, is_
 
 
 def test_a_limit_below_zero_is_refused(world: World, tmp_path: Path) -> None:
-    """As by the index alone."""
+    """A query of the index alone refuses it too."""
     with open_small(world, tmp_path) as store, pytest.raises(ValueError, match="max_count"):
         store.query("T", "k", max_count=-1)
 
 
 def test_strangers_of_the_same_hash_are_left_out(world: World, tmp_path: Path) -> None:
-    """ "Aa" and "BB" have one hash in Java, as topics and as keys, and so have halves of them."""
+    """ "Aa" and "BB" have the same Java hash, as topics, as keys and as parts of them."""
     with open_small(world, tmp_path) as store:
         for topic in ("Aa", "BB"):
             for key in ("Aa", "BB"):
@@ -109,11 +109,11 @@ def test_strangers_of_the_same_hash_are_left_out(world: World, tmp_path: Path) -
     [
         (b"KEYS\x01a b\x02", ["a", "b"]),
         (b"KEYS\x01a  b \x02", ["a", "b"]),
-        (b"KEYS\x01a\x02KEYS\x01b\x02", ["b"]),  # of equal names the last one counts
+        (b"KEYS\x01a\x02KEYS\x01b\x02", ["b"]),  # the last of equal names counts
         (b"KEYS\x01a b", ["a", "b"]),
         (b"UNIQ_KEY\x01a\x02", ["a"]),
         (b"UNIQ_KEY\x01a b\x02", ["a b"]),
-        (b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01\x02", ["a"]),  # an empty value is none
+        (b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01\x02", ["a"]),  # an empty value does not count
         (b"KEYSX\x01a\x02XKEYS\x01b\x02", []),
         (b"KEYS\x01ab\x02", ["ab"]),
         (b"\x01a\x02KEYS\x01b\x02", ["b"]),
@@ -121,7 +121,7 @@ def test_strangers_of_the_same_hash_are_left_out(world: World, tmp_path: Path) -
     ],
 )
 def test_a_key_is_a_word_of_keys_or_the_unique_key(world: World, raw: bytes, keys: list[str]) -> None:
-    """Bytes are compared as texts would be: against the message object of the same record."""
+    """Comparing bytes gives what comparing the message object of the record gives."""
     from tests.commitlog.logs import MemoryLog
 
     log = MemoryLog(world)
@@ -137,14 +137,14 @@ def test_a_key_is_a_word_of_keys_or_the_unique_key(world: World, raw: bytes, key
 
 
 def test_a_key_that_is_no_utf_8_is_found_by_what_is_read_for_it(world: World, tmp_path: Path) -> None:
-    """As before: the text of the object is compared, U+FFFD for what is no UTF-8."""
+    """The text of the message object is compared, with U+FFFD for invalid UTF-8."""
     with open_small(world, tmp_path) as store:
         store.put(world.commitlog.Message("T", b"x", queue_id=0, properties_raw=b"KEYS\x01k\xff\x02"))
         assert [found.keys for found in store.query("T", "k\N{REPLACEMENT CHARACTER}")] == [["k\N{REPLACEMENT CHARACTER}"]]
 
 
 def change(path: Path, at: int, data: bytes) -> None:
-    """Bytes of a file."""
+    """Overwrite bytes of a file."""
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(data)
@@ -170,7 +170,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_index_is_asked(world: World, tmp_path: Path, name: str) -> None:
-    """The answer ends, and holds messages that have the key and nothing else, each once."""
+    """The query ends and returns only messages that have the key, each once."""
     with open_small(world, tmp_path) as store:
         for number in range(8):
             store.put(message(world, number, keys=["k"]))
@@ -183,7 +183,7 @@ def test_a_damaged_index_is_asked(world: World, tmp_path: Path, name: str) -> No
 
 
 def test_a_record_with_a_flipped_byte_is_no_answer(world: World, tmp_path: Path) -> None:
-    """Neither to a key nor to an offset; its time is still known, as no checksum is asked for that."""
+    """It is found by neither key nor offset; its time is still known, because that needs no checksum."""
     with open_small(world, tmp_path) as store:
         put = [store.put(message(world, number, keys=["k"])) for number in range(3)]
     (path,) = (tmp_path / "commitlog").iterdir()
@@ -197,7 +197,7 @@ def test_a_record_with_a_flipped_byte_is_no_answer(world: World, tmp_path: Path)
 
 @pytest.mark.parametrize("build", ["LOWER", "UPPER", "NEAREST"])
 def test_times_are_found_as_in_a_plain_list(world: World, tmp_path: Path, clock: Clock, build: str) -> None:
-    """Of every message of both queues, and between them."""
+    """The times of every message of both queues, and times between them, are tried."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 300)
         boundary = world.consumequeue.Boundary[build]
@@ -219,7 +219,7 @@ def test_times_are_found_as_in_a_plain_list(world: World, tmp_path: Path, clock:
 def test_units_that_point_at_no_record_have_no_time(
     world: World, tmp_path: Path, clock: Clock, unit: tuple[int, int, int], place: int
 ) -> None:
-    """Outside the log, between records, of a wrong size: an answer within the bounds, and no byte outside is read."""
+    """Outside the log, between records, of a wrong size: the result is within the bounds, and no byte outside is read."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 100)
     change(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), 20 * place, UNIT.pack(*unit))
@@ -230,7 +230,7 @@ def test_units_that_point_at_no_record_have_no_time(
 
 
 def test_a_closed_store_answers_nothing(world: World, tmp_path: Path) -> None:
-    """Each question says so."""
+    """Each call raises StoreClosed."""
     store = open_small(world, tmp_path)
     store.put(message(world, 1, keys=["k"]))
     store.close()

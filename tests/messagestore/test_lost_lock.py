@@ -1,4 +1,4 @@
-"""The lock of a store and the code of its own process that opens and closes the file: POSIX frees the lock then."""
+"""The store's lock, and code of its own process that opens and closes the file: POSIX releases the lock then."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def touch_lock(folder: Path) -> None:
-    """What a backup, a checksum tool or `shutil.copytree` in the writing process does."""
+    """Read the lock file, as a backup, a checksum tool or `shutil.copytree` in the writing process does."""
     with (folder / "lock").open("rb") as file:
         file.read()
 
 
 def open_quiet(folder: Path, **changes: Any) -> Any:
-    """Its housekeeper looks at the lock when the test says so."""
+    """Open a store whose housekeeper checks the lock only when the test calls it."""
     return open_store(folder, flush_interval_consume_queue_ms=600_000, **changes)
 
 
 def test_closing_the_lock_file_in_the_writing_process_frees_the_lock_until_it_is_renewed(tmp_path: Path) -> None:
-    """The effect that the page on safety names, and what the housekeeper makes of it."""
+    """This is the effect that docs/safety.md describes, and the housekeeper's remedy."""
     with open_quiet(tmp_path) as store:
         put_all(store, 0, 3)
         lock = store.engine._lock
@@ -73,7 +73,7 @@ def test_closing_the_lock_file_in_the_writing_process_frees_the_lock_until_it_is
 
 @linux_only
 def test_a_lost_lock_is_taken_again_and_said(tmp_path: Path, caplog: Any) -> None:
-    """Nobody came meanwhile: puts go on, and others are kept out again."""
+    """No other process opened the store in between: puts continue, and other writers are refused again."""
     with open_quiet(tmp_path) as store, caplog.at_level(logging.WARNING):
         store.engine._keep_lock()
         assert caplog.records == []
@@ -91,7 +91,7 @@ def test_a_lost_lock_is_taken_again_and_said(tmp_path: Path, caplog: Any) -> Non
 
 @pytest.mark.parametrize("stays", [True, pytest.param(False, marks=linux_only)], ids=["still_there", "gone"])
 def test_no_put_is_taken_once_another_process_opened_the_store(tmp_path: Path, stays: bool, caplog: Any) -> None:
-    """Two writers would write over each other: the one that lost the lock stops, and says why."""
+    """Two writers would overwrite each other: the one that lost the lock stops and reports why."""
     store = open_quiet(tmp_path)
     put_all(store, 0, 3)
     store.flush()
@@ -112,7 +112,7 @@ def test_no_put_is_taken_once_another_process_opened_the_store(tmp_path: Path, s
 
 
 def test_the_housekeeper_looks_after_the_lock(tmp_path: Path) -> None:
-    """It is one of its jobs."""
+    """Checking the lock is one of its jobs."""
     with open_quiet(tmp_path) as store:
         assert store.engine._keep_lock in store.engine.housekeeper.jobs
 

@@ -1,4 +1,4 @@
-"""Messages that holes of a log took: each number keeps its place, in the hole that had it, whatever else is damaged."""
+"""Messages lost in holes of a log: each queue offset keeps its place, in the right hole, with any other damage."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MANY = 3
 
 
 def many(number: int) -> Message:
-    """One record that holds some messages."""
+    """Return one record that holds several messages."""
     return Message("many", b"%d" % number, queue_id=0, sys_flag=IS_BATCH, properties={INNER_COUNT: str(MANY)})
 
 
 def records(folder: Path) -> list[StoredMessage]:
-    """All whole records, past damage."""
+    """Return all whole records, including those behind damage."""
     return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
 
 
 def destroy(folder: Path, record: StoredMessage) -> None:
-    """Nothing is left of it."""
+    """Overwrite a record completely."""
     name = f"{record.physical_offset // FILE_SIZE * FILE_SIZE:020d}"
     with (folder / "commitlog" / name).open("r+b") as file:
         file.seek(record.physical_offset % FILE_SIZE)
@@ -45,7 +45,7 @@ def destroy(folder: Path, record: StoredMessage) -> None:
 
 
 def numbers(folder: Path, topic: str) -> dict[int, bytes]:
-    """Queue offset to body, of what is no filler; places are those of the queue."""
+    """Return queue offset and body of all messages but fillers, at their places in the queue."""
     with MessageStore.open(folder, "r", SMALL) as store:
         queue = store.engine.queues.get(topic, 0)
         assert queue is not None
@@ -76,7 +76,7 @@ def test_two_holes_between_two_messages_of_a_queue_move_no_number(tmp_path: Path
 
 
 def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_room(tmp_path: Path) -> None:
-    """Each such record is three numbers further on: the hole between two of them took another topic's message."""
+    """Each such record counts three numbers: the hole between two of them took another topic's message."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         store.create_topic("many", 1, attributes={"queue.type": "BatchCQ"})
@@ -92,12 +92,12 @@ def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_r
 
 
 def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_path: Path) -> None:
-    """One record stood in all of them: there is no room for a filler in each.  Another topic's lies before it in the log."""
+    """One record was in all of them, and there is no space for a filler in each.  Another topic's precedes it."""
     folder, names = tmp_path / "store", [f"%LMQ%{name}" for name in "abc"]
     with MessageStore.open(folder, config=SMALL.but(enable_lmq=True)) as store:
         for topic in ("first", "first", "first", "second", "first", "second", "second"):
             store.put(Message(topic, b"x", queue_id=0, properties={"INNER_MULTI_DISPATCH": ",".join(names)}))
-    for record in records(folder)[2:5]:  # numbers 2, 0 and 3 of their own queues
+    for record in records(folder)[2:5]:  # queue offsets 2, 0 and 3
         destroy(folder, record)
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
     assert [sorted(numbers(folder, name)) for name in names] == [[0, 1, 5, 6]] * 3
@@ -106,7 +106,7 @@ def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_
 
 
 def test_the_fillers_of_small_messages_side_by_side_have_their_checksums(tmp_path: Path) -> None:
-    """Room was kept for padding that nobody needs, and a mended log was called damaged: a record without a checksum."""
+    """Space is not reserved for padding that is not needed, so no filler lacks its checksum."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(6):
@@ -119,7 +119,7 @@ def test_the_fillers_of_small_messages_side_by_side_have_their_checksums(tmp_pat
 
 
 def test_a_file_named_far_behind_the_log_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    """The files missing before it would be half a billion."""
+    """Half a billion files would be missing before it."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         store.put(Message("topic", b"body", queue_id=0))
@@ -129,7 +129,7 @@ def test_a_file_named_far_behind_the_log_is_refused_and_not_waited_for(tmp_path:
 
 
 def test_a_hole_up_to_its_files_end_that_is_full_of_messages_keeps_its_length() -> None:
-    """The last message leaves fewer bytes than a blank needs: it is left out, and nothing reaches into the next file."""
+    """The last message leaves fewer bytes than a blank needs: it is dropped, and nothing reaches into the next file."""
     lost = [Lost("topic", 0, number) for number in range(3)]
     least = 91 + len("topic")
     data, left_out = fill(0, 3 * least, lost, 1, to_file_end=True)
@@ -138,7 +138,7 @@ def test_a_hole_up_to_its_files_end_that_is_full_of_messages_keeps_its_length() 
 
 
 class Bytes(NamedTuple):
-    """Of a hole."""
+    """The bounds of a hole."""
 
     start: int
     stop: int
@@ -146,7 +146,7 @@ class Bytes(NamedTuple):
 
 
 def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
-    """Whatever the jump: each hole takes as many least records as it has room for, in their order; the rest has no place."""
+    """Each hole takes as many minimum records as fit, in order; the rest is dropped, however large the jump."""
     holes = [Bytes(1000, 1300, FILE_SIZE), Bytes(2000, 2010, FILE_SIZE), Bytes(3000, 3199, FILE_SIZE)]
     least = len(record_bytes(0, b""))
     found = swallowed(holes, [Gap("T", 2, 5, 1 << 60, 0, 2)], None)
@@ -158,7 +158,7 @@ def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
 
 
 def test_a_hole_that_two_disks_have_is_one(tmp_path: Path) -> None:
-    """A log file copied to a second folder of the log, damaged in both at its begin: named, and counted once."""
+    """A log file copied to a second folder of the log, damaged at its start in both, is reported and counted once."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(3):

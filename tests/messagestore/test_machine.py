@@ -1,4 +1,4 @@
-"""A store against a plain model of lists, through everything that can be done with it."""
+"""A store against a plain model of lists, through every operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("BROKERSTORE_MACHINE_EXAMPLES", "12"))
 
 
 def test_a_store_and_its_model_agree(world: Any) -> None:
-    """Puts of every kind, reads, queries, roll-over, reopening, a killed process, a killed machine."""
+    """Puts of every kind, reads, queries, new files, reopening, a killed process and a crash of the machine."""
     profile = settings(
         max_examples=EXAMPLES,
         stateful_step_count=25,

@@ -1,4 +1,4 @@
-"""Folders that two programs write in turn, one with the checksum over whole records and one without."""
+"""Folders that two programs write in turn, one with the whole-record checksum and one without."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Places = list[tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Places]:
-    """One record with the property, one without, and so on; where each begins, and its size."""
+    """Write records with and without the property in turn; return their offsets and sizes."""
     places = []
     folder = tmp_path_factory.mktemp("in-turn") / "store"
     for number in range(7):
@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Places]:
 
 @pytest.fixture
 def in_turn(original: tuple[Path, Places], tmp_path: Path) -> tuple[Path, Places]:
-    """A copy to be damaged."""
+    """Return a copy to be damaged."""
     shutil.copytree(original[0], tmp_path / "store")
     return tmp_path / "store", original[1]
 
@@ -44,7 +44,7 @@ def overwrite(folder: Path, at: int, data: bytes) -> None:
 
 
 def test_records_that_a_broker_and_we_wrote_in_turn_are_no_problem(in_turn: tuple[Path, Places]) -> None:
-    """RocketMQ writes no checksum over the record by default: such records are notes, one by one."""
+    """RocketMQ writes no whole-record checksum by default: such records are notes, one each."""
     folder, places = in_turn
     report = verify_store(str(folder))
     assert report.problems == []
@@ -62,7 +62,7 @@ def test_a_filler_without_room_for_the_checksum_is_no_problem(in_turn: tuple[Pat
 
 
 def test_a_checksum_property_that_lost_a_part_of_its_name_is_a_problem(in_turn: tuple[Path, Places]) -> None:
-    """Up to half of the name may be gone: what is left cannot be another property's."""
+    """Up to half of the name may be missing: the rest cannot be another property's name."""
     folder, places = in_turn
     at, size = places[4]
     for lost in range(1, len(CRC_NAME) // 2 + 1):

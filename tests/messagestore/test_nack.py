@@ -1,4 +1,4 @@
-"""Consumers that fail: messages sent back, tried again, and buried."""
+"""Consumers that fail: messages sent back, retried, and moved to the dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_idle(world: Any, folder: Path, clock: Clock, **changes: Any) -> Any:
 
 
 def next_try(store: Any, clock: Clock, level: int) -> None:
-    """When a message that waits in a level has come again."""
+    """Deliver a message that waits in a level, and return it."""
     store.engine.settle()
     clock.now_ms += 1000 * LEVELS_S[level - 1]
     deliver(store)
@@ -35,7 +35,7 @@ def numbers(messages: Any) -> list[int]:
 
 
 def test_a_message_sent_back_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """Properties, tries, topic and level (fixture broker-ext); the first time level 3."""
+    """Properties, retries, topic and level are those of fixture broker-ext; the first retry has level 3."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(1), tags="paid", keys=["k"], born_timestamp_ms=7)
         (message,) = consumer.poll()
@@ -52,7 +52,7 @@ def test_a_message_sent_back_waits_as_a_real_broker_has_it(world: Any, tmp_path:
 
 
 def test_it_comes_again_from_the_same_consumer_and_is_done_then(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """Once, with the tries counted; both offsets move, and nothing is left after a restart."""
+    """It comes once, with its retries counted; both offsets move, and nothing is left after a restart."""
     with open_idle(world, tmp_path / "s", clock) as store:
         put_numbers(world, store, range(3))
         with store.consumer("T", group="G") as consumer:
@@ -76,7 +76,7 @@ def test_it_comes_again_from_the_same_consumer_and_is_done_then(world: Any, tmp_
 
 
 def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """The delay grows a level each time and stays at the last; then %DLQ%, DELAY=0, tries counted once more, nothing waits."""
+    """The delay grows by a level each time up to the last; then %DLQ%, DELAY=0, one more retry counted, nothing waits."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(1))
         (message,) = consumer.poll()
@@ -103,7 +103,7 @@ def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: 
 
 @pytest.mark.parametrize("is_ext", [False, True])
 def test_a_groups_own_numbers_count(world: Any, tmp_path: Path, clock: Clock, is_ext: bool) -> None:
-    """retryMaxTimes and retryQueueNums of subscriptionGroup.json; the fixture's group has 1 and 2."""
+    """retryMaxTimes and retryQueueNums come from subscriptionGroup.json; the fixture's group has 1 and 2."""
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=is_ext) as store:
         store.engine.retries.set_group("G", retry_max_times=1, retry_queues=2)
         put_numbers(world, store, range(20))
@@ -124,7 +124,7 @@ def test_a_groups_own_numbers_count(world: Any, tmp_path: Path, clock: Clock, is
 
 
 def test_dead_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """A level below 0, as a client sends it."""
+    """A client sends a level below 0."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(1))
         consumer.nack(consumer.poll()[0], delay_level=-1)
@@ -133,7 +133,7 @@ def test_dead_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
 
 
 def test_what_does_not_wait_cannot_be_sent_back(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """Done already, or another's: nothing is written."""
+    """It is already acknowledged, or another consumer's: nothing is written."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(2))
         first, second = consumer.poll()
@@ -148,8 +148,9 @@ def test_what_does_not_wait_cannot_be_sent_back(world: Any, tmp_path: Path, cloc
 
 
 def test_groups_and_topics_keep_apart(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """One group reads two topics, another one of them: each failure comes back where it came from, and an acknowledged one
-    stays done while an older one of the other topic waits.
+    """One group reads two topics, another one of them: each failed message comes back to its own consumer.
+
+    An acknowledged message stays acknowledged while an older one of the other topic waits.
     """
     with open_idle(world, tmp_path / "s", clock) as store:
         put_numbers(world, store, range(2), topic="T")
@@ -180,7 +181,7 @@ def test_groups_and_topics_keep_apart(world: Any, tmp_path: Path, clock: Clock) 
 
 
 def test_consumers_of_one_group_share_what_comes_back(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """Two consumers of a topic: each failure comes to one of them."""
+    """Each failed message comes to one of the two consumers of the topic."""
     with open_idle(world, tmp_path / "s", clock) as store:
         store.engine.retries.set_group("G", retry_queues=4)
         put_numbers(world, store, range(30))
@@ -193,7 +194,7 @@ def test_consumers_of_one_group_share_what_comes_back(world: Any, tmp_path: Path
 
 
 def test_killed_after_sending_back_a_message_comes_at_least_once(world: Any, tmp_path: Path, clock: Clock) -> None:
-    """The new record is there before the old one counts as done."""
+    """The new record exists before the old one counts as acknowledged."""
     with open_idle(world, tmp_path / "s", clock) as store:
         put_numbers(world, store, range(5))
         with store.consumer("T", group="G") as consumer:
@@ -207,7 +208,7 @@ def test_killed_after_sending_back_a_message_comes_at_least_once(world: Any, tmp
 
 @pytest.mark.parametrize("level", [-1, 0, 1])
 def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path, clock: Clock, level: int) -> None:
-    """It was taken, the group's offset moved, and its delivery was refused: the messages were lost."""
+    """Its delivery would be refused, and the messages lost."""
     with open_idle(world, tmp_path / "s", clock) as store:
         store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
         inner = {"sys_flag": 0x80, "properties": {"INNER_NUM": "3"}}
@@ -226,7 +227,7 @@ def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
 def test_a_real_brokers_failed_messages_are_its_retries(world: Any, fixture_store: Any, name: str) -> None:
-    """What came back and what died, by group, as the real broker wrote it: our records of the same have the same fields."""
+    """Retries and dead letters, by group, are those that the real broker wrote; our records have the same fields."""
     fixture = fixture_store(name, own=True)
     with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
         dead = read_all(store, "%DLQ%G_fail")

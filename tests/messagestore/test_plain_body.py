@@ -11,7 +11,7 @@ COMPRESSED = 0x1
 
 
 def test_bodies_of_a_real_client_come_back_as_they_were_sent(fixture_store: Any) -> None:
-    """Of each kind of compression; the checksum is of the body before it."""
+    """Every compression type is covered; the checksum is that of the body before compression."""
     fixture = fixture_store("broker-live")
     sent = {ack["msgId"]: (ack["bodyLength"], ack["bodyCrc32"]) for ack in fixture.truth()["acks"] if ack.get("bodyCrc32")}
     checked = 0

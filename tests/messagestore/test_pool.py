@@ -1,4 +1,4 @@
-"""The transient store pool: what is written, committed and flushed, what the files hold then, and what a ring gives back."""
+"""The transient store pool: what is written, committed and flushed, the content of the files, and restoring a ring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STILL = {
 
 
 def pooled(root: Path, **changes: Any) -> MessageStore:
-    """With the least ring there can be: every file goes around it."""
+    """Open a store with the smallest possible ring, so that every file wraps around it."""
     least = {"transient_store_pool_enable": True, "transient_store_ring_size": 1}
     return open_store(root, **(least | STILL | changes))
 
@@ -40,7 +40,7 @@ def ring_of(store: MessageStore) -> Any:
 
 
 def commit(store: MessageStore, least_pages: int = 0) -> int:
-    """What the flusher's thread does at its interval."""
+    """Commit as the flusher's thread does at its interval."""
     store.engine.flusher.commit(least_pages)
     return store.engine.log.committed_offset
 
@@ -53,7 +53,7 @@ def all_numbers(store: MessageStore) -> list[int]:
 
 
 def put_mix(store: MessageStore, seed: int, between: Any) -> None:
-    """Messages of many sizes, singly and in batches, over many files; `between()` now and then."""
+    """Put messages of many sizes, singly and in batches, into many files; call `between()` from time to time."""
     dice = random.Random(seed)
     for number in range(400):
         size = dice.choice([10, 90, 700, 2000, 9000])
@@ -69,7 +69,7 @@ def put_mix(store: MessageStore, seed: int, between: Any) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_files_are_those_of_the_mapped_path(tmp_path: Path, seed: int, with_crc: bool) -> None:
-    """Same inputs and clock, byte for byte, over more files than the ring holds: old bytes of it never get out."""
+    """With the same inputs and clock they are equal byte by byte; old bytes of the ring never reach a file."""
     times: Any = {"clock": lambda: 1_700_000_000_000, "enabled_append_prop_crc": with_crc}
     with open_store(tmp_path / "mapped", **STILL, **times) as store:
         put_mix(store, seed, lambda: None)
@@ -85,7 +85,7 @@ def test_files_are_those_of_the_mapped_path(tmp_path: Path, seed: int, with_crc:
 
 @pytest.mark.parametrize("left", range(12))
 def test_the_end_of_a_file_is_that_of_the_mapped_path(tmp_path: Path, left: int) -> None:
-    """With `left` bytes behind the blank record's head, or exactly as many as it needs."""
+    """`left` bytes follow the head of the blank record, or there is exactly space for it."""
     files = []
     for name, opened in (("mapped", open_store), ("pool", pooled)):
         with opened(tmp_path / name, clock=lambda: 1_700_000_000_000) as store:
@@ -103,9 +103,9 @@ def test_the_end_of_a_file_is_that_of_the_mapped_path(tmp_path: Path, left: int)
 
 @pytest.mark.parametrize("file_size", [LOG_SIZE, 1 << 20], ids=["files shorter than the ring", "longer ones"])
 def test_a_store_opened_again_and_again_writes_what_the_mapped_path_writes(tmp_path: Path, file_size: int) -> None:
-    """Opened again behind the ring's length it could not be; opened at a file's end, the blank went to a wrong place.
+    """A store can be opened behind the ring's length, and at the end of a file the blank goes to the right position.
 
-    Recovery then took the acknowledged records of the next file for a crash's tail and cut them.
+    Otherwise recovery would take the acknowledged records of the next file for a crash tail and cut them.
     """
     still: dict[str, Any] = {
         "clock": lambda: 1_700_000_000_000,
@@ -125,7 +125,7 @@ def test_a_store_opened_again_and_again_writes_what_the_mapped_path_writes(tmp_p
 
 @pytest.mark.parametrize("way", ["pool", "sync"])
 def test_a_put_that_rolls_right_after_opening_survives_a_kill(tmp_path: Path, way: str) -> None:
-    """It was acknowledged, synchronously even, and cut away by the next opening."""
+    """The put was acknowledged, even synchronously, and must not be cut by the next open."""
     opened = {"pool": pooled, "sync": synced}[way]
     with opened(tmp_path / "store", max_message_size=40_000) as store:
         put_all(store, 0, 9, size=20_000)
@@ -142,7 +142,7 @@ def test_a_put_that_rolls_right_after_opening_survives_a_kill(tmp_path: Path, wa
 
 
 def test_nothing_is_seen_before_it_is_committed(tmp_path: Path) -> None:
-    """Not by get, read, message_at, a follower here or a reader elsewhere."""
+    """This holds for get, read, message_at, a follower in this process and a reader in another."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 9)
         store.flush()
@@ -163,7 +163,7 @@ def test_nothing_is_seen_before_it_is_committed(tmp_path: Path) -> None:
 
 
 def test_the_flusher_commits_by_itself(tmp_path: Path) -> None:
-    """At the commit interval, and dispatch goes on."""
+    """It commits at the commit interval, and dispatch continues."""
     with pooled(tmp_path, commit_interval_commit_log_ms=5, commit_commit_log_thorough_interval_ms=5) as store:
         put_all(store, 0, 3)
         assert until(lambda: store.get("t", 2, 0).messages)
@@ -175,7 +175,7 @@ def test_the_flusher_commits_by_itself(tmp_path: Path) -> None:
 
 
 def test_few_pages_wait_for_more(tmp_path: Path) -> None:
-    """By least pages nothing moves before so many were begun; a full file goes in any case."""
+    """With least pages nothing moves before that many are begun; a full file is committed in any case."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 10)
         assert commit(store, 4) == 0
@@ -190,7 +190,7 @@ def test_few_pages_wait_for_more(tmp_path: Path) -> None:
 
 
 def test_positions_say_what_is_where(tmp_path: Path) -> None:
-    """flushed <= committed <= written, in the file and in the log."""
+    """flushed <= committed <= written holds for the file and the log."""
     with pooled(tmp_path) as store:
         log, file = store.engine.log, lambda: store.engine.log.queue.files[0]
         put_all(store, 0, 5)
@@ -211,7 +211,7 @@ def test_positions_say_what_is_where(tmp_path: Path) -> None:
 
 
 class Watching(WrappedDisk):
-    """Asks at every write to the log what may be read."""
+    """A disk that checks at every write to the log what may be read."""
 
     store: MessageStore | None = None
 
@@ -225,7 +225,7 @@ class Watching(WrappedDisk):
 
 
 def test_what_may_be_read_always_ends_with_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit is written in pieces; nobody is told of half a record."""
+    """A commit is written in pieces, and half a record is never visible."""
     monkeypatch.setattr(pool, "COMMIT_PIECE", 4096)
     disk = Watching()
     with pooled(tmp_path, disk=disk) as store:
@@ -241,11 +241,11 @@ def test_what_may_be_read_always_ends_with_a_record(tmp_path: Path, monkeypatch:
         assert len(list(store.read("t", 0))) == 234
 
 
-# Death
+# Kills
 
 
 def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    """A copy of the folder is what it leaves behind: what was not committed is in the ring."""
+    """A copy of the folder is what a kill leaves; uncommitted records are in the ring."""
     with pooled(tmp_path / "store") as store:
         put_all(store, 0, 700)
         commit(store)
@@ -262,7 +262,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_stray", [False, True])
 def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path, has_stray: bool) -> None:
-    """It looked at the files alone, and would have taken what the ring still holds for lost; beside a stray it ended there."""
+    """Records that are only in the ring are not taken for lost; a stray file does not prevent it."""
     with pooled(tmp_path / "store") as store:
         put_all(store, 0, 700)
         commit(store)
@@ -280,7 +280,7 @@ def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path, has_s
 
 @pytest.mark.parametrize("number", range(0, 1300, 90))
 def test_a_kill_anywhere_on_the_way_around_the_ring(tmp_path: Path, number: int) -> None:
-    """Across the ends of files and of the ring, with and without a commit before."""
+    """Kills at the ends of files and of the ring are covered, with and without a commit before."""
     with pooled(tmp_path / "store", transient_store_ring_size=200_000) as store:
         put_all(store, 0, number)
         commit(store)
@@ -291,7 +291,7 @@ def test_a_kill_anywhere_on_the_way_around_the_ring(tmp_path: Path, number: int)
 
 
 def test_a_batch_that_hangs_over_the_end_of_the_ring(tmp_path: Path) -> None:
-    """Its last records begin behind the ring's end, and are there after a kill all the same."""
+    """Its last records begin behind the ring's end, and exist after a kill nevertheless."""
     with pooled(tmp_path / "store", mapped_file_size_commit_log=1 << 20, max_message_size=30_000) as store:
         size, number = ring_of(store).size_bytes, 0
         while store.engine.log.written_offset + 2000 < size:
@@ -320,7 +320,7 @@ with open_store(sys.argv[1], transient_store_pool_enable=True, transient_store_r
 
 @pytest.mark.parametrize("after", [50, 1234, 4000])
 def test_sigkill_loses_no_acknowledged_put(tmp_path: Path, after: int) -> None:
-    """A real process, killed in the middle of its work."""
+    """A real process is killed in the middle of its work."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -335,7 +335,7 @@ def test_sigkill_loses_no_acknowledged_put(tmp_path: Path, after: int) -> None:
 
 
 def left_behind(root: Path, copy: Path) -> list[int]:
-    """A killed store with ten records in the ring alone."""
+    """Create a killed store with ten records that are only in the ring."""
     with pooled(root) as store:
         put_all(store, 0, 30)
         commit(store)
@@ -346,7 +346,7 @@ def left_behind(root: Path, copy: Path) -> list[int]:
 
 @pytest.mark.parametrize("damage", ["notes", "magic", "half a record", "short", "one note"])
 def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) -> None:
-    """Never a record that fails a check, and the log as it was committed in any case."""
+    """No record that fails a check is restored, and the log has at least what was committed."""
     left_behind(tmp_path / "store", tmp_path / "left")
     path = tmp_path / "left" / "brokerstore" / "ring"
     data = bytearray(path.read_bytes())
@@ -364,7 +364,7 @@ def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) ->
         data = data[:5000]
     else:
         newest = max(NOTES_AT, key=lambda at: int.from_bytes(data[at : at + 8], "little"))
-        data[newest] ^= 1  # the other one vouches for less, and the log has the rest
+        data[newest] ^= 1  # the other mark covers less, and the log has the rest
         kept = 40
     path.write_bytes(data)
     with open_store(tmp_path / "left") as left:
@@ -373,7 +373,7 @@ def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) ->
 
 
 def test_a_ring_is_old_news_after_a_clean_stop(tmp_path: Path) -> None:
-    """A broker may have recovered and stopped the folder since: its records are not written over."""
+    """A broker may have recovered and stopped the folder since: its records are not overwritten."""
     left_behind(tmp_path / "store", tmp_path / "left")
     (tmp_path / "left" / "abort").unlink()
     with open_store(tmp_path / "left") as left:
@@ -381,7 +381,7 @@ def test_a_ring_is_old_news_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_records_that_somebody_wrote_behind_the_crash_stay(tmp_path: Path) -> None:
-    """A broker that crashed too: the log's own whole records win over the ring's."""
+    """A broker that crashed too: the log's own whole records take precedence over the ring's."""
     left_behind(tmp_path / "store", tmp_path / "left")
     ring = tmp_path / "left" / "brokerstore" / "ring"
     held = ring.read_bytes()
@@ -395,7 +395,7 @@ def test_records_that_somebody_wrote_behind_the_crash_stay(tmp_path: Path) -> No
 
 
 def test_a_commit_by_pages_may_end_inside_a_record(tmp_path: Path) -> None:
-    """A kill between two pieces leaves half a record: it is cut, like any torn tail."""
+    """A kill between two pieces leaves half a record, which is cut like any torn tail."""
     with pooled(tmp_path / "store") as store:
         put_all(store, 0, 50)
         commit(store)
@@ -420,7 +420,7 @@ def test_closing_commits_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["pool pool pool", "pool mapped pool", "mapped pool mapped"])
 def test_a_store_changes_its_way_of_writing_between_openings(tmp_path: Path, order: str) -> None:
-    """It goes on in the middle of a file either way."""
+    """Either way it continues in the middle of a file."""
     stop = 0
     for way in order.split():
         with (pooled if way == "pool" else open_store)(tmp_path) as store:
@@ -435,7 +435,7 @@ def test_a_store_changes_its_way_of_writing_between_openings(tmp_path: Path, ord
 
 
 def test_a_put_that_finds_the_ring_full_commits(tmp_path: Path) -> None:
-    """Nobody else does here; nothing is lost."""
+    """No other thread commits here; nothing is lost."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 5000)
         log = store.engine.log
@@ -446,12 +446,12 @@ def test_a_put_that_finds_the_ring_full_commits(tmp_path: Path) -> None:
 
 
 def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
-    """The dispatcher's stretch is not written over."""
+    """The range that the dispatcher reads is not overwritten."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 100)
         commit(store)
         buffers: Any = store.engine.log.buffers
-        store.engine.dispatcher.stop()  # it pins too
+        store.engine.dispatcher.stop()  # it pins ranges too
         view, index, size = buffers.pin(0, 3000)
         before = bytes(view[index : index + size])
         writer = threading.Thread(target=put_all, args=(store, 100, 3000), daemon=True)
@@ -470,7 +470,7 @@ def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
 def test_puts_wait_for_a_dispatcher_close_behind_that_gets_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gets_on: bool
 ) -> None:
-    """What it did not read yet is not written over; for one that is stuck nobody waits."""
+    """What it did not read yet is not overwritten; puts do not wait for one that is stuck."""
     monkeypatch.setattr(pool, "READER_PAUSES", 1 << 40 if gets_on else 2)
     with pooled(tmp_path) as store:
         buffers: Any = store.engine.log.buffers
@@ -491,7 +491,7 @@ def test_puts_wait_for_a_dispatcher_close_behind_that_gets_on(
 
 
 def test_a_stuck_dispatcher_is_not_waited_for(tmp_path: Path) -> None:
-    """It says so itself: what stopped may never go on."""
+    """It reports that it is stuck, and may never continue."""
     with pooled(tmp_path) as store:
         dispatcher = store.engine.dispatcher
         assert store.engine.log.buffers.reader_offset() == dispatcher.position  # type: ignore[union-attr]
@@ -501,7 +501,7 @@ def test_a_stuck_dispatcher_is_not_waited_for(tmp_path: Path) -> None:
 
 
 class NoWayPast(WrappedDisk):
-    """A file system that refuses O_DIRECT at opening, or at the first write."""
+    """A disk that refuses O_DIRECT at the open, or at the first write."""
 
     def __init__(self, at: str) -> None:
         super().__init__()
@@ -553,13 +553,13 @@ def test_log_files_of_no_whole_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_without_one_of_the_three_conditions_there_is_no_pool(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """Row R8: enabled, no slave, asynchronous flush."""
+    """The pool must be enabled, the store no slave, and flushes asynchronous."""
     with pooled(tmp_path, **changes) as store:
         assert store.engine.log.buffers is None
 
 
 def test_a_pool_of_one_buffer_is_refused() -> None:
-    """A file gets its buffer before the one before it is done."""
+    """A file gets its buffer before the previous one is finished."""
     with pytest.raises(InvalidMessage, match="from 2 to"):
         pooled(Path("nowhere"), transient_store_pool_size=1)
 
@@ -577,7 +577,7 @@ def synced(root: Path, **changes: Any) -> MessageStore:
 
 
 def test_what_is_acknowledged_synchronously_is_in_the_file_and_not_only_in_the_ring(tmp_path: Path) -> None:
-    """Singly, many at once, and from threads; a folder without its ring has all of it."""
+    """Single puts, batches and threads are covered; the folder has everything without its ring."""
     with synced(tmp_path / "store") as store:
         put_all(store, 0, 300)
         store.put_many([message(number) for number in range(300, 900)])
@@ -598,7 +598,7 @@ def test_what_is_acknowledged_synchronously_is_in_the_file_and_not_only_in_the_r
 def test_zeros_ahead_never_touch_what_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zeros: int, small: int
 ) -> None:
-    """Groups large and small, few blocks and many, over many files: after every put the file is that of the mapped path."""
+    """For large and small groups, few and many blocks, and many files, every put gives the file of the mapped path."""
     monkeypatch.setattr(pool, "ZEROS_AHEAD", zeros * 4096)
     monkeypatch.setattr(pool, "SMALL_GROUP", small)
     write = MappedFile.write_direct
@@ -620,7 +620,7 @@ def test_zeros_ahead_never_touch_what_is_committed(
 
 
 class FailingSync(WrappedDisk):
-    """Syncs of log files fail once told so."""
+    """A disk whose syncs of log files fail after a switch."""
 
     broken = False
 
@@ -630,7 +630,7 @@ class FailingSync(WrappedDisk):
 
 
 def test_a_sync_that_fails_is_the_error_of_the_put(tmp_path: Path) -> None:
-    """Through the ring as without it; the store is read-only then."""
+    """It is the same with and without the ring; the store is read-only afterwards."""
     disk = FailingSync()
     store = synced(tmp_path, disk=disk)
     put_all(store, 0, 3)
@@ -645,7 +645,7 @@ def test_a_sync_that_fails_is_the_error_of_the_put(tmp_path: Path) -> None:
 
 
 class BrokenLog(WrappedDisk):
-    """Writes to log files fail once told so."""
+    """A disk whose writes to log files fail after a switch."""
 
     broken = False
 
@@ -655,7 +655,7 @@ class BrokenLog(WrappedDisk):
 
 
 def test_a_commit_that_fails_behind_the_puts_turns_the_store_read_only(tmp_path: Path) -> None:
-    """Nobody waits for it who could be told, so every later put is; its thread ends, for a second try proves nothing."""
+    """No put waits for it, so every later put raises; its thread ends, because a retry would prove nothing."""
     disk = BrokenLog()
     store = pooled(tmp_path, disk=disk, commit_interval_commit_log_ms=1)
     put_all(store, 0, 9)
@@ -674,7 +674,7 @@ def test_a_commit_that_fails_behind_the_puts_turns_the_store_read_only(tmp_path:
 
 
 def test_after_a_failed_sync_nothing_more_is_committed(tmp_path: Path) -> None:
-    """A put on its way then stays in the ring for the next opening, and is not brought to files that are in doubt."""
+    """A put in progress stays in the ring for the next open, and is not written to files of unknown content."""
     disk = FailingSync()
     store = pooled(tmp_path, disk=disk)
     put_all(store, 0, 12)
@@ -692,7 +692,7 @@ def test_after_a_failed_sync_nothing_more_is_committed(tmp_path: Path) -> None:
 
 
 def test_a_failed_commit_turns_the_store_read_only(tmp_path: Path) -> None:
-    """What was committed stays readable; the stop is no clean one."""
+    """What was committed stays readable; the stop is not clean."""
     disk = BrokenLog()
     store = pooled(tmp_path, disk=disk)
     put_all(store, 0, 9)

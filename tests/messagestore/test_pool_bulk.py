@@ -1,4 +1,4 @@
-"""Every way of writing many messages at once, through a ring that holds old records: the files are the mapped path's."""
+"""Every way to put many messages, through a ring that holds old records: the files are the mapped path's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES: dict[str, Any] = {"clock": lambda: 1_700_000_000_000}
 
 
 def wire_member(body: bytes, properties: bytes) -> bytes:
-    """Of a batch as clients send it (format page, section 7.4)."""
+    """Return a member of a batch as clients send it (docs/formats/put-rules.md#wire-batch)."""
     size = 4 + 4 + 4 + 4 + 4 + len(body) + 2 + len(properties)
     head = size.to_bytes(4, "big") + bytes(8) + bytes(4) + len(body).to_bytes(4, "big")
     return head + body + len(properties).to_bytes(2, "big") + properties
@@ -57,7 +57,7 @@ WAYS = [columns, many, wire, encoded, asynchronous]
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_what_is_written_at_once_is_what_the_mapped_path_writes(tmp_path: Path, way: Any, with_crc: bool) -> None:
-    """Over many laps of the ring: behind each record old bytes lie, which must never come out."""
+    """The ring wraps many times: old bytes follow each record, and must never reach a file."""
     changes = {**TIMES, "enabled_append_prop_crc": with_crc}
     with open_store(tmp_path / "mapped", **STILL, **changes) as store:
         store.put(Message("t", b"first", queue_id=1, born_timestamp_ms=7))
@@ -77,7 +77,7 @@ def test_what_is_written_at_once_is_what_the_mapped_path_writes(tmp_path: Path, 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_closed_store_takes_nothing_at_once(tmp_path: Path, way: Any) -> None:
-    """With a pool and without one; the log is as it was."""
+    """It is refused with and without a pool, and the log is unchanged."""
     for opened in (open_store, pooled):
         store = opened(tmp_path / opened.__name__, **TIMES)
         store.put(Message("t", b"first", queue_id=1, born_timestamp_ms=7))

@@ -1,4 +1,4 @@
-"""The pool's ring where two meet: a put and the reader, two commits, an interrupt and a new file, a ring and another's log."""
+"""Concurrent use of the pool's ring: a put and a reader, two commits, an interrupt and a new file, another log's ring."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader comes between the put's look at the ring and its taking room there; the put looks again."""
+    """The reader pins a range between the put's check of the ring and its reservation; the put checks again."""
     with pooled(tmp_path) as store:
-        store.engine.dispatcher.stop()  # it pins too
+        store.engine.dispatcher.stop()  # it pins ranges too
         buffers: Any = store.engine.log.buffers
         put_all(store, 0, 100)
         commit(store)
@@ -29,7 +29,7 @@ def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
 
         def meet(end: int) -> int:
             limit: int = wait(end)
-            if not seen and end > buffers._size:  # more than the ring has beside its first bytes
+            if not seen and end > buffers._size:  # more than the ring holds after its first bytes
                 commit_here = buffers._write_out
                 commit_here(buffers._entries(), store.engine.log.appender.base, store.engine.log.appender.position, 0)
                 view, index, size = buffers.pin(buffers._given - buffers._size, 1000)
@@ -51,7 +51,7 @@ def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
 
 
 def test_a_log_that_lost_its_next_file_gets_back_what_its_last_one_had(tmp_path: Path) -> None:
-    """The machine took the new file's name along; what the ring holds of the file before is brought to it all the same."""
+    """The crash lost the new file's name; the ring's records of the previous file are restored nevertheless."""
     with pooled(tmp_path / "store") as store:
         number = 0
         while len(store.engine.log.queue.files) < 2:
@@ -68,7 +68,7 @@ def test_a_log_that_lost_its_next_file_gets_back_what_its_last_one_had(tmp_path:
 
 
 def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
-    """A note of the old one with a greater number would be believed, and what stands behind it taken for news."""
+    """Otherwise a mark of the old ring with a greater number would be used, and stale records be restored."""
     old = Ring(REAL_DISK, str(tmp_path), 1 << 14, 1 << 12)
     for offset in range(10_000, 10_009):
         old.note(offset)
@@ -81,7 +81,7 @@ def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_another_thread_was_faster_with_changes_nothing(tmp_path: Path) -> None:
-    """It listed what there was to commit before: over two files by now, of which one is full and done with."""
+    """It listed what there was to commit; by now two files are covered, one of them full and finished."""
     with pooled(tmp_path) as store:
         buffers: Any = store.engine.log.buffers
         put_all(store, 0, 30)
@@ -102,7 +102,7 @@ def test_a_commit_that_another_thread_was_faster_with_changes_nothing(tmp_path: 
 
 
 def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The put that it met is gone or in, the next commit brings all others to the files, and puts go on in the new one."""
+    """The interrupted put is written or not, the next commit writes all others, and puts continue in the new file."""
     with pooled(tmp_path / "store") as store:
         buffers: Any = store.engine.log.buffers
         make_room = buffers._more_room

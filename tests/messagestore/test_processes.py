@@ -42,7 +42,7 @@ sys.stdin.read()
 def script(
     world: Any, folder: Path, text: str, timeout_s: float = 60.0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own on the folder, with the same build."""
+    """Run a program on the folder in a process of its own, with the same build."""
     plain = "from storebytes.builds import PlainFinder\nPlainFinder.install()\n" if world.build == "plain" else ""
     return subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-c", plain + PRELUDE + textwrap.dedent(text), str(folder)],
@@ -52,7 +52,7 @@ def script(
 
 
 def in_child(call: Any) -> int:
-    """Fork, call, and give the child's exit code: 0 unless something was raised."""
+    """Fork, call, and return the child's exit code: 0 unless an error was raised."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -66,7 +66,7 @@ def in_child(call: Any) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_after_a_fork_the_childs_store_is_closed_and_the_parents_is_not(world: Any, tmp_path: Path) -> None:
-    """Every call of the child raises StoreClosed; its close touches nothing; the parent goes on."""
+    """Every call of the child raises StoreClosed; its close touches nothing; the parent continues."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3))
 
@@ -123,7 +123,7 @@ def test_a_child_that_exits_as_python_does_leaves_the_parents_store_alone(world:
 
 
 def test_exit_without_close_leaves_a_clean_store(world: Any, tmp_path: Path) -> None:
-    """The store is closed at exit: nothing to recover, everything there."""
+    """The store is closed at exit: there is nothing to recover, and everything exists."""
     done = script(world, tmp_path / "s", "store = MessageStore.open(folder, config=CONFIG)\nfor n in range(50): put(store, n)")
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "s" / "abort").exists()
@@ -133,7 +133,7 @@ def test_exit_without_close_leaves_a_clean_store(world: Any, tmp_path: Path) -> 
 
 
 def test_an_uncaught_error_leaves_a_clean_store_too(world: Any, tmp_path: Path) -> None:
-    """The same after a traceback, with a thread of the program's still putting."""
+    """This is the same after a traceback, while another thread still puts."""
     done = script(
         world, tmp_path / "s",
         """
@@ -160,7 +160,7 @@ def test_an_uncaught_error_leaves_a_clean_store_too(world: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(world: Any, tmp_path: Path, is_sync: bool) -> None:
-    """SIGKILL in the middle of putting: what it said is put is there, under both flush modes."""
+    """After SIGKILL during puts everything that was acknowledged exists, under both flush modes."""
     mode = "SYNC" if is_sync else "ASYNC"
     done = script(
         world, tmp_path / "s",
@@ -184,7 +184,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(world: Any, tmp_pat
 
 
 def test_a_second_writer_in_another_process_is_refused(world: Any, tmp_path: Path) -> None:
-    """StoreLocked there, and its attempt does not free our lock; a reader there is let in."""
+    """It raises StoreLocked, and the attempt does not release our lock; a reader is accepted."""
     attempt = """
         try:
             MessageStore.open(folder, config=CONFIG)
@@ -202,7 +202,7 @@ def test_a_second_writer_in_another_process_is_refused(world: Any, tmp_path: Pat
 
 
 def test_java_style_record_lock_keeps_us_out(world: Any, tmp_path: Path) -> None:
-    """A broker holds byte 0 of `lock` with a POSIX record lock: so does this program, in another process."""
+    """Another process holds byte 0 of `lock` with a POSIX record lock, as a broker does."""
     open_small(world, tmp_path / "s").close()
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD_LOCK, str(tmp_path / "s" / "lock")],
@@ -219,7 +219,7 @@ def test_java_style_record_lock_keeps_us_out(world: Any, tmp_path: Path) -> None
 
 
 def _count(folder: str, results: Any) -> None:
-    """In a spawned process: how many messages a reader finds."""
+    """Return, from a spawned process, how many messages a reader finds."""
     from messagestore import MessageStore
 
     with MessageStore.open(folder, "r") as store:
@@ -227,7 +227,7 @@ def _count(folder: str, results: Any) -> None:
 
 
 def test_a_spawned_reader_beside_the_writer(tmp_path: Path) -> None:
-    """multiprocessing's own way: a fresh interpreter reads what is dispatched while we hold the store."""
+    """With multiprocessing's spawn, a fresh interpreter reads what is dispatched while this process holds the store."""
     from tests.builds import is_compiled_here, load
 
     world = load("compiled" if is_compiled_here() else "plain")
@@ -247,9 +247,9 @@ def test_a_spawned_reader_beside_the_writer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_a_storm_of_interrupts(world: Any, tmp_path: Path, is_sync: bool) -> None:
-    """SIGINT every millisecond for a while: offsets stay dense, what was acknowledged is there, the store still works.
+    """With SIGINT every millisecond for a while, offsets have no gap, acknowledged messages exist, and the store still works.
 
-    A compiled put that waits for nobody runs no Python at all, so there an interrupt comes before it or behind it.
+    A compiled put that waits for nothing runs no Python code, so an interrupt comes before or after it.
     """
     mode = "SYNC" if is_sync else "ASYNC"
     is_whole = str(world) == "compiled" and not is_sync

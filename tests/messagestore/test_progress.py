@@ -1,4 +1,4 @@
-"""Waking threads up: whoever is faster, nobody who waits is forgotten and nobody who wakes is hurt."""
+"""Waking threads: no waiter is forgotten, and no wake-up raises, whichever thread is faster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storageio.background import Wakeup
 
 
 class _Overtaken:
-    """A lock that another thread lets go of between a look at it and the release."""
+    """A lock that another thread releases between the check and the release."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -30,7 +30,7 @@ class _Overtaken:
 
 
 def test_two_threads_that_wake_one_waiter_wake_it_once() -> None:
-    """The slower of the two, a put for example, got an error of Python's, and its caller thought the message lost."""
+    """The slower one, for example a put, must not get an error of the lock, which looks like a lost message."""
     wakeup = Wakeup()
     wakeup._lock = _Overtaken(wakeup._lock)  # type: ignore[assignment]
     wakeup.set()
@@ -39,7 +39,7 @@ def test_two_threads_that_wake_one_waiter_wake_it_once() -> None:
 
 
 def test_a_step_between_the_look_and_the_wait_is_not_missed() -> None:
-    """What came true while the waiter went to sleep ends its wait at once, without another step."""
+    """A condition that becomes true while the waiter goes to sleep ends its wait without another step."""
     progress = Progress()
     answers = iter([False, True])
     assert progress.wait_until(lambda: next(answers), None)
@@ -47,7 +47,7 @@ def test_a_step_between_the_look_and_the_wait_is_not_missed() -> None:
 
 
 def test_nobody_waits_beyond_his_time() -> None:
-    """A number that does not move gives False, and nothing is left behind that a later step would wake."""
+    """The wait returns False, and leaves nothing that a later step would wake."""
     progress = Progress()
     assert not progress.wait(0, 0)
     assert not progress.wait(0, 0.001)

@@ -1,4 +1,4 @@
-"""`put`, `put_many` and `put_batch` give the same answer to the same message, as an error and as a status."""
+"""`put`, `put_many` and `put_batch` give the same result for the same message, as an error and as a status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 def answers(world: Any, store: Any, check: bool, **fields: Any) -> list[tuple[Any, ...]]:
-    """Of the three ways: the status and how many are in, or the kind of error and the status that it has."""
+    """Return, for each of the three calls, status and number of written messages, or the type of error and its status."""
     found = []
     for way in ("put", "put_many", "put_batch"):
         made = message(world, 1, **fields)
@@ -49,7 +49,7 @@ def answers(world: Any, store: Any, check: bool, **fields: Any) -> list[tuple[An
 @pytest.mark.parametrize("check", [False, True], ids=["status", "error"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_three_ways_to_put_refuse_alike(world: Any, tmp_path: Path, wrong: str, check: bool) -> None:
-    """Nothing is written by any of them."""
+    """None of them writes anything."""
     with open_small(world, tmp_path, max_message_size=2000) as store:
         first, *others = answers(world, store, check, **WRONG[wrong])
         assert first[0] != "PUT_OK"
@@ -58,7 +58,7 @@ def test_the_three_ways_to_put_refuse_alike(world: Any, tmp_path: Path, wrong: s
 
 
 def test_a_batch_too_large_as_a_whole_is_refused_by_its_status(world: Any, tmp_path: Path) -> None:
-    """Two bodies that fit, and a batch that does not."""
+    """Two bodies fit on their own, but not as a batch."""
     with open_small(world, tmp_path, max_message_size=2000) as store:
         batch = [message(world, number, size=1500) for number in range(2)]
         result = store.put_batch("T", 0, batch, check=False)
@@ -72,7 +72,7 @@ def test_a_batch_too_large_as_a_whole_is_refused_by_its_status(world: Any, tmp_p
 
 @pytest.mark.parametrize("way", ["put_many", "put_batch"])
 def test_the_message_that_is_refused_is_named(world: Any, tmp_path: Path, way: str) -> None:
-    """By its place among the others; whoever catches an InvalidMessage still does."""
+    """The error has its position among the others; it is also an InvalidMessage."""
     with open_small(world, tmp_path, max_message_size=2000) as store:
         batch = [message(world, 0), message(world, 1, size=2001)]
 
@@ -88,7 +88,7 @@ def test_the_message_that_is_refused_is_named(world: Any, tmp_path: Path, way: s
 
 
 def test_a_batch_for_batch_queues_takes_no_record_of_many_messages(world: Any, tmp_path: Path) -> None:
-    """Its members would get no numbers of their own, and all but one would be in no queue."""
+    """Its members would get no offsets of their own, and all but one would be in no queue."""
     with open_small(world, tmp_path) as store:
         store.create_topic("T", attributes={"queue.type": "BatchCQ"})
         many = message(world, 1, properties={"INNER_NUM": "3"}, sys_flag=0x80)

@@ -1,4 +1,4 @@
-"""Many messages at once, one of them wrong: nothing of the others is written."""
+"""If one of many messages is invalid, none of the others is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRONG = {
 def test_what_is_wrong_with_a_later_message_is_said_before_the_first_is_written(
     world: Any, tmp_path: Path, name: str, is_delayed: bool
 ) -> None:
-    """A caller who is told that nothing was put puts all of them again, and the first is there twice."""
+    """Otherwise a caller that repeats the failed call would put the first one twice."""
     fields, error = WRONG[name]
     with open_small(world, tmp_path / "s", enable_lmq=True, deliver_delayed=False) as store:
         store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})

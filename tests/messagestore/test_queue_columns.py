@@ -1,4 +1,4 @@
-"""A queue as Arrow batches: the same messages as `read`, column by column."""
+"""A queue as Arrow batches has the messages of `read`, column by column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows_of(
 
 
 def as_row(stored: Any) -> dict[str, Any]:
-    """The columns of a message object that need no other form."""
+    """Return the fields of a message object that need no conversion."""
     names = (
         "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_crc", "flag", "sys_flag", "born_timestamp_ms",
         "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset", "message_id", "tags",
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 500), (100, 101), (99, 301), (7, 7), (500, None), (-3, 9999)])
 def test_columns_are_what_read_gives(store: MessageStore, start: int, stop: int | None) -> None:
-    """Every range, across log files and queue files."""
+    """This holds for every range, across log files and queue files."""
     wanted = [as_row(stored) for stored in store.read("t", 1, max(start, 0), stop)]
     found = rows_of(store, 1, start, stop)
     assert [{name: row[name] for name in row if name not in ("magic", "properties")} for row in found] == wanted
@@ -49,7 +49,7 @@ def test_columns_are_what_read_gives(store: MessageStore, start: int, stop: int 
 
 
 def test_only_the_wanted_columns_are_made(store: MessageStore) -> None:
-    """In the order asked for; an unknown one is refused."""
+    """They come in the requested order; an unknown one is refused."""
     reader = store.read_columns("t", 0, columns=["body", "queue_offset"])
     assert isinstance(reader, pa.RecordBatchReader)
     assert reader.schema.names == ["body", "queue_offset"]
@@ -60,14 +60,14 @@ def test_only_the_wanted_columns_are_made(store: MessageStore) -> None:
 
 @pytest.mark.parametrize(("topic", "queue_id"), [("nobody", 0), ("t", 9)])
 def test_an_unknown_queue_is_empty(store: MessageStore, topic: str, queue_id: int) -> None:
-    """With the schema of any other."""
+    """It has the schema of any other queue."""
     table = store.read_columns(topic, queue_id).read_all()
     assert table.num_rows == 0
     assert "body" in table.schema.names
 
 
 def test_a_fixture_of_the_real_store_gives_the_same_both_ways(fixture_store: Any) -> None:
-    """Every queue of a real broker's folder."""
+    """Every queue of a real broker's folder is read."""
     fixture = fixture_store("plain")
     with MessageStore.open(fixture.store, "r") as store:
         seen = 0
@@ -82,7 +82,7 @@ def test_a_fixture_of_the_real_store_gives_the_same_both_ways(fixture_store: Any
 
 
 def test_bodies_bound_a_batch(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows there are; one record may be more than the bound."""
+    """The number of rows does not matter; one record may be larger than the limit."""
     monkeypatch.setattr(queue_columns, "BATCH_BYTES", 1000)
     sizes = [sum(batch.column("size").to_pylist()) for batch in store.read_columns("t", 0, columns=["size"])]
     assert max(sizes) <= 1000
@@ -91,7 +91,7 @@ def test_bodies_bound_a_batch(store: MessageStore, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_left_the_log_is_passed_over(store: MessageStore) -> None:
-    """Before the call, and while the batches are read."""
+    """Records may leave before the call, and while the batches are read."""
     store.flush()
     batches = iter(store.read_columns("t", 0, columns=["queue_offset"]))
     first = next(batches).column(0).to_pylist()
@@ -105,7 +105,7 @@ def test_what_left_the_log_is_passed_over(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("damage", ["body", "unit offset", "unit size"])
 def test_damage_is_said_and_not_read_over(tmp_path: Path, damage: str) -> None:
-    """A record that is none, or a unit that points elsewhere."""
+    """An invalid record, or a unit that points elsewhere, raises an error."""
     root = tmp_path / "store"
     with open_store(root) as store:
         put_all(store, 0, 30)
@@ -126,7 +126,7 @@ def test_damage_is_said_and_not_read_over(tmp_path: Path, damage: str) -> None:
 def test_damage_in_either_of_two_batches_ends_the_rows_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """Two are made at a time: what the second has is no answer where the first breaks off."""
+    """Two batches are filled in parallel; the second is dropped if the first ends early."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", rows)
     root = tmp_path / "store"
     with open_store(root) as store:
@@ -146,7 +146,7 @@ def test_damage_in_either_of_two_batches_ends_the_rows_before_it(
 
 
 def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever leaves off in the middle leaves nothing behind."""
+    """A caller that stops in the middle leaves no thread behind."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
     made_by: list[str] = []
     made = queue_columns.checked_batch
@@ -165,7 +165,7 @@ def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeyp
 def test_a_second_batch_that_cannot_be_made_beside_the_first_is_made_behind_it(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No memory for two, perhaps."""
+    """There may be no memory for two batches."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
     made = queue_columns.checked_batch
 
@@ -179,7 +179,7 @@ def test_a_second_batch_that_cannot_be_made_beside_the_first_is_made_behind_it(
 
 
 def test_a_reader_beside_a_writer_sees_what_came(tmp_path: Path) -> None:
-    """And a closed store gives none."""
+    """A closed store raises an error."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
         put_all(writer, 0, 30)
         writer.get("t", 0, 0)

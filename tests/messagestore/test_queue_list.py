@@ -1,4 +1,4 @@
-"""A queue whose folder is gone after a clean stop."""
+"""A queue whose folder is missing after a clean stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = small_config(max_hash_slot_num=50)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two queues of thirty messages each, cleanly closed."""
+    """Return a cleanly closed store with two queues of thirty messages each."""
     with MessageStore.open(tmp_path / "store", config=SMALL) as store:
         for number in range(60):
             store.put(Message("orders", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"]))
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_lost_queue_is_built_again_when_the_store_is_opened_for_writing(folder: Path) -> None:
-    """It began again at 0, and a reader met two messages of one number."""
+    """If it began again at 0, a reader would get two messages of one offset."""
     shutil.rmtree(folder / "consumequeue" / "orders" / "1")
     with MessageStore.open(folder) as store:
         assert store.put(Message("orders", b"next", queue_id=1)).queue_offset == 30
@@ -33,7 +33,7 @@ def test_a_lost_queue_is_built_again_when_the_store_is_opened_for_writing(folder
 
 
 def test_a_damaged_list_is_no_reason_not_to_open(folder: Path) -> None:
-    """Nothing is known to be missing then."""
+    """No queue is known to be missing then."""
     (folder / "brokerstore" / "queues.json").write_bytes(b"\0\0[")
     with MessageStore.open(folder) as store:
         assert store.max_offset("orders", 0) == 30

@@ -1,4 +1,4 @@
-"""A queue's records as views of the log: whole, in order, and never a byte that is not the record's."""
+"""A queue's records as views of the log: whole, in order, and without any other byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNIT = struct.Struct(">qiq")
 
 
 def fill(world: World, store: Any, count: int = 900) -> None:
-    """Two queues over several log files."""
+    """Put messages to two queues in several log files."""
     for number in range(count):
         store.put(message(world, number, queue_id=number % 2, size=20 + number % 50))
 
@@ -30,7 +30,7 @@ def views_of(store: Any, *how: Any) -> list[bytes]:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 300), (17, 18), (299, 301), (5, 5), (450, None), (-3, 9999)])
 def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, start: int, stop: int | None) -> None:
-    """Every range, over the edges of files of the queue and of the log."""
+    """This holds for every range, across files of the queue and of the log."""
     with open_small(world, tmp_path) as store:
         fill(world, store)
         wanted = [(one.physical_offset, one.size) for one in store.read("T", 0, max(start, 0), stop)]
@@ -40,7 +40,7 @@ def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, s
 
 
 def test_a_queue_that_nobody_put_to_has_no_views(world: World, tmp_path: Path) -> None:
-    """As it has no messages: nothing is made on the disk by asking."""
+    """It has no messages either, and the call creates nothing on the disk."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 3)
         assert list(store.read_raw("T", 7)) == [] and list(store.read_raw("nobody", 0)) == []
@@ -68,7 +68,7 @@ def test_a_view_outlives_the_store(world: World, tmp_path: Path) -> None:
 def test_a_unit_that_points_at_no_record_of_its_size_is_said(
     world: World, tmp_path: Path, unit: tuple[int, int, int], place: int
 ) -> None:
-    """Outside the log, in the middle of a record, too long, too short: what lies before it is given, then the error."""
+    """Outside the log, inside a record, too long, too short: earlier records are returned, then the error is raised."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 160)
     with open(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), "r+b") as file:
@@ -87,7 +87,7 @@ def test_a_unit_that_points_at_no_record_of_its_size_is_said(
 
 
 def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: Path) -> None:
-    """One bit of the physical offset, of the magic, of the size."""
+    """One bit of physical offset, magic or size is changed."""
     for at in (4, 3, 35):
         folder = tmp_path / str(at)
         with open_small(world, folder) as store:
@@ -104,7 +104,7 @@ def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: P
 
 
 def test_unchecked_views_are_the_same_records(world: World, tmp_path: Path) -> None:
-    """Over the edges of the log's files too."""
+    """This holds across the log's files too."""
     with open_small(world, tmp_path) as store:
         fill(world, store)
         assert [bytes(view) for views in store.read_raw("T", 0, check=False) for view in views] == views_of(store)
@@ -112,7 +112,7 @@ def test_unchecked_views_are_the_same_records(world: World, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("unit", [(1 << 50, 120, 0), (-5, 120, 0), (0, 1 << 30, 0), (0, -1, 0), ((64 << 10) - 3, 120, 0)])
 def test_an_unchecked_view_never_leaves_the_log(world: World, tmp_path: Path, unit: tuple[int, int, int]) -> None:
-    """Only the damaged queue's number is believed less: outside the log there is nothing to view."""
+    """Only the number of records that the damaged queue has is affected: nothing outside the log is viewed."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 160)
     with open(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), "r+b") as file:
@@ -120,14 +120,14 @@ def test_an_unchecked_view_never_leaves_the_log(world: World, tmp_path: Path, un
         file.write(UNIT.pack(*unit))
     with open_small(world, tmp_path, "r") as store:
         given = 0
-        with contextlib.suppress(StoreCorrupt):  # a unit without a size ends the queue
+        with contextlib.suppress(StoreCorrupt):  # a unit of size 0 ends the queue
             for views in store.read_raw("T", 0, check=False):
                 given += len(views)
         assert given == 40, given
 
 
 def test_an_unchecked_view_touches_no_record(world: World, tmp_path: Path) -> None:
-    """What its head says is left to whoever reads it: damage in it is given as it lies."""
+    """Its content is the caller's matter: damage in it is returned as it is."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 40)
         target = next(iter(store.read("T", 0, 7))).physical_offset

@@ -1,4 +1,4 @@
-"""Pages of a queue: statuses, limits, filters, visibility (format page, sections 2.2 and 8)."""
+"""Pages of a queue: statuses, limits, filters, visibility (docs/formats/read-rules.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status_of(page: Any) -> tuple[str, int]:
 
 
 def hold_dispatch(store: Any, at: int) -> None:
-    """The dispatcher goes no further than a physical offset."""
+    """Stop the dispatcher at a physical offset."""
     dispatcher = store.engine.dispatcher
     dispatcher._limit = lambda: at
 
@@ -36,11 +36,11 @@ def settle_at(store: Any, topic: str, queue_id: int, count: int) -> None:
     until(lambda: store.max_offset(topic, queue_id) == count)
 
 
-# Statuses and next offsets, row by row of section 8.1
+# Statuses and next offsets, row by row of docs/formats/read-rules.md#page-status
 
 
 def test_no_such_topic_is_answered_like_an_empty_queue(world: Any, tmp_path: Path) -> None:
-    """NO_MATCHED_LOGIC_QUEUE is unreachable in the real store; nothing is made on the disk by asking."""
+    """RocketMQ never returns NO_MATCHED_LOGIC_QUEUE; the call creates nothing on the disk."""
     with open_small(world, tmp_path / "s") as store:
         assert status_of(store.get("nobody", 0, 0)) == ("NO_MESSAGE_IN_QUEUE", 0)
         assert status_of(store.get("nobody", 3, 17)) == ("NO_MESSAGE_IN_QUEUE", 0)
@@ -48,7 +48,7 @@ def test_no_such_topic_is_answered_like_an_empty_queue(world: Any, tmp_path: Pat
 
 
 def test_offsets_at_and_beyond_the_end(world: Any, tmp_path: Path) -> None:
-    """One beyond stays, far beyond is set back to the end."""
+    """One beyond the end stays, far beyond is set to the end."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(5))
         assert status_of(store.get("T", 0, 4)) == ("FOUND", 5)
@@ -58,7 +58,7 @@ def test_offsets_at_and_beyond_the_end(world: Any, tmp_path: Path) -> None:
 
 
 def test_an_offset_below_the_minimum_is_set_to_it(world: Any, tmp_path: Path) -> None:
-    """After the first log file went: the minimum is the first unit with a record; -1 counts as below."""
+    """After the first log file was deleted, the minimum is the first unit with a record; -1 is below it too."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(1500))
         store.get("T", 0, 0)
@@ -75,7 +75,7 @@ def test_an_offset_below_the_minimum_is_set_to_it(world: Any, tmp_path: Path) ->
 
 
 def test_the_minimum_after_files_went_is_the_same_after_another_opening(world: Any, tmp_path: Path) -> None:
-    """Minima are not written down; they are found again from log and queues."""
+    """Minima are not stored; they are found again from log and queues."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(1500))
         store.get("T", 0, 0)
@@ -90,7 +90,7 @@ def test_the_minimum_after_files_went_is_the_same_after_another_opening(world: A
 
 
 def test_records_that_left_the_log_while_units_still_point_at_them(world: Any, tmp_path: Path) -> None:
-    """MESSAGE_WAS_REMOVING for a page of nothing but gone records; a later one is found on the way (8.1)."""
+    """MESSAGE_WAS_REMOVING is for a page of deleted records only; a later record in it is found."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(1500))
         store.get("T", 0, 0)
@@ -107,7 +107,7 @@ def test_records_that_left_the_log_while_units_still_point_at_them(world: Any, t
 
 
 def test_a_page_ends_with_its_queue_file(world: Any, tmp_path: Path) -> None:
-    """100 units a file: a page from 90 holds ten, the next one begins the next file."""
+    """With 100 units per file, a page from 90 has ten, and the next one begins with the next file."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(150))
         page = store.get("T", 0, 90)
@@ -121,7 +121,7 @@ def test_a_page_ends_with_its_queue_file(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("max_count", "wanted"), [(32, 32), (20, 20), (10, 10), (1, 1), (64, 32)])
 def test_pull_sizes(world: Any, tmp_path: Path, max_count: int, wanted: int) -> None:
-    """32 / 20 / 10, and never more than 32 from memory."""
+    """The sizes are 32, 20 and 10, and never more than 32 from memory."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(60))
         page = store.get("T", 0, 0, max_count)
@@ -130,7 +130,7 @@ def test_pull_sizes(world: Any, tmp_path: Path, max_count: int, wanted: int) -> 
 
 
 def test_a_page_of_old_records_holds_eight(world: Any, tmp_path: Path) -> None:
-    """On the disk: at most 8 messages (section 8.1)."""
+    """A page from the disk has at most 8 messages."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(60))
         store.get("T", 0, 0)
@@ -140,7 +140,7 @@ def test_a_page_of_old_records_holds_eight(world: Any, tmp_path: Path) -> None:
 
 
 def test_limits_by_bytes(world: Any, tmp_path: Path) -> None:
-    """The first message always fits; then bytes of whole records count."""
+    """The first message always fits; then the bytes of whole records count."""
     with open_small(world, tmp_path / "s") as store:
         size = put_numbers(world, store, range(20), size=1000)[0].size_bytes
         assert len(store.get("T", 0, 0, max_bytes=1).messages) == 1
@@ -151,7 +151,7 @@ def test_limits_by_bytes(world: Any, tmp_path: Path) -> None:
 
 
 def test_at_most_a_quarter_of_a_mebibyte_from_memory_and_64_kib_from_the_disk(world: Any, tmp_path: Path) -> None:
-    """The transfer limits, whatever the caller allows."""
+    """The transfer limits hold whatever the caller allows."""
     with open_small(world, tmp_path / "s") as store:
         size = put_numbers(world, store, range(20), size=30_000)[0].size_bytes
         assert len(store.get("T", 0, 0).messages) == 262_144 // size
@@ -160,7 +160,7 @@ def test_at_most_a_quarter_of_a_mebibyte_from_memory_and_64_kib_from_the_disk(wo
 
 
 def test_so_many_units_are_looked_at_and_no_more(world: Any, tmp_path: Path) -> None:
-    """A filter that matches nothing examines 16,000 bytes of units, 800, and says where to go on."""
+    """A filter without a match examines 16,000 bytes of units, which are 800, and returns where to continue."""
     with open_small(world, tmp_path / "s", mapped_file_size_consume_queue=20 * 2000) as store:
         store.put_many([message(world, number, tags="other") for number in range(1000)])
         assert status_of(store.get("T", 0, 0, tags={"wanted"})) == ("NO_MATCHED_MESSAGE", 800)
@@ -171,7 +171,7 @@ def test_so_many_units_are_looked_at_and_no_more(world: Any, tmp_path: Path) -> 
 
 
 def test_tags_of_one_hash_are_told_apart_by_their_text(world: Any, tmp_path: Path) -> None:
-    """ "Aa" and "BB" have one Java hash; the unit lets both through, the record only the right one."""
+    """ "Aa" and "BB" have the same Java hash; both units pass, and the record decides."""
     with open_small(world, tmp_path / "s") as store:
         for number, tag in enumerate(["Aa", "BB", "CC", None] * 3):
             store.put(message(world, number, tags=tag))
@@ -184,7 +184,7 @@ def test_tags_of_one_hash_are_told_apart_by_their_text(world: Any, tmp_path: Pat
 
 
 def test_a_filtered_page_says_how_far_it_looked(world: Any, tmp_path: Path) -> None:
-    """Going on at next_offset finds each match once."""
+    """Continuing at next_offset finds each match once."""
     with open_small(world, tmp_path / "s") as store:
         store.put_many([message(world, number, tags="odd" if number % 2 else "even") for number in range(250)])
         found = read_all(store, "T", max_count=7, tags={"odd"})
@@ -195,7 +195,7 @@ def test_a_filtered_page_says_how_far_it_looked(world: Any, tmp_path: Path) -> N
 
 
 def test_committed_three_of_five(world: Any, tmp_path: Path) -> None:
-    """max_offset waits for the dispatcher; not committed, it is the next offset to be given at once."""
+    """With `committed=True` max_offset waits for the dispatcher; otherwise it is the next offset to be given."""
     with open_small(world, tmp_path / "s") as store:
         results = put_numbers(world, store, range(3))
         store.get("T", 0, 0)
@@ -209,7 +209,7 @@ def test_committed_three_of_five(world: Any, tmp_path: Path) -> None:
 
 
 def test_under_asynchronous_flush_what_is_written_is_readable(world: Any, tmp_path: Path) -> None:
-    """No sync has to come first."""
+    """No sync is needed first."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_interval_commit_log_ms=600_000) as store:
         disk.gate.clear()
@@ -220,7 +220,7 @@ def test_under_asynchronous_flush_what_is_written_is_readable(world: Any, tmp_pa
 
 
 def test_under_synchronous_flush_only_what_is_on_the_disk_is_readable(world: Any, tmp_path: Path) -> None:
-    """While a sync hangs its record is written, not acknowledged, and found by nobody."""
+    """While a sync hangs, its record is written, not acknowledged, and not found."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         put_numbers(world, store, range(3), keys=["k"])
@@ -241,7 +241,7 @@ def test_under_synchronous_flush_only_what_is_on_the_disk_is_readable(world: Any
 
 
 def test_reading_waits_for_what_was_put_before(world: Any, tmp_path: Path) -> None:
-    """Read your own writes, put by put."""
+    """Every put is read immediately after it."""
     with open_small(world, tmp_path / "s") as store:
         for number in range(200):
             store.put(message(world, number, keys=[f"k{number}"]))
@@ -254,7 +254,7 @@ def test_reading_waits_for_what_was_put_before(world: Any, tmp_path: Path) -> No
 
 
 def test_transactions_enter_queues_only_when_committed(world: Any, tmp_path: Path) -> None:
-    """Half and rolled-back messages get queue offset 0 and no unit; the index has half ones but not rolled-back ones."""
+    """Prepared and rolled-back messages get queue offset 0 and no unit; the index has only the prepared ones."""
     kinds = [(0x0, "none"), (0x4, "half"), (0x8, "commit"), (0xC, "rollback"), (0x0, "none")]
     with open_small(world, tmp_path / "s") as store:
         results = [store.put(message(world, number, sys_flag=flag, keys=[name])) for number, (flag, name) in enumerate(kinds)]
@@ -265,7 +265,7 @@ def test_transactions_enter_queues_only_when_committed(world: Any, tmp_path: Pat
 
 
 def test_a_record_damaged_behind_its_unit_is_an_error_and_not_a_message(world: Any, tmp_path: Path) -> None:
-    """A flipped bit of a body: StoreCorrupt, and the messages around it are still given."""
+    """A flipped bit in a body raises StoreCorrupt, and the messages around it are returned."""
     with open_small(world, tmp_path / "s") as store:
         results = put_numbers(world, store, range(3))
     path = tmp_path / "s" / "commitlog" / f"{0:020d}"
@@ -281,7 +281,7 @@ def test_a_record_damaged_behind_its_unit_is_an_error_and_not_a_message(world: A
 
 
 def test_store_times(world: Any, tmp_path: Path) -> None:
-    """Of a queue offset, of the oldest record, and -1 where there is none."""
+    """The times of a queue offset and of the oldest record are returned, or -1 if there is none."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         assert (store.earliest_time(), store.store_time("T", 0, 0)) == (-1, -1)
@@ -295,7 +295,7 @@ def test_store_times(world: Any, tmp_path: Path) -> None:
 
 
 def test_store_time_never_goes_back_not_even_across_an_opening(world: Any, tmp_path: Path) -> None:
-    """A clock set back stands still instead."""
+    """If the clock is set back, store times stand still."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         first = store.put(message(world, 0)).store_timestamp_ms

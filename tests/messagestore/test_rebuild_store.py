@@ -1,4 +1,4 @@
-"""Queues and index made anew by the library: what it refuses, and that it can be killed at any point."""
+"""Rebuilding queues and index with the library: what it refuses, and kills at any point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -> None:
-    """And there must be a log."""
+    """A log is needed as well."""
     store = str(fixture_store("plain").store)
     for what in (frozenset(), frozenset({"everything"})):
         with pytest.raises(ValueError, match="wanted"):
@@ -34,14 +34,14 @@ def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -
 
 
 def test_a_writer_keeps_it_out(fixture_store: Any) -> None:
-    """By the store's lock."""
+    """The writer holds the store's lock."""
     store = fixture_store("plain", own=True).store
     with MessageStore.open(store), pytest.raises(StoreLocked):
         rebuild_store(str(store))
 
 
 def test_progress_adds_up_to_the_log(fixture_store: Any) -> None:
-    """In bytes."""
+    """It is counted in bytes."""
     fixture = fixture_store("plain", own=True)
     seen: list[int] = []
     made = rebuild_store(str(fixture.store), progress=seen.append)
@@ -50,7 +50,7 @@ def test_progress_adds_up_to_the_log(fixture_store: Any) -> None:
 
 
 def test_a_crash_tail_is_no_damage(fixture_store: Any) -> None:
-    """What lies before it is dispatched."""
+    """The records before it are dispatched."""
     fixture = fixture_store("crash-torn", own=True)
     rebuild_store(str(fixture.store))
     problems = {problem.kind for problem in verify_store(str(fixture.store)).problems}
@@ -58,7 +58,7 @@ def test_a_crash_tail_is_no_damage(fixture_store: Any) -> None:
 
 
 def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
-    """A missing log file."""
+    """A log file is missing."""
     fixture = fixture_store("plain", own=True)
     (fixture.store / "commitlog" / f"{131072:020d}").unlink()
     before = tree(fixture.store)
@@ -70,7 +70,7 @@ def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("operation", ["rename", "delete", "write"])
 def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> None:
-    """The second run reaches the bytes of a run that nobody disturbed."""
+    """The second run gives the bytes of an undisturbed run."""
     fixture = fixture_store("propcrc", own=True)
     whole = tree(fixture.store)
     number = failed = 0
@@ -96,7 +96,7 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
 
 @pytest.mark.parametrize("operation", ["allocate", "sync"])
 def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operation: str) -> None:
-    """Work files of the length of an index, or of forty gigabytes that were asked for by mistake, stayed behind."""
+    """Work files as long as an index, or of forty gigabytes that were requested by mistake, are deleted."""
     fixture = fixture_store("propcrc", own=True)
     before = tree(fixture.store)
     with pytest.raises(DiskError):
@@ -105,7 +105,7 @@ def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operat
 
 
 def test_killed_while_the_new_queues_take_the_place_of_the_old_the_file_size_is_kept(tmp_path: Path) -> None:
-    """Neither folder was in its place, and queues of RocketMQ's default size were made."""
+    """Neither folder is in its place; queues of RocketMQ's default size must not be created."""
     sizes = StoreConfig(mapped_file_size_consume_queue=2000, mapped_file_size_commit_log=65536)
     store = tmp_path / "store"
     with MessageStore.open(store, config=sizes.but(max_hash_slot_num=100, max_index_num=400)) as opened:

@@ -1,4 +1,4 @@
-"""Damage to a store, what recovery plans, what it keeps, and that it can be killed and run again."""
+"""Damage to a store: what recovery plans and keeps, and that it can be killed and repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT = 700
 
 
 class Clock:
-    """A second a look."""
+    """A clock that advances a second per call."""
 
     def __init__(self) -> None:
         self.now = CLOCK_START
@@ -38,7 +38,7 @@ class Clock:
 
 @pytest.fixture(scope="module", params=[True, False], ids=["whole-record-crc", "body-crc"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cleanly closed store of five log files, with and without the checksum over whole records."""
+    """Return a cleanly closed store of five log files, with and without the whole-record checksum."""
     folder = tmp_path_factory.mktemp("original") / "store"
     config = SMALL.but(enabled_append_prop_crc=request.param)
     with MessageStore.open(folder, config=config, clock=Clock()) as store:
@@ -50,14 +50,14 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def store(original: Path, tmp_path: Path) -> Path:
-    """A copy to be hurt."""
+    """Return a copy to be damaged."""
     copy = tmp_path / "store"
     shutil.copytree(original, copy)
     return copy
 
 
 def records(folder: Path) -> list[StoredMessage]:
-    """All whole records, past damage."""
+    """Return all whole records, including those behind damage."""
     return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
 
 
@@ -79,7 +79,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def bodies(folder: Path) -> list[bytes]:
-    """What a reader of the store gets, queue by queue, fillers left out."""
+    """Return the bodies that a reader of the store gets, queue by queue, without fillers."""
     with MessageStore.open(folder, "r") as opened:
         return [
             message.body
@@ -121,7 +121,7 @@ ONLY_WHOLE_RECORD_CRC = {
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: str) -> None:
-    """With the checksum over the record every field is guarded, without it those that lengths and body checksum guard."""
+    """The whole-record checksum guards every field; without it, only lengths and the body checksum guard."""
     before = records(store)
     victim = second_record(before, 1)
     with MessageStore.open(store, "r") as opened:
@@ -130,7 +130,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
         pytest.skip("nothing in the record covers this field")
     flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + FIELDS[field])
     force = field == "magic" and not is_guarded
-    if force:  # nothing says whether it is damaged or another version's
+    if force:  # nothing shows whether it is damaged or of another version
         with pytest.raises(UnsupportedFormat, match="record magic"):
             recover(store)
     assert Recovery(str(store), force=force).plan().needs_choice
@@ -142,7 +142,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
 
 @pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
 def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alone(store: Path, field: str) -> None:
-    """No queue can have it: every opening after a crash and every recovery ended in that refusal, and changed nothing."""
+    """No queue can have the record; every recovery would otherwise end in that error and change nothing."""
     before = records(store)
     victim = second_record(before, 4)
     overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE + FIELDS[field], b"\x80")
@@ -157,8 +157,9 @@ def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alon
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, place: int) -> None:
-    """A broker leaves no note of ours, so the end is looked for, in a file that begins with a hole too: what lay behind it was
-    in no queue any more, and the next puts were written over it.
+    """A broker leaves no `clean.json`, so the end is searched for, even in a file that begins with a hole.
+
+    Otherwise records behind the hole would be in no queue, and the next puts would overwrite them.
     """
     (store / "brokerstore" / "clean.json").unlink()
     before = records(store)
@@ -174,7 +175,7 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
 
 
 def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
-    """A filler stands where the lost message stood, so nobody's offset moves."""
+    """A filler takes the place of the lost message, so no consumer's offset shifts."""
     before = records(store)
     victim = second_record(before, 1)
     flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + 90)
@@ -189,7 +190,7 @@ def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Pa
 
 
 def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) -> None:
-    """What RocketMQ does, if asked for."""
+    """RocketMQ does the same."""
     before = records(store)
     victim = second_record(before, 2)
     flip(log_file(store, 2), victim.physical_offset % FILE_SIZE + 90)
@@ -355,7 +356,7 @@ DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
 @pytest.mark.parametrize("abort", ["clean", "abort", "abort-empty", "abort-zeros"])
 @pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__.removeprefix("hurt_"))
 def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[..., set[int]], abort: str) -> None:
-    """The damage table: what is lost is what was hurt, whatever the abort file says; the second plan is empty."""
+    """Only damaged records are lost, with and without the abort file; the second plan is empty."""
     before = records(store)
     if abort != "clean":
         (store / "abort").write_bytes({"abort": b"4711", "abort-empty": b"", "abort-zeros": bytes(10)}[abort])
@@ -373,7 +374,7 @@ def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[...,
 
 
 def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
-    """Opening for writing refuses and changes nothing; the dry run and a missing choice change nothing either."""
+    """Opening for writing refuses and changes nothing; neither do a dry run and a missing choice."""
     messages = records(store)
     number = messages[-1].physical_offset // FILE_SIZE
     victim = second_record(messages, number)
@@ -389,13 +390,13 @@ def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
 
 
 def test_recovery_waits_for_no_writer(store: Path) -> None:
-    """A store that somebody writes is left alone."""
+    """A store with a writer is refused and unchanged."""
     with MessageStore.open(store, "r+"), pytest.raises(StoreLocked):
         recover(store)
 
 
 def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
-    """What was zeroed can be looked at later."""
+    """Zeroed bytes can be inspected later."""
     messages = records(store)
     last = messages[-1]
     whole = log_file(store, last.physical_offset // FILE_SIZE).read_bytes()
@@ -406,7 +407,7 @@ def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
 
 
 def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
-    """A number beyond its queue's end would skip the next messages in silence."""
+    """An offset beyond its queue's end would silently skip the next messages."""
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"topic-0@group":{0:5,1:999999}}}')
     (store / "abort").touch()
     plan = recover(store)
@@ -422,7 +423,7 @@ def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
 
 @pytest.mark.deep
 def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(original: Path, tmp_path: Path) -> None:
-    """Every call of the disk fails once; afterwards a whole run gives what an undisturbed one gives."""
+    """Every call of the disk fails once; a complete run afterwards gives what an undisturbed one gives."""
 
     def prepare(name: str) -> Path:
         copy = tmp_path / name
@@ -458,7 +459,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str) -> None:
-    """Messages as the real store recovers them, or better; every unit and key of what is left."""
+    """The messages are at least those that the real store recovers, with every unit and key of them."""
     fixture = fixture_store(name, own=True)
     truth = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
     recover(fixture.store)
@@ -480,7 +481,7 @@ def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str
 
 @pytest.mark.parametrize("way", ["open", "recover"])
 def test_a_topic_that_only_its_queues_name_is_not_taken_for_a_deleted_one(store: Path, way: str) -> None:
-    """A store without a broker writes queues and no table; a broker that deletes a topic takes its queues away too."""
+    """A store without a broker writes queues and no table; a broker that deletes a topic deletes its queues too."""
     (store / "config" / "topics.json").unlink()
     with MessageStore.open(store, "r+", SMALL.but(message_index_enable=False)) as opened:
         opened.create_topic("named")

@@ -1,4 +1,4 @@
-"""A recovery that is killed in the middle: what it found on the disk stays safe, whoever opens the folder next."""
+"""A killed recovery: data that was safe before stays safe, whatever opens the folder next."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COUNT, HURT = 300, 100
 
 
 class Killed(BaseException):
-    """As a kill, nobody catches it."""
+    """An error that no code catches, as a kill."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A clean stop, all of it within a second, then one record damaged, then a recovery killed before it mends the log."""
+    """Return a store with a clean stop, all within a second, a damaged record, and a recovery killed before the repair."""
     folder, clock = tmp_path / "store", Clock()
     with MessageStore.open(folder, config=SMALL, clock=clock) as store:
         results = []
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def kill(recovery: Any) -> None:
-    """After the abort file is there."""
+    """Raise the error once the abort file exists."""
 
     def die(*_: Any) -> None:
         raise Killed
@@ -52,7 +52,7 @@ def kill(recovery: Any) -> None:
 
 
 def test_an_opening_does_not_cut_what_a_clean_stop_left(folder: Path) -> None:
-    """All was stored within three seconds of the stop, and would pass for the tail of a crash."""
+    """Everything was stored within three seconds of the stop, and would look like a crash tail."""
     with pytest.raises(StoreCorrupt, match="recover"):
         MessageStore.open(folder, config=SMALL)
     with MessageStore.open(folder, "r", SMALL) as store:
@@ -60,7 +60,7 @@ def test_an_opening_does_not_cut_what_a_clean_stop_left(folder: Path) -> None:
 
 
 def test_run_again_it_asks_for_a_choice_again_and_keeps_every_other_message(folder: Path) -> None:
-    """Without one it planned to cut."""
+    """Without a choice it changes nothing, and must not plan to cut."""
     assert Recovery(str(folder), Choice.REFUSE, SMALL).plan().needs_choice
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
     assert not verify_store(str(folder), SMALL).problems

@@ -1,4 +1,4 @@
-"""Puts that write nothing leave no trace in the checkpoint's times."""
+"""Puts that write nothing do not change the checkpoint's times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def check_times(folder: Path, last_ms: int) -> None:
-    """The checkpoint of a clean stop names the last record's time, and verify finds nothing."""
+    """Check that a clean stop's checkpoint has the last record's time, and that verify finds nothing."""
     assert not (folder / "abort").exists()
     assert read_checkpoint(REAL_DISK, str(folder / "checkpoint")).values.physic_msg_timestamp_ms == last_ms
     assert verify_store(str(folder)).problems == []
@@ -50,7 +50,7 @@ def check_times(folder: Path, last_ms: int) -> None:
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("way", REFUSED)
 def test_a_refused_put_moves_no_time_of_the_checkpoint(world: Any, tmp_path: Path, way: str, is_sync: bool) -> None:
-    """No room for the next log file, or too long a message; then a clean stop."""
+    """There is no space for the next log file, or the message is too long; then follows a clean stop."""
     disk, clock = SwitchDisk(), Clock()
     changes = {"flush_disk_type": sync_mode(world)} if is_sync else {}
     with open_small(world, tmp_path, disk=disk, clock=clock, **changes) as store:
@@ -64,7 +64,7 @@ def test_a_refused_put_moves_no_time_of_the_checkpoint(world: Any, tmp_path: Pat
 
 
 def test_a_put_to_an_impossible_queue_moves_no_time(world: Any, tmp_path: Path) -> None:
-    """It raises, and wrote nothing."""
+    """The put raises and wrote nothing."""
     clock = Clock()
     with open_small(world, tmp_path, clock=clock) as store:
         put_numbers(world, store, range(3))
@@ -80,7 +80,7 @@ def test_a_put_to_an_impossible_queue_moves_no_time(world: Any, tmp_path: Path) 
 
 
 def test_a_put_that_meets_the_closing_store_moves_no_time(world: Any, tmp_path: Path) -> None:
-    """The put was let in before the close, and appends after it."""
+    """The put was accepted before the close, and appends after it."""
     clock = Clock()
     store = open_small(world, tmp_path, clock=clock)
     put_numbers(world, store, range(3))
@@ -108,7 +108,7 @@ def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], 
 
 
 def test_what_came_before_a_refusal_in_one_call_counts(world: Any, tmp_path: Path) -> None:
-    """Two of four messages are in: the checkpoint has their time."""
+    """Two of four messages are written: the checkpoint has their time."""
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
         put_numbers(world, store, range(1), size=SIZE)
@@ -122,7 +122,7 @@ def test_what_came_before_a_refusal_in_one_call_counts(world: Any, tmp_path: Pat
 
 
 def test_columns_before_a_refusal_in_one_call_count(world: Any, tmp_path: Path) -> None:
-    """Two of four rows are in: the checkpoint has their time."""
+    """Two of four rows are written: the checkpoint has their time."""
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
         put_numbers(world, store, range(1), size=SIZE)
@@ -133,7 +133,7 @@ def test_columns_before_a_refusal_in_one_call_count(world: Any, tmp_path: Path) 
 
 
 def test_a_flush_while_the_next_file_is_made_in_vain_vouches_for_no_record_of_it(world: Any, tmp_path: Path) -> None:
-    """The put that waits for the file holds the append lock; its time is nobody's yet."""
+    """The put that waits for the file holds the append lock; no record has its time yet."""
     disk, clock = SwitchDisk(), Clock()
     store = open_small(world, tmp_path, disk=disk, clock=clock)
     put_numbers(world, store, range(3), size=SIZE)

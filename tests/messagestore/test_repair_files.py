@@ -1,4 +1,4 @@
-"""Files of a log that no store would load: what is taken away is all there afterwards."""
+"""Log files that no store would load: everything that is removed is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERABYTE = 1 << 40
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store of two log files, cleanly closed."""
+    """Return a cleanly closed store of two log files."""
     with MessageStore.open(tmp_path / "store", config=SMALL) as store:
         for number in range(200):
             store.put(Message("topic", b"%d" % number + b"x" * 300, queue_id=0, keys=["key"]))
@@ -30,17 +30,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 class TwoDisks(WrappedDisk):
-    """Nothing can be renamed out of a log."""
+    """A disk on which no file can be renamed out of the log."""
 
     def rename(self, source: str, target: str) -> None:
-        """Refused as between two file systems."""
+        """Refuse as a rename between two file systems."""
         if "commitlog" in source and "commitlog" not in target:
             raise DiskError("rename", source, errno.EXDEV, os.strerror(errno.EXDEV))
         super().rename(source, target)
 
 
 def test_a_second_stray_of_one_name_does_not_take_the_firsts_place(folder: Path) -> None:
-    """Both were moved to the same path, and the first was gone."""
+    """Both are moved, and neither overwrites the other."""
     for text in (b"first", b"second"):
         (folder / "commitlog" / "notes").write_bytes(text)
         Recovery(str(folder), Choice.SKIP, SMALL).apply()
@@ -49,7 +49,7 @@ def test_a_second_stray_of_one_name_does_not_take_the_firsts_place(folder: Path)
 
 
 def test_a_stray_in_a_log_on_another_disk_is_put_aside(folder: Path) -> None:
-    """It cannot be renamed: recovery ended there, for ever."""
+    """It cannot be renamed, so it is copied."""
     content = b"\0" * (3 << 20) + b"x" + b"\0" * (1 << 20)
     (folder / "commitlog" / "notes").write_bytes(content)
     Recovery(str(folder), Choice.SKIP, SMALL, TwoDisks()).apply()
@@ -59,7 +59,7 @@ def test_a_stray_in_a_log_on_another_disk_is_put_aside(folder: Path) -> None:
 
 
 def test_a_log_file_of_a_terabyte_is_cut_and_its_end_kept(folder: Path) -> None:
-    """There is no memory for what it says it holds."""
+    """There is no memory for its apparent size."""
     path = folder / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
         file.seek(TERABYTE - 4)
@@ -76,7 +76,7 @@ def test_a_log_file_of_a_terabyte_is_cut_and_its_end_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 65536], ids=["empty", "zeros"])
 def test_a_file_without_a_record_and_with_a_far_number_is_refused(folder: Path, size_bytes: int) -> None:
-    """Each file missing before it was to be made, as many as its name says: no memory holds the plan of that."""
+    """Each file missing before it would have to be created, as many as its name says."""
     path = folder / "commitlog" / f"{65536 * 20_001:020d}"
     path.write_bytes(bytes(size_bytes))
     before = sorted((folder / "commitlog").iterdir())
@@ -86,7 +86,7 @@ def test_a_file_without_a_record_and_with_a_far_number_is_refused(folder: Path, 
 
 
 def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
-    """Nothing says how long a file is: no gap between them is measured by it."""
+    """Nothing shows how long a file is: no gap between them is measured."""
     first, second = sorted((folder / "commitlog").iterdir())
     first.write_bytes(b"")
     second.write_bytes(b"")
@@ -95,7 +95,7 @@ def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
 
 
 def test_a_stray_that_cannot_be_moved_stays_and_ends_the_recovery(folder: Path) -> None:
-    """Only another disk is a reason to copy it."""
+    """It is copied only if it is on another disk."""
     (folder / "commitlog" / "notes").write_bytes(b"mine")
     disk = FailingDisk(1, only="rename")
     with pytest.raises(DiskError):
@@ -106,7 +106,7 @@ def test_a_stray_that_cannot_be_moved_stays_and_ends_the_recovery(folder: Path) 
 
 
 def test_a_log_file_that_is_too_long_by_nothing_but_zeros_is_cut(folder: Path) -> None:
-    """There is nothing to keep beside."""
+    """There is nothing to keep."""
     path = folder / "commitlog" / f"{0:020d}"
     before = path.read_bytes()
     path.write_bytes(before + bytes(100_000))

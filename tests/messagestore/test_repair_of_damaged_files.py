@@ -1,4 +1,4 @@
-"""Mending that is seldom wanted: configuration from its backup, links, queues beyond use, light queues made anew."""
+"""Rare repairs: configuration from its backup, symlinks, unreadable queues, rebuilt LMQs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = 300
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Three topics, cleanly closed."""
+    """Return a cleanly closed store with three topics."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
         for number in range(COUNT):
@@ -61,7 +61,7 @@ def count(folder: Path) -> int:
 
 
 def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> None:
-    """Read from the backup it works; the next save that is torn too would leave nothing."""
+    """Reading the backup works, but a second torn save would leave nothing."""
     good = b'{"offsetTable":{"T0@g":{0:3,1:2}}}'
     path, backup = store / "config" / "consumerOffset.json", store / "config" / "consumerOffset.json.bak"
     backup.write_bytes(good)
@@ -75,7 +75,7 @@ def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> Non
 
 
 def test_a_config_file_without_a_backup_is_named_and_left(store: Path) -> None:
-    """Whatever were written in its place would be a guess."""
+    """Any replacement would be a guess."""
     path = store / "config" / "subscriptionGroup.json"
     path.write_bytes(b'{"subscriptionGroupTable":')
     assert kinds(store) == {"damaged_config"}
@@ -84,7 +84,7 @@ def test_a_config_file_without_a_backup_is_named_and_left(store: Path) -> None:
 
 
 def test_a_config_file_and_its_backup_that_are_both_torn_are_named_and_left(store: Path) -> None:
-    """Neither is guessed at, and nobody else's file waits for it: the other torn one has a backup."""
+    """Neither is guessed, and another torn file that has a backup is repaired."""
     groups, offsets = store / "config" / "subscriptionGroup.json", store / "config" / "consumerOffset.json"
     for path in (groups, store / "config" / "subscriptionGroup.json.bak", offsets):
         path.write_bytes(b'{"torn":')
@@ -98,7 +98,7 @@ def test_a_config_file_and_its_backup_that_are_both_torn_are_named_and_left(stor
 
 
 def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(store: Path) -> None:
-    """For whoever compares log, queues and index in another way."""
+    """This is for callers that compare log, queues and index in another way."""
     (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T0@g":{0:9999}}}')
     found = verify_beside_log(str(store))
     assert [problem.kind for problem in found] == ["offset_ahead"] and found[0].found == "9999"
@@ -107,12 +107,12 @@ def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(s
     assert "offset_ahead" not in {problem.kind for problem in verify_beside_log(str(store))}
 
 
-# Links
+# Symlinks
 
 
 @pytest.mark.parametrize("name", ["commitlog", "config"])
 def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(store: Path, name: str) -> None:
-    """Brokers have their log on another disk so; a folder from a stranger may point anywhere."""
+    """Brokers may have their log on another disk behind a symlink; a folder from elsewhere may point anywhere."""
     outside = store.parent / "outside"
     shutil.move(store / name, outside)
     (store / name).symlink_to(outside)
@@ -130,7 +130,7 @@ def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(stor
 
 @pytest.mark.parametrize("damage", ["a stray file", "a long file"])
 def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: str) -> None:
-    """Neither what a hole swallowed nor what agrees can be asked of them: the log alone says it."""
+    """They tell neither lost messages nor agreement, so the log alone decides."""
     queue = store / "consumequeue" / "T1" / "0"
     if damage == "a stray file":
         (queue / "notes").write_text("mine")
@@ -144,7 +144,7 @@ def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: st
 
 @pytest.mark.parametrize("look", [verify, plan], ids=["verify", "recover"])
 def test_a_call_that_fails_once_is_no_damage(store: Path, look: Callable[[Path, Disk], object]) -> None:
-    """Out of descriptors for a moment: index files passed for damaged, or of RocketMQ's size, and were to be made anew."""
+    """The process was out of descriptors for a moment; index files must not count as damaged or of RocketMQ's size."""
     counting = FailingDisk(1 << 30)
     look(store, counting)
     assert len(counting.calls) > 100
@@ -154,7 +154,7 @@ def test_a_call_that_fails_once_is_no_damage(store: Path, look: Callable[[Path, 
 
 
 def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
-    """`message_index_enable` off: none is missed, none is made."""
+    """With `message_index_enable` off, none is missed and none is created."""
     shutil.rmtree(store / "index")
     shutil.rmtree(store / "consumequeue" / "T1")
     config = SMALL.but(message_index_enable=False)
@@ -165,7 +165,7 @@ def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
-    """Bytes where a checkpoint has zeros; its times are set to what the log has."""
+    """It has bytes in place of zeros; its times are set to what the log has."""
     (store / "checkpoint").write_bytes(b"\xff" * 4096)
     assert "damaged_checkpoint" in kinds(store)
     assert "write the checkpoint anew" in Recovery(str(store)).apply().actions
@@ -173,7 +173,7 @@ def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
 
 
 def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) -> None:
-    """`keep_backup` off: a hole, a tail and a long file; no copies."""
+    """With `keep_backup` off a hole, a tail and a long file are repaired without copies."""
     first, last = sorted((store / "commitlog").iterdir())[:2]
     for path, at in ((first, 3000), (last, 500)):
         with path.open("r+b") as file:
@@ -188,7 +188,7 @@ def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) ->
 
 
 def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Path) -> None:
-    """A queue folder brought from another store: its units point at other records."""
+    """A queue folder was copied from another store: its units point at other records."""
     shutil.copytree(store / "consumequeue" / "T0", store / "consumequeue" / "Strange")
     assert kinds(store) == {"dangling_queue"}
     Recovery(str(store)).apply()
@@ -196,7 +196,7 @@ def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Pa
 
 
 def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path) -> None:
-    """What lies where the rebuild works is taken away, a file too."""
+    """Any file at the place of the rebuild is moved aside."""
     (store / "brokerstore").mkdir(exist_ok=True)
     (store / "brokerstore" / "rebuild").write_bytes(b"a file")
     shutil.rmtree(store / "consumequeue")
@@ -205,7 +205,7 @@ def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path)
 
 
 def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
-    """Nothing to dispatch: the folders are there all the same."""
+    """There is nothing to dispatch, but the folders exist."""
     folder = tmp_path / "empty"
     MessageStore.open(folder, config=SMALL).close()
     shutil.rmtree(folder / "consumequeue", ignore_errors=True)
@@ -226,8 +226,9 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     ids=str,
 )
 def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, numbers: list[int], read: list[int]) -> None:
-    """Which records get a place says section 2.3 of the format; number 0 goes anywhere.  A rebuild changes nothing of it: each
-    recovery wanted one, for ever.
+    """docs/formats/consumequeue.md#how-a-unit-gets-its-place decides which records get a place; offset 0 is always accepted.
+
+    A rebuild changes nothing, and recoveries must not ask for one again and again.
     """
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
@@ -245,7 +246,7 @@ def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, nu
 @pytest.mark.parametrize("has_table", [True, False], ids=["a-brokers", "no-topics"])
 @pytest.mark.parametrize("topic", [b"my/topic", b"x\0y", b"..", b"", b"\xff" * 100], ids=repr)
 def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path, topic: bytes, has_table: bool) -> None:
-    """One wrong bit makes "my/topic" of "my-topic", in a record without a checksum over its topic: no opening came past it."""
+    """A flipped bit makes "my/topic" of "my-topic", in a record without a checksum over its topic."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
         if has_table:
@@ -271,8 +272,9 @@ LATE_MS = 4_000_000_000_000
 
 
 def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_path: Path) -> None:
-    """A producer who sent a piece of the log itself kept `recover` out for ever: the hole in front of the inner record was too
-    short for any filler; and all behind, older than what it said, would have been cut.
+    """A producer sent a part of the log itself, so a whole record lies inside the damaged one.
+
+    The hole before the inner record is too short for a filler, and the records behind, older than it claims, must not be cut.
     """
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
@@ -294,11 +296,11 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
         assert (first.body, behind.body) == (b"first", b"behind") and filler.physical_offset == place
 
 
-# Light queues
+# LMQs
 
 
 def light_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
-    """Of every light queue, read by the format page."""
+    """Return the units of every LMQ, read as the format page describes."""
     found = {}
     for folder in sorted((store / "consumequeue").glob("%LMQ%*/0")):
         data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
@@ -308,7 +310,7 @@ def light_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
 
 @pytest.mark.parametrize("how", ["rebuild", "recover"])
 def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str) -> None:
-    """They hold records of other topics: the units are those that the real store wrote."""
+    """They hold records of other topics; the units are those that the real store wrote."""
     fixture = fixture_store("lmq", own=True)
     wanted = light_units(fixture.store)
     truth = {queue["topic"]: [row[0] for row in queue["cq"]] for queue in fixture.truth()["queues"]}
@@ -324,7 +326,7 @@ def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str
 
 
 def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
-    """Compared record by record, since no queue of their topic holds them."""
+    """Each record is compared, because no queue of their topic holds them."""
     fixture = fixture_store("lmq", own=True)
     wanted = light_units(fixture.store)
     victim = sorted(name for name, units in wanted.items() if len(units) > 1)[0]
@@ -338,7 +340,7 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
 
 
 def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
-    """For whoever compares a log piece by piece, in several processes: where each of the queues was left."""
+    """This is for callers that compare a log in parts, in several processes: they need the end of each queue."""
     fixture = fixture_store("lmq")
     folders = [str(fixture.store / name) for name in ("consumequeue", "commitlog")]
     queues = ConsumeQueues(REAL_DISK, folders[0], writable=False, file_size_bytes=2000)
@@ -356,8 +358,9 @@ PLACES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 @pytest.mark.parametrize("how", ["rebuild", "recover"])
 def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path, how: str) -> None:
-    """A name listed twice moves the numbers ahead of the places, and after a restart they are given again, as in a broker.  The
-    first records are gone: rebuilt by the numbers alone, the queue had no place for those behind.
+    """A name listed twice moves the numbers ahead of the positions, and after a restart they are given again, as in a broker.
+
+    The first records are deleted: a rebuild by the numbers alone would have no place for those behind.
     """
     folder = tmp_path / "store"
 
@@ -390,7 +393,7 @@ def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path
 
 
 def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -> None:
-    """The topic's own queue is gone too, and it was its last message: the filler stands in the light queue itself."""
+    """The topic's own queue is missing too, and it was its last message: the filler is in the LMQ itself."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=LIGHT) as opened:
         places = []
@@ -413,7 +416,7 @@ def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -
 
 
 def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
-    """The first of it, with file and byte."""
+    """The error has file and byte of the first damage."""
     path = min((store / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
     data[4] ^= 1
@@ -424,7 +427,7 @@ def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
 
 
 def test_a_disk_that_is_full_under_a_rebuild_gets_its_room_back(store: Path) -> None:
-    """What was built beside goes; the old folders are as they were."""
+    """The new files are deleted; the old folders are unchanged."""
     before = {path: path.read_bytes() for path in (store / "consumequeue").rglob("0*") if path.is_file()}
     disk = FailingDisk(1, only="allocate")
     with pytest.raises(StoreError):

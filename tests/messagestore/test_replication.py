@@ -1,4 +1,4 @@
-"""A slave that takes its master's log bytes, and refuses everything else."""
+"""A slave that appends its master's log bytes, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def open_slave(world: Any, folder: Path, **changes: Any) -> Any:
 
 
 def replicate(master: Any, slave: Any, offset: int | None = None, size: int = 10_000) -> int:
-    """Everything there is; how many ranges it took."""
+    """Copy everything, and return the number of ranges."""
     offset, ranges = slave.log_end if offset is None else offset, 0
     while data := master.read_log_bytes(offset, size):
         offset = slave.append_data(offset, data)
@@ -27,7 +27,7 @@ def replicate(master: Any, slave: Any, offset: int | None = None, size: int = 10
 
 @pytest.mark.parametrize("size", [1000, 1 << 20])
 def test_a_replicated_folder_says_what_the_master_says(world: Any, tmp_path: Path, size: int) -> None:
-    """Log and queues to the byte, over several files, whatever the size of a range; keys are found too."""
+    """Log and queues are equal byte by byte, over several files, for any size of a range; keys are found too."""
     with open_small(world, tmp_path / "m", clock=Clock()) as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(600), size=200, keys=["k"], topic="T")
         put_numbers(world, master, range(100), size=20, topic="U", queue_id=3)
@@ -41,7 +41,7 @@ def test_a_replicated_folder_says_what_the_master_says(world: Any, tmp_path: Pat
 
 
 def test_replication_goes_on_where_it_stopped_after_both_were_closed(world: Any, tmp_path: Path) -> None:
-    """The slave's own end says what it wants next; so after each opening."""
+    """The end of the slave's log is where it continues, after each open."""
     for part in range(3):
         with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
             put_numbers(world, master, range(200 * part, 200 * part + 200), size=300)
@@ -66,7 +66,7 @@ def test_a_master_whose_first_files_are_gone(world: Any, tmp_path: Path) -> None
 
 
 def test_a_slave_refuses_every_put_and_a_master_every_range(world: Any, tmp_path: Path) -> None:
-    """SERVICE_NOT_AVAILABLE, by status or as an error; a reader has nothing to write with."""
+    """The status is SERVICE_NOT_AVAILABLE, or an error; a reader cannot write."""
     status = world.commitlog.PutStatus.SERVICE_NOT_AVAILABLE
     message = world.commitlog.Message("T", b"x")
     with open_slave(world, tmp_path / "s") as slave:
@@ -88,7 +88,7 @@ def test_a_slave_refuses_every_put_and_a_master_every_range(world: Any, tmp_path
 
 
 def test_bytes_for_another_place_are_refused(world: Any, tmp_path: Path) -> None:
-    """Only the log's end takes bytes: a range that was lost, or comes twice, changes nothing."""
+    """Only the log's end accepts bytes: a range that was lost, or comes twice, changes nothing."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(20))
         data = master.read_log_bytes(0, 1000)
@@ -102,24 +102,24 @@ def test_bytes_for_another_place_are_refused(world: Any, tmp_path: Path) -> None
 
 
 def test_every_damaged_byte_of_a_range_is_met_before_anything_is_written(world: Any, tmp_path: Path) -> None:
-    """With the checksum over the whole record no flipped bit gets in; nothing of the range does."""
+    """With the whole-record checksum no flipped bit is accepted, and nothing of the range is written."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(3))
         data = master.read_log_bytes(0, 1)
-        for place in range(len(data) - 20):  # behind it: the checksum, without which a record counts as unprotected
+        for place in range(len(data) - 20):  # then comes the checksum, without which a record counts as unprotected
             hurt = bytearray(data)
             hurt[place] ^= 0x10
             try:
                 end = slave.append_data(0, bytes(hurt))
             except StoreCorrupt:
                 continue
-            assert end == 0, f"byte {place}: taken up to {end}"  # a length that grew: not whole yet
+            assert end == 0, f"byte {place}: taken up to {end}"  # a greater length: not whole yet
         assert slave.log_end == 0
         assert slave.append_data(0, data) == len(data)
 
 
 def test_a_record_cut_at_the_ranges_end_comes_with_the_next(world: Any, tmp_path: Path) -> None:
-    """What a real master sends: ranges cut anywhere.  The answer says from where to send again."""
+    """A real master sends ranges that are cut anywhere; the result is where to send again."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(500), size=250)
         whole = b"".join(path.read_bytes() for path in sorted((tmp_path / "m" / "commitlog").iterdir()))[: master.log_end]
@@ -130,7 +130,7 @@ def test_a_record_cut_at_the_ranges_end_comes_with_the_next(world: Any, tmp_path
 
 
 def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path: Path) -> None:
-    """Else the slave's files would end elsewhere than the master's."""
+    """Otherwise the slave's files would end elsewhere than the master's."""
     with open_slave(world, tmp_path / "s") as slave:
         for size in (7, 8, 65535, 65537, -1):
             with pytest.raises(StoreCorrupt):
@@ -140,7 +140,7 @@ def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path:
 
 @pytest.mark.parametrize("left", [0, 4, 7])
 def test_a_record_that_leaves_no_room_for_a_files_blank_is_refused(world: Any, tmp_path: Path, left: int) -> None:
-    """No store writes one: behind it nothing could end the file."""
+    """No store writes one: nothing after it could end the file."""
     over = len(record_bytes(0, b""))
     with open_slave(world, tmp_path / "s") as slave:
         with pytest.raises(StoreCorrupt, match="room for a blank"):
@@ -150,7 +150,7 @@ def test_a_record_that_leaves_no_room_for_a_files_blank_is_refused(world: Any, t
 
 
 def test_a_killed_slave_goes_on(world: Any, tmp_path: Path) -> None:
-    """What a killed process leaves, opened again: at most the end is asked for anew."""
+    """After the next open, at most the end is requested again."""
     from tests.messagestore.kit import crash_copy
 
     with open_small(world, tmp_path / "m") as master:
@@ -165,7 +165,7 @@ def test_a_killed_slave_goes_on(world: Any, tmp_path: Path) -> None:
 
 
 def test_under_synchronous_flush_only_durable_bytes_leave_the_master(world: Any, tmp_path: Path) -> None:
-    """A slave never has what its master could still lose; and the slave's own answer comes after its sync."""
+    """A slave never has what its master could still lose; and the slave returns after its own sync."""
     sync = world.messagestore.FlushMode.SYNC
     with (
         open_small(world, tmp_path / "m", flush_disk_type=sync) as master,
@@ -180,7 +180,7 @@ def test_under_synchronous_flush_only_durable_bytes_leave_the_master(world: Any,
 
 
 def _first_blank(folder: Path) -> tuple[int, int]:
-    """(where the blank of the first log file begins, where that file ends), from the records' own sizes."""
+    """Return where the blank of the first log file begins and where that file ends, from the records' sizes."""
     data = (folder / "commitlog" / f"{0:020d}").read_bytes()
     at = 0
     while data[at + 4 : at + 8] != bytes.fromhex("cbd43194"):
@@ -190,7 +190,7 @@ def _first_blank(folder: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_bytes_from_inside_a_blank_are_an_error_and_not_the_logs_end(world: Any, tmp_path: Path, mode: str) -> None:
-    """An empty answer means the end alone: a slave that asks there would wait for ever."""
+    """An empty result only means the end of the log; a slave that asks there would wait forever."""
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(5), size=20_000)
         end = store.log_end
@@ -211,7 +211,7 @@ def test_bytes_from_inside_a_blank_are_an_error_and_not_the_logs_end(world: Any,
 
 @pytest.mark.parametrize("with_crc", [True, False])
 def test_the_end_of_a_log_is_empty_for_a_reader_too(world: Any, tmp_path: Path, with_crc: bool) -> None:
-    """Beside a writer, behind records with and without a checksum, with and without properties, and in an empty store."""
+    """Beside a writer, after records with and without checksum and properties, and in an empty store the result is empty."""
     with open_small(world, tmp_path, enabled_append_prop_crc=with_crc) as store:
         with open_small(world, tmp_path, "r") as reader:
             assert reader.read_log_bytes(0) == b""

@@ -51,7 +51,7 @@ with MessageStore.open(folder, config=config) as store:
 @pytest.mark.deep
 @pytest.mark.slow
 def test_ten_thousand_queues_of_near_a_million_messages(tmp_path: Path) -> None:
-    """Open, every maximum asked, every seventh read, within 300 MB resident and 1,024 descriptors."""
+    """Opening it, reading every maximum and every seventh queue stays within 300 MB resident and 1,024 descriptors."""
     units, queues = 300_000 * 3 + 200, 10_000
     done = subprocess.run(
         [sys.executable, "-c", MANY_QUEUES, str(tmp_path / "s"), str(queues), str(units)],
@@ -64,7 +64,7 @@ def test_ten_thousand_queues_of_near_a_million_messages(tmp_path: Path) -> None:
 
 
 def test_a_thousand_log_files_within_the_descriptors(tmp_path: Path) -> None:
-    """Each file read once, under `ulimit -n 256`."""
+    """Each file is read once, under `ulimit -n 256`."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(
             """
@@ -90,7 +90,7 @@ def test_a_thousand_log_files_within_the_descriptors(tmp_path: Path) -> None:
 
 
 def test_an_idle_store_sleeps(world: Any, tmp_path: Path) -> None:
-    """Under 1 % of a core once the last put is a while ago."""
+    """It uses less than 1 % of a core some time after the last put."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(20), keys=["k"])
         store.get("T", 0, 0)
@@ -104,7 +104,7 @@ def test_an_idle_store_sleeps(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_clean_store_opens_without_reading_its_log(world: Any, tmp_path: Path) -> None:
-    """Of many files only the last is looked at: a broken record in an old one is not even noticed."""
+    """Only the last of many files is read: a broken record in an old one is not noticed."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(12), size=20_000)
     path = tmp_path / "s" / "commitlog" / f"{0:020d}"

@@ -1,4 +1,4 @@
-"""Retention: which log files go, when, and what follows them."""
+"""Retention: which log files are deleted, when, and what is deleted with them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plenty(WrappedDisk):
 
 
 class Store:
-    """A store of six log files, a day older each than the next one."""
+    """A store of six log files, each a day older than the next."""
 
     def __init__(self, root: Path, **changes: Any) -> None:
         self.root = root
@@ -65,7 +65,7 @@ class Store:
         os.utime(path, (seconds, seconds))
 
     def left(self) -> list[int]:
-        """Numbers of the log files that are there."""
+        """Return the numbers of the remaining log files."""
         return [int(path.name) // LOG_SIZE for path in log_files(self.root)]
 
     def at_hour(self, hour: int) -> None:
@@ -83,7 +83,7 @@ def old(tmp_path: Path) -> Any:
 
 
 def test_files_older_than_the_reserved_time_go(old: Store) -> None:
-    """72 hours: files of 6, 5, 4 and 3 days go, those of 2 days and 1 stay."""
+    """With 72 hours, files of 6, 5, 4 and 3 days are deleted, those of 2 days and 1 stay."""
     assert old.store.delete_expired() == 4
     assert old.left() == [4, 5]
     assert old.store.engine.log.min_offset == 4 * LOG_SIZE
@@ -91,7 +91,7 @@ def test_files_older_than_the_reserved_time_go(old: Store) -> None:
 
 
 def test_the_last_file_never_goes(tmp_path: Path) -> None:
-    """However old it is, and whatever is asked."""
+    """Neither its age nor any request deletes it."""
     made = Store(tmp_path)
     for path in log_files(tmp_path):
         made.age(path, 10_000)
@@ -103,7 +103,7 @@ def test_the_last_file_never_goes(tmp_path: Path) -> None:
 
 
 def test_it_stops_at_the_first_file_that_is_young(old: Store) -> None:
-    """A log has no gap."""
+    """The log must not have a gap."""
     old.age(log_files(old.root)[1], 1)
     assert old.store.delete_expired() == 1
     assert old.left() == [1, 2, 3, 4, 5]
@@ -114,7 +114,7 @@ def test_it_stops_at_the_first_file_that_is_young(old: Store) -> None:
     [(0, 0), (LOG_SIZE - 1, 0), (LOG_SIZE, 1), (LOG_SIZE + 1, 1), (3 * LOG_SIZE, 3), (1 << 60, 5), (-5, 0)],
 )
 def test_delete_before_takes_whole_files_only(old: Store, offset: int, gone: int) -> None:
-    """Files that end at or before the offset, young ones too."""
+    """Files that end at or before the offset are deleted, even young ones."""
     for path in log_files(old.root):
         old.age(path, 0)
     assert old.store.delete_before(offset) == gone
@@ -122,7 +122,7 @@ def test_delete_before_takes_whole_files_only(old: Store, offset: int, gone: int
 
 
 def test_what_is_not_flushed_or_not_dispatched_stays(old: Store) -> None:
-    """A file goes only when nothing needs it any more."""
+    """A file is deleted only when it is not needed any more."""
     engine = old.store.engine
     retention = engine.retention
     for settled, gone in ((2 * LOG_SIZE - 1, 1), (2 * LOG_SIZE, 1), (3 * LOG_SIZE, 1)):
@@ -146,7 +146,7 @@ def test_what_is_not_flushed_or_not_dispatched_stays(old: Store) -> None:
     ],
 )
 def test_the_hours_of_delete_when(tmp_path: Path, delete_when: str, hour: int, is_time: bool) -> None:
-    """A list of hours of the day, separated by semicolons."""
+    """The setting is a list of hours of the day, separated by semicolons."""
     made = Store(tmp_path, delete_when=delete_when)
     made.at_hour(hour)
     assert made.retention.is_hour() is is_time
@@ -155,7 +155,7 @@ def test_the_hours_of_delete_when(tmp_path: Path, delete_when: str, hour: int, i
 
 
 def test_one_round_deletes_no_more_than_a_batch(tmp_path: Path) -> None:
-    """`delete_file_batch_max` a run; the next run goes on."""
+    """The limit is `delete_file_batch_max` files; the next round continues."""
     made = Store(tmp_path, delete_file_batch_max=2)
     for path in log_files(tmp_path)[:4]:
         made.age(path, 1000)
@@ -178,7 +178,7 @@ def test_one_round_deletes_no_more_than_a_batch(tmp_path: Path) -> None:
     ],
 )
 def test_a_full_disk_deletes_at_any_hour(tmp_path: Path, used: int, forcibly: bool, gone: int, is_full: bool) -> None:
-    """The three ratios."""
+    """The three ratios decide."""
     made = Store(tmp_path, clean_file_forcibly_enable=forcibly)
     made.disk.used = used
     assert made.retention.run() == gone
@@ -200,7 +200,7 @@ def test_used_space_is_rounded_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ratio", "used", "is_full"), [(100, 91, True), (10, 35, False), (10, 36, True)])
 def test_ratios_stay_within_what_the_real_store_allows(tmp_path: Path, ratio: int, used: int, is_full: bool) -> None:
-    """A warning ratio above 90 or below 35 is none."""
+    """A warning ratio above 90 or below 35 is clamped."""
     made = Store(tmp_path, disk_space_warning_ratio=ratio)
     made.disk.used = used
     made.retention.run()
@@ -209,7 +209,7 @@ def test_ratios_stay_within_what_the_real_store_allows(tmp_path: Path, ratio: in
 
 
 def test_puts_are_refused_while_the_disk_is_full(old: Store) -> None:
-    """And taken again when space returns; what is stored stays readable."""
+    """They are accepted again when there is space; stored messages stay readable."""
     old.disk.used = 95
     old.retention.run()
     with pytest.raises(PutRejected, match="95 %") as caught:
@@ -222,7 +222,7 @@ def test_puts_are_refused_while_the_disk_is_full(old: Store) -> None:
 
 
 def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """A round every ten seconds would fill what is left of it with lines; puts are refused until there is space."""
+    """A line every ten seconds would fill the rest of the disk; puts are refused until there is space."""
     old.disk.used = 95
     for _ in range(3):
         old.retention.run()
@@ -237,7 +237,7 @@ def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptu
 
 
 def test_a_store_without_a_queue_yet_has_a_round_as_every_other(tmp_path: Path) -> None:
-    """Its folder of queues is not there: nothing of it is used."""
+    """Its folder of queues does not exist, so none of its space is used."""
     with open_store(tmp_path, disk=Plenty()) as store:
         assert not (tmp_path / "consumequeue").exists()
         assert store.engine.retention.used_percent() == 10
@@ -245,7 +245,7 @@ def test_a_store_without_a_queue_yet_has_a_round_as_every_other(tmp_path: Path) 
 
 
 def test_files_that_another_thread_deleted_meanwhile_are_no_reason_to_delete_more(old: Store) -> None:
-    """Two rounds listed the same three files; the second finds the first one gone, and leaves what is behind them."""
+    """Two rounds listed the same three files; the second finds the first one missing, and keeps those behind."""
     listed = old.store.engine.log.queue.files[:3]
     assert old.store.delete_before(3 * LOG_SIZE) == 3
     assert old.retention._delete(listed) == 0
@@ -253,7 +253,7 @@ def test_files_that_another_thread_deleted_meanwhile_are_no_reason_to_delete_mor
 
 
 def test_a_store_without_an_index_deletes_files_too(tmp_path: Path) -> None:
-    """There is none that would have to follow."""
+    """No index file has to follow."""
     made = Store(tmp_path, message_index_enable=False)
     assert made.store.delete_expired() == 4
     assert not (tmp_path / "index").exists()
@@ -263,20 +263,20 @@ def test_a_store_without_an_index_deletes_files_too(tmp_path: Path) -> None:
 
 
 def test_the_housekeeper_runs_it(tmp_path: Path) -> None:
-    """A minute after opening and then at its interval."""
+    """It runs a minute after the open and then at its interval."""
     made = Store(tmp_path, flush_interval_consume_queue_ms=5, clean_resource_interval_ms=1)
     made.at_hour(4)
     assert {0, 1, 2, 3, 4, 5} <= set(made.left())
     made.retention._next_run = 0.0
-    until(lambda: min(made.left()) == 3)  # at half past four the fourth is not three days old
+    until(lambda: min(made.left()) == 3)  # at half past four the fourth file is not three days old
     made.store.close()
 
 
-# What follows
+# Queues, index and readers
 
 
 def test_queues_and_index_follow_the_log(old: Store) -> None:
-    """Files that only point at what is gone go too, and minima rise; every message that is left is found."""
+    """Files that only point at deleted records are deleted too, and minima rise; every remaining message is found."""
     store = old.store
     before = len(list((old.root / "consumequeue" / "t" / "0").iterdir())), len(list((old.root / "index").iterdir()))
     store.delete_expired()
@@ -297,7 +297,7 @@ def test_queues_and_index_follow_the_log(old: Store) -> None:
 
 
 def test_a_reader_that_stands_on_a_deleted_file_keeps_its_view(old: Store) -> None:
-    """Bytes that were handed out stay, and so does what is read from the map."""
+    """Returned bytes stay valid, and so does what is read from the map."""
     view = old.store.engine.log.select(0, 200)
     assert view is not None
     before = bytes(view)
@@ -309,7 +309,7 @@ def test_a_reader_that_stands_on_a_deleted_file_keeps_its_view(old: Store) -> No
 
 
 def test_a_read_that_began_before_goes_on_behind_the_gap(old: Store) -> None:
-    """What left the log is passed over, but for what was taken from the log in one go before."""
+    """Deleted records are skipped, except those that were already read from the log."""
     reading = old.store.read("t", 0)
     assert number_of(next(reading)) == 0
     old.store.delete_expired()
@@ -321,7 +321,7 @@ def test_a_read_that_began_before_goes_on_behind_the_gap(old: Store) -> None:
 
 
 def test_the_store_opens_again_behind_the_gap(tmp_path: Path) -> None:
-    """After a clean stop and after a crash; offsets go on."""
+    """After a clean stop and after a crash offsets continue."""
     made = Store(tmp_path)
     made.store.delete_expired()
     low = made.store.min_offset("t", 1)
@@ -337,7 +337,7 @@ def test_the_store_opens_again_behind_the_gap(tmp_path: Path) -> None:
 
 
 def test_a_delete_that_fails_changes_nothing_else(tmp_path: Path) -> None:
-    """The error is said; the store goes on, and the file is there again at the next opening."""
+    """The error is logged; the store continues, and the file exists again at the next open."""
     made = Store(tmp_path)
     made.store.close()
     disk = FailingDisk(1, only="delete", for_ever=True)
@@ -356,7 +356,7 @@ def test_a_delete_that_fails_changes_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_closed_store_deletes_nothing(tmp_path: Path) -> None:
-    """As every other call."""
+    """It raises as every other call does."""
     store: MessageStore = open_store(tmp_path)
     put_all(store, 0, 1)
     store.close()

@@ -1,4 +1,4 @@
-"""How far a group's retry queue is done with when retention takes messages that nobody acknowledged."""
+"""Progress of a group's retry queue if retention deletes messages that no consumer acknowledged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.messagestore.test_nack import RETRY, next_try, numbers, open_idle
 
 
 class Offsets:
-    """What is committed of one queue."""
+    """The committed offset of one queue."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []
@@ -24,7 +24,7 @@ class Offsets:
 
 
 def forget_log_files(world: Any, store: Any) -> None:
-    """Have retention take everything that was put before."""
+    """Let retention delete everything that was put before."""
     put_numbers(world, store, range(40), topic="F", size=2000)
     store.flush()
     store.engine.settle()
@@ -32,9 +32,7 @@ def forget_log_files(world: Any, store: Any) -> None:
 
 
 def test_expired_retries_hold_no_later_ones_back(world: Any, tmp_path: Path) -> None:
-    """Retries that nobody acknowledged expired: no later acknowledgement was ever committed, and all came again after a clean
-    stop.
-    """
+    """Later acknowledgements are committed, and those messages do not come again after a clean stop."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         for part in (range(2), range(2, 5)):
@@ -56,7 +54,7 @@ def test_expired_retries_hold_no_later_ones_back(world: Any, tmp_path: Path) -> 
 
 
 def test_what_was_acknowledged_behind_expired_messages_counts_with_the_next() -> None:
-    """Offsets that were done before their queue began were kept for ever, and an acknowledgement of an expired message too."""
+    """Offsets before the start of the queue are dropped, and acknowledging an expired message is harmless."""
     offsets = Offsets()
     progress = RetryProgress(offsets, RETRY, "G", 0)  # type: ignore[arg-type]
     for offset in (1, 3, 4):

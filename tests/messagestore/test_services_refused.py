@@ -1,4 +1,4 @@
-"""What a service of a broker refuses, or a full disk takes from it half way: numbers never move for what is not in the log."""
+"""What a broker service refuses, or a full disk interrupts: offsets never advance for messages not in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES, DELAY = "INNER_MULTI_DISPATCH", "DELAY"
 
 
 class NoNextFile(SwitchDisk):
-    """While `is_full`, no second log file can be made."""
+    """A disk on which no second log file can be created while `is_full` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class NoNextFile(SwitchDisk):
 
 
 def filled(world: Any, folder: Path, disk: Any, **changes: Any) -> Any:
-    """A store whose first log file has room for few more."""
+    """Return a store whose first log file has space for few more messages."""
     store = open_small(world, folder, disk=disk, clock=Clock(), **changes)
     while store.engine.log.written_offset < LOG_SIZE - 5000:
         store.put(world.commitlog.Message("fill", b"x" * 900, queue_id=0))
@@ -36,7 +36,7 @@ def filled(world: Any, folder: Path, disk: Any, **changes: Any) -> Any:
 
 
 def test_delayed_messages_put_at_once_say_how_many_are_in_when_the_disk_is_full(world: Any, tmp_path: Path) -> None:
-    """The rest can be put again when there is room; each is delivered once."""
+    """The rest can be put again when there is space; each is delivered once."""
     disk = NoNextFile()
     messages = [world.commitlog.Message("T", b"%d" % number * 400, queue_id=0, properties={DELAY: "1"}) for number in range(9)]
     with filled(world, tmp_path / "s", disk, message_delay_level="1s", deliver_delayed=False) as store:
@@ -52,7 +52,7 @@ def test_delayed_messages_put_at_once_say_how_many_are_in_when_the_disk_is_full(
 
 
 def test_light_queues_keep_their_numbers_over_a_full_disk(world: Any, tmp_path: Path) -> None:
-    """A put that failed takes no number, names no new queue, and the next one follows."""
+    """A failed put takes no number and adds no new queue, and the next one follows."""
     disk = NoNextFile()
 
     def put(number: int) -> Any:
@@ -85,7 +85,7 @@ def test_a_message_that_light_queues_make_too_long_is_refused(world: Any, tmp_pa
 
 
 def test_log_bytes_are_given_from_inside_the_log_alone(world: Any, tmp_path: Path) -> None:
-    """An offset before or behind it is the slave's mistake, and said."""
+    """An offset before or behind the log is the slave's mistake and raises an error."""
     with open_small(world, tmp_path / "m") as master:
         put_numbers(world, master, range(10))
         for offset in (-1, master.log_end + 1, 1 << 40):
@@ -95,7 +95,7 @@ def test_log_bytes_are_given_from_inside_the_log_alone(world: Any, tmp_path: Pat
 
 
 def test_log_bytes_end_before_damage_and_are_refused_from_it(world: Any, tmp_path: Path) -> None:
-    """A slave gets what is whole, never what is not."""
+    """A slave gets only whole records."""
     with open_small(world, tmp_path / "m") as master:
         results = put_numbers(world, master, range(10), size=200)
     victim = results[6].physical_offset
@@ -110,7 +110,7 @@ def test_log_bytes_end_before_damage_and_are_refused_from_it(world: Any, tmp_pat
 
 
 def test_members_on_the_wire_get_the_batchs_properties_behind_their_own(world: Any, tmp_path: Path) -> None:
-    """Also where a client left out what ends its last property; each record has both."""
+    """This also holds if a client omits the end mark of its last property; each record has both."""
     own = b"KEYS\x01k7"
     body = b"body"
     size = 22 + len(body) + len(own)
@@ -125,7 +125,7 @@ def test_members_on_the_wire_get_the_batchs_properties_behind_their_own(world: A
 def test_a_batch_of_more_members_than_anybody_sends_is_refused(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members of 22 bytes: a few megabytes would become a hundred thousand objects."""
+    """Members have 22 bytes: a few megabytes would become a hundred thousand objects."""
     wire = world.module("messagestore.broker.services.wire_batch")
     monkeypatch.setattr(wire, "MEMBERS_MAX", 5)
     member = (22).to_bytes(4, "big") + bytes(18)
@@ -141,7 +141,7 @@ def test_a_batch_of_more_members_than_anybody_sends_is_refused(
 def test_records_longer_than_a_stretch_are_dispatched(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
-    """A reader waits for no more than a stretch; one record may be longer than that."""
+    """A reader waits for one range at most; a record may be longer than that."""
     monkeypatch.setattr(world.module(dispatcher.__name__), "BATCH_SIZE_BYTES", stretch)
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(30), size=20)
@@ -151,7 +151,7 @@ def test_records_longer_than_a_stretch_are_dispatched(
 
 
 def test_a_master_takes_no_log_bytes_and_a_slave_that_cannot_write_none_either(world: Any, tmp_path: Path) -> None:
-    """By name, with nothing written."""
+    """The error is specific, and nothing is written."""
     role = world.messagestore.Role.SLAVE
     with open_small(world, tmp_path / "m") as master, open_small(world, tmp_path / "s", broker_role=role) as slave:
         put_numbers(world, master, range(3))
@@ -166,7 +166,7 @@ def test_a_master_takes_no_log_bytes_and_a_slave_that_cannot_write_none_either(w
 
 
 def test_a_record_of_many_takes_no_numbers_of_a_full_disk(world: Any, tmp_path: Path) -> None:
-    """The next one follows what is in the log."""
+    """The next one follows the last record in the log."""
     disk = NoNextFile()
 
     def put(size: int) -> Any:
@@ -183,7 +183,7 @@ def test_a_record_of_many_takes_no_numbers_of_a_full_disk(world: Any, tmp_path: 
 
 @pytest.mark.parametrize("name", ["INNER_NUM", "INNER_MULTI_DISPATCH"])
 def test_a_value_that_reads_like_a_brokers_property_is_none(world: Any, tmp_path: Path, name: str) -> None:
-    """The name stands in the record's bytes, and no property has it: the message is as any other."""
+    """The name is in the record's bytes but no property has it: the message is ordinary."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, enable_lmq=True, deliver_delayed=False) as store:
         store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={"said": name, DELAY: "1"}))
@@ -195,7 +195,7 @@ def test_a_value_that_reads_like_a_brokers_property_is_none(world: Any, tmp_path
 
 
 def test_under_synchronous_flush_a_message_is_sent_back_when_it_is_on_the_disk(world: Any, tmp_path: Path) -> None:
-    """A sync that fails is the caller's to know: acknowledged all the same, the message was gone with the machine."""
+    """A failed sync raises; otherwise the acknowledged message would be lost with the machine."""
     disk = SwitchDisk()
     mode = world.messagestore.FlushMode.SYNC
     store = open_small(world, tmp_path / "s", disk=disk, flush_disk_type=mode, deliver_delayed=False)
@@ -215,7 +215,7 @@ def test_under_synchronous_flush_a_message_is_sent_back_when_it_is_on_the_disk(w
 
 
 def test_a_record_without_a_topic_is_not_sent_back(world: Any, tmp_path: Path) -> None:
-    """No broker writes one; a retry of it would come from nowhere."""
+    """No broker writes one; a retry of it would have no origin."""
     data = memoryview(record_bytes(0, b"x", topic=b""))
     (message,) = world.module("commitlog._scan_cy").Reader(data, 0).decode_range(0, len(data), 1, 0)[0]
     with open_small(world, tmp_path / "s") as store:
@@ -225,7 +225,7 @@ def test_a_record_without_a_topic_is_not_sent_back(world: Any, tmp_path: Path) -
 
 
 def test_puts_stop_while_the_queues_disk_is_full_and_go_on_when_there_is_room(world: Any, tmp_path: Path) -> None:
-    """The dispatcher tries the same stretch again and then lifts what refused the puts; no opening is needed."""
+    """The dispatcher retries the same range and then clears the flag that refused puts; no open is needed."""
     disk = SwitchDisk()
     full = DiskFull("write", "consumequeue", 28, "No space left on device")
     disk.refuse = lambda operation, path: full if operation == "write" and "/consumequeue/" in path else None

@@ -1,4 +1,4 @@
-"""What a put has returned for is in every answer: questions about queues wait for the dispatcher."""
+"""Every result includes what an earlier put returned for: calls about queues wait for the dispatcher."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Path, question: str) -> None:
-    """The dispatcher stands still while the question is asked, and goes on only then."""
+    """The dispatcher stands still during the call, and continues only then."""
     ask, expected = QUESTIONS[question]
     with open_small(world, tmp_path, clock=Clock()) as store:
         if question.startswith("batch"):
@@ -51,7 +51,7 @@ def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Pa
 
 
 def test_the_offset_of_the_next_put_waits_for_nobody(world: Any, tmp_path: Path) -> None:
-    """`committed=False` asks the counter that puts take their numbers from."""
+    """`committed=False` reads the counter from which puts take their offsets."""
     with open_small(world, tmp_path) as store:
         store.engine.dispatcher._limit = lambda: 0
         put_numbers(world, store, range(2))

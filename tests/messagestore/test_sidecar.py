@@ -1,4 +1,4 @@
-"""The small files in `<store>/brokerstore/`: what cannot be read counts as not there."""
+"""The small files in `<store>/brokerstore/`: unreadable ones count as missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAMAGE = {
     ("name", "read"), [(DELAYS, read_delay_note), (INDEX, read_note), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
 )
 def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage: str) -> None:
-    """JSON nested a hundred thousand deep in the delays' note ended the opening after a crash with RecursionError."""
+    """JSON nested a hundred thousand deep in delays.json must not end the open after a crash."""
     folder = tmp_path / OWN_FOLDER
     folder.mkdir()
     (folder / name).write_bytes(DAMAGE[damage])

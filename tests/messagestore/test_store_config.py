@@ -1,4 +1,4 @@
-"""What a configuration refuses, before any folder is touched, and what it says in short."""
+"""What a configuration refuses before any folder is touched, and its short forms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from storageio import InvalidMessage
     ],
 )
 def test_what_no_store_could_work_with_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
-    """A size of nothing, no queue to put to, a delay that is none: said when it is written down, not at the first put."""
+    """A size of 0, no queue to put to, and an invalid delay are refused when they are set, not at the first put."""
     with pytest.raises(InvalidMessage, match=named):
         StoreConfig(**wrong)
     with pytest.raises(InvalidMessage, match=named):
@@ -35,7 +35,7 @@ def test_what_no_store_could_work_with_is_refused_by_name(wrong: dict[str, Any],
 
 
 def test_a_small_store_is_small(tmp_path: Path) -> None:
-    """What its sizes promise: log files of 64 MiB and an index of some 42 MB, not of 1 GiB and 420 MB."""
+    """It has log files of 64 MiB and an index of about 42 MB instead of 1 GiB and 420 MB."""
     config = StoreConfig.small(default_topic_queue_nums=3)
     assert (config.mapped_file_size_commit_log, config.default_topic_queue_nums) == (64 << 20, 3)
     with MessageStore.open(tmp_path, config=config) as store:

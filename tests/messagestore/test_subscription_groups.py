@@ -1,4 +1,4 @@
-"""subscriptionGroup.json."""
+"""Reading and writing subscriptionGroup.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .support import BROKERS, folder_with
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_groups_of_a_real_broker(fixture_store: Any, broker: str) -> None:
-    """All of them; the one that fails a message once, and the ordered one."""
+    """All groups are read, including the one that fails a message once, and the ordered one."""
     fixture = fixture_store(broker)
     groups = SubscriptionGroups(REAL_DISK, str(fixture.store / "config"))
     truth = fixture.truth()["configFiles"]["subscriptionGroup.json"]["subscriptionGroupTable"]
@@ -32,7 +32,7 @@ def test_the_groups_of_a_real_broker(fixture_store: Any, broker: str) -> None:
 
 
 def test_writing_a_group_again_gives_the_brokers_bytes(fixture_store: Any) -> None:
-    """Every entry put again: nothing but dataVersion differs."""
+    """If every entry is put again, only dataVersion differs."""
     config = fixture_store("broker-live", own=True).store / "config"
     before = (config / "subscriptionGroup.json").read_bytes()
     groups = SubscriptionGroups(REAL_DISK, str(config))
@@ -44,7 +44,7 @@ def test_writing_a_group_again_gives_the_brokers_bytes(fixture_store: Any) -> No
 
 
 def test_a_new_group_has_the_brokers_defaults(fixture_store: Any, tmp_path: Path) -> None:
-    """The same bytes as a group that the broker made by itself."""
+    """The bytes are those of a group that the broker created itself."""
     text = (fixture_store("broker-live").store / "config" / "subscriptionGroup.json").read_bytes()
     start = text.index(b'\t\t"CID_ONSAPI_OWNER":{')
     entry = text[start : text.index(b"\n\t\t}", start) + 4]
@@ -56,7 +56,7 @@ def test_a_new_group_has_the_brokers_defaults(fixture_store: Any, tmp_path: Path
 
 
 def test_create_change_delete(tmp_path: Path) -> None:
-    """Only what is new counts; what is not known stays."""
+    """Only changed fields count; unknown ones are kept."""
     raw = b'{"subscriptionGroupTable":{"g":{"later":[1],"retryMaxTimes":3}},"forbiddenTable":{"g":{"t":1}}}'
     groups = SubscriptionGroups(REAL_DISK, folder_with(tmp_path, subscriptionGroup_json=raw))
     assert groups.get("g") == SubscriptionGroup(name="g", retry_max_times=3)
@@ -75,7 +75,7 @@ def test_create_change_delete(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a@b", "a/b", "a\0"])
 def test_a_name_that_breaks_other_files_is_refused(tmp_path: Path, name: str) -> None:
-    """The joint of offset keys, and what cannot stand in the retry topic's folder."""
+    """The separator of offset keys, and characters that the retry topic's folder cannot have, are refused."""
     groups = SubscriptionGroups(REAL_DISK, str(tmp_path))
     with pytest.raises(InvalidMessage):
         groups.create(name)
@@ -86,7 +86,7 @@ def test_a_name_that_breaks_other_files_is_refused(tmp_path: Path, name: str) ->
     "raw", [b'{"g":1}', b'{"g":{"retryMaxTimes":"x"}}', b'{"g":{"consumeEnable":"yes"}}', b'{"g":{"groupRetryPolicy":1}}']
 )
 def test_a_field_of_the_wrong_kind_is_named(tmp_path: Path, raw: bytes) -> None:
-    """Not guessed."""
+    """It is not guessed."""
     with pytest.raises(StoreCorrupt):
         SubscriptionGroups(REAL_DISK, folder_with(tmp_path, subscriptionGroup_json=b'{"subscriptionGroupTable":' + raw + b"}"))
 
@@ -100,7 +100,7 @@ def test_a_field_of_the_wrong_kind_is_named(tmp_path: Path, raw: bytes) -> None:
     ids=str,
 )  # fmt: skip
 def test_a_number_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, what: dict[str, int]) -> None:
-    """Written down, it took every other group along: the whole file was beyond use."""
+    """In the file, it would make every other group unreadable."""
     groups = SubscriptionGroups(REAL_DISK, str(tmp_path))
     with pytest.raises(InvalidMessage, match="group g"):
         groups.create("g", **what)

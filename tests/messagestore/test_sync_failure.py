@@ -1,4 +1,4 @@
-"""A failed sync whose note could not be written: the next opening must not promise what only the system's cache has."""
+"""A failed sync whose marker could not be written: the next open must not trust the page cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path("/s/store")
 
 
 def refuse(operation: str, path: str) -> None:
-    """No page of the log reaches the disk, and no byte of a note has room."""
+    """Refuse to sync log pages, and to write any byte of a marker."""
     if operation == "sync" and "/commitlog/" in path:
         raise DiskError(operation, path, errno.EIO, os.strerror(errno.EIO))
     if operation == "write" and path.endswith("doubt.json"):
@@ -25,7 +25,7 @@ def refuse(operation: str, path: str) -> None:
 
 
 def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: Any) -> None:
-    """It was there and empty, and counted as none: what the second opening flushed was gone when the power failed."""
+    """It exists and is empty, and must not count as missing: the second open would report lost bytes as flushed."""
     disk = ForgettingDisk()
     disk.make_folder("/s")
     store = open_small(world, FOLDER, disk=disk, flush_disk_type=sync_mode(world))
@@ -44,7 +44,7 @@ def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: A
 
 
 def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path) -> None:
-    """After a failed sync every file of the store is; one elsewhere is not the store's, and its user writes meanwhile."""
+    """After a failed sync every file of the store is rewritten; a file elsewhere is not, because another program writes it."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "theirs").write_bytes(b"not ours")
@@ -62,7 +62,7 @@ def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path
 
 
 def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
-    """Files in folders within folders: their bytes, and the names that the process before had not synced."""
+    """Files in nested folders get their bytes and the names that the earlier process had not synced."""
     doubt, disk = world.module("messagestore.write.sync_failure"), ForgettingDisk()
     wanted = {
         f"/store/{name}": name.encode() * 900 for name in ("consumequeue/T/0/a", "consumequeue/T/1/b", "index/c", "index/d")

@@ -32,7 +32,7 @@ EACH = 40
 
 
 def in_threads(count: int, call: Callable[[int], Any]) -> list[Any]:
-    """`call(0)` to `call(count - 1)` at once; what they returned."""
+    """Run `call(0)` to `call(count - 1)` in parallel and return their results."""
     start = threading.Barrier(count)
 
     def run(number: int) -> Any:
@@ -49,7 +49,7 @@ def full(operation: str, path: str) -> DiskFull:
 
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_sixteen_threads_get_dense_offsets_and_everything_is_readable(world: Any, tmp_path: Path, is_sync: bool) -> None:
-    """Every offset once, each thread's own messages in its order, over several files."""
+    """Every offset exists once, and each thread's messages are in its order, over several files."""
     mode = world.messagestore.FlushMode
     changes = {"flush_disk_type": mode.SYNC if is_sync else mode.ASYNC}
     with open_small(world, tmp_path / "s", **changes) as store:
@@ -70,7 +70,7 @@ def test_sixteen_threads_get_dense_offsets_and_everything_is_readable(world: Any
 
 
 def test_a_put_of_many_is_one_run_among_other_threads(world: Any, tmp_path: Path) -> None:
-    """Nothing gets between the messages of one put_many or put_batch."""
+    """No other message is between those of one put_many or put_batch."""
     with open_small(world, tmp_path / "s") as store:
         in_threads(
             4,
@@ -90,7 +90,7 @@ def test_a_put_of_many_is_one_run_among_other_threads(world: Any, tmp_path: Path
 
 
 def test_no_put_returns_before_a_sync_that_began_after_it_was_written(world: Any, tmp_path: Path) -> None:
-    """While syncs hang nobody is acknowledged; one sync lets all waiting go."""
+    """While syncs hang nothing is acknowledged; one sync releases all waiting puts."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world), sync_flush_timeout_ms=60_000) as store:
         store.put(message(world, 0))
@@ -110,7 +110,7 @@ def test_no_put_returns_before_a_sync_that_began_after_it_was_written(world: Any
 
 
 def test_group_commit_needs_fewer_syncs_than_puts(world: Any, tmp_path: Path) -> None:
-    """One sync covers everybody who wrote before it."""
+    """One sync covers every earlier write."""
     disk = CountingDisk()
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         in_threads(THREADS, lambda thread: put_numbers(world, store, range(thread * EACH, (thread + 1) * EACH)))
@@ -119,7 +119,7 @@ def test_group_commit_needs_fewer_syncs_than_puts(world: Any, tmp_path: Path) ->
 
 
 def test_a_sync_that_takes_too_long_is_an_unknown_outcome(world: Any, tmp_path: Path) -> None:
-    """FlushTimeout, or FLUSH_DISK_TIMEOUT unchecked; the record is there when the sync returns after all."""
+    """It gives FlushTimeout, or the status FLUSH_DISK_TIMEOUT; the record exists when the sync returns after all."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world), sync_flush_timeout_ms=50) as store:
         disk.gate.clear()
@@ -137,7 +137,7 @@ def test_a_sync_that_takes_too_long_is_an_unknown_outcome(world: Any, tmp_path: 
 
 
 def test_wait_false_is_acknowledged_before_the_sync(world: Any, tmp_path: Path) -> None:
-    """The property WAIT=false of section 6.3: PUT_OK while the sync hangs, and flushed by somebody all the same."""
+    """With the property WAIT=false the put returns PUT_OK while the sync hangs, and is flushed later."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         disk.gate.clear()
@@ -148,7 +148,7 @@ def test_wait_false_is_acknowledged_before_the_sync(world: Any, tmp_path: Path) 
 
 
 def test_futures_resolve_when_the_disk_has_the_record(world: Any, tmp_path: Path) -> None:
-    """put_async under synchronous flush: none is done while the sync hangs, all are after it."""
+    """With put_async under synchronous flush none is done while the sync hangs, all are after it."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         disk.gate.clear()
@@ -160,7 +160,7 @@ def test_futures_resolve_when_the_disk_has_the_record(world: Any, tmp_path: Path
 
 
 def test_futures_can_be_awaited(world: Any, tmp_path: Path) -> None:
-    """From a coroutine, under both flush modes."""
+    """A coroutine awaits them, under both flush modes."""
     import asyncio
 
     async def put_some(store: Any) -> list[Any]:
@@ -180,7 +180,7 @@ def test_closing_resolves_the_futures_that_wait(world: Any, tmp_path: Path) -> N
 
 
 def test_a_refused_future_says_why(world: Any, tmp_path: Path) -> None:
-    """PutRejected comes out of the future, not out of the call."""
+    """PutRejected is raised by the future, not by the call."""
     with open_small(world, tmp_path / "s", max_message_size=100) as store:
         future = store.put_async(message(world, 1, size=101))
         with pytest.raises(PutRejected) as caught:
@@ -201,7 +201,7 @@ def failing_log_sync(disk: SwitchDisk) -> None:
 
 
 def test_a_failed_sync_fails_its_puts_and_turns_the_store_read_only(world: Any, tmp_path: Path) -> None:
-    """No retry: the kernel may have dropped the pages.  Opening again gives what was acknowledged."""
+    """There is no retry, because the kernel may have dropped the pages.  Opening again gives what was acknowledged."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world))
     put_numbers(world, store, range(5))
@@ -232,7 +232,7 @@ def test_a_failed_sync_fails_its_puts_and_turns_the_store_read_only(world: Any, 
 
 
 def test_a_failed_sync_fails_the_futures_that_wait(world: Any, tmp_path: Path) -> None:
-    """With the disk's error, none left hanging; later ones are refused."""
+    """They raise the disk's error; later ones are refused."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world))
     failing_log_sync(disk)
@@ -244,7 +244,7 @@ def test_a_failed_sync_fails_the_futures_that_wait(world: Any, tmp_path: Path) -
 
 
 def test_a_failed_sync_counted_by_the_failing_disk(world: Any, tmp_path: Path) -> None:
-    """Whichever sync fails first, at opening or later, nothing that was acknowledged is lost and nothing hangs."""
+    """Whichever sync fails first, at the open or later, nothing acknowledged is lost and nothing hangs."""
     for fail_at in range(1, 12):
         folder = tmp_path / f"s{fail_at}"
         disk = FailingDisk(fail_at, only="sync", for_ever=True)
@@ -268,7 +268,7 @@ def test_a_failed_sync_counted_by_the_failing_disk(world: Any, tmp_path: Path) -
 
 
 def test_a_disk_without_room_for_the_next_log_file_refuses_puts_until_there_is(world: Any, tmp_path: Path) -> None:
-    """CREATE_MAPPED_FILE_FAILED, no gap in the offsets, and no half file left."""
+    """The status is CREATE_MAPPED_FILE_FAILED, offsets have no gap, and no half file remains."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         put_numbers(world, store, range(3), size=20_000)
@@ -280,7 +280,7 @@ def test_a_disk_without_room_for_the_next_log_file_refuses_puts_until_there_is(w
                 store.put(message(world, 99, size=20_000))
             assert caught.value.status.name == "CREATE_MAPPED_FILE_FAILED"
         assert store.put(message(world, 99, size=20_000), check=False).status.name == "CREATE_MAPPED_FILE_FAILED"
-        assert store.put(message(world, 3)).queue_offset == 3  # a small one still fits the file
+        assert store.put(message(world, 3)).queue_offset == 3  # a small one still fits
         assert len(list((tmp_path / "s" / "commitlog").iterdir())) == 1
         disk.refuse = lambda _operation, _path: None
         assert store.put(message(world, 4, size=20_000)).queue_offset == 4
@@ -288,7 +288,7 @@ def test_a_disk_without_room_for_the_next_log_file_refuses_puts_until_there_is(w
 
 
 def test_a_disk_without_room_for_the_first_log_file(world: Any, tmp_path: Path) -> None:
-    """The very first put is refused, and works when there is room."""
+    """The very first put is refused, and succeeds when there is space."""
     disk = SwitchDisk()
     disk.refuse = lambda operation, path: (
         full(operation, path) if (operation, "commitlog" in path) == ("allocate", True) else None
@@ -311,7 +311,7 @@ def test_a_disk_without_room_for_the_first_log_file(world: Any, tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_a_disk_that_fills_up_in_the_dispatcher(world: Any, tmp_path: Path, operation: str, word: str) -> None:
-    """The acknowledged record stays, further puts are refused, and dispatch goes on by itself when space returns."""
+    """The acknowledged record stays, further puts are refused, and dispatch continues when there is space."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         disk.refuse = lambda done, path: full(done, path) if done == operation and f"/{word}" in path else None
@@ -330,7 +330,7 @@ def test_a_disk_that_fills_up_in_the_dispatcher(world: Any, tmp_path: Path, oper
 
 
 def test_a_disk_full_in_the_middle_of_a_stretch_makes_no_unit_twice(world: Any, tmp_path: Path) -> None:
-    """Of many queues some got their units before the disk was full: the same stretch again adds only the rest."""
+    """Some of many queues got their units before the disk was full: the next attempt only adds the rest."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         writes = [0]
@@ -351,7 +351,7 @@ def test_a_disk_full_in_the_middle_of_a_stretch_makes_no_unit_twice(world: Any, 
 
 
 def test_killed_while_the_dispatcher_waits_for_space(world: Any, tmp_path: Path) -> None:
-    """Nothing is lost: the next opening dispatches what is behind."""
+    """Nothing is lost: the next open dispatches the rest."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         put_numbers(world, store, range(3), keys=["k"])
@@ -367,7 +367,7 @@ def test_killed_while_the_dispatcher_waits_for_space(world: Any, tmp_path: Path)
 
 
 def test_closed_while_the_dispatcher_waits_for_space(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a clean stop: the abort file stays, and the next opening brings queues and index up."""
+    """It is no clean stop: the abort file stays, and the next open completes queues and index."""
     monkeypatch.setattr(world.module("messagestore.engine"), "STOP_WAIT_S", 0.3)
     disk = SwitchDisk()
     store = open_small(world, tmp_path / "s", disk=disk)
@@ -400,7 +400,7 @@ def test_readers_beside_writers_see_only_whole_messages_in_order(world: Any, tmp
 
 
 class StepDisk(WrappedDisk):
-    """Each sync of the log waits for a step."""
+    """A disk on which each sync of the log waits for a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -442,7 +442,7 @@ def test_who_is_covered_does_not_wait_for_the_next_sync(world: Any, tmp_path: Pa
 
 
 def test_a_leader_that_was_interrupted_is_replaced(world: Any, tmp_path: Path) -> None:
-    """Nobody leads although somebody should: the next put takes over instead of timing out."""
+    """The leader is gone: the next put takes over instead of timing out."""
     with open_small(world, tmp_path / "s", flush_disk_type=sync_mode(world)) as store:
         store.engine.flusher._has_leader = True
         assert store.put(message(world, 0)).status.name == "PUT_OK"
@@ -450,7 +450,7 @@ def test_a_leader_that_was_interrupted_is_replaced(world: Any, tmp_path: Path) -
 
 
 def test_a_file_that_an_interrupt_left_between_making_and_taking_is_used(world: Any, tmp_path: Path) -> None:
-    """KeyboardInterrupt right after the next log file was made: no empty file in the middle of the log, no put refused."""
+    """KeyboardInterrupt comes right after the next log file was created: no empty file is in the middle of the log."""
     with open_small(world, tmp_path / "s") as store:
         queue = store.engine.log.queue
         put_numbers(world, store, range(3), size=20_000)

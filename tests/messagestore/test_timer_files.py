@@ -1,4 +1,4 @@
-"""The timer files of a real 5.3.3 broker: what they hold, and a recovery that would cut the log in front of their records."""
+"""Timer files of a real 5.3.3 broker: their content, and a recovery that would cut the log before their records."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records, snapshot
 
 UNITS = 120  # the broker's own account: 20 messages each of six delays
-CUT_RECORD = 40  # in the middle of the timers' records
+CUT_RECORD = 40  # lies among the timers' records
 
 
 @pytest.fixture
 def store(fixture_store: Any) -> Path:
-    """A copy of the broker's folder."""
+    """Return a copy of the broker's folder."""
     folder: Path = fixture_store("broker-timer", own=True).store
     return folder
 
 
 def timer_records(fixture: Any) -> dict[int, int]:
-    """Offset and size of each record of the timers' topic, as the real store told it."""
+    """Return offset and size of each record of the timers' topic, as the real store reported them."""
     rows = fixture.truth("recovered.json")["messages"]
     return {row["physicalOffset"]: row["storeSize"] for row in rows if row["topic"] == "rmq_sys_wheel_timer"}
 
 
 def damage(store: Path) -> int:
-    """One record damaged, with good ones behind it; its physical offset."""
+    """Damage one record that good ones follow, and return its physical offset."""
     path, at = records(store)[CUT_RECORD]
     data = bytearray(path.read_bytes())
     data[at + 4 : at + 36] = b"\xee" * 32
@@ -44,7 +44,7 @@ def damage(store: Path) -> int:
 
 
 def test_each_unit_points_at_a_record_of_the_timers_topic(fixture_store: Any) -> None:
-    """Place and size are the real store's; the delays are those that were asked for, rolled where they are too long."""
+    """Offset and size are the real store's; the delays are the requested ones, and long ones are rolled."""
     fixture = fixture_store("broker-timer")
     log = TimerLog(REAL_DISK, str(fixture.store))
     units = list(log.units())
@@ -55,7 +55,7 @@ def test_each_unit_points_at_a_record_of_the_timers_topic(fixture_store: Any) ->
 
 
 def test_timers_behind_an_offset_are_counted(fixture_store: Any) -> None:
-    """Against the real store's list of records, at the border of each: a record that ends at the cut is whole."""
+    """The count is that of the real store's list, at the border of each record: one that ends at the cut is whole."""
     fixture = fixture_store("broker-timer")
     rows = timer_records(fixture)
     for offset, size in sorted(rows.items())[::17]:
@@ -69,14 +69,14 @@ def test_timers_behind_an_offset_are_counted(fixture_store: Any) -> None:
 
 
 def test_a_store_without_timers_has_none_behind_anything(fixture_store: Any) -> None:
-    """Neither a store without timer files nor one with an empty wheel."""
+    """Neither a store without timer files nor one with an empty wheel has any."""
     for name in ("plain", "broker-rocksdb"):
         assert timers_behind(REAL_DISK, str(fixture_store(name).store), 0) == (0, 0, True)
 
 
 @pytest.mark.parametrize("lost", ["log", "unit", "all of the log"])
 def test_units_that_are_gone_are_not_taken_for_none(store: Path, lost: str) -> None:
-    """Wheel and checkpoint know of them: whether one points behind the cut cannot be told."""
+    """Wheel and checkpoint refer to them: whether one points behind the cut is unknown."""
     path = store / "timerlog" / ("0" * 20)
     data = path.read_bytes()
     if lost == "log":
@@ -110,7 +110,7 @@ def test_the_log_goes_on_in_the_next_file(tmp_path: Path) -> None:
 
 
 def test_a_cut_in_front_of_timers_is_refused(store: Path) -> None:
-    """apache/rocketmq#10668: a broker loses them or hangs.  Nothing is changed without `force`; the plan says how many."""
+    """apache/rocketmq#10668: a broker loses the timers or hangs.  Nothing changes without `force`; the plan counts them."""
     at = damage(store)
     behind = sum(unit.log_end > at for unit in TimerLog(REAL_DISK, str(store)).units())
     assert 0 < behind < UNITS
@@ -127,7 +127,7 @@ def test_a_cut_in_front_of_timers_is_refused(store: Path) -> None:
 
 
 def test_the_tool_refuses_too(store: Path) -> None:
-    """Exit code 1 and the way out on stderr; the plan in JSON names it; with --force it is done."""
+    """The exit code is 1, stderr has the remedy, and the JSON plan names it; with --force it is done."""
     damage(store)
     before = snapshot(store)
     ran = run("recover", "--truncate", "--apply", "--json", store)
@@ -143,7 +143,7 @@ def test_the_tool_refuses_too(store: Path) -> None:
 
 
 def test_skipping_and_cutting_behind_all_timers_ask_for_nothing(fixture_store: Any, store: Path) -> None:
-    """Fillers keep every offset; and of a log whose last record is damaged only that one goes."""
+    """Fillers keep every offset; of a log whose last record is damaged only that one is cut."""
     damage(store)
     assert not Recovery(str(store), Choice.SKIP).plan().force_reasons
     fixture = fixture_store("broker-timer", own=True)
@@ -170,7 +170,7 @@ def test_state_that_is_not_read_asks_for_force(fixture_store: Any, name: str) ->
 
 
 def test_an_unknown_unit_further_on_is_refused_at_the_cut(store: Path) -> None:
-    """An opening looks at the first unit of each file; who wants to cut reads all of them."""
+    """An open reads the first unit of each file; a cut reads all of them."""
     damage(store)
     path = store / "timerlog" / ("0" * 20)
     data = bytearray(path.read_bytes())

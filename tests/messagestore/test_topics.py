@@ -1,4 +1,4 @@
-"""topics.json: as the broker has it, changed, and written for a broker."""
+"""topics.json: read as from a broker, changed, and written for a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .support import BROKERS, failures, folder_with
 
 
 def as_the_broker_says(config: TopicConfig) -> dict[str, Any]:
-    """In the admin tool's words."""
+    """Return a topic with the field names of the admin tool."""
     return {
         "attributes": config.attributes,
         "order": config.is_ordered,
@@ -33,7 +33,7 @@ def as_the_broker_says(config: TopicConfig) -> dict[str, Any]:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_topics_of_a_real_broker(fixture_store: Any, broker: str) -> None:
-    """All of them, with every field, as the admin tool listed them."""
+    """All topics have every field as the admin tool listed it."""
     fixture = fixture_store(broker)
     topics = Topics(REAL_DISK, str(fixture.store / "config"))
     want = fixture.truth()["admin"]["topics"]
@@ -48,7 +48,7 @@ def test_the_topics_of_a_real_broker(fixture_store: Any, broker: str) -> None:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_a_topic_made_and_deleted_leaves_the_file_as_it_was(fixture_store: Any, broker: str) -> None:
-    """But for dataVersion, which counts both."""
+    """Only dataVersion differs, because it counts both changes."""
     config = fixture_store(broker, own=True).store / "config"
     before = (config / "topics.json").read_bytes()
     topics = Topics(REAL_DISK, str(config))
@@ -65,7 +65,7 @@ def test_a_topic_made_and_deleted_leaves_the_file_as_it_was(fixture_store: Any, 
 
 
 def test_a_new_topic_is_written_in_the_brokers_form(tmp_path: Path, fixture_store: Any) -> None:
-    """The same bytes as the broker's own entry for a topic with the same settings."""
+    """The bytes are those of the broker's own entry for a topic with the same settings."""
     text = (fixture_store("broker-live").store / "config" / "topics.json").read_bytes()
     start = text.index(b'\t\t"LiveOrder":{')
     entry = text[start : text.index(b"\n\t\t}", start) + 4]
@@ -76,7 +76,7 @@ def test_a_new_topic_is_written_in_the_brokers_form(tmp_path: Path, fixture_stor
 
 
 def test_create_and_change(tmp_path: Path) -> None:
-    """A default number of queues; a second call changes only what it says, and only if it says something new."""
+    """The number of queues has a default; a second call changes only what it gives, and only if that is new."""
     topics = Topics(REAL_DISK, str(tmp_path), default_queues=5)
     assert topics.create("t") == TopicConfig(name="t", read_queues=5, write_queues=5)
     assert topics.version == 1
@@ -91,7 +91,7 @@ def test_create_and_change(tmp_path: Path) -> None:
 
 
 def test_unknown_fields_are_written_back(tmp_path: Path) -> None:
-    """At the top, in a topic that changes and in one that does not."""
+    """They are kept at the top, in a topic that changes and in one that does not."""
     raw = b'{"zz":{"y":[1]},"topicConfigTable":{"t":{"perm":6,"later":{1:2}},"u":{"more":"x"}},"dataVersion":{"new":7}}'
     folder = folder_with(tmp_path, topics_json=raw)
     topics = Topics(REAL_DISK, folder)
@@ -108,7 +108,7 @@ def test_unknown_fields_are_written_back(tmp_path: Path) -> None:
 
 
 def test_fields_that_are_left_out_have_the_brokers_defaults(tmp_path: Path) -> None:
-    """16 queues, not the number for topics made here; numbers in quotes are taken."""
+    """The default is 16 queues, not the number for topics created here; quoted numbers are accepted."""
     topics = Topics(REAL_DISK, folder_with(tmp_path, topics_json=b'{"topicConfigTable":{"t":{"perm":"4"}}}'))
     assert topics.get("t") == TopicConfig(name="t", read_queues=16, write_queues=16, perm=4)
 
@@ -131,7 +131,7 @@ def test_fields_that_are_left_out_have_the_brokers_defaults(tmp_path: Path) -> N
     ],
 )
 def test_a_field_of_the_wrong_kind_is_named(tmp_path: Path, table: bytes) -> None:
-    """And the file stays as it is."""
+    """The file is unchanged."""
     data = b'{"topicConfigTable":' + table + b"}"
     folder = folder_with(tmp_path, topics_json=data)
     with pytest.raises(StoreCorrupt) as caught:
@@ -151,7 +151,7 @@ def test_a_topic_without_a_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [{"queues": -1}, {"queues": 1 << 30}, {"perm": 8}, {"attributes": {"a": 1}}])
 def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """Before anything is kept of them."""
+    """They are refused before anything is stored."""
     topics = Topics(REAL_DISK, str(tmp_path))
     with pytest.raises(InvalidMessage):
         topics.create("t", **wrong)
@@ -160,7 +160,7 @@ def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("how", [{}, {"for_ever": True}])
 def test_persist_that_fails_at_any_call_leaves_old_or_new_and_stays_dirty(tmp_path: Path, how: dict[str, Any]) -> None:
-    """The change is not forgotten: the next persist writes it."""
+    """The change is not lost: the next persist writes it."""
     runs = iter(range(1000))
     folder = ""
 
@@ -183,7 +183,7 @@ def test_persist_that_fails_at_any_call_leaves_old_or_new_and_stays_dirty(tmp_pa
 
 
 def test_persist_writes_only_what_changed(tmp_path: Path) -> None:
-    """False, and no call of the disk, when nothing did."""
+    """It returns False and makes no call of the disk if nothing changed."""
     topics = Topics(REAL_DISK, str(tmp_path / "config"))
     assert not topics.persist()
     assert not (tmp_path / "config").exists()
@@ -195,7 +195,7 @@ def test_persist_writes_only_what_changed(tmp_path: Path) -> None:
 
 
 def test_many_threads_make_topics_while_one_persists(tmp_path: Path) -> None:
-    """None is lost."""
+    """No topic is lost."""
     topics = Topics(REAL_DISK, str(tmp_path))
 
     def make(number: int) -> None:
@@ -216,7 +216,7 @@ def test_many_threads_make_topics_while_one_persists(tmp_path: Path) -> None:
 
 
 def test_the_brokers_own_topics_are_known() -> None:
-    """By name or by prefix."""
+    """They are known by name or by prefix."""
     assert is_system_topic("SCHEDULE_TOPIC_XXXX")
     assert is_system_topic("rmq_sys_wheel_timer")
     assert not is_system_topic("%RETRY%group")
@@ -225,7 +225,7 @@ def test_the_brokers_own_topics_are_known() -> None:
 
 @pytest.mark.parametrize("sys_flag", [1 << 31, -(1 << 40)])
 def test_a_system_flag_that_the_file_could_not_be_read_with_is_refused(tmp_path: Path, sys_flag: int) -> None:
-    """Written down, it took every other topic along: the whole file was beyond use."""
+    """In the file, it would make every other topic unreadable."""
     topics = Topics(REAL_DISK, folder_with(tmp_path))
     with pytest.raises(InvalidMessage, match="system flag"):
         topics.put(TopicConfig(name="t", sys_flag=sys_flag))

@@ -1,4 +1,4 @@
-"""Sectors of a queue's page that a crash of the machine took, with others of the same page that it did not."""
+"""A page of a queue of which a crash of the machine lost some sectors and kept others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FILE_SIZE = 6000
 
 @pytest.mark.parametrize("flushed", [51, 76, 102, 128, 153])
 def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, tmp_path: Path, flushed: int) -> None:
-    """The sector that ends in the middle of the first unit behind a flush is as it was then, those behind it are new.
+    """The sector that ends inside the first unit after a flush is old, those after it are new.
 
-    A unit whose place is lost says 0: a consumer would get the log's first message again, and never the one that was put.
+    A unit whose offset is lost has 0: a consumer would get the log's first message again, and never the right one.
     """
     sizes = {"mapped_file_size_consume_queue": FILE_SIZE}
     with open_small(world, tmp_path / "s", **sizes) as store:
@@ -40,7 +40,7 @@ def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, 
 
 
 def test_a_gap_in_the_log_stops_no_store_whose_recovery_is_over(world: Any, tmp_path: Path) -> None:
-    """While a recovery fills the queues a gap means that units are lost; later the unit goes to the next place."""
+    """While a recovery fills the queues a gap means lost units; later the unit goes to the next place."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(5))
         store.engine.settle()

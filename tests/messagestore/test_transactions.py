@@ -1,4 +1,4 @@
-"""Transactions: half messages, their decisions, and those that nobody decided."""
+"""Transactions: half messages, their decisions, and undecided ones."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def undecided(store: Any) -> list[int]:
 
 
 def progress(store: Any) -> tuple[int, int]:
-    """The broker's own group, in both topics."""
+    """Return the offsets of the broker's own group in both topics."""
     store.flush()
     store.engine.persist_offsets()
     return store.committed_offsets(HALF, GROUP).get(0, 0), store.committed_offsets(OP, GROUP).get(0, 0)
 
 
 def test_a_half_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
-    """Topic, queue, properties, flags cleared (fixture broker-ext); consumers of the topic see nothing, keys find nothing."""
+    """Topic, queue, properties and cleared flags are those of fixture broker-ext; consumers and keys find nothing."""
     with open_small(world, tmp_path / "s") as store:
         begun = half(world, store, 1, properties={"a": "b"}, sys_flag=0x4)
         stored = store.message_at(begun.half.physical_offset)
@@ -53,7 +53,7 @@ def test_a_half_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
 
 
 def test_a_commit_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
-    """The commit bits, the half record's offset, every property of the half; then the op record with its offset and a comma."""
+    """It has the commit bits, the half record's offset and all properties; then comes the op record with offset and comma."""
     with open_small(world, tmp_path / "s") as store:
         half(world, store, 0).rollback()
         begun = half(world, store, 1, born_timestamp_ms=77)
@@ -77,7 +77,7 @@ def test_a_commit_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
 
 
 def test_with_a_transient_pool_a_transaction_is_decided_at_once(world: Any, tmp_path: Path) -> None:
-    """The half message may still be in the pool's buffer when its decision comes."""
+    """The half message may still be in the pool's ring at its decision."""
     pool = {"transient_store_pool_enable": True, "commit_interval_commit_log_ms": 3_600_000}
     with open_small(world, tmp_path / "s", **pool) as store:
         half(world, store, 1).commit()
@@ -89,7 +89,7 @@ def test_with_a_transient_pool_a_transaction_is_decided_at_once(world: Any, tmp_
 
 
 def test_a_rolled_back_message_never_appears(world: Any, tmp_path: Path) -> None:
-    """Nothing in the topic, nothing open; and it stays so."""
+    """The topic has nothing, nothing is open, and that stays so."""
     with open_small(world, tmp_path / "s") as store:
         half(world, store, 1).rollback()
         assert (store.max_offset("T", 1), undecided(store)) == (0, [])
@@ -98,7 +98,7 @@ def test_a_rolled_back_message_never_appears(world: Any, tmp_path: Path) -> None
 
 
 def test_a_with_block_commits_and_an_error_in_it_rolls_back(world: Any, tmp_path: Path) -> None:
-    """And what the block decided by itself stays decided."""
+    """A decision inside the block stays."""
     with open_small(world, tmp_path / "s") as store:
         with half(world, store, 1):
             assert store.max_offset("T", 1) == 0
@@ -113,7 +113,7 @@ def test_a_with_block_commits_and_an_error_in_it_rolls_back(world: Any, tmp_path
 
 
 def test_deciding_twice_is_refused(world: Any, tmp_path: Path) -> None:
-    """A message is committed once, whoever asks."""
+    """A message is committed once, whichever thread does it."""
     with open_small(world, tmp_path / "s") as store:
         begun = half(world, store, 1)
         begun.commit()
@@ -126,7 +126,7 @@ def test_deciding_twice_is_refused(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any, tmp_path: Path, is_killed: bool) -> None:
-    """From the queues alone, clean or killed."""
+    """The queues alone tell them, after a clean stop and a kill."""
     folder = tmp_path / "s"
     with open_small(world, folder) as store:
         begun = [half(world, store, number) for number in range(6)]
@@ -152,7 +152,7 @@ def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any,
 @pytest.mark.parametrize("has_index", [True, False])
 @pytest.mark.parametrize("has_batch_queues", [True, False])
 def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, has_index: bool, has_batch_queues: bool) -> None:
-    """The committed record itself says so, in a batch queue too: it is not committed a second time."""
+    """The committed record itself shows it, in a batch queue too: it is not committed a second time."""
     put = world.module("messagestore.broker.services.transactions").Transactions._decide
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         store.create_topic("T", 2, attributes={"queue.type": "BatchCQ"} if has_batch_queues else None)
@@ -176,7 +176,7 @@ def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, h
 
 
 def test_the_groups_offsets_move_only_past_what_is_decided_for_good(world: Any, tmp_path: Path) -> None:
-    """CID_RMQ_SYS_TRANS stands at the first undecided half message, and at the first op record about one behind it."""
+    """CID_RMQ_SYS_TRANS stays at the first undecided half message, and at the first op record about a later one."""
     with open_small(world, tmp_path / "s") as store:
         begun = [half(world, store, number) for number in range(4)]
         assert progress(store) == (0, 0)
@@ -200,7 +200,7 @@ def test_what_is_not_on_the_disk_yet_moves_nothing(world: Any, tmp_path: Path) -
 
 
 def test_a_check_asks_about_the_old_and_puts_the_undecided_again(world: Any, tmp_path: Path) -> None:
-    """As the broker's service: one check more, same born time and id, and the group's offset moves on."""
+    """As by the broker's service, the check count grows, born time and id stay, and the group's offset advances."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         begun = [half(world, store, number) for number in range(3)]
@@ -223,7 +223,7 @@ def test_a_check_asks_about_the_old_and_puts_the_undecided_again(world: Any, tmp
 
 
 def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
-    """After 15 checks it goes to TRANS_CHECK_MAX_TIME_TOPIC, as the broker has it."""
+    """After 15 checks it goes to TRANS_CHECK_MAX_TIME_TOPIC, as in the broker."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, transaction_check_max=2) as store:
         half(world, store, 1)
@@ -241,7 +241,7 @@ def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
 def test_a_half_message_that_can_never_be_committed_keeps_no_other_from_being_asked_about(
     world: Any, tmp_path: Path, stranger: str
 ) -> None:
-    """Each check ended there: a filler says no topic, another names light queues that are none, or a topic that is none."""
+    """A filler has no topic, another message names invalid LMQs or an invalid topic; the check continues."""
     pairs = {
         "a-fillers": {},
         "no-queues": {"REAL_TOPIC": "T", "REAL_QID": "1", "INNER_MULTI_DISPATCH": "none"},
@@ -260,14 +260,14 @@ def test_a_half_message_that_can_never_be_committed_keeps_no_other_from_being_as
 
 
 def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Path) -> None:
-    """A check put a half message again, then the producer's late answer named the first copy: no second message comes."""
+    """A check put a half message again, then the producer's late decision named the first copy: no second message comes."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         half(world, store, 1)
         half(world, store, 2)
         clock.now_ms += 6000
         store.check_transactions(lambda _half: None)
-        for offset in (0, 1):  # what a broker writes for the late answers: op records about the first copies
+        for offset in (0, 1):  # a broker writes op records about the first copies for late decisions
             op = world.commitlog.Message(OP, b"%d," % offset, queue_id=0, properties={"TAGS": "d", "WAIT": "true"})
             store.put(op)
     with open_small(world, tmp_path / "s", clock=clock) as store:
@@ -275,12 +275,12 @@ def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Pa
 
 
 def refuse_new_log_files(operation: str, path: str) -> Exception | None:
-    """What a full disk answers."""
+    """Return the error of a full disk."""
     return DiskFull(operation, path, 28, "No space left") if operation == "allocate" and "commitlog" in path else None
 
 
 def leave_room(world: Any, store: Any, left_bytes: int) -> None:
-    """Fill the log's first file up to so many bytes."""
+    """Fill the log's first file except for `left_bytes`."""
     empty = store.put(world.commitlog.Message("F", b"", queue_id=0)).size_bytes
     while room := LOG_SIZE - left_bytes - store.log_end:
         size = 2000 if room >= 4000 else room
@@ -288,7 +288,7 @@ def leave_room(world: Any, store: Any, left_bytes: int) -> None:
 
 
 def commit_without_op_record(world: Any, store: Any, disk: SwitchDisk) -> Any:
-    """Commits message 1, then message 2, whose record has room in the log and the one behind it none; the second one."""
+    """Commit messages 1 and 2; the op record of the second does not fit the log.  Return the second."""
     size = half(world, store, 1).commit().size_bytes
     begun = half(world, store, 2)
     disk.refuse = refuse_new_log_files
@@ -301,7 +301,7 @@ def commit_without_op_record(world: Any, store: Any, disk: SwitchDisk) -> Any:
 
 @pytest.mark.parametrize("then", ["commit", "rollback", "check", "reopen"])
 def test_a_disk_full_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, then: str) -> None:
-    """The message is in its topic already: no second one comes of trying again, and it cannot be rolled back any more."""
+    """The message is already in its topic: a retry adds no second one, and it cannot be rolled back."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         begun = commit_without_op_record(world, store, disk)
@@ -320,7 +320,7 @@ def test_a_disk_full_between_a_commit_and_its_op_record(world: Any, tmp_path: Pa
 
 
 def test_a_producers_clock_ahead_of_ours_undoes_no_decision(world: Any, tmp_path: Path) -> None:
-    """Op records older than the time a half message says it was born were not looked at: it could be committed after all."""
+    """Op records older than a half message's born time count too: it cannot be decided again."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         half(world, store, 1, born_timestamp_ms=clock.now_ms + 60_000)
@@ -332,7 +332,7 @@ def test_a_producers_clock_ahead_of_ours_undoes_no_decision(world: Any, tmp_path
 
 
 def test_a_transaction_held_over_checks_is_still_its_producers(world: Any, tmp_path: Path) -> None:
-    """A check puts the half message again under another offset: the producer's own decision was refused then, and lost."""
+    """A check puts the half message again at another offset: the producer's own decision is accepted nevertheless."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         begun = [half(world, store, number) for number in range(3)]
@@ -350,7 +350,7 @@ def test_a_transaction_held_over_checks_is_still_its_producers(world: Any, tmp_p
 
 
 def test_killed_after_a_check_no_earlier_copy_is_decided_again(world: Any, tmp_path: Path) -> None:
-    """The group's offset is not written yet, so both copies are read: both were committed."""
+    """The group's offset is not written yet, so both copies are read, but only one is committed."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, flush_interval_commit_log_ms=3_600_000) as store:
         half(world, store, 1)
@@ -368,7 +368,7 @@ def test_killed_after_a_check_no_earlier_copy_is_decided_again(world: Any, tmp_p
 @pytest.mark.parametrize("has_older_open", [False, True])
 @pytest.mark.parametrize("has_index", [False, True])
 def test_two_transactions_of_one_unique_key_are_two(world: Any, tmp_path: Path, has_index: bool, has_older_open: bool) -> None:
-    """A producer gave both the same UNIQ_KEY: the first one's commit counted for the second, which was forgotten."""
+    """A producer gave both the same UNIQ_KEY: the first one's commit does not count for the second."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, message_index_enable=has_index) as store:
         for number in (1, 2):
@@ -383,7 +383,7 @@ def test_two_transactions_of_one_unique_key_are_two(world: Any, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
 def test_a_real_brokers_undecided_transactions(world: Any, fixture_store: Any, name: str) -> None:
-    """Those whose listener never knew (every fourth, case 2), each once however often it was checked; after a kill too."""
+    """Those without a listener's decision (every fourth, case 2) appear once, however often they were checked."""
     fixture = fixture_store(name, own=True)
     truth = fixture.truth()["messages"]
     wanted = {
@@ -428,7 +428,7 @@ with open_store(root, enabled_append_prop_crc=True, flush_consumer_offset_interv
 
 
 def test_killed_again_and_again_each_message_is_decided_once(tmp_path: Path) -> None:
-    """SIGKILL at any time: every half message is committed once, rolled back, or known as undecided; none is both."""
+    """With SIGKILL at any time every half message is committed once, rolled back, or undecided; none is both."""
     from messagestore import MessageStore
 
     number, decided = 0, set()
@@ -456,7 +456,7 @@ def test_killed_again_and_again_each_message_is_decided_once(tmp_path: Path) -> 
 
 
 def test_what_no_transaction_can_be(world: Any, tmp_path: Path) -> None:
-    """A delay in it, a topic that cannot be, a store that only reads."""
+    """A delay, an impossible topic, and a read-only store are refused."""
     with open_small(world, tmp_path / "s") as store:
         with pytest.raises(InvalidMessage):
             half(world, store, 1, properties={"DELAY": "1"})
@@ -476,7 +476,7 @@ def test_what_no_transaction_can_be(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_sync", [False, True])
 def test_threads_decide_at_the_same_time(world: Any, tmp_path: Path, is_sync: bool) -> None:
-    """Eight producers: each commit is one message, and nothing stays open."""
+    """Each commit of eight producers is one message, and nothing stays open."""
     import threading
 
     changes = {"flush_disk_type": world.messagestore.FlushMode.SYNC} if is_sync else {}
@@ -497,7 +497,7 @@ def test_threads_decide_at_the_same_time(world: Any, tmp_path: Path, is_sync: bo
 
 
 def test_prepared_and_rolled_back_records_of_old_logs(world: Any, tmp_path: Path) -> None:
-    """Their flags put directly: queue offset 0, no unit; a prepared one's keys are found, a rolled back one's are not."""
+    """Their flags are put directly: queue offset 0, no unit; the keys of prepared ones are found."""
     with open_small(world, tmp_path / "s") as store:
         for flag, key in ((0x4, "prepared"), (0xC, "rolled"), (0x8, "committed"), (0, "plain")):
             store.put(world.commitlog.Message("T", b"0", queue_id=0, sys_flag=flag, keys=[key]))
@@ -507,7 +507,7 @@ def test_prepared_and_rolled_back_records_of_old_logs(world: Any, tmp_path: Path
 
 
 def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing(world: Any, tmp_path: Path) -> None:
-    """Nobody asked and nobody decided for days: a broker goes on behind it, and so must we, without a restart."""
+    """It stayed undecided for days; the group's offset passes it without a restart, as in a broker."""
     with open_small(world, tmp_path / "s") as store:
         lost, decided = half(world, store, 0), half(world, store, 1)
         decided.rollback()
@@ -528,7 +528,7 @@ def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing
 def test_what_damaged_records_said_is_asked_again_and_what_others_say_still_counts(
     world: Any, tmp_path: Path, has_index: bool
 ) -> None:
-    """A bit flipped in a half message, an op record or a committed one: no decision that can still be known is lost."""
+    """A flipped bit in a half message, op record or committed message: no decision that is still known is lost."""
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         begun = [half(world, store, number) for number in range(6)]
         begun[1].rollback()
@@ -548,7 +548,7 @@ def test_what_damaged_records_said_is_asked_again_and_what_others_say_still_coun
 
 @pytest.mark.parametrize("group", ["", "a\x01b", "a\x02b"])
 def test_a_producers_group_that_no_property_can_hold_is_refused(world: Any, tmp_path: Path, group: str) -> None:
-    """Written all the same, what stands behind it would be another property, or none."""
+    """Otherwise the rest of the name would be another property."""
     with open_small(world, tmp_path / "s") as store:
         with pytest.raises(InvalidMessage, match="PGROUP"):
             store.begin_transaction(world.commitlog.Message("T", b"1", queue_id=1), producer_group=group)
@@ -556,7 +556,7 @@ def test_a_producers_group_that_no_property_can_hold_is_refused(world: Any, tmp_
 
 
 def test_properties_that_end_without_a_mark_stay_apart_from_the_brokers(world: Any, tmp_path: Path) -> None:
-    """As some clients send them: the last value and the first name of ours would become one."""
+    """Some clients send them so: the last value and our first name would become one."""
     with open_small(world, tmp_path / "s") as store:
         message = world.commitlog.Message("T", b"1", queue_id=1, properties_raw=b"KEYS\x01k1")
         begun = store.begin_transaction(message, producer_group="P")
@@ -567,7 +567,7 @@ def test_properties_that_end_without_a_mark_stay_apart_from_the_brokers(world: A
 
 
 def test_a_store_that_takes_no_puts_decides_nothing(world: Any, tmp_path: Path) -> None:
-    """Its disk is full: whoever begins or decides is told so, and decides once there is room."""
+    """Its disk is full: beginning and deciding raise, and work again once there is space."""
     flag = world.module("messagestore.write.running_flags").Flag.DISK_FULL
     with open_small(world, tmp_path / "s") as store:
         begun = half(world, store, 1)
@@ -582,7 +582,7 @@ def test_a_store_that_takes_no_puts_decides_nothing(world: Any, tmp_path: Path) 
 
 
 def test_a_half_message_without_a_place_is_decided_by_nobody_but_a_check(world: Any, tmp_path: Path) -> None:
-    """A recovery's filler: committed, it would go to a topic without a name."""
+    """It is a recovery's filler: a commit would go to a topic without a name."""
     with open_small(world, tmp_path / "s") as store:
         store.engine.log.appender.append(world.commitlog.Message(HALF, b"1"), 0)
         (filler,) = store.undecided_transactions()
@@ -595,7 +595,7 @@ def test_a_half_message_without_a_place_is_decided_by_nobody_but_a_check(world: 
 
 @pytest.mark.parametrize("late", [True, False, None])
 def test_what_was_decided_while_a_check_asked_is_not_decided_again(world: Any, tmp_path: Path, late: bool | None) -> None:
-    """The producer's own answer came first; the check's comes too late, whatever it is."""
+    """The producer's own decision came first; the check's is ignored, whatever it is."""
     with open_small(world, tmp_path / "s") as store:
         begun = [half(world, store, number) for number in range(2)]
 
@@ -609,7 +609,7 @@ def test_what_was_decided_while_a_check_asked_is_not_decided_again(world: Any, t
 
 
 def test_no_room_for_a_commit_of_a_check_gives_nothing_up(world: Any, tmp_path: Path) -> None:
-    """What may pass is no reason to bury a message: the check ends, and the next one commits it."""
+    """A temporary failure is no reason to give a message up: the check ends, and the next one commits it."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         half(world, store, 1)
@@ -624,7 +624,7 @@ def test_no_room_for_a_commit_of_a_check_gives_nothing_up(world: Any, tmp_path: 
 
 
 def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world: Any, tmp_path: Path) -> None:
-    """A full disk kept it back; the committed message was on the disk, so the group went on without it."""
+    """A full disk delayed it; the committed message was on the disk, so the group's offset passed it."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
         commit_without_op_record(world, store, disk)
@@ -636,7 +636,7 @@ def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world:
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_another_message_of_its_key_and_queue_commits_nothing(world: Any, tmp_path: Path, has_index: bool) -> None:
-    """A producer that sends the same message plainly, too: the transaction is still to be decided after a restart."""
+    """A producer sends the same message without a transaction too: the transaction is still undecided after a restart."""
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         begun = half(world, store, 1)
         pairs = {"UNIQ_KEY": begun.transaction_id}
@@ -646,7 +646,7 @@ def test_another_message_of_its_key_and_queue_commits_nothing(world: Any, tmp_pa
 
 
 def test_the_groups_offset_lost_and_a_copy_of_what_was_decided(world: Any, tmp_path: Path) -> None:
-    """Op records name the first, a check had put it again: both are done with, each by what is known of it."""
+    """Op records name the first, and a check had put it again: both are decided."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         half(world, store, 1)

@@ -1,4 +1,4 @@
-"""Trouble that a store's threads meet behind the puts: who is told, what stays readable, what the next opening makes of it."""
+"""Failures of a store's threads: which calls raise, what stays readable, and what the next open does."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.messagestore.kit import (
 
 
 def refused_sync(word: str) -> Any:
-    """For `SwitchDisk`: syncs of paths with a word in them fail."""
+    """Return a function for `SwitchDisk` that refuses syncs of paths that contain a word."""
     return lambda operation, path: (
         DiskError(operation, path, errno.EIO, "broken") if operation == "sync" and word in path else None
     )
 
 
 def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: Any, tmp_path: Path) -> None:
-    """No later put is taken for done, no consumer waits for ever, and the next opening changes nothing unasked."""
+    """No later put is acknowledged, no consumer waits forever, and the next open changes nothing unasked."""
     clock = Clock()
     store = open_small(world, tmp_path, clock=clock)
     put_numbers(world, store, range(3))
@@ -67,7 +67,7 @@ def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: A
 
 
 def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_path: Path) -> None:
-    """It went round and round at the same place otherwise."""
+    """It raises instead of looping at the same position."""
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(3))
         store.get("T", 0, 0)
@@ -82,7 +82,7 @@ def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_pa
 
 
 def test_a_job_of_the_housekeeper_that_fails_keeps_no_other_from_its_work(world: Any, tmp_path: Path) -> None:
-    """Whatever it failed with, and whether or not delayed messages are delivered here; puts are taken all the same."""
+    """The type of failure does not matter, nor whether delayed messages are delivered here; puts are accepted."""
     rounds = []
     changes = {"flush_interval_consume_queue_ms": 5, "deliver_delayed": False}
     with open_small(world, tmp_path, **changes) as store:
@@ -100,7 +100,7 @@ def test_a_job_of_the_housekeeper_that_fails_keeps_no_other_from_its_work(world:
 
 
 def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any, tmp_path: Path) -> None:
-    """Made by a thread that appended before the store was closed, and comes to wait after it: it is not left hanging."""
+    """A thread appended before the close and waits after it: the future fails instead of hanging."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world), flush_interval_commit_log_ms=600_000)
     put_numbers(world, store, range(3))
@@ -115,7 +115,7 @@ def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any,
 
 
 def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path) -> None:
-    """With `check=False` the status says that the outcome is not known."""
+    """With `check=False` the status shows that the outcome is unknown."""
     disk = SwitchDisk()
     with open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world)) as store:
         assert store.put(message(world, 0), check=False).status.name == "PUT_OK"
@@ -125,7 +125,7 @@ def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path)
 
 
 def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
-    """It was to lead, and another's sync covered it before it woke: the second gate-opener met an error of Python's."""
+    """It was to lead, and another's sync covered it before it woke: opening the gate twice must not raise."""
     group = world.module("messagestore.write._group_cy")
     ticket = group.Ticket(7)
     group.open_all([ticket, ticket])
@@ -134,7 +134,7 @@ def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
 
 
 def test_a_store_closed_again_touches_nothing_of_the_next_ones(world: Any, tmp_path: Path) -> None:
-    """Its folder is another's by then: that one's lock, abort file and puts stay."""
+    """Another process has the folder by then: its lock, abort file and puts are not touched."""
     first = open_small(world, tmp_path)
     first.close()
     with open_small(world, tmp_path) as second:
@@ -147,14 +147,14 @@ def test_a_store_closed_again_touches_nothing_of_the_next_ones(world: Any, tmp_p
 
 
 class Later(WrappedDisk):
-    """Five seconds ahead of the store's own clock."""
+    """A clock five seconds ahead of the store's own."""
 
     def now_ms(self) -> int:
         return START_MS + 5000
 
 
 def test_an_append_that_holds_the_lock_for_seconds_has_other_puts_refused(world: Any, tmp_path: Path) -> None:
-    """As a real store does while the page cache is busy: by name, at once, and no longer than it lasts."""
+    """As in a real store with a busy page cache, they are refused immediately, and no longer than it lasts."""
     with open_small(world, tmp_path, disk=Later(), clock=Clock()) as store:
         put_numbers(world, store, range(1))
         found = []

@@ -31,12 +31,12 @@ told()
 """
 UNITS = {"consumequeue": 20, "batchconsumequeue": 46}
 Lacking = dict[tuple[str, int], set[int]]
-DISPATCHED_FLAGS = (0, 8)  # of transactions: none, committed
+DISPATCHED_FLAGS = (0, 8)  # transaction bits: none, committed
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A killed writer's folder whose messages from number 250 on are in no queue."""
+    """Return a killed writer's folder whose messages from number 250 on are in no queue."""
     root = tmp_path_factory.mktemp("killed") / "store"
     with Writer(root, PROGRAM) as writer:
         assert writer.hear() == "done"
@@ -45,7 +45,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]]:
-    """Of each queue: (file, place in it, physical offset) of its units, read without a line of ours."""
+    """Return (file, position, physical offset) of the units of each queue, read without the product's code."""
     found: dict[tuple[str, int], list[tuple[Path, int, int]]] = {}
     for folder, size in UNITS.items():
         for path in sorted((root / folder).glob("*/*/*")):
@@ -59,7 +59,7 @@ def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]
 
 
 def lacking(root: Path) -> Lacking:
-    """A plain model: physical offsets of the log's messages that each queue has no unit of."""
+    """Return, by a plain model, the physical offsets of the messages that each queue lacks."""
     known = {lane: {physical for _, _, physical in units} for lane, units in unit_places(root).items()}
     found: Lacking = {}
     for message in run("dump", root, "--json").lines:
@@ -74,7 +74,7 @@ def lacking(root: Path) -> Lacking:
 
 
 def forget_units(root: Path, count: int) -> None:
-    """What a kill leaves whose dispatcher was so many messages behind: no queue has a unit of the last ones."""
+    """Remove the last `count` units, as if a killed writer's dispatcher was that far behind."""
     (root / "abort").touch()
     units = unit_places(root)
     border = sorted({unit[2] for lane in units.values() for unit in lane})[-count]
@@ -88,7 +88,7 @@ def forget_units(root: Path, count: int) -> None:
 
 
 def check_model(root: Path, before: Lacking | None = None) -> int:
-    """Have a reader count; it agrees with the model, which is returned.  `before`: what the real system gave no unit at all."""
+    """Compare a reader's count with the model and return it; `before` is what the real system gave no unit at all."""
     known = before or {}
     wanted = {lane: found - known.get(lane, set()) for lane, found in lacking(root).items() if found != known.get(lane)}
     with MessageStore.open(root, "r") as store:
@@ -100,7 +100,7 @@ def check_model(root: Path, before: Lacking | None = None) -> int:
 @pytest.mark.parametrize("name", ["crash-torn", "broker-live", "lmq", "batchcq", "propcrc"])
 @pytest.mark.parametrize("count", [1, 60])
 def test_the_count_is_that_of_a_plain_model(fixture_store: Any, name: str, count: int) -> None:
-    """Of real systems' folders whose queues lack their last units, as after a kill: light queues and batch queues too."""
+    """Real systems' folders, whose queues lack their last units as after a kill, include LMQs and batch queues."""
     root = fixture_store(name, own=True).store
     before = lacking(root)
     forget_units(root, count)
@@ -108,13 +108,13 @@ def test_the_count_is_that_of_a_plain_model(fixture_store: Any, name: str, count
 
 
 def test_all_messages_count_where_the_queues_are_gone(fixture_store: Any) -> None:
-    """A killed broker's folder without queues, and with them where all are there."""
+    """A killed broker's folder is counted without queues, and with complete ones."""
     assert check_model(fixture_store("crash-lost-cq").store) > 200
     assert check_model(fixture_store("crash-torn").store) == 0
 
 
 def test_a_queue_that_lacks_older_units_has_the_whole_log_counted(fixture_store: Any) -> None:
-    """The checkpoint covers what one lost queue held: the numbers in the log tell."""
+    """The checkpoint covers what one lost queue held: the queue offsets in the log show it."""
     root = fixture_store("crash-torn", own=True).store
     shutil.rmtree(root / "consumequeue" / "HotTopic")
     assert check_model(root) > 100
@@ -135,7 +135,7 @@ READS: dict[str, Callable[[MessageStore], object]] = {
 
 @pytest.mark.parametrize("name", READS)
 def test_the_first_read_of_a_queue_logs_a_warning(killed: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """Once, with the count, the queues and the next command."""
+    """It is logged once, with the count, the queues and the next command."""
     with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
         READS[name](store)
         READS[name](store)
@@ -146,7 +146,7 @@ def test_the_first_read_of_a_queue_logs_a_warning(killed: Path, caplog: pytest.L
 
 
 def test_look_ups_without_a_queue_log_nothing(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A query and a look-up by physical offset miss no message."""
+    """A query and a lookup by physical offset miss no message."""
     with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
         assert store.query("t", f"k{COUNT - 1}") and store.message_at(0) is not None
         assert caplog.text == ""
@@ -154,19 +154,19 @@ def test_look_ups_without_a_queue_log_nothing(killed: Path, caplog: pytest.LogCa
 
 
 def test_an_opening_for_writing_ends_it(killed: Path, tmp_path: Path) -> None:
-    """The messages get their units; a reader that was open all the time has none to count then."""
+    """The messages get their units, and a reader that stayed open counts none."""
     root = shutil.copytree(killed, tmp_path / "store")
     with open_store(root, "r") as reader:
         assert reader.undispatched_messages == COUNT - DISPATCHED
         with open_store(root) as writer:
             assert writer.undispatched_messages == 0
-            assert reader.undispatched_messages is None  # a writer dispatches meanwhile
+            assert reader.undispatched_messages is None  # a writer is dispatching
         assert reader.undispatched_messages == 0
         assert sum(reader.max_offset("t", queue_id) for queue_id in range(3)) == COUNT
 
 
 def test_a_second_kill_is_counted_anew(killed: Path, tmp_path: Path) -> None:
-    """By a reader that was open all the time."""
+    """A reader that stayed open counts them."""
     root = shutil.copytree(killed, tmp_path / "store")
     again = "store = open_store(root)\nstore.engine.dispatcher._round.acquire()\nput_all(store, 0, 30)\nsaid('done')\ntold()"
     with open_store(root, "r") as reader:
@@ -180,7 +180,7 @@ def test_a_second_kill_is_counted_anew(killed: Path, tmp_path: Path) -> None:
 def test_a_clean_store_and_a_live_writer_cost_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No log is walked, and nothing is logged."""
+    """No log is read, and nothing is logged."""
     monkeypatch.setattr(undispatched.Undispatched, "_count", lambda _self: pytest.fail("the log was walked"))
     with open_store(tmp_path) as store, caplog.at_level(logging.WARNING):
         put_all(store, 0, 9)
@@ -193,7 +193,7 @@ def test_a_clean_store_and_a_live_writer_cost_nothing(
 
 
 def snapshot(tmp_path: Path, covered: int, behind: int) -> Path:
-    """A copy of a store at work: so many messages that the checkpoint covers, 10 s apart, then so many in no queue."""
+    """Copy a running store with `covered` messages, 10 s apart, that the checkpoint covers, and `behind` in no queue."""
     now = [1_700_000_000_000]
     with open_store(tmp_path / "live", clock=lambda: now[0]) as store:
         for number in range(covered):
@@ -213,7 +213,7 @@ def snapshot(tmp_path: Path, covered: int, behind: int) -> Path:
 def test_a_long_log_is_counted_from_the_last_record_that_the_checkpoint_covers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file that is longer than the limit."""
+    """Its file is longer than the limit."""
     root = snapshot(tmp_path, 400, 20)
     monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
     monkeypatch.setattr(undispatched, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
@@ -222,7 +222,7 @@ def test_a_long_log_is_counted_from_the_last_record_that_the_checkpoint_covers(
 
 
 def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    """Behind the limit the number is not known, and the warning and the tool say so."""
+    """Behind the limit the number is unknown, and the warning and the tool report that."""
     root = snapshot(tmp_path, 4, 400)
     monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
     monkeypatch.setattr(undispatched, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
@@ -235,7 +235,7 @@ def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_damage_before_messages_makes_the_number_unknown(killed: Path, tmp_path: Path) -> None:
-    """A record in the middle of what is not dispatched has a wrong magic: whole records lie behind it."""
+    """A record inside the undispatched range has a wrong magic, and whole records follow it."""
     root = shutil.copytree(killed, tmp_path / "store")
     with open_store(root, "r") as store:
         number = [message.physical_offset for message in store.engine.log.messages()][DISPATCHED + 40]
@@ -249,7 +249,7 @@ def test_damage_before_messages_makes_the_number_unknown(killed: Path, tmp_path:
 
 
 def test_a_log_that_cannot_be_read_ends_no_read_of_a_queue(killed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The count is not known then, and the page is read as before."""
+    """The count is unknown then, and the page is read as before."""
 
     def fail(_self: object) -> int:
         raise undispatched.StoreError("not readable")
@@ -272,7 +272,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: str) -> None:
-    """On stderr with the next command, and where the answer is one object in a key of its own; not of a clean store."""
+    """It is on stderr with the next command, and in a JSON object under its own key; not for a clean store."""
     ran = run(*COMMANDS[name](killed, tmp_path / "new"), "--json")
     count = COUNT - DISPATCHED
     assert f"brokerstore: incomplete: {count} messages are in the log" in ran.talk and "run: brokerstore rebuild" in ran.talk
@@ -292,6 +292,6 @@ def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: 
 
 
 def test_the_end_of_a_queue_is_answered_with_what_it_lacks(killed: Path) -> None:
-    """`get` at a message that is in the log alone."""
+    """`get` is called at a message that is only in the log."""
     ran = run("get", killed, "--topic", "t", "--queue", 0, "--offset", COUNT // 3 - 1)
     assert ran.code == 1 and "OFFSET_OVERFLOW_BADLY" in ran.talk and "brokerstore: incomplete:" in ran.talk

@@ -1,4 +1,4 @@
-"""Queries of readers where the key index ends before the log does: beside a writer, and after a kill."""
+"""Queries of readers if the key index ends before the log does: beside a writer, and after a kill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ told()
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A killed writer's folder whose messages from number 300 on are in no queue and not in the index."""
+    """Return a killed writer's folder whose messages from number 300 on are in no queue and not in the index."""
     root = tmp_path_factory.mktemp("killed") / "store"
     with Writer(root, PROGRAM) as writer:
         assert writer.hear() == "done"
@@ -39,7 +39,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_broker_s_answers_are_found_without_its_index(fixture_store: Any) -> None:
-    """A killed broker's folder whose queues and index are gone: the queries that the broker answered before."""
+    """A killed broker's folder without queues and index gives what the broker answered before."""
     fixture = fixture_store("crash-lost-cq")
     before = fixture.truth("before.json")
     assert before["queries"]
@@ -52,7 +52,7 @@ def test_a_broker_s_answers_are_found_without_its_index(fixture_store: Any) -> N
 
 
 def test_rolled_back_transactions_are_not_found(fixture_store: Any) -> None:
-    """No index has them: the broker's own answers with an index, and ours without."""
+    """No index has them: the broker's own answers with an index equal ours without."""
     fixture = fixture_store("crash-lost-cq")
     with MessageStore.open(fixture.store, "r") as store:
         rolled_back = [stored for stored in store.engine.log.messages() if stored.sys_flag & 0xC == 0xC]
@@ -63,7 +63,7 @@ def test_rolled_back_transactions_are_not_found(fixture_store: Any) -> None:
 
 
 def test_messages_that_a_killed_writer_did_not_dispatch_are_found(killed: Path) -> None:
-    """Across files of the log; those in the index too."""
+    """They are found across log files, together with those in the index."""
     with open_store(killed, "r") as store:
         for number in range(0, COUNT, 7):
             assert [number_of(hit) for hit in store.query("t", f"k{number}")] == [number]
@@ -71,7 +71,7 @@ def test_messages_that_a_killed_writer_did_not_dispatch_are_found(killed: Path) 
 
 
 def test_the_newest_are_taken_where_not_all_are_wanted(killed: Path) -> None:
-    """As from the index: of the same key the newest, in the log's order; times count too."""
+    """As from the index, the newest of the same key are returned in log order; times count too."""
     with open_store(killed, "r") as store:
         assert [number_of(hit) for hit in store.query("t", "same", max_count=3)] == [6, 7, 8]
         assert store.query("t", "same", end_ms=1) == []
@@ -80,7 +80,7 @@ def test_the_newest_are_taken_where_not_all_are_wanted(killed: Path) -> None:
 def test_a_search_has_a_limit_and_says_where_it_ended(
     killed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What lies behind the limit is counted and logged once; the tool says so."""
+    """The rest behind the limit is counted and logged once, and the tool reports it."""
     monkeypatch.setattr(unindexed, "SEARCHED_MAX", LOG_SIZE // 4)
     monkeypatch.setattr(unindexed, "BATCH", 16)
     with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
@@ -92,7 +92,7 @@ def test_a_search_has_a_limit_and_says_where_it_ended(
 
 
 def test_messages_without_keys_are_passed_over_by_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They leave no trace in the index: a long stretch of them would use up the limit."""
+    """They leave no trace in the index: a long range of them would use up the limit."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)
         for _ in range(3000):
@@ -109,9 +109,9 @@ def test_messages_without_keys_are_passed_over_by_the_queues(tmp_path: Path, mon
 
 
 def test_index_files_that_a_writer_makes_during_the_walk_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer at full speed: the reader walked over 4 MiB, learned that the dispatcher was further, and missed a message.
+    """The reader walks 4 MiB, finds that the dispatcher is further, and lists the index files again.
 
-    What the dispatcher had done meanwhile was in index files that the reader had not listed.
+    What the dispatcher did in between is in index files that the reader had not listed.
     """
     monkeypatch.setattr(unindexed, "QUEUES_AFTER", 4096)
     monkeypatch.setattr(unindexed, "BATCH", 16)
@@ -136,7 +136,7 @@ def test_index_files_that_a_writer_makes_during_the_walk_are_searched(tmp_path: 
 
 
 def test_index_files_deleted_during_each_walk_end_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They go between the listing and the search, each time that the reader tries: it lists them again first."""
+    """They are deleted between the listing and the search, each time that the reader tries: it lists them again first."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 12_000)
     with open_store(tmp_path, "r") as reader:
@@ -156,7 +156,7 @@ def test_index_files_deleted_during_each_walk_end_no_query(tmp_path: Path, monke
 
 
 def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes between a look at the folder and the look into the file: the reader looks again."""
+    """It is deleted between listing the folder and opening the file: the reader tries again."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 1200)
     with open_store(tmp_path, "r") as reader:

@@ -1,4 +1,4 @@
-"""A record of an unknown version is refused by name; bytes that only look like one stay damage."""
+"""A record of an unknown version is refused with a specific error; bytes that only resemble one are damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kinds(log: Log) -> list[str]:
 
 
 def seal(log: Log, offset: int, size: int) -> None:
-    """Compute the checksum over the whole record again, as the program that wrote the record did."""
+    """Compute the whole-record checksum again, as the program that wrote the record did."""
     crc = checksum(log.read(offset, size - 20)) & 0x7FFFFFFF
     log.write(offset + size - 11, f"{crc:010d}"[::-1].encode())
 
@@ -42,7 +42,7 @@ def size_of(log: Log, offset: int) -> int:
 @pytest.mark.parametrize("magic", [V3, 0x12345678, -1, 0x5AA320A7], ids=["next", "any", "ones", "one bit more"])
 @pytest.mark.parametrize("number", [0, 5, -1], ids=["first", "middle", "last"])
 def test_a_record_of_an_unknown_version_is_named(tmp_path: Path, number: int, magic: int) -> None:
-    """Size and place are right, the magic is new: whoever wrote it knew what it means."""
+    """Size and offset are right, the magic is new: its writer knows a newer format."""
     log = Log(tmp_path, with_crc=False)
     log.put(log.offsets[number], "magic", magic)
     found = verify_log([str(log.folder)]).problems
@@ -54,7 +54,7 @@ def test_a_record_of_an_unknown_version_is_named(tmp_path: Path, number: int, ma
 
 
 def test_a_new_layout_behind_the_place_is_named_too(tmp_path: Path) -> None:
-    """All but size, magic and place may differ: body, topic and properties are other bytes, and no checksum fits."""
+    """All but size, magic and offset may differ: body, topic and properties are other bytes, and no checksum fits."""
     log = Log(tmp_path, with_crc=False)
     offset = log.offsets[7]
     log.write(offset + 4, V3.to_bytes(4, "big", signed=True))
@@ -63,7 +63,7 @@ def test_a_new_layout_behind_the_place_is_named_too(tmp_path: Path) -> None:
 
 
 def test_at_the_logs_first_byte_a_frame_is_wanted(tmp_path: Path) -> None:
-    """There the place is 0, which zeros say as well.  With the next record at its end it is one, with none it is damage."""
+    """There the offset is 0, as in zeros.  Followed by a record it is an unknown version, otherwise damage."""
     log = Log(tmp_path, with_crc=False)
     log.put(0, "magic", V3)
     log.write(36, random.Random(1).randbytes(500))
@@ -74,7 +74,7 @@ def test_at_the_logs_first_byte_a_frame_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_changed_bit_of_a_protected_records_magic_is_damage(tmp_path: Path, bit: int) -> None:
-    """The checksum over the whole record says which magic was written; with it written anew, it is another version."""
+    """The whole-record checksum shows which magic was written; if it is computed again, it is another version."""
     log = Log(tmp_path, with_crc=True)
     offset = log.offsets[5]
     flipped = log.read(offset + 7, 1)[0] ^ 1 << bit
@@ -88,7 +88,7 @@ def test_a_changed_bit_of_a_protected_records_magic_is_damage(tmp_path: Path, bi
 @pytest.mark.parametrize("with_crc", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_random_bytes_are_damage(tmp_path: Path, seed: int, with_crc: bool) -> None:
-    """Over a whole record, over its head, and over its first bytes with the rest as it was."""
+    """They replace a whole record, its head, or its first bytes."""
     log = Log(tmp_path, with_crc=with_crc)
     chance = random.Random(seed)
     offset = log.offsets[chance.randrange(1, len(log.offsets) - 1)]
@@ -99,14 +99,14 @@ def test_random_bytes_are_damage(tmp_path: Path, seed: int, with_crc: bool) -> N
 
 
 def test_a_lost_sector_is_damage(tmp_path: Path) -> None:
-    """Zeros where the magic was are what the disk never got, not a version."""
+    """Zeros in place of the magic never reached the disk; they are no version."""
     log = Log(tmp_path, with_crc=False)
     log.put(log.offsets[5], "magic", 0)
     assert "unknown_version" not in kinds(log)
 
 
 def test_unknown_records_behind_damage_are_not_cut_as_a_crash_tail(tmp_path: Path) -> None:
-    """No known record follows the damaged one.  Taken for a crash's tail, all of the unknown ones went."""
+    """No known record follows the damaged one, but the unknown ones are no crash tail."""
     log = Log(tmp_path, with_crc=False)
     last = log.offsets[-6:]
     for offset in last[1:]:
@@ -125,14 +125,14 @@ def test_unknown_records_behind_damage_are_not_cut_as_a_crash_tail(tmp_path: Pat
 
 @pytest.mark.parametrize("base", [0, 1 << 20, (1 << 48) + 65536])
 def test_a_search_finds_each_place_and_no_other(tmp_path: Path, base: int) -> None:
-    """Compared with a look at every byte: heads across the border of a window of 65,536 offsets, and copies elsewhere."""
+    """It is compared with a check of every byte: heads across a window of 65,536 offsets, and copies elsewhere."""
     chance = random.Random(base)
     size = 3 << 16
     data = bytearray(size)
     for at in (1000, 65536 - 20, 65536 + 300, 140_000):
         head = (120).to_bytes(4, "big") + V3.to_bytes(4, "big", signed=True) + bytes(20) + (base + at).to_bytes(8, "big")
         data[at : at + len(head)] = head
-        data[at + 200 : at + 200 + len(head)] = head  # the place is another's
+        data[at + 200 : at + 200 + len(head)] = head  # with the offset of another record
         data[at + 300 : at + 400] = chance.randbytes(100)
     path = tmp_path / f"{base:020d}"
     path.write_bytes(data)
@@ -146,7 +146,7 @@ def test_a_search_finds_each_place_and_no_other(tmp_path: Path, base: int) -> No
 
 
 def test_a_slave_takes_no_record_of_an_unknown_version(tmp_path: Path) -> None:
-    """A master of a newer version: the bytes are refused by name, and none of them is written."""
+    """A master of a newer version sends them: the bytes are refused, and none is written."""
     with MessageStore.open(tmp_path / "master", config=SMALL.but(enabled_append_prop_crc=False)) as master:
         for number in range(3):
             master.put(Message("T", b"%d" % number, queue_id=0))
@@ -157,13 +157,13 @@ def test_a_slave_takes_no_record_of_an_unknown_version(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedFormat, match=f"byte {at}: unsupported record magic daa320af"):
             slave.append_data(0, bytes(data))
         assert slave.log_end == 0
-        data[at + 28] = 1  # not where it lies
+        data[at + 28] = 1  # another offset
         with pytest.raises(StoreCorrupt, match="bad_magic"):
             slave.append_data(0, bytes(data))
 
 
 def test_a_stores_own_reading_names_it(tmp_path: Path) -> None:
-    """Messages before it are read; at it the reader is told which version it met, not that the log is damaged."""
+    """Earlier messages are read; at the record the error names the version instead of damage."""
     log = Log(tmp_path, with_crc=False)
     log.put(log.offsets[2], "magic", V3)
     with MessageStore.open(log.store, "r") as store:

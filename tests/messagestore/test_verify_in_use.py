@@ -1,4 +1,4 @@
-"""Verification of a store that somebody has open for writing: what is checked, up to where, and what is still found."""
+"""Verification of a store that is open for writing: what is checked, up to where, and what is still found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = 1150
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some files of everything, closed cleanly."""
+    """Return a cleanly closed store with several files of each kind."""
     folder = tmp_path_factory.mktemp("in-use") / "store"
     with open_store(folder) as store:
         put_all(store, 0, COUNT)
@@ -31,7 +31,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def used(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy whose lock is held."""
+    """Return a copy whose lock is held."""
     monkeypatch.setattr(verification, "PAUSES_S", (0.0, 0.0, verification.SETTLED_S))
     monkeypatch.setattr(type(REAL_DISK), "sleep", lambda _disk, _pause_s: None)
     folder = tmp_path / "store"
@@ -52,7 +52,7 @@ def write_at(path: Path, at: int, data: bytes) -> None:
 
 
 def half_a_record(folder: Path) -> None:
-    """What a broker that copies its next record into the map has there for a moment: the head of one that a log has."""
+    """Write the head of a record behind the log, as a broker that is copying its next record into the map."""
     end, last = log_end(folder), log_files(folder)[-1]
     first = log_files(folder)[0].read_bytes()
     size = int.from_bytes(first[:4], "big")
@@ -61,7 +61,7 @@ def half_a_record(folder: Path) -> None:
 
 
 def test_a_record_that_is_being_written_is_no_damage(used: Path) -> None:
-    """The check ends before it and says where; at rest the same bytes are the log's torn end."""
+    """The check ends before it and reports the position; at rest the same bytes are the log's torn end."""
     end = log_end(used)
     half_a_record(used)
     report = verify_store(str(used))
@@ -70,7 +70,7 @@ def test_a_record_that_is_being_written_is_no_damage(used: Path) -> None:
 
 
 def test_units_and_items_behind_the_end_are_no_damage(used: Path) -> None:
-    """The writer dispatched a record that came after the end was taken."""
+    """The writer dispatched a record that was written after the end was read."""
     end = log_end(used)
     queue = sorted((used / "consumequeue" / "t" / "0").iterdir())[-1]
     units = queue.read_bytes()
@@ -80,7 +80,7 @@ def test_units_and_items_behind_the_end_are_no_damage(used: Path) -> None:
 
 
 def test_a_unit_that_no_record_stands_behind_is_still_a_problem(used: Path) -> None:
-    """Its record would lie before the end that was taken."""
+    """Its record would lie before that end."""
     queue = sorted((used / "consumequeue" / "t" / "0").iterdir())[-1]
     units = queue.read_bytes()
     free = next(at for at in range(0, len(units), 20) if units[at : at + 20] == bytes(20))
@@ -90,7 +90,7 @@ def test_a_unit_that_no_record_stands_behind_is_still_a_problem(used: Path) -> N
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_damage_in_a_store_in_use_is_still_a_problem(used: Path, number: int) -> None:
-    """In an old file and in the one that is written: what lies behind the damage is checked too."""
+    """It is found in an old file and in the current one, and records behind the damage are checked too."""
     path = log_files(used)[-number]
     write_at(path, BODY_AT + 1, b"\xee")
     report = verify_store(str(used))
@@ -99,7 +99,7 @@ def test_damage_in_a_store_in_use_is_still_a_problem(used: Path, number: int) ->
 
 
 def test_a_damaged_header_in_the_file_that_is_written_is_still_a_problem(used: Path) -> None:
-    """A look at headers alone would take it for the end."""
+    """A check of headers alone would take it for the end."""
     end = log_end(used)
     write_at(log_files(used)[-1], 4, b"\0\0\0\0")
     assert whole_end(REAL_DISK, [str(used / "commitlog")]) == end
@@ -107,14 +107,14 @@ def test_a_damaged_header_in_the_file_that_is_written_is_still_a_problem(used: P
 
 
 def test_a_missing_unit_of_a_store_in_use_is_still_a_problem(used: Path) -> None:
-    """One in the middle: the writer is behind there for good."""
+    """It is in the middle, where the writer does not lag."""
     queue = sorted((used / "consumequeue" / "t" / "1").iterdir())[0]
     write_at(queue, 200, UNIT.pack(1, 100, 0))
     assert [problem.kind for problem in verify_store(str(used)).problems] == ["wrong_unit"]
 
 
 def test_files_that_are_made_or_deleted_meanwhile_are_passed_over(used: Path) -> None:
-    """The next file has not its size yet; the first goes between two steps, and what is mapped is read to its end."""
+    """The next file does not have its size yet; the first is deleted between two steps, and its map is read to the end."""
     files = log_files(used)
     end = log_end(used)
     (used / "commitlog" / f"{len(files) * LOG_SIZE:020d}").write_bytes(b"")
@@ -129,7 +129,7 @@ def test_files_that_are_made_or_deleted_meanwhile_are_passed_over(used: Path) ->
 
 
 def test_the_log_alone_is_checked_up_to_its_end(used: Path) -> None:
-    """As `verify --log-only` does."""
+    """This is what `verify --log-only` does."""
     end = log_end(used)
     half_a_record(used)
     report = verify_growing_log([str(used / "commitlog")])
@@ -137,13 +137,13 @@ def test_the_log_alone_is_checked_up_to_its_end(used: Path) -> None:
 
 
 def test_a_store_at_rest_is_checked_whole(original: Path) -> None:
-    """Nobody holds its lock."""
+    """No process holds its lock."""
     report = verify_store(str(original))
     assert report.is_ok and report.checked_to is None
 
 
 def test_the_writing_process_may_check_its_own_store(tmp_path: Path) -> None:
-    """The lock is still held afterwards: another opening is refused, by another process too."""
+    """The lock is still held afterwards: other processes and opens are refused."""
     with open_store(tmp_path / "store") as store:
         put_all(store, 0, 50)
         report = verify_store(str(tmp_path / "store"))

@@ -1,4 +1,4 @@
-"""The walk after a crash by two threads stops where one walk stops, whatever lies in the middle of the file."""
+"""The walk by two threads after a crash stops where one walk stops, whatever is in the middle of the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIG = StoreConfig(
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five files, the last about half full."""
+    """Return a store of five files, the last about half full."""
     folder = tmp_path_factory.mktemp("walkers") / "store"
     with MessageStore.open(folder, config=CONFIG) as store:
         for number in range(700):
@@ -34,14 +34,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log_folder(original: Path, tmp_path: Path) -> Path:
-    """A copy to be hurt."""
+    """Return a copy to be damaged."""
     copy = tmp_path / "store"
     shutil.copytree(original, copy)
     return copy / "commitlog"
 
 
 def both_walks(folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Stop, Stop]:
-    """By one thread, and by two."""
+    """Walk with one thread, and with two."""
     log = CommitLog(LogPaths(REAL_DISK, [str(folder)]))
     alone = recovery._walk(log, log.queue.files[first])
     monkeypatch.setattr(recovery, "WALK_ALONE_MAX", 0)
@@ -49,7 +49,7 @@ def both_walks(folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 def records_of(folder: Path, number: int) -> list[tuple[int, int]]:
-    """(position, size) of each record of a file, by the length words alone."""
+    """Return (position, size) of each record of a file, from the size fields alone."""
     data = (folder / f"{number * FILE_SIZE:020d}").read_bytes()
     found, at = [], 0
     while (size := int.from_bytes(data[at : at + 4], "big")) and data[at + 4 : at + 8] != bytes.fromhex("cbd43194"):
@@ -59,14 +59,14 @@ def records_of(folder: Path, number: int) -> list[tuple[int, int]]:
 
 
 def overwrite(folder: Path, number: int, at: int, data: bytes) -> None:
-    """In a file of the log."""
+    """Overwrite bytes in a file of the log."""
     with open(folder / f"{number * FILE_SIZE:020d}", "r+b") as file:
         os.pwrite(file.fileno(), data, at)
 
 
 @pytest.mark.parametrize("first", [0, 3, 4])
 def test_a_whole_log(log_folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To its end, with every record counted once."""
+    """Both reach its end and count every record once."""
     alone, together = both_walks(log_folder, first, monkeypatch)
     assert together == alone
     assert together.records == sum(len(records_of(log_folder, number)) for number in range(first, 5))
@@ -87,7 +87,7 @@ def test_a_record_damaged_before_in_and_behind_the_middle(
 
 
 def test_a_record_that_begins_where_the_halves_meet(log_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one last file is full: each half is walked once, and both count."""
+    """The last file is full: each half is walked once, and both count."""
     (log_folder / f"{4 * FILE_SIZE:020d}").unlink()
     alone, together = both_walks(log_folder, 3, monkeypatch)
     assert together == alone
@@ -101,7 +101,7 @@ def test_a_record_that_begins_where_the_halves_meet(log_folder: Path, monkeypatc
 
 @pytest.mark.parametrize("left", [0, 4, 7])
 def test_a_file_that_ends_too_close_for_a_blank(tmp_path: Path, left: int) -> None:
-    """Nobody could write one there, so the walk goes on in the next file; what lies there is no record and no damage."""
+    """No blank fits there, so the walk continues in the next file; those bytes are neither record nor damage."""
     with MessageStore.open(tmp_path / "store", config=CONFIG.but(enabled_append_prop_crc=False)) as store:
         store.put(Message("T", b"body", queue_id=0))
     record = record_placed_at(tmp_path / "store", 0)
@@ -121,7 +121,7 @@ def test_a_file_that_ends_too_close_for_a_blank(tmp_path: Path, left: int) -> No
 def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wanted(
     log_folder: Path, keep_backup: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the disk, in every later file too; a second cut finds nothing, says nothing and keeps nothing."""
+    """This includes later files, and is synced; a second cut finds, logs and keeps nothing."""
     at, size = records_of(log_folder, 3)[-2]
     offset = 3 * FILE_SIZE + at
     before = {path.name: path.read_bytes() for path in log_folder.iterdir()}
@@ -141,7 +141,7 @@ def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wan
 
 
 def record_placed_at(folder: Path, physical_offset: int) -> bytes:
-    """The first record of a store, as it would lie elsewhere; no checksum covers its place."""
+    """Return the first record of a store as it would be at another offset; no checksum covers its offset."""
     data = (folder / "commitlog" / f"{0:020d}").read_bytes()
     record = bytearray(data[: int.from_bytes(data[:4], "big")])
     record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = physical_offset.to_bytes(8, "big")
@@ -149,7 +149,7 @@ def record_placed_at(folder: Path, physical_offset: int) -> bytes:
 
 
 def test_a_body_full_of_what_looks_like_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second thread begins inside a message, at bytes that pass for a record of the log."""
+    """The second thread begins inside a message, at bytes that look like a record of the log."""
     config = CONFIG.but(enabled_append_prop_crc=False)
     with MessageStore.open(tmp_path / "other", config=config) as other:
         other.put(Message("T", b"inner", queue_id=0))

@@ -1,4 +1,4 @@
-"""Small stores for tests of readers, and writers in a process of their own."""
+"""Small stores for tests of readers, and writers in processes of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told():
 
 
 def config(**changes: Any) -> StoreConfig:
-    """Files of 64 KiB, queue files of 100 units, small index files, no whole-record checksum."""
+    """Return files of 64 KiB, queue files of 100 units, small index files, no whole-record checksum."""
     sizes: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_SIZE,
         "mapped_file_size_consume_queue": QUEUE_SIZE,
@@ -40,38 +40,38 @@ def config(**changes: Any) -> StoreConfig:
 
 
 def open_store(root: object, mode: str = "a", *, disk: Any = None, clock: Any = None, **changes: Any) -> MessageStore:
-    """A small store."""
+    """Open a small store."""
     more = {"disk": disk} if disk is not None else {}
     return MessageStore.open(str(root), mode, config(**changes), clock=clock, **more)
 
 
 def message(number: int, topic: str = "t", queues: int = 3, size: int = 60, tags: str | None = None) -> Message:
-    """Number `number`, in its body and its key."""
+    """Return a message with its number in body and key."""
     body = b"%d " % number
     return Message(topic, body.ljust(size, b"."), queue_id=number % queues, keys=[f"k{number}"], tags=tags, born_timestamp_ms=7)
 
 
 def number_of(stored: Any) -> int:
-    """What `message` put in."""
+    """Return the number that `message` put into the body."""
     return int(stored.body.split()[0])
 
 
 def put_all(store: MessageStore, start: int, stop: int, **how: Any) -> None:
-    """Messages start to before stop."""
+    """Put the messages from start to before stop."""
     for number in range(start, stop):
         store.put(message(number, **how))
 
 
 def log_files(root: Path) -> list[Path]:
-    """Of the log, oldest first."""
+    """Return the files of the log, oldest first."""
     return sorted((root / "commitlog").iterdir())
 
 
 class Writer:
-    """A Python program in a process of its own, told what to do line by line."""
+    """A Python program in a process of its own, controlled line by line."""
 
     def __init__(self, root: object, program: str) -> None:
-        """`program` may use `root`, `said(...)`, `told()` and everything of this module."""
+        """Start a program, which may use `root`, `said(...)`, `told()` and everything of this module."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", PROLOGUE + program, str(root), str(ROOT)],
             stdin=subprocess.PIPE,
@@ -82,31 +82,31 @@ class Writer:
         )
 
     def __enter__(self) -> Writer:
-        """Itself."""
+        """Return the writer itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Killed, if it still runs."""
+        """Kill the process if it still runs."""
         self.kill()
 
     def hear(self) -> str:
-        """Its next line."""
+        """Return the next line of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
     def tell(self, line: str = "go") -> None:
-        """One line."""
+        """Send one line to the process."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """At once, as by the power switch of one process."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self.wait()
 
     def wait(self) -> int:
-        """Until it ended."""
+        """Wait until the process ends."""
         code = self._process.wait(60)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -115,7 +115,7 @@ class Writer:
 
 
 def until(condition: Any, seconds: float = 20.0) -> Any:
-    """The first true answer."""
+    """Return the first true result of a condition."""
     stop = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < stop, "waited in vain"
