@@ -16,11 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
-TESTS = (
-    "brokerstore commitlog consumequeue faults fuzz indexfile interop lab mutants packaging rabbitstore sparkstore storageio "
-    "storebytes"
-)
-OTHERS = ("bench", "examples", "fuzz", "scripts", *(f"tests/{name}" for name in TESTS.split()))
+OTHERS = ("bench", "examples", "fuzz", "scripts", "tests")
 UNCONVERTED = ROOT / "scripts" / "prose_unconverted.txt"
 WORDS_MIN = 4
 PROGRAMS = (

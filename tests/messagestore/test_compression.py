@@ -30,7 +30,7 @@ FLAGS = list(PACKED)
 
 
 def bomb(sys_flag: int, size: int) -> bytes:
-    """Return compressed zeros."""
+    """Return zeros, compressed as the flag says."""
     pack: Any = {0x101: lz4.frame.compress, 0x201: zstandard.ZstdCompressor().compress}.get(sys_flag, zlib.compress)
     packed: bytes = pack(bytes(size))
     return packed

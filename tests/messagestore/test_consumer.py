@@ -475,7 +475,7 @@ def test_beside_a_writer_recovered_to_less_it_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("topic", "group"), [("", "g"), ("t", ""), ("t@x", "g"), ("t", "g@x")])
 def test_names_that_the_file_could_not_hold_are_refused(store: MessageStore, topic: str, group: str) -> None:
-    """Keys are topic@group."""
+    """The keys of the file are topic@group."""
     with pytest.raises(StoreError):
         store.consumer(topic, group=group)
 

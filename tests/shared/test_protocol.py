@@ -1,4 +1,4 @@
-"""The frames: what is packed is unpacked, and what is no frame is refused."""
+"""Frames between processes: packed data is unpacked unchanged, and invalid data is refused."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def received(data: bytes) -> list[Frame]:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=["full", "bare", "raw"])
 def test_a_message_comes_back(message: Message) -> None:
-    """Every field, and nothing of the message behind it."""
+    """Every field is the same, and nothing of the next message is read."""
     packed = pack_message(message, "new")
     found, end = unpack_message(packed + b"more", 0)
     assert (fields(found), end) == (fields(message), len(packed))
 
 
 def test_several_messages_come_back() -> None:
-    """One behind the other."""
+    """They are packed one after the other."""
     found = unpack_messages(b"".join(pack_message(message, "new") for message in MESSAGES))
     assert [fields(message) for message in found] == [fields(message) for message in MESSAGES]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=["full", "bare", "raw"])
 def test_a_message_that_was_cut_is_refused(message: Message) -> None:
-    """At every byte."""
+    """A cut at any byte is detected."""
     packed = pack_message(message, "new")
     for size in range(len(packed)):
         with pytest.raises(BadFrame):
@@ -74,27 +74,27 @@ def test_a_message_that_was_cut_is_refused(message: Message) -> None:
 
 
 def test_a_message_gets_a_unique_key() -> None:
-    """In its properties or its encoded properties, unless it has one."""
+    """Unless it has one, the key is added to its properties or encoded properties."""
     assert unpack_message(pack_message(Message("T", b""), "new"), 0)[0].properties == {"UNIQ_KEY": "new"}
     raw = unpack_message(pack_message(Message("T", b"", properties_raw=b"a\x01b"), "new"), 0)[0].properties_raw
     assert raw == b"a\x01b\x02UNIQ_KEY\x01new\x02"
 
 
 def test_frames_are_split() -> None:
-    """However they arrive."""
+    """One frame or several may arrive together."""
     data = pack_frame(Operation.PUT, b"one") + pack_frame(Operation.PUT_MANY, b"", 2)
     assert received(data) == [(Operation.PUT, 0, b"one"), (Operation.PUT_MANY, 2, b"")]
     assert parse_frame(marked_again(data[: 8 + 3])) == (Operation.PUT, AGAIN, b"one")
 
 
 def test_a_frame_of_another_version_is_refused() -> None:
-    """With an error that has both versions."""
+    """The error has both versions."""
     with pytest.raises(UnsupportedFormat, match="protocol version 9 "):
         received(struct.pack(">IBBH", 0, 9, Operation.PUT, 0))
 
 
 def test_a_frame_that_is_too_large_is_refused() -> None:
-    """Before it is received, and before it is sent."""
+    """The error comes before such a frame is received or sent."""
     with pytest.raises(BadFrame, match=str(FRAME_MAX)):
         received(struct.pack(">IBBH", FRAME_MAX + 1, 1, Operation.PUT, 0))
     with pytest.raises(InvalidMessage):
@@ -102,13 +102,13 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
 
 
 def test_a_call_comes_back() -> None:
-    """Name, arguments and messages."""
+    """Name, arguments and messages are the same."""
     name, arguments, messages = unpack_call(parse_frame(pack_call("x", 1, "ü", None, messages=pack_message(FULL, ""))).payload)
     assert (name, arguments, [fields(message) for message in messages]) == ("x", [1, "ü", None], [fields(FULL)])
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0\2[]", b"\0\0\0\1[", b"\0\0\0\2{}", b"\0\0\0\1\xff", b"\0\0\0\4null"])
 def test_bytes_that_are_no_call_are_refused(payload: bytes) -> None:
-    """With a named error."""
+    """The error is a named one."""
     with pytest.raises(BadFrame):
         unpack_call(payload)

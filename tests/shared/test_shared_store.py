@@ -99,7 +99,7 @@ def test_encoded_properties_arrive(served: SharedStore) -> None:
 
 
 def test_the_queue_is_chosen_as_in_one_process(served: SharedStore, tmp_path: Path) -> None:
-    """By the first key; without a key each queue in turn."""
+    """The first key decides; messages without a key use each queue in turn."""
     served.create_topic("T", 8)
     with MessageStore.open(tmp_path / "one", config=CONFIG) as one:
         one.create_topic("T", 8)
@@ -119,7 +119,7 @@ def test_many_messages_go_in_several_requests(served: SharedStore, monkeypatch: 
 
 
 def test_pipelined_puts_keep_their_order(served: SharedStore) -> None:
-    """Also a put and a put_many that follow them."""
+    """A put and a put_many that follow them keep it too."""
     futures = [served.put_async(Message("T", b"%d" % number, queue_id=0)) for number in range(3000)]
     served.put(Message("T", b"3000", queue_id=0))
     futures += [served.put_async(Message("T", b"%d" % number, queue_id=0)) for number in range(3001, 3100)]
@@ -155,7 +155,7 @@ def test_errors_cross_with_their_types(name: str, served: SharedStore, tmp_path:
             raised.append(caught.value)
     expected, found = raised
     assert type(found) is type(expected)
-    assert name == "kind" or str(found) == str(expected)  # a compiled class words it in its own way
+    assert name == "kind" or str(found) == str(expected)  # a compiled class has another message
     if isinstance(expected, PutRejected):
         assert isinstance(found, PutRejected) and isinstance(found.status, PutStatus)
         assert (found.status, found.reason, found.message_count) == (expected.status, expected.reason, expected.message_count)
@@ -290,7 +290,7 @@ def test_in_a_forked_child_the_store_is_closed(role: str, tmp_path: Path) -> Non
 
 
 def test_a_child_of_the_owner_does_not_hide_its_end(tmp_path: Path) -> None:
-    """The child inherits copies of the owner's sockets; the others notice the owner's end all the same."""
+    """The child inherits copies of the owner's sockets, but the others still notice the owner's end."""
     child_id = Counters(1)
     gate = Counters(1)
 

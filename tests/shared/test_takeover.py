@@ -1,4 +1,4 @@
-"""The owner ends or is killed at any moment: another process goes on, and no message is lost or stored twice."""
+"""The owner ends or is killed at any moment: another process takes over, and no message is lost or stored twice."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_the_result_of_a_repeated_put_is_that_of_the_first(tmp_path: Path) -> None:
-    """All its fields; expected are those of the record that the message has."""
+    """All fields are those of the record that has the message."""
     with dying_owner(tmp_path / "s", dies_after("put")) as store:
         result = store.put(Message("T", b"x", keys="k", queue_id=1))
         (found,) = store.query("T", "k")
@@ -101,7 +101,7 @@ def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> N
 
 
 def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
-    """Also when the owner was killed between two of them."""
+    """This holds if the owner is killed between two of them, too."""
 
     def part(store: SharedStore) -> None:
         local: Any = store._member.local
@@ -198,7 +198,7 @@ def test_a_failed_takeover_is_the_error_of_every_call(tmp_path: Path) -> None:
 
 
 class Producers:
-    """Processes that put numbered messages, each to a queue of its own, and count what was acknowledged."""
+    """Processes that put numbered messages, each into a queue of its own, and count acknowledgements."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -271,13 +271,13 @@ def run_kills(folder: Path, seconds: float, seed: int) -> Producers:
 
 
 def test_processes_killed_at_random(tmp_path: Path) -> None:
-    """Owner or not: nothing acknowledged is lost, nothing is stored twice, the order of each producer is kept."""
+    """Whether owner or not: nothing acknowledged is lost or stored twice, and the order of each producer is kept."""
     assert run_kills(tmp_path / "s", 1.5, 1).check() > 0
 
 
 @pytest.mark.deep
 def test_processes_killed_at_random_for_a_minute(tmp_path: Path) -> None:
-    """As above, for longer, and no call waits for more than a few seconds."""
+    """The same holds for longer runs, and no call waits for more than a few seconds."""
     producers = run_kills(tmp_path / "s", 60, 2)
     assert producers.check() > 1000
     assert producers.longest_pause_ms() < 5000
