@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 NAMED_MAX = 5  # queues that a message names
 ENDED = -1
-Lane = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 class _Gap(Exception):
@@ -54,7 +54,7 @@ class Undispatched:
         self._seen: tuple[int, int] | None = None  # the abort file at the time of the count
         self._unknown = ""
         self.is_reported = False  # the tool reports it in its own words
-        self.lanes: Counter[Lane] = Counter()
+        self.by_queue: Counter[QueueKey] = Counter()
         self.found = 0
 
     @property
@@ -69,7 +69,7 @@ class Undispatched:
         if not self._look() or not (self.found or self._unknown):
             return ""
         least = "at least " if self._unknown else ""
-        names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(self.lanes)]
+        names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(self.by_queue)]
         more = [f"and {len(names) - NAMED_MAX} more"] if len(names) > NAMED_MAX else []
         where = ", ".join(names[:NAMED_MAX] + more)
         verb = "message is" if self.found == 1 else "messages are"
@@ -143,7 +143,7 @@ class Undispatched:
 
     def _forget(self) -> None:
         self._unknown, self.found = "", 0
-        self.lanes.clear()
+        self.by_queue.clear()
 
     def _covered(self) -> int:
         """Return the offset of the last record in a queue that the checkpoint covers, or 0."""
@@ -180,14 +180,14 @@ class Undispatched:
                 raise _Gap
             self._add((topic, queue_id), len(units) // UNIT_SIZE - count_repeated(units, _end(queue)))
         has_light, is_ignored = self._kernel.may_be_light, self._is_ignored
-        for lane, is_first in self._parts.derived.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
-            self.lanes[lane] += 1
+        for queue_key, is_first in self._parts.derived.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
+            self.by_queue[queue_key] += 1
             self.found += is_first
         return end, why
 
-    def _add(self, lane: Lane, count: int) -> None:
+    def _add(self, queue_key: QueueKey, count: int) -> None:
         if count:
-            self.lanes[lane] += count
+            self.by_queue[queue_key] += count
             self.found += count
 
     def _has_record_behind(self, file: MappedFile, start: int, why: str) -> bool:

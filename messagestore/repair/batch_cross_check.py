@@ -16,7 +16,7 @@ from ..write.derived_queues import batch_unit
 
 PROBLEMS_MAX = 100  # problems reported for one queue
 NO_NUMBERS = "batch_numbers"  # a kind of problem that a rebuild does not fix
-Lane = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
@@ -24,27 +24,32 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
 
     At most `PROBLEMS_MAX` wrong units are reported per queue.
     """
-    units: dict[Lane, Iterator[BatchUnit]] = {}
+    units: dict[QueueKey, Iterator[BatchUnit]] = {}
     low = files.files[0].start_offset if files.files else 0
-    found: Counter[Lane] = Counter()
+    found: Counter[QueueKey] = Counter()
     for message in batch_messages(files, is_batch_topic):
-        lane, wanted = (message.topic, message.queue_id), batch_unit(message)
+        queue_key, wanted = (message.topic, message.queue_id), batch_unit(message)
         where = f"{batch.folder}/{message.topic}/{message.queue_id}"
         if not wanted.is_valid:
             yield Finding(where, message.physical_offset, NO_NUMBERS, "the numbers of its messages", "none that can be")
-            units[lane] = _units(batch, lane, message.physical_offset + 1)  # skip a unit written before the record was damaged
+            # skip a unit written before the record was damaged
+            units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)
             continue
-        if lane not in units:
-            units[lane] = _units(batch, lane, low)
-        unit = next(units[lane], None) if found[lane] < PROBLEMS_MAX else wanted
+        if queue_key not in units:
+            units[queue_key] = _units(batch, queue_key, low)
+        unit = next(units[queue_key], None) if found[queue_key] < PROBLEMS_MAX else wanted
         if unit != wanted:
-            found[lane] += 1
+            found[queue_key] += 1
             yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
-            units[lane] = _units(batch, lane, message.physical_offset + 1)  # resynchronize behind this record
-    for lane, rest in units.items():
-        if found[lane] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
+            units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)  # resynchronize behind this record
+    for queue_key, rest in units.items():
+        if found[queue_key] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
             yield Finding(
-                f"{batch.folder}/{lane[0]}/{lane[1]}", ahead.physical_offset, "dangling_batch_unit", "a record", str(ahead)
+                f"{batch.folder}/{queue_key[0]}/{queue_key[1]}",
+                ahead.physical_offset,
+                "dangling_batch_unit",
+                "a record",
+                str(ahead),
             )
 
 
@@ -67,7 +72,7 @@ def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool] | 
     return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
 
 
-def _units(batch: BatchQueues, lane: Lane, low: int) -> Iterator[BatchUnit]:
+def _units(batch: BatchQueues, queue_key: QueueKey, low: int) -> Iterator[BatchUnit]:
     """Return the units of records that the log still has."""
-    queue = batch.get(*lane)
+    queue = batch.get(*queue_key)
     return (unit for unit in queue.units() if unit.physical_offset >= low) if queue is not None else iter(())

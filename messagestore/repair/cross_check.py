@@ -34,7 +34,7 @@ END_MAX = (1 << 63) - 1
 KEYS_MAX = 1 << 17  # items collected per batch
 OF_THE_LOG = "queue_offset"  # a kind of problem that a rebuild does not fix
 NO_FOLDER = "topic_name"  # another kind that a rebuild does not fix
-Lane = tuple[str, int]
+QueueKey = tuple[str, int]
 Accepts = Callable[[bytes, bytes], bool]
 
 
@@ -82,8 +82,8 @@ class Agreement:
         self._log_min_offset = log_min_offset
         self._kernel = Dispatcher(levels.current_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
-        self._next: dict[Lane, int] = {}
-        self._numbers: dict[Lane, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
+        self._next: dict[QueueKey, int] = {}
+        self._numbers: dict[QueueKey, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
         self._has_light = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
@@ -147,9 +147,9 @@ class Agreement:
                     place = queue.find_physical(message.physical_offset) if queue is not None else 0
                 self._run(name, queue_id, place, light_unit(message))
 
-    def light_ends(self) -> dict[Lane, int]:
+    def light_ends(self) -> dict[QueueKey, int]:
         """Return, for each LMQ, the queue offset behind the last unit that was compared."""
-        return {lane: end for lane, end in self._next.items() if is_light(lane[0])}
+        return {queue_key: end for queue_key, end in self._next.items() if is_light(queue_key[0])}
 
     def _fresh_index(self) -> IndexBuffer:
         """Return an empty index buffer for one batch. It has a single slot because it is never searched."""
@@ -172,12 +172,12 @@ class Agreement:
 
     def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
         """Compare consecutive units of one queue with its file."""
-        lane = (topic, queue_id)
+        queue_key = (topic, queue_id)
         self.units += len(units) // UNIT_SIZE
         queue = self._queues.get(topic, queue_id)
-        known = self._next.get(lane)
-        place, units = self._placed(queue, lane, first, units)
-        self._next[lane] = place + len(units) // UNIT_SIZE
+        known = self._next.get(queue_key)
+        place, units = self._placed(queue, queue_key, first, units)
+        self._next[queue_key] = place + len(units) // UNIT_SIZE
         if queue is None:
             if known is None and not self._bounds.is_gone(UNIT.unpack(units[-UNIT_SIZE:])[0]):
                 self._say(
@@ -192,16 +192,16 @@ class Agreement:
             )
             break  # one finding per run: later differences follow from it
 
-    def _placed(self, queue: ConsumeQueue | None, lane: Lane, first: int, units: bytes) -> tuple[int, bytes]:
+    def _placed(self, queue: ConsumeQueue | None, queue_key: QueueKey, first: int, units: bytes) -> tuple[int, bytes]:
         """Return the queue offset of the first unit to compare, and the units, as dispatch would write them.
 
         Dispatch closes a gap in the log's queue offsets and skips an offset that is already used, except offset 0, which is
         accepted anywhere (`docs/formats/consumequeue.md#how-a-unit-gets-its-place`). Such a jump is an error in the log itself:
         it is reported once where it begins, and a rebuild of the queue does not change it.
         """
-        known, (goes_on, fresh) = self._next.get(lane), self._numbers.get(lane, (first, first))
+        known, (goes_on, fresh) = self._next.get(queue_key), self._numbers.get(queue_key, (first, first))
         after = first + len(units) // UNIT_SIZE
-        self._numbers[lane] = after, max(after, fresh)
+        self._numbers[queue_key] = after, max(after, fresh)
         if known is None:
             return first, units
         if queue is not None and first not in (goes_on, fresh):

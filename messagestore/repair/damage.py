@@ -182,13 +182,13 @@ class _Walk:
             self._found.times.append(self._found.last_store_timestamp_ms)
         self._open = []
 
-    def _sequence(self, lane: tuple[str, int], queue_offset: int) -> None:
+    def _sequence(self, queue_key: tuple[str, int], queue_offset: int) -> None:
         """Record a jump in the queue offsets: these messages were in the holes since the queue was last seen."""
-        expected, since, now = self._next.get(lane), self._last_hole.get(lane, 0), len(self._found.holes)
+        expected, since, now = self._next.get(queue_key), self._last_hole.get(queue_key, 0), len(self._found.holes)
         if expected is not None and queue_offset > expected and now > since:
-            self._found.gaps.append(Gap(*lane, expected, queue_offset, since, now - 1))
-        self._next[lane] = queue_offset + 1
-        self._last_hole[lane] = now
+            self._found.gaps.append(Gap(*queue_key, expected, queue_offset, since, now - 1))
+        self._next[queue_key] = queue_offset + 1
+        self._last_hole[queue_key] = now
 
     def finish(self) -> None:
         """Make the hole that is still open the tail; nothing behind its first byte is whole."""

@@ -86,14 +86,14 @@ class KeptUnits:
         return found == code if waiting_level(message) <= 0 else self._levels.may_be_due(message, found)
 
     def _reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
-        lane = (topic, queue_id)
-        if lane not in self._readers:
+        queue_key = (topic, queue_id)
+        if queue_key not in self._readers:
             folder = ext_folder(self._places.ext, topic, queue_id)
-            self._readers[lane] = None
+            self._readers[queue_key] = None
             if self._disk.stat(folder) is not None:
                 with contextlib.suppress(StoreCorrupt):
-                    self._readers[lane] = ConsumeQueueExt(self._disk, folder)
-        return self._readers[lane]
+                    self._readers[queue_key] = ConsumeQueueExt(self._disk, folder)
+        return self._readers[queue_key]
 
     def report(self) -> None:
         """Log what could not be carried over."""

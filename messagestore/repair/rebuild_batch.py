@@ -18,30 +18,30 @@ from storageio import Disk, StoreCorrupt
 from ..broker.config.topics import Topics
 from ..paths import StorePaths
 from ..write.derived_queues import batch_unit
-from .batch_cross_check import NO_NUMBERS, Lane, batch_messages, batch_problems, batch_topics
+from .batch_cross_check import NO_NUMBERS, QueueKey, batch_messages, batch_problems, batch_topics
 from .rebuild import delete_tree, take_place
 
 
 def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
     """Return the problems that a rebuild would fix, queue by queue."""
-    beyond_use: dict[Lane, StoreCorrupt] = {}
+    beyond_use: dict[QueueKey, StoreCorrupt] = {}
     with _opened(disk, places, beyond_use) as batch:
         is_batch_topic = batch_topics(Topics(disk, places.config), batch)
         problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
     return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
-        Finding(_folder(places, lane), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
-        for lane, error in beyond_use.items()
+        Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        for queue_key, error in beyond_use.items()
     ]
 
 
 def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: bool = False) -> None:
     """Rebuild each queue that disagrees; `keeps` keeps the old queues. The caller holds the lock, and the log is whole."""
-    lanes = {_lane(problem.file) for problem in batch_disagreements(files, disk, places)}
+    queue_keys = {_queue_key(problem.file) for problem in batch_disagreements(files, disk, places)}
     work = os.path.join(places.own, "rebuild-batch")
     delete_tree(disk, work)
     with _opened(disk, places, {}) as batch:
-        _build(files, lanes, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
-    for topic, queue_id in sorted(lanes):
+        _build(files, queue_keys, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
+    for topic, queue_id in sorted(queue_keys):
         target = _folder(places, (topic, queue_id))
         disk.make_folder(os.path.dirname(target))
         take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
@@ -49,13 +49,13 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: boo
     delete_tree(disk, work)
 
 
-def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
+def _build(files: LogFiles, queue_keys: set[QueueKey], fresh: BatchQueues) -> None:
     """Write and sync the units of these queues."""
-    topics = {topic for topic, _ in lanes}
+    topics = {topic for topic, _ in queue_keys}
     try:
         for message in batch_messages(files, lambda topic: topic in topics):
             unit = batch_unit(message)
-            if unit.is_valid and (message.topic, message.queue_id) in lanes:
+            if unit.is_valid and (message.topic, message.queue_id) in queue_keys:
                 fresh.get_or_add(message.topic, message.queue_id).append(unit)
         fresh.flush()
     finally:
@@ -63,7 +63,7 @@ def _build(files: LogFiles, lanes: set[Lane], fresh: BatchQueues) -> None:
 
 
 @contextmanager
-def _opened(disk: Disk, places: StorePaths, beyond_use: dict[Lane, StoreCorrupt]) -> Iterator[BatchQueues]:
+def _opened(disk: Disk, places: StorePaths, beyond_use: dict[QueueKey, StoreCorrupt]) -> Iterator[BatchQueues]:
     """Open the readable queues; add errors of unreadable ones to `beyond_use`."""
     batch = BatchQueues(disk, places.batch, writable=False, beyond_use=beyond_use)
     try:
@@ -72,10 +72,10 @@ def _opened(disk: Disk, places: StorePaths, beyond_use: dict[Lane, StoreCorrupt]
         batch.close()
 
 
-def _folder(places: StorePaths, lane: Lane) -> str:
-    return os.path.join(places.batch, lane[0], str(lane[1]))
+def _folder(places: StorePaths, queue_key: QueueKey) -> str:
+    return os.path.join(places.batch, queue_key[0], str(queue_key[1]))
 
 
-def _lane(folder: str) -> Lane:
+def _queue_key(folder: str) -> QueueKey:
     above, queue_id = os.path.split(folder)
     return os.path.basename(above), int(queue_id)

@@ -1,7 +1,7 @@
 """Turn records into consume queue units and index items, one range of the log per call, without the GIL.
 
-A *lane* is one topic and queue id, numbered in the order of first use.  Units are grouped by lane, so that a queue gets one
-write for all of its units in a range.
+Each queue (a topic and a queue id) has a number, in the order of first use.  Units are grouped by queue, so that a queue gets
+one write for all of its units in a range.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ if not cython.compiled:
     )  # fmt: skip
 
 # reasons to stop besides `checks.STOPS`: Python makes room and calls again
-NEW_LANE = -20
+NEW_QUEUE = -20
 INDEX_FULL = -21
-WHYS = {**STOPS, NEW_LANE: "new_lane", INDEX_FULL: "index_full"}
+WHYS = {**STOPS, NEW_QUEUE: "new_queue", INDEX_FULL: "index_full"}
 
 UNITS_MAX = 32768  # units per call of `dispatch`
 AHEAD_RECORDS = 8  # prefetch distance: memory latency exceeds the time that one record takes
 CACHE_LINE_SIZE = 64
 LEVEL_MAX = (1 << 31) - 1  # RocketMQ reads 32 bits
-LANES_FIRST = 64  # a power of two
+QUEUES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
-NO_LANE = -1  # a free slot
+NO_QUEUE = -1  # a free slot
 FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether LMQs were seen
 SPACE = 32
-# kinds of lanes
+# kinds of queues
 ORDINARY = 0
 SCHEDULED = 1  # its units hold the due time of the message
 IGNORED = 2  # its records enter no queue
@@ -90,29 +90,29 @@ _TAGS: Source = source_of_bytes(b"TAGS\x01")
 _DELAY: Source = source_of_bytes(b"DELAY\x01")
 
 
-class Lanes:
-    """A table of topics and queue ids, each with a number, found by an open-addressing hash."""
+class QueueTable:
+    """A table of queues (topic and queue id), each with a number, found by an open-addressing hash."""
 
     __slots__ = (
         "_arrays", "_codes", "_held", "_kinds", "_mask", "_name_at", "_name_size", "_names", "_names_size", "_queue_ids",
-        "_slots", "lanes",
+        "_slots", "queues",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """Create an empty table of lanes."""
-        self.lanes: list[tuple[str, int]] = []
+        """Create an empty table of queues."""
+        self.queues: list[tuple[str, int]] = []
         self._names_size = 0
-        self._grow(LANES_FIRST, LANES_FIRST * NAME_SIZE_USUAL)
+        self._grow(QUEUES_FIRST, QUEUES_FIRST * NAME_SIZE_USUAL)
 
     def _grow(self, capacity: Size, names_capacity: Size) -> None:
-        """Enlarge the columns, and place every lane in a hash table of twice the capacity."""
+        """Enlarge the columns, and place every queue in a hash table of twice the capacity."""
         names = bytearray(names_capacity)
         columns: Any = [array(kind, bytes(array(kind).itemsize * capacity)) for kind in "qiiii"]
-        if self.lanes:
+        if self.queues:
             names[: self._names_size] = self._arrays[0][: self._names_size]
             for fresh, old in zip(columns, self._arrays[1:], strict=True):
                 fresh[: len(old)] = old
-        slots = array("i", [NO_LANE]) * (2 * capacity)
+        slots = array("i", [NO_QUEUE]) * (2 * capacity)
         self._arrays: Any = [names, *columns]
         held: list[memoryview] = [memoryview(column) for column in (names, *columns, slots)]
         self._held = held
@@ -124,40 +124,40 @@ class Lanes:
         self._kinds: I32s = i32s_of(held[5])
         self._slots: I32s = i32s_of(held[6])
         self._mask = 2 * capacity - 1
-        for lane in range(len(self.lanes)):
-            self._place(lane)
+        for queue in range(len(self.queues)):
+            self._place(queue)
 
-    def _place(self, lane: Size) -> None:
-        """Put a lane into the first free slot of its probe sequence."""
-        slot: Size = _first_slot(self._names, self._name_at[lane], self._name_size[lane], self._queue_ids[lane], self._mask)
+    def _place(self, queue: Size) -> None:
+        """Put a queue into the first free slot of its probe sequence."""
+        slot: Size = _first_slot(self._names, self._name_at[queue], self._name_size[queue], self._queue_ids[queue], self._mask)
         while self._slots[slot] >= 0:
             slot = (slot + 1) & self._mask
-        self._slots[slot] = lane
+        self._slots[slot] = queue
 
     def add(self, name: bytes, queue_id: int, kind: int) -> int:
-        """Add a lane and return its number."""
-        lane: Size = len(self.lanes)
+        """Add a queue and return its number."""
+        queue: Size = len(self.queues)
         capacity: Size = len(self._arrays[1])
         names_capacity: Size = len(self._arrays[0])
-        if lane == capacity or self._names_size + len(name) > names_capacity:
+        if queue == capacity or self._names_size + len(name) > names_capacity:
             self._grow(2 * capacity, 2 * names_capacity + len(name))
         self._arrays[0][self._names_size : self._names_size + len(name)] = name
-        self._name_at[lane] = self._names_size
-        self._name_size[lane] = len(name)
-        self._queue_ids[lane] = queue_id
-        self._codes[lane] = java_hash(source_of_bytes(name + b"#"), 0, len(name) + 1, 0)
-        self._kinds[lane] = kind
+        self._name_at[queue] = self._names_size
+        self._name_size[queue] = len(name)
+        self._queue_ids[queue] = queue_id
+        self._codes[queue] = java_hash(source_of_bytes(name + b"#"), 0, len(name) + 1, 0)
+        self._kinds[queue] = kind
         self._names_size += len(name)
-        self.lanes.append((name.decode("utf-8", "replace"), queue_id))
-        self._place(lane)
-        return lane
+        self.queues.append((name.decode("utf-8", "replace"), queue_id))
+        self._place(queue)
+        return queue
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _first_slot(names: Source, at: Size, size: Size, queue_id: I32, mask: Size) -> Size:
-    """Return the slot where the search for a lane begins."""
+    """Return the slot where the search for a queue begins."""
     code: Size = java_hash(names, at, size, 0) & 0x7FFFFFFF
     return (code * 31 + queue_id * 40503) >> 5 & mask
 
@@ -165,17 +165,17 @@ def _first_slot(names: Source, at: Size, size: Size, queue_id: I32, mask: Size) 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_lane(table: Lanes, source: Source, at: Size, size: Size, queue_id: I32) -> Size:
-    """Return the lane of a topic and queue id, or NEW_LANE."""
+def _find_queue(table: QueueTable, source: Source, at: Size, size: Size, queue_id: I32) -> Size:
+    """Return the number of a topic and queue id, or NEW_QUEUE."""
     slot: Size = _first_slot(source, at, size, queue_id, table._mask)
-    lane: Size = table._slots[slot]
-    while lane >= 0:
-        if table._queue_ids[lane] == queue_id and table._name_size[lane] == size:
-            if is_same_at(source, at, size, table._names, table._name_at[lane]):
-                return lane
+    queue: Size = table._slots[slot]
+    while queue >= 0:
+        if table._queue_ids[queue] == queue_id and table._name_size[queue] == size:
+            if is_same_at(source, at, size, table._names, table._name_at[queue]):
+                return queue
         slot = (slot + 1) & table._mask
-        lane = table._slots[slot]
-    return NEW_LANE
+        queue = table._slots[slot]
+    return NEW_QUEUE
 
 
 class Dispatcher:
@@ -183,7 +183,7 @@ class Dispatcher:
 
     __slots__ = (
         "_counts", "_counts_array", "_delay_levels", "_delays", "_found", "_held", "_irregular", "_offsets", "_sorted",
-        "_sorted_offsets", "_state", "_unit_lanes", "_units", "last_offset", "last_store_timestamp_ms", "made", "table",
+        "_sorted_offsets", "_state", "_unit_queues", "_units", "last_offset", "last_store_timestamp_ms", "made", "table",
     )  # fmt: skip
 
     def __init__(self, delays_ms: list[int]) -> None:
@@ -194,11 +194,11 @@ class Dispatcher:
             array("q", [0] * 4), array("q", [*delays_ms, 0]),
         ]  # fmt: skip
         held: list[memoryview] = [memoryview(buffer) for buffer in buffers]
-        self.table = Lanes()
+        self.table = QueueTable()
         self._held = held
         self._units: Target = target_of(held[0])
         self._sorted: Target = target_of(held[1])
-        self._unit_lanes: I32s = i32s_of(held[2])
+        self._unit_queues: I32s = i32s_of(held[2])
         self._offsets: I64s = i64s_of(held[3])
         self._sorted_offsets: I64s = i64s_of(held[4])
         self._found: I32s = i32s_of(held[5])
@@ -232,21 +232,21 @@ class Dispatcher:
         done: Size = keys_done
         has_index: Bool = index is not None
         used: IndexBuffer = index if index is not None else _NO_INDEX
-        why: Size = NEW_LANE
+        why: Size = NEW_QUEUE
         self.made = 0
         self._found[8] = 0
-        while why == NEW_LANE:
+        while why == NEW_QUEUE:
             with cython.nogil:
                 _dispatch(self, self.table, used, has_index, source, at, end, begin, wanted, done)
             at = self._state[0]
             why = self._state[1]
             done = self._state[2]
-            if why == NEW_LANE:
-                self._add_lane(held, at, ignored)
+            if why == NEW_QUEUE:
+                self._add_queue(held, at, ignored)
         return at, "end" if at == end else "full" if why > 0 else WHYS[why], done
 
-    def _add_lane(self, held: memoryview, at: Size, ignored: Any) -> None:
-        """Add a lane for the topic and queue of the record at `at`."""
+    def _add_queue(self, held: memoryview, at: Size, ignored: Any) -> None:
+        """Add the topic and queue id of the record at `at` to the table."""
         source: Source = source_of(held)
         place: Size = topic_place(source, at)
         size: Size = topic_size_at(source, at, place)
@@ -262,12 +262,12 @@ class Dispatcher:
         return bool(self._found[8])
 
     def forget_ignored(self) -> None:
-        """Forget all lanes if one of them is ignored, so that `ignored` is asked again."""
-        lane: Size
-        table: Lanes = self.table
-        for lane in range(len(table.lanes)):
-            if table._kinds[lane] == IGNORED:
-                self.table = Lanes()
+        """Forget all queues if one of them is ignored, so that `ignored` is asked again."""
+        queue: Size
+        table: QueueTable = self.table
+        for queue in range(len(table.queues)):
+            if table._kinds[queue] == IGNORED:
+                self.table = QueueTable()
                 return
 
     def runs(self) -> Iterator[tuple[str, int, int, memoryview]]:
@@ -275,29 +275,29 @@ class Dispatcher:
 
         The units are valid until the next `dispatch`.
         """
-        lanes: Size = len(self.table.lanes)
-        counts: Any = array("i", [0]) * (lanes + 1)
-        irregular: Any = array("i", [0]) * (lanes + 1)
+        queues: Size = len(self.table.queues)
+        counts: Any = array("i", [0]) * (queues + 1)
+        irregular: Any = array("i", [0]) * (queues + 1)
         held: memoryview = memoryview(counts)
         held_irregular: memoryview = memoryview(irregular)
         out_counts: I32s = i32s_of(held)
         out_irregular: I32s = i32s_of(held_irregular)
         made: Size = self.made
         with cython.nogil:
-            _sort(self, made, lanes, out_counts, out_irregular)
+            _sort(self, made, queues, out_counts, out_irregular)
         start = 0
         units: memoryview = self._held[1]
-        for lane in range(lanes):
-            stop: int = counts[lane]
+        for queue in range(queues):
+            stop: int = counts[queue]
             if stop > start:
-                topic, queue_id = self.table.lanes[lane]
-                yield from self._lane_runs(topic, queue_id, units, start, stop, bool(irregular[lane]))
+                topic, queue_id = self.table.queues[queue]
+                yield from self._queue_runs(topic, queue_id, units, start, stop, bool(irregular[queue]))
             start = stop
 
-    def _lane_runs(
+    def _queue_runs(
         self, topic: str, queue_id: int, units: memoryview, start: int, stop: int, irregular: bool
     ) -> Iterator[tuple[str, int, int, memoryview]]:
-        """Yield one run, or more if the queue offsets have gaps."""
+        """Yield one run of a queue, or more if its queue offsets have gaps."""
         offsets: memoryview = self._held[4]
         if not irregular:
             yield topic, queue_id, offsets[start], units[UNIT_SIZE * start : UNIT_SIZE * stop]
@@ -312,39 +312,39 @@ class Dispatcher:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _sort(table: Dispatcher, made: Size, lanes: Size, stops: I32s, irregular: I32s) -> Nothing:
-    """Group the units by lane, in order.
+def _sort(table: Dispatcher, made: Size, queues: Size, stops: I32s, irregular: I32s) -> Nothing:
+    """Group the units by queue, in order.
 
-    stops[lane] = where the lane's units end; irregular[lane] = 1 if its queue offsets have a gap.
+    stops[queue] = where the queue's units end; irregular[queue] = 1 if its queue offsets have a gap.
     """
     row: Size
-    lane: Size
+    queue: Size
     for row in range(made):
-        stops[table._unit_lanes[row]] += 1
+        stops[table._unit_queues[row]] += 1
     total: Size = 0
-    for lane in range(lanes):
-        count: Size = stops[lane]
-        stops[lane] = total
+    for queue in range(queues):
+        count: Size = stops[queue]
+        stops[queue] = total
         total += count
     for row in range(made):
-        lane = table._unit_lanes[row]
-        place: Size = stops[lane]
+        queue = table._unit_queues[row]
+        place: Size = stops[queue]
         put_bytes(table._sorted, UNIT_SIZE * place, table._units, UNIT_SIZE * row, UNIT_SIZE)
         table._sorted_offsets[place] = table._offsets[row]
-        stops[lane] = place + 1
+        stops[queue] = place + 1
     start: Size = 0
-    for lane in range(lanes):
-        for row in range(start + 1, stops[lane]):
+    for queue in range(queues):
+        for row in range(start + 1, stops[queue]):
             if table._sorted_offsets[row] != table._sorted_offsets[row - 1] + 1:
-                irregular[lane] = 1
-        start = stops[lane]
+                irregular[queue] = 1
+        start = stops[queue]
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _dispatch(
-    table: Dispatcher, lanes: Lanes, index: IndexBuffer, has_index: Bool, source: Source, at: Size, stop: Size, base: I64,
+    table: Dispatcher, queues: QueueTable, index: IndexBuffer, has_index: Bool, source: Source, at: Size, stop: Size, base: I64,
     checks: I32, done: Size,
 ) -> Nothing:  # fmt: skip
     """Dispatch records until something needs the caller.
@@ -363,9 +363,9 @@ def _dispatch(
         place: Size = topic_place(source, at)
         name_size: Size = topic_size_at(source, at, place)
         place += topic_size_size(source, at)
-        lane: Size = _find_lane(lanes, source, place, name_size, get_i32(source, at + QUEUE_ID_AT))
-        if lane < 0:
-            size = lane
+        queue: Size = _find_queue(queues, source, place, name_size, get_i32(source, at + QUEUE_ID_AT))
+        if queue < 0:
+            size = queue
             break
         place += name_size
         properties_size: Size = get_i16(source, place)
@@ -379,13 +379,13 @@ def _dispatch(
                 size = INDEX_FULL
                 break
             if transaction != TRANSACTION_ROLLBACK and (done > 0 or _is_new(index, offset)):
-                done = _index_keys(index, properties, found, lanes._codes[lane], offset, store_ms, done)
+                done = _index_keys(index, properties, found, queues._codes[queue], offset, store_ms, done)
                 if done > 0:
                     size = INDEX_FULL
                     break
             done = 0
-        if lanes._kinds[lane] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
-            _add_unit(table, lanes, lane, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
+        if queues._kinds[queue] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
+            _add_unit(table, queues, queue, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
         table.last_store_timestamp_ms = store_ms
         table.last_offset = base + at
         ahead: Size = at + AHEAD_RECORDS * size  # most records are as long as the one before
@@ -414,7 +414,7 @@ def _is_new(index: IndexBuffer, offset: I64) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add_unit(
-    table: Dispatcher, lanes: Lanes, lane: Size, properties: Source, found: I32s, offset: I64, size: Size, store_ms: I64,
+    table: Dispatcher, queues: QueueTable, queue: Size, properties: Source, found: I32s, offset: I64, size: Size, store_ms: I64,
     queue_offset: I64,
 ) -> Nothing:  # fmt: skip
     """Append one unit to the gathered ones."""
@@ -422,14 +422,14 @@ def _add_unit(
     code: I64 = 0
     if found[4]:
         code = java_hash(properties, found[4], found[5] - found[4], 0)
-    if lanes._kinds[lane] == SCHEDULED and found[6]:
+    if queues._kinds[queue] == SCHEDULED and found[6]:
         due: I64 = _due_time(table, properties, found[6], found[7], store_ms)
         if due > 0:
             code = due
     put_i64(table._units, UNIT_SIZE * made, offset)
     put_i32(table._units, UNIT_SIZE * made + 8, size)
     put_i64(table._units, UNIT_SIZE * made + 12, code)
-    table._unit_lanes[made] = lane
+    table._unit_queues[made] = queue
     table._offsets[made] = queue_offset
     table.made = made + 1
 

@@ -77,12 +77,14 @@ class DerivedQueues:
         for message in self._messages(file, start, stop):
             if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
                 continue
-            lanes = [(name, 0) for name, _ in light_places(message) if self._lacks(name, 0, message)] if has_light else []
+            lacking_keys = (
+                [(name, 0) for name, _ in light_places(message) if self._lacks(name, 0, message)] if has_light else []
+            )
             if self.is_batch_topic(message.topic) and self._lacks_batch(message):
-                lanes.append((message.topic, message.queue_id))
+                lacking_keys.append((message.topic, message.queue_id))
             is_first = is_ignored(message.topic) or not self._lacks(message.topic, message.queue_id, message)
-            for lane in dict.fromkeys(lanes):
-                yield lane, is_first
+            for queue_key in dict.fromkeys(lacking_keys):
+                yield queue_key, is_first
                 is_first = False
 
     def _lacks(self, topic: str, queue_id: int, message: StoredMessage) -> bool:

@@ -106,7 +106,7 @@ def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path],
     assert verify_store(str(store)).problems
     plan = Recovery(str(store), Choice.REFUSE).apply()
     assert any(action.startswith("rebuild batchconsumequeue") for action in plan.actions)
-    assert {lane: units(store, *lane) for lane in wanted} == wanted
+    assert {queue_key: units(store, *queue_key) for queue_key in wanted} == wanted
     assert others.items() <= files_of(store).items(), "queues that agree stay as they are"
     assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().actions == []
     with MessageStore.open(store, "r+") as opened:
@@ -127,7 +127,7 @@ def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: An
             is_done = True
         except StoreError:
             Recovery(str(copy)).apply()
-        assert {lane: units(copy, *lane) for lane in wanted} == wanted, number
+        assert {queue_key: units(copy, *queue_key) for queue_key in wanted} == wanted, number
         assert verify_store(str(copy)).problems == []
         shutil.rmtree(copy)
     assert number > 100
@@ -156,7 +156,7 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
     assert [problem.offset for problem in verify_store(str(fixture.store)).problems] == [victim]
     Recovery(str(fixture.store)).apply()
     assert Recovery(str(fixture.store)).plan().actions == []
-    assert {lane: units(fixture.store, *lane) for lane in truth(fixture)} == truth(fixture), (
+    assert {queue_key: units(fixture.store, *queue_key) for queue_key in truth(fixture)} == truth(fixture), (
         "the queue knows what the record lost"
     )
 

@@ -91,8 +91,8 @@ def bodies(folder: Path) -> list[bytes]:
 
 
 def wanted_bodies(messages: list[StoredMessage]) -> list[bytes]:
-    lanes = sorted({(message.topic, message.queue_id) for message in messages})
-    return [message.body for lane in lanes for message in messages if (message.topic, message.queue_id) == lane]
+    queue_keys = sorted({(message.topic, message.queue_id) for message in messages})
+    return [message.body for queue_key in queue_keys for message in messages if (message.topic, message.queue_id) == queue_key]
 
 
 def recover(folder: Path, choice: Choice = Choice.SKIP) -> Plan:

@@ -49,27 +49,30 @@ def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]
     found: dict[tuple[str, int], list[tuple[Path, int, int]]] = {}
     for folder, size in UNITS.items():
         for path in sorted((root / folder).glob("*/*/*")):
-            lane = found.setdefault((path.parents[1].name, int(path.parent.name)), [])
+            queue_key = found.setdefault((path.parents[1].name, int(path.parent.name)), [])
             data = path.read_bytes()
             for at in range(0, len(data) // size * size, size):
                 physical, length = struct.unpack_from(">qi", data, at)
                 if length > 0:
-                    lane.append((path, at, physical))
+                    queue_key.append((path, at, physical))
     return found
 
 
 def lacking(root: Path) -> Lacking:
     """Return, by a plain model, the physical offsets of the messages that each queue lacks."""
-    known = {lane: {physical for _, _, physical in units} for lane, units in unit_places(root).items()}
+    known = {queue_key: {physical for _, _, physical in units} for queue_key, units in unit_places(root).items()}
     found: Lacking = {}
     for message in run("dump", root, "--json").lines:
         if message["sys_flag"] & 12 not in DISPATCHED_FLAGS:
             continue
         names = message["properties"].get("INNER_MULTI_DISPATCH", "")
-        lanes = [(message["topic"], message["queue_id"]), *((name, 0) for name in names.split(",") if name.startswith("%LMQ%"))]
-        for lane in lanes:
-            if message["physical_offset"] not in known.get(lane, ()):
-                found.setdefault(lane, set()).add(message["physical_offset"])
+        queue_keys = [
+            (message["topic"], message["queue_id"]),
+            *((name, 0) for name in names.split(",") if name.startswith("%LMQ%")),
+        ]
+        for queue_key in queue_keys:
+            if message["physical_offset"] not in known.get(queue_key, ()):
+                found.setdefault(queue_key, set()).add(message["physical_offset"])
     return found
 
 
@@ -77,7 +80,7 @@ def forget_units(root: Path, count: int) -> None:
     """Remove the last `count` units, as if a killed writer's dispatcher was that far behind."""
     (root / "abort").touch()
     units = unit_places(root)
-    border = sorted({unit[2] for lane in units.values() for unit in lane})[-count]
+    border = sorted({unit[2] for queue_key in units.values() for unit in queue_key})[-count]
     for places in units.values():
         for path, at, physical in places:
             if physical >= border:
@@ -90,10 +93,14 @@ def forget_units(root: Path, count: int) -> None:
 def check_model(root: Path, before: Lacking | None = None) -> int:
     """Compare a reader's count with the model and return it; `before` is what the real system gave no unit at all."""
     known = before or {}
-    wanted = {lane: found - known.get(lane, set()) for lane, found in lacking(root).items() if found != known.get(lane)}
+    wanted = {
+        queue_key: found - known.get(queue_key, set())
+        for queue_key, found in lacking(root).items()
+        if found != known.get(queue_key)
+    }
     with MessageStore.open(root, "r") as store:
         assert store.undispatched_messages == len(set().union(*wanted.values()))
-        assert store.engine.undispatched.lanes == {lane: len(offsets) for lane, offsets in wanted.items()}
+        assert store.engine.undispatched.by_queue == {queue_key: len(offsets) for queue_key, offsets in wanted.items()}
         return store.undispatched_messages
 
 
