@@ -147,9 +147,9 @@ def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
 
 def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare switches for kinds of queues that the folder has and the configuration would not maintain."""
-    light = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
+    has_lmqs = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
     for name in ("enable_lmq", "enable_multi_dispatch"):
-        if light and given.get(name) is False:
+        if has_lmqs and given.get(name) is False:
             yield Difference(name, False, "LMQs", "consumequeue")
     if given.get("enable_consume_queue_ext") is False and folder.has("consumequeue_ext"):
         yield Difference("enable_consume_queue_ext", False, "extended units", "consumequeue_ext")

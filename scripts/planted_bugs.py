@@ -99,7 +99,7 @@ BUGS = [
     Bug("RabbitMQ entry before its message", "rabbitstore/engine/queue_index_cy.py", "            self.before_flush()\n", "            pass\n", "tests/lab/test_regressions.py -k before_its_message"),
     Bug("RabbitMQ torn number believed", "rabbitstore/format/journal.py", " or is_torn_head(data, at, JOURNAL_HEAD.size)", "", "tests/lab/test_regressions.py -k inside_a_number"),
     Bug("index items behind the log's end kept", "indexfile/_index_cy.py", "and _item_offset(index, count - 1) >= log_end", "and _item_offset(index, count - 1) >= 1 << 62", "tests/indexfile"),
-    Bug("light queues not compared", "messagestore/repair/cross_check.py", "                self.light(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
+    Bug("light queues not compared", "messagestore/repair/cross_check.py", "                self.lmqs(step)\n", "", "tests/faults/test_store_damage.py -k lmq"),
     Bug("digits of any length read", "messagestore/write/lmq_units.py", "0 < len(text) <= _DIGITS_MAX and ", "", "tests/faults/test_hostile_folders.py -k lmq"),
     Bug("files mapped without blocks", "storageio/real_disk.py", "os.posix_fallocate(self._descriptor, 0, size_bytes)", "os.ftruncate(self._descriptor, size_bytes)", "tests/faults/test_full_disk.py"),
     Bug("emptied index file believed", "indexfile/index_files.py", " or last.header.end_physical_offset > end_before", "", "tests/lab/test_regressions.py -k emptied"),

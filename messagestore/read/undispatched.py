@@ -179,8 +179,8 @@ class Undispatched:
             if refuses_gaps and first > (queue.max_offset if queue is not None else 0):
                 raise _Gap
             self._add((topic, queue_id), len(units) // UNIT_SIZE - count_repeated(units, _end(queue)))
-        has_light, is_ignored = self._kernel.may_be_light, self._is_ignored
-        for queue_key, is_first in self._parts.derived.lacking(file, start, end, has_light=has_light, is_ignored=is_ignored):
+        has_lmqs, is_ignored = self._kernel.may_have_lmqs, self._is_ignored
+        for queue_key, is_first in self._parts.derived.lacking(file, start, end, has_lmqs=has_lmqs, is_ignored=is_ignored):
             self.by_queue[queue_key] += 1
             self.found += is_first
         return end, why

@@ -22,7 +22,7 @@ from storageio import StoreCorrupt
 
 from ..delay_levels import DelayLevels
 from ..write._dispatch_cy import Dispatcher
-from ..write.lmq_units import all_places, is_light, light_unit, names_light_queues
+from ..write.lmq_units import all_lmq_offsets, is_lmq, lmq_unit, names_lmqs
 from .excluded_topics import has_no_folder_name
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Agreement:
         self._next: dict[QueueKey, int] = {}
         self._numbers: dict[QueueKey, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
-        self._has_light = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
+        self._has_lmqs = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.units = 0
         self.items = 0
@@ -98,7 +98,7 @@ class Agreement:
         for step in files.walk():
             if isinstance(step, Piece):
                 pairs += self._piece(step)
-                self.light(step)
+                self.lmqs(step)
                 if progress is not None:
                     progress(step.stop - step.start)
         for queue in self._queues:
@@ -114,9 +114,9 @@ class Agreement:
             buffer = self._fresh_index() if self._index is not None else None
             at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self._has_no_queue)
             for topic, queue_id, first, units in self._kernel.runs():
-                if not is_light(topic):
+                if not is_lmq(topic):
                     self._run(topic, queue_id, first, bytes(units))
-            self.expect_light(self._kernel)
+            self.expect_lmqs(self._kernel)
             if buffer is not None:
                 gathered.append(self._pairs_of(self._items, buffer))
             assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
@@ -129,27 +129,27 @@ class Agreement:
             self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
         return self.is_ignored(topic)
 
-    def expect_light(self, kernel: Dispatcher) -> None:
+    def expect_lmqs(self, kernel: Dispatcher) -> None:
         """Compare LMQs from now on if the kernel met a record of one, even if the folder has none."""
-        self._has_light = self._has_light or kernel.may_be_light
+        self._has_lmqs = self._has_lmqs or kernel.may_have_lmqs
 
-    def light(self, piece: Piece) -> None:
+    def lmqs(self, piece: Piece) -> None:
         """Compare the units of LMQs, which point to records of other topics. Pieces must come in log order.
 
         A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
         """
-        if not self._has_light or not names_light_queues(piece.view[piece.start : piece.stop]):
+        if not self._has_lmqs or not names_lmqs(piece.view[piece.start : piece.stop]):
             return
         for message in piece.messages():
-            for name, queue_id in all_places(message):
+            for name, queue_id in all_lmq_offsets(message):
                 place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
                 if place is None:
                     place = queue.find_physical(message.physical_offset) if queue is not None else 0
-                self._run(name, queue_id, place, light_unit(message))
+                self._run(name, queue_id, place, lmq_unit(message))
 
-    def light_ends(self) -> dict[QueueKey, int]:
+    def lmq_ends(self) -> dict[QueueKey, int]:
         """Return, for each LMQ, the queue offset behind the last unit that was compared."""
-        return {queue_key: end for queue_key, end in self._next.items() if is_light(queue_key[0])}
+        return {queue_key: end for queue_key, end in self._next.items() if is_lmq(queue_key[0])}
 
     def _fresh_index(self) -> IndexBuffer:
         """Return an empty index buffer for one batch. It has a single slot because it is never searched."""

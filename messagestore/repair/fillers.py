@@ -29,19 +29,19 @@ class Lost(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    light: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
+    lmqs: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
 
     @property
     def least_bytes(self) -> int:
         """Return the minimum size of its filler record in bytes."""
-        return least_size(self.topic) + len(self.light_pairs)
+        return least_size(self.topic) + len(self.lmq_pairs)
 
     @property
-    def light_pairs(self) -> bytes:
+    def lmq_pairs(self) -> bytes:
         """Return the encoded properties that put a record into LMQs."""
-        if not self.light:
+        if not self.lmqs:
             return b""
-        names, numbers = (",".join(map(str, column)) for column in zip(*self.light, strict=True))
+        names, numbers = (",".join(map(str, column)) for column in zip(*self.lmqs, strict=True))
         return encoded_pairs({DISPATCH: names, OFFSETS: numbers})
 
 
@@ -133,7 +133,7 @@ def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_t
         max(len(body), 1),
     )
     appender.attach(view, offset + at, 0)
-    raw = mark + lost.light_pairs
+    raw = mark + lost.lmq_pairs
     result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=raw or None))
     assert result.size_bytes == size, f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}"
     data[at : at + size] = view[:size]

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from commitlog.layout import BLANK_SIZE
 from consumequeue import ConsumeQueues
 
-from ..write.lmq_units import is_light
+from ..write.lmq_units import is_lmq
 from .fillers import Lost, least_size
 
 
@@ -86,10 +86,10 @@ def _messages(units: list[_Unit]) -> Iterator[Lost]:
     """Yield the messages of sorted units; units of LMQs are merged with the unit at the same physical offset."""
     for _, group in groupby(units, lambda unit: unit.physical_offset):
         there = list(group)
-        lights = [unit for unit in there if is_light(unit.topic) and unit.queue_id == 0]
-        first, *doubles = [unit for unit in there if unit not in lights] or lights[:1]
-        light = tuple((unit.topic, unit.place) for unit in lights if unit is not first)
-        yield Lost(first.topic, first.queue_id, first.place, light)
+        lmq_units = [unit for unit in there if is_lmq(unit.topic) and unit.queue_id == 0]
+        first, *doubles = [unit for unit in there if unit not in lmq_units] or lmq_units[:1]
+        lmqs = tuple((unit.topic, unit.place) for unit in lmq_units if unit is not first)
+        yield Lost(first.topic, first.queue_id, first.place, lmqs)
         yield from (Lost(unit.topic, unit.queue_id, unit.place) for unit in doubles)
 
 

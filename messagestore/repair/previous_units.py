@@ -18,7 +18,7 @@ from storageio import Disk, InvalidMessage, StoreCorrupt
 
 from ..delay_levels import DelayLevels, MessageAt, waiting_level
 from ..paths import StorePaths
-from ..write.lmq_units import is_light
+from ..write.lmq_units import is_lmq
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class KeptUnits:
 
     def applied(self, topic: str, queue_id: int, units: bytes | memoryview) -> bytes | memoryview:
         """Return a run of units with the values of the old ones."""
-        if is_light(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
+        if is_lmq(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
             return units
         made = bytearray(units)
         queue = self._old.get(topic, queue_id)

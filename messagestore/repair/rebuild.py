@@ -23,7 +23,7 @@ from ..paths import OWN_FOLDER, StorePaths, replaced_folder
 from ..recovery.index_hint import drop_note
 from ..store_settings import read_levels
 from ..write.dispatcher import DispatchService
-from ..write.lmq_units import add_light_units, is_light
+from ..write.lmq_units import add_lmq_units, is_lmq
 from ..write.running_flags import RunningFlags
 from .backups import kept_path
 from .previous_units import KeptUnits
@@ -91,11 +91,11 @@ def _build(
         low = max(log.min_offset, 0)
         service = DispatchService(
             log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low,
-            is_ignored=lambda topic: is_light(topic) or is_ignored(topic),  # LMQ units follow, in the log's order
+            is_ignored=lambda topic: is_lmq(topic) or is_ignored(topic),  # LMQ units follow, in the log's order
         )  # fmt: skip
         done = _dispatch_all(service, progress)
         if QUEUES in what:
-            add_light_units(log, end_offset, queues)
+            add_lmq_units(log, end_offset, queues)
         units = sum(queue.max_offset - queue.min_offset for queue in queues)
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
         if QUEUES in what:

@@ -257,7 +257,7 @@ class Dispatcher:
         self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
 
     @property
-    def may_be_light(self) -> bool:
+    def may_have_lmqs(self) -> bool:
         """Whether a record of the last `dispatch` may have offsets in LMQs; False is certain."""
         return bool(self._found[8])
 

@@ -6,7 +6,7 @@ from commitlog._message_cy cimport Message, PutResult
 from messagestore.write._gate_cy cimport Gate
 
 cdef object OK
-cdef str DELAY, INNER_COUNT, LIGHT_NAMES
+cdef str DELAY, INNER_COUNT, LMQ_NAMES
 
 cdef class PutPath:
     cdef public Appender _appender

@@ -15,7 +15,7 @@ from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
-from ..broker.services.names import DELAY, INNER_COUNT, LIGHT_NAMES
+from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES
 from ..broker.services.putting import refused
 
 if TYPE_CHECKING:
@@ -118,4 +118,4 @@ def _is_special(message: Message) -> Bool:
     if message.sys_flag & 0x80:
         return True
     properties = message.properties
-    return properties is not None and (DELAY in properties or LIGHT_NAMES in properties or INNER_COUNT in properties)
+    return properties is not None and (DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties)

@@ -22,7 +22,7 @@ from storebytes.java_hash import java_hash_code
 
 from ..broker.config.topics import Topics
 from ..delay_levels import DelayLevels
-from .lmq_units import light_places
+from .lmq_units import lmq_offsets
 
 LOG = logging.getLogger(__name__)
 BATCH_AT_ONCE = 256
@@ -53,33 +53,31 @@ class DerivedQueues:
 
     # Dispatch
 
-    def dispatch(self, file: MappedFile, start: int, stop: int, *, has_light: bool) -> None:
-        """Dispatch the records of a file from position `start` to `stop`; `has_light` is whether any may be in LMQs."""
-        if not has_light and not self.has_batch_topics:
+    def dispatch(self, file: MappedFile, start: int, stop: int, *, has_lmqs: bool) -> None:
+        """Dispatch the records of a file from position `start` to `stop`; `has_lmqs` is whether any may be in LMQs."""
+        if not has_lmqs and not self.has_batch_topics:
             return
         for message in self._messages(file, start, stop):
             if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
                 continue
             if self.is_batch_topic(message.topic):
                 self._add_batch(message)
-            if has_light:
-                self._add_light(message)
+            if has_lmqs:
+                self._add_to_lmqs(message)
 
     def lacking(
-        self, file: MappedFile, start: int, stop: int, *, has_light: bool, is_ignored: Callable[[str], bool]
+        self, file: MappedFile, start: int, stop: int, *, has_lmqs: bool, is_ignored: Callable[[str], bool]
     ) -> Iterator[tuple[tuple[str, int], bool]]:  # fmt: skip
         """Yield batch queues and LMQs that lack a unit, for the records that `dispatch` would be given.
 
         Each comes with whether it is the first queue found to lack that record; an ordinary one may lack it too.
         """
-        if not has_light and not self.has_batch_topics:
+        if not has_lmqs and not self.has_batch_topics:
             return
         for message in self._messages(file, start, stop):
             if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
                 continue
-            lacking_keys = (
-                [(name, 0) for name, _ in light_places(message) if self._lacks(name, 0, message)] if has_light else []
-            )
+            lacking_keys = [(name, 0) for name, _ in lmq_offsets(message) if self._lacks(name, 0, message)] if has_lmqs else []
             if self.is_batch_topic(message.topic) and self._lacks_batch(message):
                 lacking_keys.append((message.topic, message.queue_id))
             is_first = is_ignored(message.topic) or not self._lacks(message.topic, message.queue_id, message)
@@ -113,13 +111,13 @@ class DerivedQueues:
             messages, at, why = reader.decode_range(at, stop, BATCH_AT_ONCE, CHECK_PLACE)
             yield from messages
 
-    def _add_light(self, message: StoredMessage) -> None:
+    def _add_to_lmqs(self, message: StoredMessage) -> None:
         """Append a unit to each LMQ of a record, at the queue's end.
 
         Readers see the position; the number in the record is only where the unit was meant to be.
         """
         unit = UNIT.pack(message.physical_offset, message.size, _tags_code(message))
-        for name, offset in light_places(message):
+        for name, offset in lmq_offsets(message):
             queue = self._queues.get_or_add(name, 0)
             if message.physical_offset + message.size > queue.max_physical_offset:
                 self._queues.append_run(queue, queue.max_offset if queue.starts else offset, unit)

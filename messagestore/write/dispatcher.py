@@ -275,7 +275,7 @@ class DispatchService:
                 queue, first, units if self._derived is None else self._derived.extended(queue, units, file)
             )
         if self._derived is not None:
-            self._derived.dispatch(file, start, at, has_light=self._kernel.may_be_light)
+            self._derived.dispatch(file, start, at, has_lmqs=self._kernel.may_have_lmqs)
         if is_time(self._kernel.last_store_timestamp_ms):
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, self._kernel.last_store_timestamp_ms)
         self.last_record_offset = max(self.last_record_offset, self._kernel.last_offset)

@@ -23,7 +23,7 @@ _OVERLAP = len(LMQ_PREFIX)
 _DIGITS_MAX = 18  # of a queue offset
 
 
-def light_places(message: StoredMessage) -> list[tuple[str, int]]:
+def lmq_offsets(message: StoredMessage) -> list[tuple[str, int]]:
     """Return (queue, number in it) of a record's LMQs; an empty list if the two properties do not match.
 
     The numbers may have gaps; a queue closes them when the units are appended.
@@ -35,21 +35,23 @@ def light_places(message: StoredMessage) -> list[tuple[str, int]]:
     listed, numbers = names.split(","), offsets.split(",")
     if len(listed) != len(numbers):
         return []
-    return [(name, int(offset)) for name, offset in zip(listed, numbers, strict=True) if _is_light(name) and _is_number(offset)]
+    return [
+        (name, int(offset)) for name, offset in zip(listed, numbers, strict=True) if _is_lmq_name(name) and _is_number(offset)
+    ]
 
 
-def all_places(message: StoredMessage) -> dict[tuple[str, int], int]:
+def all_lmq_offsets(message: StoredMessage) -> dict[tuple[str, int], int]:
     """Return the record's number in each LMQ by (queue, queue id), including its own topic if that is an LMQ.
 
     No client sends to an LMQ, but a filler for a lost record belongs to one (`repair.fillers`).
     """
-    places = {(name, 0): number for name, number in reversed(light_places(message))}
+    places = {(name, 0): number for name, number in reversed(lmq_offsets(message))}
     if message.topic.startswith(LMQ_PREFIX) and message.sys_flag & TRANSACTION_MASK in NORMAL:
         places[message.topic, message.queue_id] = message.queue_offset
     return places
 
 
-def is_light(topic: str) -> bool:
+def is_lmq(topic: str) -> bool:
     """Return whether a topic is an LMQ."""
     return topic.startswith(LMQ_PREFIX)
 
@@ -67,7 +69,7 @@ def is_eligible(topic: str, names: str) -> bool:
     return bool(names.strip()) and topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
-def _is_light(name: str) -> bool:
+def _is_lmq_name(name: str) -> bool:
     """Return whether a name can name a folder; RocketMQ skips other names too."""
     try:
         return name.startswith(LMQ_PREFIX) and bool(check_topic(name))
@@ -75,7 +77,7 @@ def _is_light(name: str) -> bool:
         return False
 
 
-def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
+def add_lmq_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> int:
     """Append the units of every LMQ, in log order; return the number of units.
 
     Each goes to its queue's end, as in the running store: a name listed twice moves the numbers ahead of the positions, and
@@ -83,15 +85,15 @@ def add_light_units(log: CommitLog, end_offset: int, queues: ConsumeQueues) -> i
     """
     count = 0
     for message in _candidates(log, end_offset):
-        unit = light_unit(message)
-        for (name, queue_id), number in all_places(message).items():
+        unit = lmq_unit(message)
+        for (name, queue_id), number in all_lmq_offsets(message).items():
             queue = queues.get_or_add(name, queue_id)
             queue.append_run(queue.max_offset if queue.starts else number, unit)
             count += 1
     return count
 
 
-def light_unit(message: StoredMessage) -> bytes:
+def lmq_unit(message: StoredMessage) -> bytes:
     """Return the unit that each LMQ of a record has."""
     return UNIT.pack(message.physical_offset, message.size, java_hash_code(message.tags) if message.tags else 0)
 
@@ -99,11 +101,11 @@ def light_unit(message: StoredMessage) -> bytes:
 def _candidates(log: CommitLog, end_offset: int) -> Iterator[StoredMessage]:
     """Yield the messages of the files that contain the name of an LMQ."""
     for file in log.queue.files:
-        if file.start_offset < end_offset and names_light_queues(log.queue.view(file)):
+        if file.start_offset < end_offset and names_lmqs(log.queue.view(file)):
             yield from log.messages(file.start_offset, min(file.end_offset, end_offset), CHECK_PLACE)
 
 
-def names_light_queues(view: memoryview) -> bool:
+def names_lmqs(view: memoryview) -> bool:
     """Return whether the bytes contain the name of an LMQ."""
     wanted = LMQ_PREFIX.encode()
     return any(wanted in bytes(view[at : at + _SEARCHED + _OVERLAP]) for at in range(0, len(view), _SEARCHED))

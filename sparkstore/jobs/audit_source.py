@@ -233,9 +233,9 @@ class _SplitAudit:
                 yield from self._runs(runs)
                 self._take_items(items)
                 if self._light is not None:
-                    self._light.expect_light(work.kernel)
+                    self._light.expect_lmqs(work.kernel)
             if self._light is not None:
-                self._light.light(self._piece(found))
+                self._light.lmqs(self._piece(found))
         yield from self._runs(work.rest())
         yield from self._lanes.values()
         if self._is_store:
@@ -289,7 +289,7 @@ class _SplitAudit:
         self._sums["units"] += self._light.units
         for finding in self._light.problems:
             yield _finding_row(self._split.store, finding)
-        for (topic, queue_id), end in self._light.light_ends().items():
+        for (topic, queue_id), end in self._light.lmq_ends().items():
             yield {
                 "kind": LIGHT, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
                 "begin": self._begin, "file": self._split.file,

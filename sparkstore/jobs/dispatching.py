@@ -12,7 +12,7 @@ from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
 from messagestore.write._dispatch_cy import Dispatcher
-from messagestore.write.lmq_units import DISPATCH, light_places
+from messagestore.write.lmq_units import DISPATCH, lmq_offsets
 from storebytes.java_hash import java_hash_code
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Dispatching:
             assert message is not None, "a record that was checked"
             tags_code = java_hash_code(message.tags) if message.tags else 0
             unit = UNIT.pack(message.physical_offset, message.size, tags_code)
-            made += [Run(name, 0, message.physical_offset, offset, unit) for name, offset in light_places(message)]
+            made += [Run(name, 0, message.physical_offset, offset, unit) for name, offset in lmq_offsets(message)]
         return made
 
 

@@ -13,7 +13,7 @@ from tests.messagestore.test_delays import deliver, open_idle
 from tests.messagestore.test_replication import replicate
 
 LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
-NO_LIGHT = {"INNER_MULTI_DISPATCH": "no such name"}
+NO_LMQ = {"INNER_MULTI_DISPATCH": "no such name"}
 BATCH = {"INNER_NUM": "3"}
 PLAIN: dict[str, str] = {}
 LEVELS = 18
@@ -79,8 +79,8 @@ def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> N
         (True, [PLAIN, PLAIN]),
         (True, [BATCH, BATCH]),
         (False, [LIGHT, LIGHT]),
-        (False, [NO_LIGHT, PLAIN, PLAIN]),
-        (False, [PLAIN, NO_LIGHT, NO_LIGHT, LIGHT, PLAIN]),
+        (False, [NO_LMQ, PLAIN, PLAIN]),
+        (False, [PLAIN, NO_LMQ, NO_LMQ, LIGHT, PLAIN]),
         (False, [BATCH, PLAIN]),
     ],
 )

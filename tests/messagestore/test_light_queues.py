@@ -17,11 +17,11 @@ from tests.messagestore.test_dispatch_kernel import hold
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
-def open_light(world: Any, folder: Path, mode: str = "a", **changes: Any) -> Any:
+def open_lmq(world: Any, folder: Path, mode: str = "a", **changes: Any) -> Any:
     return open_small(world, folder, mode, **({"enable_lmq": True} | changes))
 
 
-def put_light(world: Any, store: Any, number: int, *names: str, **fields: Any) -> Any:
+def put_lmq(world: Any, store: Any, number: int, *names: str, **fields: Any) -> Any:
     properties = {NAMES: ",".join(f"%LMQ%{name}" for name in names)} if names else None
     message = world.commitlog.Message("T", b"%d" % number, queue_id=0, tags="paid", properties=properties, **fields)
     return store.put(message)
@@ -33,10 +33,10 @@ def bodies(store: Any, name: str) -> list[int]:
 
 def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> None:
     """The record's numbers and the queues themselves show it; the topic's own queue has it too."""
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
         for number in range(300):
             names = [name for name, step in (("a", 1), ("b", 2), ("c", 7)) if number % step == 0]
-            result = put_light(world, store, number, *names)
+            result = put_lmq(world, store, number, *names)
             wanted = ",".join(str(number // step) for step in (1, 2, 7) if number % step == 0)
             assert store.message_at(result.physical_offset).all_properties[NUMBERS] == wanted
         assert bodies(store, "a") == list(range(300))
@@ -48,7 +48,7 @@ def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> 
 
 def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
     """It is as in a real store's records (fixture lmq); an old value is replaced."""
-    with open_light(world, tmp_path / "s", enabled_append_prop_crc=False) as store:
+    with open_lmq(world, tmp_path / "s", enabled_append_prop_crc=False) as store:
         message = world.commitlog.Message("T", b"1", properties={NUMBERS: "99", NAMES: "%LMQ%a", "z": "y"}, queue_id=0)
         result = store.put(message)
         raw = store.message_at(result.physical_offset).properties_raw
@@ -61,22 +61,22 @@ def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bo
     """They follow from the queues' lengths; after a kill missing units are built again."""
     folder = tmp_path / "s"
     for part in range(3):
-        with open_light(world, folder) as store:
+        with open_lmq(world, folder) as store:
             for number in range(100 * part, 100 * part + 100):
-                put_light(world, store, number, "a")
+                put_lmq(world, store, number, "a")
             assert bodies(store, "a") == list(range(100 * part + 100))
             if is_killed:
                 folder = crash_copy(folder, tmp_path / f"killed-{part}")
                 shutil.rmtree(folder / "consumequeue" / "%LMQ%a" / "0") if part == 1 else None
-    with open_light(world, folder, "r") as store:
+    with open_lmq(world, folder, "r") as store:
         assert bodies(store, "a") == list(range(300))
 
 
 def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: Any, tmp_path: Path) -> None:
     """The folder's list of queues has them, so a store opened without LMQ settings rebuilds them too."""
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
         for number in range(50):
-            put_light(world, store, number, "a", "b")
+            put_lmq(world, store, number, "a", "b")
     before = files_below(tmp_path / "s" / "consumequeue")
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     (tmp_path / "s" / "abort").touch()
@@ -87,10 +87,10 @@ def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: A
 
 def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
     """Copy a store whose first LMQ messages are in the log and in no queue."""
-    with open_light(world, folder) as store:
+    with open_lmq(world, folder) as store:
         let_go = hold(store)
         for number in range(5):
-            put_light(world, store, number, "a", "b")
+            put_lmq(world, store, number, "a", "b")
         copied = crash_copy(folder, target)
         let_go()
     return copied
@@ -105,8 +105,8 @@ def test_light_messages_killed_before_dispatch_reach_their_queues(world: Any, tm
         put_numbers(world, store, range(1))
         assert bodies(store, "a") == bodies(store, "b") == list(range(5))
     assert verified(world, folder) == []
-    with open_light(world, folder) as store:
-        result = put_light(world, store, 5, "a")
+    with open_lmq(world, folder) as store:
+        result = put_lmq(world, store, 5, "a")
         assert store.message_at(result.physical_offset).all_properties[NUMBERS] == "5"
         assert bodies(store, "a") == list(range(6))
 
@@ -119,9 +119,9 @@ def verified(world: Any, folder: Path) -> list[str]:
 def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path: Path) -> None:
     """`verify` checks what the log names and `rebuild` creates it, even if the folder has no LMQ."""
     folder = tmp_path / "s"
-    with open_light(world, folder) as store:
+    with open_lmq(world, folder) as store:
         for number in range(5):
-            put_light(world, store, number, "a")
+            put_lmq(world, store, number, "a")
     before = files_below(folder / "consumequeue")
     shutil.rmtree(folder / "consumequeue" / "%LMQ%a")
     assert verified(world, folder) == ["missing_queue"]
@@ -133,46 +133,46 @@ def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
     """The status is LMQ_CONSUME_QUEUE_NUM_EXCEEDED and nothing is written; known queues work, also after a restart."""
     status = world.commitlog.PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
     for part in range(2):
-        with open_light(world, tmp_path / "s", max_lmq_consume_queue_num=3) as store:
-            put_light(world, store, 0, "a", "b")
-            put_light(world, store, 1, "c")
+        with open_lmq(world, tmp_path / "s", max_lmq_consume_queue_num=3) as store:
+            put_lmq(world, store, 0, "a", "b")
+            put_lmq(world, store, 1, "c")
             end = store.log_end
             for names in (("d",), ("a", "d"), ("d", "e")):
                 with pytest.raises(PutRejected) as error:
-                    put_light(world, store, 2, *names)
+                    put_lmq(world, store, 2, *names)
                 assert error.value.status == status
             assert (
                 store.put(world.commitlog.Message("T", b"x", queue_id=0, properties={NAMES: "%LMQ%d"}), check=False).status
                 is status
             )
             assert store.log_end == end
-            put_light(world, store, 3, "a", "b", "c")
+            put_lmq(world, store, 3, "a", "b", "c")
             assert bodies(store, "c") == [1, 3] * (part + 1)
 
 
 def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path: Path) -> None:
     """As in a broker, it has the number twice, counts two further and has one unit; a restart counts again."""
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
         numbers = []
         for number, names in enumerate((["a"], ["a", "a"], ["a"])):
-            result = put_light(world, store, number, *names)
+            result = put_lmq(world, store, number, *names)
             numbers.append(store.message_at(result.physical_offset).all_properties[NUMBERS])
         assert numbers == ["0", "1,1", "3"]
         assert bodies(store, "a") == [0, 1, 2]
-    with open_light(world, tmp_path / "s") as store:
-        result = put_light(world, store, 3, "a")
+    with open_lmq(world, tmp_path / "s") as store:
+        result = put_lmq(world, store, 3, "a")
         assert store.message_at(result.physical_offset).all_properties[NUMBERS] == "3"
         assert bodies(store, "a") == [0, 1, 2, 3]
 
 
 def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
     """A name without the prefix blocks a broker's dispatch and is refused; one with a slash has a number and no queue."""
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
         for names in ("plain", "%LMQ%a,plain", "%LMQ%a,,%LMQ%b", "%LMQ%" + "x" * 260):
             with pytest.raises(PutRejected) as error:
                 store.put(world.commitlog.Message("T", b"1", queue_id=0, properties={NAMES: names}))
             assert error.value.status == world.commitlog.PutStatus.MESSAGE_ILLEGAL
-        put_light(world, store, 1, "a/b", "c")
+        put_lmq(world, store, 1, "a/b", "c")
         assert bodies(store, "c") == [1]
         assert not any("/" in topic for topic in store.topics())
 
@@ -181,8 +181,8 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
     """Its own topic's queue is missing too, so the filler is in the LMQ; later numbers stay in any recovery."""
     recover = world.module("messagestore.repair.recover")
     folder = tmp_path / "s"
-    with open_light(world, folder) as store:
-        places = [put_light(world, store, number, "a") for number in range(5)]
+    with open_lmq(world, folder) as store:
+        places = [put_lmq(world, store, number, "a") for number in range(5)]
     with min((folder / "commitlog").iterdir()).open("r+b") as file:
         file.seek(places[2].physical_offset)
         file.write(b"\xee" * places[2].size_bytes)
@@ -190,7 +190,7 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
         shutil.rmtree(folder / gone)
         recover.Recovery(str(folder), recover.Choice.SKIP, small(world)).apply()
         assert recover.Recovery(str(folder)).plan().problems == []
-        with open_light(world, folder, "r") as store:
+        with open_lmq(world, folder, "r") as store:
             units = [store.engine.queues.get("%LMQ%a", 0).unit(place) for place in range(5)]
             found = [store.message_at(unit.physical_offset) for unit in units]
         assert [message.body for message in found if message.topic == "T"] == [b"0", b"1", b"3", b"4"]
@@ -216,16 +216,16 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
     """
     folder = tmp_path / "s"
     odd = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
-    with open_light(world, folder, enable_lmq=False, enable_multi_dispatch=True) as store:
+    with open_lmq(world, folder, enable_lmq=False, enable_multi_dispatch=True) as store:
         store.put(odd)
-        put_light(world, store, 1)
+        put_lmq(world, store, 1)
         assert [message.body for message in read_all(store, "T")] == [b"0", b"1"]
         copied = crash_copy(folder, tmp_path / "copy")
     if is_killed:
         folder = copied
         shutil.rmtree(folder / "consumequeue")
-    with open_light(world, folder) as store:
-        put_light(world, store, 2, "a")
+    with open_lmq(world, folder) as store:
+        put_lmq(world, store, 2, "a")
         assert [message.body for message in read_all(store, "T")] == [b"0", b"1", b"2"]
         assert bodies(store, "a") == [2]
         assert store.topics() == ["%LMQ%a", "T"]
@@ -235,22 +235,22 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
 def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
     """Messages of retry topics, and in stores with LMQ disabled, are ordinary messages."""
     message = world.commitlog.Message("%RETRY%g", b"1", queue_id=0, properties={NAMES: "%LMQ%a"})
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
         result = store.put(message)
         assert NUMBERS not in store.message_at(result.physical_offset).all_properties
         assert "%LMQ%a" not in store.topics()
     with open_small(world, tmp_path / "off") as store:
-        result = put_light(world, store, 1, "a")
+        result = put_lmq(world, store, 1, "a")
         assert NUMBERS not in store.message_at(result.physical_offset).all_properties
 
 
 def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: Path) -> None:
     """A delayed message gets its number at its delivery; one that was sent back is in an LMQ once, as it was."""
     clock = Clock()
-    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
+    with open_lmq(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
         properties = {NAMES: "%LMQ%a", "DELAY": "1"}
         store.put(world.commitlog.Message("T", b"1", queue_id=0, properties=properties))
-        put_light(world, store, 2, "a")
+        put_lmq(world, store, 2, "a")
         assert bodies(store, "a") == [2]
         with store.consumer("T", group="g") as consumer:
             consumer.nack(consumer.poll()[0], delay_level=1)
@@ -261,7 +261,7 @@ def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: P
     before = files_below(tmp_path / "s" / "consumequeue")
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     (tmp_path / "s" / "abort").touch()
-    with open_light(world, tmp_path / "s", clock=clock, deliver_delayed=False):
+    with open_lmq(world, tmp_path / "s", clock=clock, deliver_delayed=False):
         pass
     assert files_below(tmp_path / "s" / "consumequeue") == before
 
@@ -270,11 +270,11 @@ def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
     """The log has the numbers of each queue in order."""
     import threading
 
-    with open_light(world, tmp_path / "s") as store:
+    with open_lmq(world, tmp_path / "s") as store:
 
         def put_some() -> None:
             for number in range(100):
-                put_light(world, store, number, "a", f"b{number % 3}")
+                put_lmq(world, store, number, "a", f"b{number % 3}")
 
         threads = [threading.Thread(target=put_some) for _ in range(4)]
         for thread in threads:
@@ -289,9 +289,9 @@ def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> Non
     """The next number is the queue's length, as in the real store after a restart."""
     fixture = fixture_store("lmq", own=True)
     lengths = {queue["topic"]: queue["maxOffset"] for queue in fixture.truth()["queues"] if queue["topic"].startswith("%LMQ%")}
-    with open_light(world, fixture.store, "r+") as store:
+    with open_lmq(world, fixture.store, "r+") as store:
         for topic, length in lengths.items():
-            result = put_light(world, store, 0, topic.removeprefix("%LMQ%"))
+            result = put_lmq(world, store, 0, topic.removeprefix("%LMQ%"))
             assert store.message_at(result.physical_offset).all_properties[NUMBERS] == str(length)
         store.engine.settle()
         assert {topic: store.max_offset(topic, 0) - 1 for topic in lengths} == lengths

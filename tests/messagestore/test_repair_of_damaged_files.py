@@ -299,7 +299,7 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
 # LMQs
 
 
-def light_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
+def lmq_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
     """Return the units of every LMQ, read as the format page describes."""
     found = {}
     for folder in sorted((store / "consumequeue").glob("%LMQ%*/0")):
@@ -312,7 +312,7 @@ def light_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
 def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str) -> None:
     """They hold records of other topics; the units are those that the real store wrote."""
     fixture = fixture_store("lmq", own=True)
-    wanted = light_units(fixture.store)
+    wanted = lmq_units(fixture.store)
     truth = {queue["topic"]: [row[0] for row in queue["cq"]] for queue in fixture.truth()["queues"]}
     assert wanted and {name: [unit[0] for unit in units] for name, units in wanted.items()}.items() <= truth.items()
     victim = next(iter(wanted))
@@ -322,13 +322,13 @@ def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str
     else:
         assert "missing_queue" in kinds(fixture.store)
         Recovery(str(fixture.store)).apply()
-    assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == wanted and kinds(fixture.store) == set()
 
 
 def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
     """Each record is compared, because no queue of their topic holds them."""
     fixture = fixture_store("lmq", own=True)
-    wanted = light_units(fixture.store)
+    wanted = lmq_units(fixture.store)
     victim = sorted(name for name, units in wanted.items() if len(units) > 1)[0]
     path = min((fixture.store / "consumequeue" / victim / "0").iterdir())
     data = bytearray(path.read_bytes())
@@ -336,7 +336,7 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
     path.write_bytes(data)
     assert kinds(fixture.store) & {"wrong_unit"}
     Recovery(str(fixture.store)).apply()
-    assert light_units(fixture.store) == wanted and kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == wanted and kinds(fixture.store) == set()
 
 
 def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
@@ -347,7 +347,7 @@ def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -
     queues.load()
     comparison = Agreement(queues, None, DelayLevels([]), 0)
     comparison.compare(LogFiles(REAL_DISK, folders[1:]))
-    assert comparison.light_ends() == {(name, 0): len(units) for name, units in light_units(fixture.store).items() if units}
+    assert comparison.lmq_ends() == {(name, 0): len(units) for name, units in lmq_units(fixture.store).items() if units}
     assert comparison.problems == [] and comparison.items == 0
     queues.close()
 

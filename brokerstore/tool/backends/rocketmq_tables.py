@@ -113,9 +113,9 @@ def _queues_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
     """Yield topic, queue id and offset in the record's own queue, then in each LMQ that it names."""
     yield message.topic, message.queue_id, message.queue_offset
     if b"INNER_MULTI_DISPATCH" in message.properties_raw:
-        from messagestore.write.lmq_units import light_places
+        from messagestore.write.lmq_units import lmq_offsets
 
-        for name, number in dict(light_places(message)).items():  # a queue named twice gets the record once
+        for name, number in dict(lmq_offsets(message)).items():  # a queue named twice gets the record once
             yield name, 0, number
 
 

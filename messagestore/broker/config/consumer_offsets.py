@@ -158,22 +158,22 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
     def _take(self, table: Document) -> None:
         super()._take(table)
-        light = self._map_of("lmqOffsetTable")
-        self._light = {str(key): self.number(light, key, 0, where="lmqOffsetTable") for key in light}
+        lmqs = self._map_of("lmqOffsetTable")
+        self._lmqs = {str(key): self.number(lmqs, key, 0, where="lmqOffsetTable") for key in lmqs}
 
     def _fill(self, document: Document) -> None:
         super()._fill(document)
-        document["lmqOffsetTable"] = dict(self._light)
+        document["lmqOffsetTable"] = dict(self._lmqs)
 
     def _keys(self) -> list[str]:
-        return [*self._table, *(key for key in self._light if key not in self._table)]
+        return [*self._table, *(key for key in self._lmqs if key not in self._table)]
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return the next offset to read, of an LMQ group too; None if there is none."""
         if not group.startswith(LMQ_PREFIX):
             return super().get(topic, group, queue_id)
         with self._lock:
-            return self._light.get(topic + JOINT + group)
+            return self._lmqs.get(topic + JOINT + group)
 
     def offsets_of(self, topic: str, group: str) -> dict[int, int]:
         """Return a map from queue id to next offset; the offset of an LMQ group is at queue id 0."""
@@ -190,20 +190,20 @@ class LmqConsumerOffsets(ConsumerOffsets):
         key = check_key(topic, group)
         check_offset(queue_id, offset)
         with self._lock:
-            self._light[key] = offset
+            self._lmqs[key] = offset
             self._count_commit()
 
     def _drop(self, key: str) -> None:
         super()._drop(key)
-        self._light.pop(key, None)
+        self._lmqs.pop(key, None)
 
     def set_back(self, end_of: EndOf) -> list[SetBack]:
         """Clamp every offset to the end of its queue, of LMQ groups too, and return the changes."""
         with self._lock:
-            ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._light}
-            changed = [SetBack(key, 0, offset, ends[key]) for key, offset in self._light.items() if offset > ends[key]]
+            ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._lmqs}
+            changed = [SetBack(key, 0, offset, ends[key]) for key, offset in self._lmqs.items() if offset > ends[key]]
             for change in changed:
-                self._light[change.key] = change.after
+                self._lmqs[change.key] = change.after
             if changed:
                 self._change()
             return [*super().set_back(end_of), *changed]
@@ -211,8 +211,8 @@ class LmqConsumerOffsets(ConsumerOffsets):
 
 def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:
     """Return the table in effect: that of the LMQ offset file if it exists, else the ordinary one."""
-    has_light = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
-    return (LmqConsumerOffsets if has_light else ConsumerOffsets)(disk, folder)
+    has_lmqs = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
+    return (LmqConsumerOffsets if has_lmqs else ConsumerOffsets)(disk, folder)
 
 
 def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
 from commitlog.topic_names import LMQ_PREFIX
 
-from .names import LIGHT_NAMES, LIGHT_OFFSETS
+from .names import LMQ_NAMES, LMQ_OFFSETS
 from .putting import refused, with_pairs
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 NAME_SIZE_MAX = 255
 
 
-def light_refusal(names: str) -> PutResult | None:
+def lmq_refusal(names: str) -> PutResult | None:
     """Return why no message can belong to these LMQs, whatever their number; None if one can."""
     for name in names.split(","):
         if not name.startswith(LMQ_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LIGHT_NAMES} names {name!r}: only {LMQ_PREFIX}name can be")
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LMQ_NAMES} names {name!r}: only {LMQ_PREFIX}name can be")
     return None
 
 
-class LightPuts:
+class LmqPuts:
     """Append messages to the LMQs of one open store.
 
     The counters are those of ordinary queues: topic `%LMQ%name`, queue id 0.
@@ -47,7 +47,7 @@ class LightPuts:
 
     def append(self, message: Message, raw: bytes, names: str, queue_id: int) -> PutResult:
         """Append a message with its LMQ offsets. `raw`: its properties as the log keeps them."""
-        refusal = light_refusal(names)
+        refusal = lmq_refusal(names)
         if refusal is not None:
             return refusal
         listed = names.split(",")
@@ -66,7 +66,7 @@ class LightPuts:
         """Append under the lock. A repeated name gets two offsets and moves its counter by two, as in a broker."""
         offsets = self._parts.offsets
         numbers = ",".join(str(offsets.next_offset(name, 0)) for name in listed)
-        numbered = with_properties(message, with_pairs(raw, {LIGHT_OFFSETS: numbers}))
+        numbered = with_properties(message, with_pairs(raw, {LMQ_OFFSETS: numbers}))
         assert numbered.properties_raw is not None
         size = RECORD_SIZE_MIN + CRC_SIZE + len(message.body) + len(message.topic.encode()) + len(numbered.properties_raw)
         limit = self._parts.config.max_message_size

@@ -16,15 +16,15 @@ from storageio import InvalidMessage
 from ...write.lmq_units import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import delay_level, scheduled
-from .lmq_puts import LightPuts, light_refusal
-from .names import DELAY, INNER_COUNT, IS_BATCH, LIGHT_NAMES
+from .lmq_puts import LmqPuts, lmq_refusal
+from .names import DELAY, INNER_COUNT, IS_BATCH, LMQ_NAMES
 from .putting import refused
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
     from .admission import Admission
 
-SPECIAL = frozenset({DELAY, LIGHT_NAMES, INNER_COUNT})
+SPECIAL = frozenset({DELAY, LMQ_NAMES, INNER_COUNT})
 
 
 class Routing:
@@ -35,7 +35,7 @@ class Routing:
         self._parts = parts
         self._admission = admission
         self._levels = len(parts.levels.current_ms)
-        self.light = LightPuts(parts)
+        self.lmq = LmqPuts(parts)
         self.batch = BatchPuts(parts)
 
     def is_special(self, message: Message) -> bool:
@@ -95,13 +95,13 @@ class Routing:
 
     def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
         """Return why a message can never be put to its topic, now or when its delay is over; None if it can."""
-        count, names = pairs.get(INNER_COUNT), pairs.get(LIGHT_NAMES, "")
+        count, names = pairs.get(INNER_COUNT), pairs.get(LMQ_NAMES, "")
         if message.topic in self._admission.batch_queues_of:
             return batch_refusal(message, count)
         if count is not None or message.sys_flag & IS_BATCH:
             return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
         if self._parts.config.enable_lmq and names and is_eligible(message.topic, names):
-            return light_refusal(names)
+            return lmq_refusal(names)
         return None
 
     def _delay_refusal(self) -> PutResult | None:
@@ -150,8 +150,8 @@ class Routing:
             count = decode_properties(raw).get(INNER_COUNT)
             if count is not None or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
-        if self._parts.config.enable_lmq and LIGHT_NAMES.encode() in raw:
-            names = decode_properties(raw).get(LIGHT_NAMES, "")
+        if self._parts.config.enable_lmq and LMQ_NAMES.encode() in raw:
+            names = decode_properties(raw).get(LMQ_NAMES, "")
             if is_eligible(message.topic, names):
-                return self.light.append(message, raw, names, queue_id)
+                return self.lmq.append(message, raw, names, queue_id)
         return self._parts.log.appender.append(message, queue_id)

@@ -28,7 +28,7 @@ from .names import (
     CHECK_TIMES,
     DELAY,
     IS_TRANSACTION,
-    LIGHT_NAMES,
+    LMQ_NAMES,
     OP_TAG,
     PRODUCER_GROUP,
     REAL_QUEUE,
@@ -283,7 +283,7 @@ class Transactions:
         if is_given_up:
             again.topic = GIVEN_UP_TOPIC
             again.properties_raw = without_pairs(
-                half.message.properties_raw, (LIGHT_NAMES,)
+                half.message.properties_raw, (LMQ_NAMES,)
             )  # a given-up message belongs to no LMQ
         else:
             raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))

@@ -259,7 +259,7 @@ def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> N
                 shutil.rmtree(tmp_path / f"{name}-{number}")
 
 
-LIGHT_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # the one with a slash gets offsets but no queue
+LMQ_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # the one with a slash gets offsets but no queue
 LIGHT_SEQUENCES = 10
 
 
@@ -281,7 +281,7 @@ def test_the_same_puts_to_lmqs_make_the_same_queues(jvm: RealStores, tmp_path: P
                 message, java = drawn(random_, ("10.0.0.1:1", "127.0.0.1:10911"), clock[0])
                 if random_.random() < 0.5:
                     message.properties_raw, message.keys, message.tags = None, ["k1", "k2"], "T"
-                    names = ",".join(random_.sample(LIGHT_NAMES, random_.randrange(1, 4)))
+                    names = ",".join(random_.sample(LMQ_NAMES, random_.randrange(1, 4)))
                     message.properties = {"n": "v", "INNER_MULTI_DISPATCH": names}
                     raw = properties_text([("KEYS", "k1 k2"), ("TAGS", "T"), *message.properties.items()])
                     java = for_java(message, raw, clock[0])
