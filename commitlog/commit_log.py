@@ -82,12 +82,16 @@ class CommitLog:
         with_crc: bool = True,
         clock: Callable[[], int] | None = None,
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
+        on_failed: Callable[[], None] | None = None,
     ) -> None:
-        """Open the log.  The file size is detected from the files unless it is given; an empty folder gets 1 GiB files."""
+        """Open the log.  The file size is detected from the files unless it is given; an empty folder gets 1 GiB files.
+
+        `on_failed` is called if the sync of a full file fails.
+        """
         listed = paths.listed()
         size = file_size_bytes or common_file_size(sorted(chain.from_iterable(listed))) or FILE_SIZE_DEFAULT
         self.disk = disk
-        self.queue = MappedFileQueue(disk, paths, size, writable=writable)
+        self.queue = MappedFileQueue(disk, paths, size, writable=writable, on_failed=on_failed)
         self.queue.load(listed)
         self.readers = LogReaders(self.queue)
         self.appender = Appender(

@@ -27,14 +27,19 @@ class MappedFileQueue(FileList):
     caller's thread; `next_file` uses it, or creates the file if it is not prepared.
     """
 
-    def __init__(self, disk: Disk, paths: LogPaths, file_size_bytes: int, *, writable: bool) -> None:
-        """Create it without files; call `load`."""
+    def __init__(
+        self, disk: Disk, paths: LogPaths, file_size_bytes: int, *, writable: bool, on_failed: Callable[[], None] | None = None
+    ) -> None:
+        """Create it without files; call `load`.
+
+        `on_failed` is called if the sync of the last file fails before the next is created.
+        """
         self._disk = disk
         self.paths = paths
         self.file_size_bytes = file_size_bytes
         self.writable = writable
         self.files: list[MappedFile] = []
-        self.on_failed: list[Callable[[], None]] = []  # called if the sync of the last file fails before the next is created
+        self._on_failed = on_failed
         self._prepared: MappedFile | None = None
         self._making = ""  # the path of a file that is being created
         self._lock = threading.RLock()
@@ -199,8 +204,8 @@ class MappedFileQueue(FileList):
         try:
             self.files[-1].sync()
         except DiskError:
-            for call in self.on_failed:
-                call()
+            if self._on_failed is not None:
+                self._on_failed()
             raise
 
     def drop_prepared(self) -> None:

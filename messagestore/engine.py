@@ -37,7 +37,6 @@ from .write.housekeeper import Housekeeper, every
 from .write.pool import PooledFiles
 from .write.retention import Retention
 from .write.running_flags import Flag
-from .write.sync_failure import mark_sync_failure
 
 LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 60.0
@@ -92,7 +91,7 @@ class Engine(StoreParts):
         opening.forget_clean_stop(self, plan)
 
     def _make_write_services(self, start: int, end: LogEnd) -> None:
-        on_failed = (self._mark_sync_failure,)
+        on_failed = (self.mark_sync_failure,)
         self.dispatcher = DispatchService(
             self.log, self.queues, self.index, self.flags, self.dispatch_limit, self.levels.current_ms, start, end.last_offset,
             derived=self.derived, is_ignored=excluded_topics(self.disk, self.places.root, self.topics),
@@ -131,7 +130,7 @@ class Engine(StoreParts):
             ],
             timed_job=self.delays.deliver_due if delivers else None,
             flush_before=self.derived.flush,
-            on_failed=self._mark_sync_failure,
+            on_failed=self.mark_sync_failure,
         )  # fmt: skip
         self.retention = Retention(
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper,
@@ -145,20 +144,11 @@ class Engine(StoreParts):
     def _start(self) -> None:
         """Create the abort file, then start the threads; the file shows later openers that the store was in use."""
         self.abort_file.create(process_id())
-        self.log.queue.on_failed.append(self._mark_sync_failure)
-        self._start_threads()
+        for thread in (*self.flusher.threads, self.dispatcher.thread, self.housekeeper.thread):
+            thread.start()
         self.flags.open(self.config.broker_role is not Role.SLAVE)
 
-    def _start_threads(self) -> None:
-        for service in (self.flusher, self.dispatcher, self.housekeeper):
-            service.start()
-        if isinstance(self.log.buffers, PooledFiles) and not self.config.is_sync_flush:
-            self.log.buffers.reader_offset = self.dispatcher.reads_from
-
     # Running
-
-    def _mark_sync_failure(self) -> None:
-        mark_sync_failure(self.disk, self.places.own, self.flusher.flushed_offset)
 
     def _keep_lock(self) -> None:
         """Take the lock again if other code of this process released it by closing another descriptor of the file.
@@ -199,12 +189,12 @@ class Engine(StoreParts):
             self._release()
             return
         self.log.appender.close()
-        self.housekeeper.stop()
+        self.housekeeper.thread.stop()
         try:
             self._finish()
         finally:
-            self.dispatcher.stop()
-            self.flusher.stop()
+            for thread in (self.dispatcher.thread, *self.flusher.threads):
+                thread.stop()
             self.flusher.abandon()
             self._release()
 
@@ -223,7 +213,7 @@ class Engine(StoreParts):
             LOG.error("not a clean stop: %s", error)
             self._unclean = error
             if isinstance(error, DiskError) and error.operation.startswith("sync"):
-                self._mark_sync_failure()
+                self.mark_sync_failure()
             self.flags.set(Flag.NOT_WRITEABLE, str(error))
         if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
             self._write_note()

@@ -31,6 +31,7 @@ from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.progress import Progress
 from .write.running_flags import RunningFlags
+from .write.sync_failure import mark_sync_failure
 
 
 class StoreParts:
@@ -70,7 +71,7 @@ class StoreParts:
         self.log = CommitLog(
             LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
-            clock=self._clock, body_size_max=config.max_message_size,
+            clock=self._clock, body_size_max=config.max_message_size, on_failed=self.mark_sync_failure,
         )  # fmt: skip
         low = max(self.log.min_offset, 0)
         self.queues = ConsumeQueues(
@@ -98,6 +99,10 @@ class StoreParts:
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Return (queue id, next queue offset) of each queue of a topic."""
         return [(queue.queue_id, queue.max_offset) for queue in self.lookup.of_topic(topic)]
+
+    def mark_sync_failure(self) -> None:
+        """Leave a mark for the next opening: what was written behind the flushed offset may not be on the disk."""
+        mark_sync_failure(self.disk, self.places.own, self.flusher.flushed_offset)
 
     def close_files(self) -> None:
         """Close maps and descriptors of whatever was loaded."""

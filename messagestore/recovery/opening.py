@@ -106,7 +106,12 @@ def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
         cut_tail(log, end.offset, parts.disk, parts.places.root)
     if config.uses_ring:
         log.buffers = PooledFiles(
-            log, parts.disk, parts.places.own, config.transient_store_ring_size, zeroes_ahead=config.is_sync_flush
+            log,
+            parts.disk,
+            parts.places.own,
+            config.transient_store_ring_size,
+            zeroes_ahead=config.is_sync_flush,
+            reader_offset=None if config.is_sync_flush else lambda: parts.dispatcher.reads_from(),
         )
     log.attach(end.offset, end.store_timestamp_ms)
     for file in log.queue.files[:-1]:

@@ -13,7 +13,7 @@ from commitlog.cursor import is_file_end
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import DiskError, StoreCorrupt, StoreError
-from storageio.background import Wakeup
+from storageio.background import BackgroundThread
 
 from ..checkpoint import is_time
 from ..recovery.index_hint import UNKNOWN
@@ -65,7 +65,7 @@ class DispatchService:
         on_progress: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Create it; nothing runs before `start`.
+        """Create it; nothing runs before its `thread` is started.
 
         `derived` has the queues that the kernel does not build.  `is_ignored` returns whether a topic enters no queue.
         """
@@ -89,25 +89,9 @@ class DispatchService:
         self._refuses_gaps = False
         self._round = threading.Lock()
         self._progress = Progress()
-        self._wake = Wakeup()
-        self._is_stopping = False
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start to follow the log."""
-        self._thread = threading.Thread(target=self._run, name="brokerstore-dispatcher", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread, whether or not everything is dispatched."""
-        self._is_stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def wake(self) -> None:
-        """Make the thread dispatch now."""
-        self._wake.set()
+        self._quiet_rounds = 0
+        self.thread = BackgroundThread("brokerstore-dispatcher", self._step)  # its stop does not wait for a full dispatch
+        self.wake = self.thread.wake
 
     def tell_reached(self) -> None:
         """Set `reached`; call it only between two batches."""
@@ -117,7 +101,7 @@ class DispatchService:
     def nudge(self) -> None:
         """Make the thread dispatch soon.  A busy dispatcher polls every millisecond anyway."""
         if self.is_idle:
-            self._wake.set()
+            self.wake()
 
     @property
     def position(self) -> int:
@@ -147,16 +131,16 @@ class DispatchService:
         """Wait until everything before `offset` is dispatched; return False after the timeout or if it cannot be."""
         if self.position >= offset:
             return True
-        if self._thread is None:  # a store without threads: the caller does the work
+        if not self.thread.is_started:  # a store without threads: the caller does the work
             while self.position < offset and self._round_safely(1) == 0:
                 continue
             return self.position >= offset
-        self._wake.set()
+        self.wake()
         is_done = self._progress.wait_until(lambda: self.position >= offset or self._is_stuck(), timeout_s)
         return is_done and self.position >= offset
 
     def _is_stuck(self) -> bool:
-        return self._is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
+        return self.thread.is_stopping or self.failure is not None or self._flags.has(Flag.LOGIC_DISK_FULL)
 
     def forget_ignored(self) -> None:
         """Ask `is_ignored` again for every topic, because an ignored one was created again."""
@@ -179,15 +163,12 @@ class DispatchService:
             pass
         self._refuses_gaps = False
 
-    def _run(self) -> None:
-        quiet_rounds = 0
-        while not self._is_stopping:
-            pause = self._round_safely(quiet_rounds + 1)
-            quiet_rounds = quiet_rounds + 1 if pause else 0
-            if pause:
-                self._gate.is_idle = pause == IDLE_S
-                self._wake.wait(pause)
-                self._gate.is_idle = False
+    def _step(self) -> float:
+        self._gate.is_idle = False
+        pause_s = self._round_safely(self._quiet_rounds + 1)
+        self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
+        self._gate.is_idle = pause_s == IDLE_S
+        return pause_s
 
     def _round_safely(self, quiet_rounds: int) -> float:
         """Run one round and return the pause after it in seconds.

@@ -1,4 +1,4 @@
-"""The flusher: syncs the log to the disk.  Owns one thread.
+"""The flusher: syncs the log to the disk, and with a pool commits to it.
 
 Synchronous: group commit (`_group_cy`).  A put returns after the sync that covers its record.
 Asynchronous: timed syncs of a minimum number of pages, and of everything from time to time.
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 
 from commitlog import CommitLog, PutResult
 from storageio import DiskError, FlushTimeout
-from storageio.background import Wakeup
+from storageio.background import BackgroundThread
 
 from ..config import StoreConfig
 from ._group_cy import GroupCommit
@@ -34,7 +34,7 @@ class FlushService(GroupCommit):
         on_committed: Sequence[Callable[[], None]] = (), on_flushed: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
     ) -> None:  # fmt: skip
-        """Create it; nothing runs before `start`.  `on_failed` is called when a sync fails."""
+        """Create it; nothing runs before its `threads` are started.  `on_failed` is called when a sync fails."""
         super().__init__(flushed, config.sync_flush_timeout_ms)
         self._log = log
         self._config = config
@@ -47,28 +47,12 @@ class FlushService(GroupCommit):
         self._waiting: list[tuple[int, Future[PutResult], PutResult]] = []
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
-        self._wake = Wakeup()
-        self._stop_commits = threading.Event()
-        self._is_stopping = False
-        self._thread: threading.Thread | None = None
-        self._committer: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the timed flushes; with a pool also the timed commits, because a commit must not wait for a sync."""
-        self._thread = threading.Thread(target=self._run, name="brokerstore-flusher", daemon=True)
-        self._thread.start()
-        if self._has_pool and not self._config.is_sync_flush:  # else a put that waits for a sync commits
-            self._committer = threading.Thread(target=self._run_commits, name="brokerstore-committer", daemon=True)
-            self._committer.start()
-
-    def stop(self) -> None:
-        """Stop the threads; `flush_now` flushes the rest."""
-        self._is_stopping = True
-        self._wake.set()
-        self._stop_commits.set()
-        for thread in (self._thread, self._committer):
-            if thread is not None:
-                thread.join()
+        self._flushed_all_at = self._committed_all_at = time.monotonic()
+        self._flush_interval_s = config.flush_interval_commit_log_ms / 1000
+        self._commit_interval_s = config.commit_interval_commit_log_ms / 1000
+        self.threads = [BackgroundThread("brokerstore-flusher", self._flush_step, self._flush_interval_s)]
+        if self._has_pool and not config.is_sync_flush:  # else a put that waits for a sync commits; a commit waits for no sync
+            self.threads.append(BackgroundThread("brokerstore-committer", self._commit_step, self._commit_interval_s))
 
     def flush_now(self, least_pages: int = 0) -> int:
         """Sync on this thread what was written before the call; return the flushed offset.
@@ -96,7 +80,7 @@ class FlushService(GroupCommit):
         """Resolve `future` when its record is on the disk."""
         with self._waiting_guard:
             self._waiting.append((result.physical_offset + result.size_bytes, future, result))
-        self._wake.set()
+        self.threads[0].wake()
         if self._is_abandoned:  # the store was closed in the meantime
             self.abandon()
 
@@ -130,40 +114,31 @@ class FlushService(GroupCommit):
             LOG.error("the store is read-only now: %s", error)
             raise
 
-    def _commit_due(self, last_thorough: float) -> float:
-        """Commit a minimum number of pages, or everything after the thorough interval.
-
-        Returns the time of the last thorough commit.
-        """
+    def _commit_step(self) -> float | None:
+        """Commit a minimum number of pages, or everything after the thorough interval."""
         now = time.monotonic()
-        thorough = now - last_thorough >= self._config.commit_commit_log_thorough_interval_ms / 1000
-        self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
-        return now if thorough else last_thorough
+        thorough = now - self._committed_all_at >= self._config.commit_commit_log_thorough_interval_ms / 1000
+        try:
+            self.commit(0 if thorough else self._config.commit_commit_log_least_pages)
+        except DiskError:
+            LOG.debug("the failure is kept and given to every put")
+            return None
+        self._committed_all_at = now if thorough else self._committed_all_at
+        return self._commit_interval_s
 
-    def _run_commits(self) -> None:
-        last_thorough = time.monotonic()
-        while not self._stop_commits.wait(self._config.commit_interval_commit_log_ms / 1000):
-            try:
-                last_thorough = self._commit_due(last_thorough)
-            except DiskError:
-                LOG.debug("the failure is kept and given to every put")
-                return
-
-    def _run(self) -> None:
-        interval_s = self._config.flush_interval_commit_log_ms / 1000
-        last_thorough = time.monotonic()
-        while not self._is_stopping:
-            self._wake.wait(interval_s)
-            has_waiting = bool(self._waiting)
-            is_due = time.monotonic() - last_thorough >= self._config.flush_commit_log_thorough_interval_ms / 1000
-            try:
-                if self.failure is None and self._log.written_offset > self.flushed_offset:
-                    thorough = is_due or has_waiting or self._config.is_sync_flush
-                    self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)
-                    last_thorough = time.monotonic() if thorough else last_thorough
-            except DiskError:
-                LOG.debug("the failure is kept and given to every waiting put")
-            self._resolve()
+    def _flush_step(self) -> float:
+        """Sync a minimum number of pages, or everything after the thorough interval or for waiting futures."""
+        has_waiting = bool(self._waiting)
+        is_due = time.monotonic() - self._flushed_all_at >= self._config.flush_commit_log_thorough_interval_ms / 1000
+        try:
+            if self.failure is None and self._log.written_offset > self.flushed_offset:
+                thorough = is_due or has_waiting or self._config.is_sync_flush
+                self.flush_now(0 if thorough else self._config.flush_commit_log_least_pages)
+                self._flushed_all_at = time.monotonic() if thorough else self._flushed_all_at
+        except DiskError:
+            LOG.debug("the failure is kept and given to every waiting put")
+        self._resolve()
+        return self._flush_interval_s
 
     def _resolve(self) -> None:
         """Resolve the waiting futures whose records are on the disk."""

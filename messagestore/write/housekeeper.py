@@ -15,6 +15,7 @@ from commitlog import CommitLog
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import DiskError, DiskFull, StoreError
+from storageio.background import BackgroundThread
 
 from ..checkpoint import Checkpoint, is_time
 from ..config import StoreConfig
@@ -62,7 +63,7 @@ class Housekeeper:
         flush_before: Callable[[], object],
         on_failed: Callable[[], object],
     ) -> None:
-        """Create it; nothing runs before `start`.
+        """Create it; nothing runs before its `thread` is started.
 
         `jobs` are called once per round.  `timed_job` does what is due and returns the seconds until the next.  `flush_before`
         flushes what else must be on the disk before the checkpoint covers it.  `on_failed` is called if a sync fails.
@@ -86,37 +87,19 @@ class Housekeeper:
         self._flush_before = flush_before
         self.failure: DiskError | None = None  # of a sync: what is on the disk is unknown from then on
         self._on_failed = on_failed
-        self._wake = threading.Event()
-        self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._interval_s = config.flush_interval_consume_queue_ms / 1000
+        self._last_round = time.monotonic()
+        first_pause_s = self._interval_s if timed_job is None else 0.0
+        self.thread = BackgroundThread("brokerstore-housekeeper", self._step, first_pause_s)
 
-    def start(self) -> None:
-        """Start the housekeeper's thread."""
-        self._thread = threading.Thread(target=self._run, name="brokerstore-housekeeper", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for its end."""
-        self._is_stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def pause(self, seconds: float) -> bool:
-        """Wait, at most until `stop`; return whether `stop` was called."""
-        return self._wake.wait(seconds)
-
-    def _run(self) -> None:
-        interval_s = self._config.flush_interval_consume_queue_ms / 1000
-        last, pause_s = time.monotonic(), interval_s if self._timed_job is None else 0.0
-        while not self._wake.wait(max(0.0, pause_s)):
-            if time.monotonic() - last >= interval_s:
-                last = time.monotonic()
-                for job in (self.prepare_next, self.flush_derived, *self.jobs):
-                    self._try(job)
-            pause_s = last + interval_s - time.monotonic()
-            if self._timed_job is not None:
-                pause_s = min(pause_s, self._timed(self._timed_job))
+    def _step(self) -> float:
+        """Run the jobs of a round when the interval is over, and the timed job; return the seconds until the next step."""
+        if time.monotonic() - self._last_round >= self._interval_s:
+            self._last_round = time.monotonic()
+            for job in (self.prepare_next, self.flush_derived, *self.jobs):
+                self._try(job)
+        pause_s = self._last_round + self._interval_s - time.monotonic()
+        return pause_s if self._timed_job is None else min(pause_s, self._timed(self._timed_job))
 
     def _timed(self, job: Callable[[], float]) -> float:
         """Run the timed job and return when to run it next; a failed one runs again soon."""

@@ -48,11 +48,15 @@ class PooledFiles:
     `next_file` and `_more_room` are called under the append lock, which is always taken before `_committing`.
     """
 
-    def __init__(self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int, *, zeroes_ahead: bool = False) -> None:
+    def __init__(
+        self, log: CommitLog, disk: Disk, folder: str, ring_size_bytes: int, *, zeroes_ahead: bool = False,
+        reader_offset: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
         """Create the ring; it replaces the log's own files at the next `attach` and roll-over.
 
         Set `zeroes_ahead` if a sync follows every small commit.  The first write to an allocated block changes the file
-        system's journal, which makes its sync slower, so zeros are written to many blocks ahead.
+        system's journal, which makes its sync slower, so zeros are written to many blocks ahead.  Records at and
+        behind `reader_offset()` stay in the ring for the dispatcher.
         """
         self._log = log
         record_max = min(log.appender.body_size_max + RECORD_ALLOWANCE, log.file_size_bytes)
@@ -67,7 +71,7 @@ class PooledFiles:
         self._guard = threading.Lock()  # guards the list
         self._committing = threading.Lock()
         self._room = threading.Lock()  # guards reserved and pinned ranges
-        self.reader_offset: Callable[[], int] = lambda: NOT_PINNED  # no reader needs earlier records in the ring
+        self.reader_offset = reader_offset or (lambda: NOT_PINNED)  # no reader needs earlier records in the ring
         self._pinned = NOT_PINNED
         self._base = 0  # of the file with the last reserved space
         self._lap = 0  # the physical offset that the ring's first byte stands for

@@ -85,7 +85,7 @@ class Retention:
         if not (is_forced or is_short or self.is_hour()):
             return 0
         wanted = self._old_files() if is_forced else self._expired_files()
-        return self._delete(wanted[: self._config.delete_file_batch_max], self._housekeeper.pause)
+        return self._delete(wanted[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
 
     # Disk and clock
 

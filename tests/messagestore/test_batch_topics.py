@@ -178,7 +178,7 @@ def test_a_batch_topic_with_messages_keeps_its_type(world: Any, tmp_path: Path, 
 def test_an_ordinary_topic_whose_messages_are_not_dispatched_keeps_its_type(world: Any, tmp_path: Path) -> None:
     """The log decides, not the queues dispatched so far."""
     with open_small(world, tmp_path / "s") as store:
-        store.engine.dispatcher.stop()
+        store.engine.dispatcher.thread.stop()
         store.put(world.commitlog.Message("T", b"first", queue_id=0))
         with pytest.raises(InvalidMessage, match="T has messages"):
             store.create_topic("T", attributes={"queue.type": "BatchCQ"})

@@ -163,7 +163,7 @@ def test_a_message_of_unknown_levels_is_not_delivered_early(store: Path) -> None
 def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_with(tmp_path: Path) -> None:
     """The next open has other levels."""
     with opened(tmp_path / "store", Clock(), OURS) as made:
-        made.engine.dispatcher.stop()
+        made.engine.dispatcher.thread.stop()
         put_delayed(made, b"first")
         copy = crash_copy(tmp_path / "store", tmp_path / "copy")
     with opened(copy, Clock(START_MS + 1), "1s 2m") as made:

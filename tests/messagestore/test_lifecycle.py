@@ -466,7 +466,7 @@ def test_a_waiter_that_gives_up_harms_nobody(world: Any, tmp_path: Path) -> None
         assert not future.cancel()
         disk.gate.set()
         assert future.result(20).queue_offset == 1
-        assert store.engine.flusher._thread.is_alive()
+        assert store.engine.flusher.threads[0].failure is None
         assert [number_of(found) for found in store.read("T", 0)] == [0, 1]
 
 

@@ -451,7 +451,7 @@ def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
         put_all(store, 0, 100)
         commit(store)
         buffers: Any = store.engine.log.buffers
-        store.engine.dispatcher.stop()  # it pins ranges too
+        store.engine.dispatcher.thread.stop()  # it pins ranges too
         view, index, size = buffers.pin(0, 3000)
         before = bytes(view[index : index + size])
         writer = threading.Thread(target=put_all, args=(store, 100, 3000), daemon=True)
@@ -474,7 +474,7 @@ def test_puts_wait_for_a_dispatcher_close_behind_that_gets_on(
     monkeypatch.setattr(pool, "READER_PAUSES", 1 << 40 if gets_on else 2)
     with pooled(tmp_path) as store:
         buffers: Any = store.engine.log.buffers
-        store.engine.dispatcher.stop()
+        store.engine.dispatcher.thread.stop()
         buffers.reader_offset = lambda: 0
         writer = threading.Thread(target=put_all, args=(store, 0, 3000), daemon=True)
         writer.start()
@@ -495,7 +495,7 @@ def test_a_stuck_dispatcher_is_not_waited_for(tmp_path: Path) -> None:
     with pooled(tmp_path) as store:
         dispatcher = store.engine.dispatcher
         assert store.engine.log.buffers.reader_offset() == dispatcher.position  # type: ignore[union-attr]
-        dispatcher.stop()
+        dispatcher.thread.stop()
         assert store.engine.log.buffers.reader_offset() >= pool.NOT_PINNED  # type: ignore[union-attr]
         dispatcher.catch_up()
 
@@ -662,7 +662,7 @@ def test_a_commit_that_fails_behind_the_puts_turns_the_store_read_only(tmp_path:
     until(lambda: store.engine.log.committed_offset == store.engine.log.written_offset)
     disk.broken = True
     put_all(store, 9, 10)
-    store.engine.flusher._committer.join(60)  # type: ignore[union-attr]
+    until(lambda: store.engine.flusher.failure is not None)
     with pytest.raises(PutRejected, match="broken"):
         store.put(message(10))
     store.close()

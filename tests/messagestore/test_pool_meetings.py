@@ -20,7 +20,7 @@ def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
 ) -> None:
     """The reader pins a range between the put's check of the ring and its reservation; the put checks again."""
     with pooled(tmp_path) as store:
-        store.engine.dispatcher.stop()  # it pins ranges too
+        store.engine.dispatcher.thread.stop()  # it pins ranges too
         buffers: Any = store.engine.log.buffers
         put_all(store, 0, 100)
         commit(store)

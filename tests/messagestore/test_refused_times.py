@@ -94,7 +94,8 @@ def test_a_put_that_meets_the_closing_store_moves_no_time(world: Any, tmp_path: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(store.engine), "persist_offsets", lambda _: None)
-        patch.setattr(store.engine.housekeeper, "stop", _after(store.engine.housekeeper.stop, close_then_put))
+        thread = store.engine.housekeeper.thread
+        patch.setattr(thread, "stop", _after(thread.stop, close_then_put))
         store.close()
     check_times(tmp_path, START_MS)
 

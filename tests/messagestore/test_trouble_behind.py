@@ -72,7 +72,7 @@ def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_pa
         put_numbers(world, store, range(3))
         store.get("T", 0, 0)
         dispatcher = store.engine.dispatcher
-        dispatcher.stop()
+        dispatcher.thread.stop()
         dispatcher._limit = lambda: 9 * LOG_SIZE
         dispatcher.begin_again(8 * LOG_SIZE)
         with pytest.raises(StoreCorrupt, match="no log file"):
