@@ -60,6 +60,11 @@ class CheckpointValues(NamedTuple):
         return all(map(is_time, self[:3])) and min(self[3:]) >= OFFSET_MIN
 
     @property
+    def log_timestamp_ms(self) -> int:
+        """Return the store time up to which the log is on disk; negative in a checkpoint that carries no information."""
+        return self.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS
+
+    @property
     def min_timestamp_ms(self) -> int:
         """Return the safe time: records stored up to it are on disk, with their queue units.
 

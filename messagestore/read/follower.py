@@ -28,7 +28,7 @@ from commitlog.cursor import is_file_end
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
-from ..checkpoint import CHECKPOINT_SLACK_MS, read_checkpoint
+from ..checkpoint import read_checkpoint
 
 if TYPE_CHECKING:
     from ..parts import StoreParts
@@ -363,5 +363,4 @@ class LogFollower(Follower):
         """Return the store time up to which records may be accepted."""
         if not self._is_durable or not self._parts.abort_file.is_present:
             return FOREVER_MS
-        found = read_checkpoint(self._parts.disk, self._parts.checkpoint.path)
-        return found.values.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS
+        return read_checkpoint(self._parts.disk, self._parts.checkpoint.path).values.log_timestamp_ms

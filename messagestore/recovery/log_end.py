@@ -20,7 +20,7 @@ from commitlog.cursor import is_file_end
 from commitlog.layout import BLANK_SIZE
 from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
-from ..checkpoint import CHECKPOINT_SLACK_MS, TIMESTAMP_MAX_MS, Checkpoint, is_time
+from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
 from ..sidecar import read_own_note
 
@@ -138,7 +138,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | No
     if has_tail:
         log.refuse_unknown_version(stop.offset)
         stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
-        _refuse_damage(log, stop, last_ms, max(0, checkpoint.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS), stopped_at)
+        _refuse_damage(log, stop, last_ms, max(0, checkpoint.values.log_timestamp_ms), stopped_at)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, has_tail)
 
 

@@ -25,8 +25,8 @@ from storageio.settings import settings_or_default
 
 from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
-from ..checkpoint import CHECKPOINT_SLACK_MS, TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig
 from ..engine import Engine
 from ..file_sizes import found_sizes
@@ -232,7 +232,7 @@ class Recovery:
         checkpoint = Checkpoint(self.disk, self.root)
         try:
             stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
-            return max(stopped_ms, checkpoint.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS)
+            return max(stopped_ms, checkpoint.values.log_timestamp_ms)
         finally:
             checkpoint.close()
 

@@ -20,7 +20,7 @@ from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
-from messagestore.checkpoint import CHECKPOINT_SLACK_MS, FILE_NAME, read_checkpoint
+from messagestore.checkpoint import FILE_NAME, read_checkpoint
 from messagestore.recovery.abort_file import AbortFile
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
@@ -159,8 +159,7 @@ class LogEnds:
         """Return the store time up to which everything is durable."""
         if not AbortFile(self._disk, self._root).is_present:
             return FOREVER_MS
-        found = read_checkpoint(self._disk, os.path.join(self._root, FILE_NAME))
-        return found.values.physic_msg_timestamp_ms - CHECKPOINT_SLACK_MS
+        return read_checkpoint(self._disk, os.path.join(self._root, FILE_NAME)).values.log_timestamp_ms
 
     def _end(self, limit_ms: int, *, is_live: bool) -> Position:
         """Find the end in the newest file whose first record is within the limit."""
