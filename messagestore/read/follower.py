@@ -39,7 +39,7 @@ IDLE_LOOK_S = 0.030  # finds a record within 50 ms of its put
 IDLE_AFTER_S = 1.0
 CLOSE_LOOK_S = 0.5  # the writing process is notified of progress; it only polls whether it was closed
 BATCH = 256
-STAND_SIZE = 128  # bytes kept of the last accepted record, with its offsets, times and the CRC of its body
+ANCHOR_SIZE = 128  # bytes kept of the last accepted record, with its offsets, times and the CRC of its body
 DAMAGE_AFTER_S = 1.0  # bytes that are no record and stay unchanged for this time may be damage
 DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
 
@@ -164,7 +164,7 @@ class OwnFollower(Follower):
         return []
 
 
-class _Stand(NamedTuple):
+class _Anchor(NamedTuple):
     """The last accepted record, which identifies the log."""
 
     file: MappedFile
@@ -185,7 +185,7 @@ class LogFollower(Follower):
         self._view = memoryview(b"")
         self._reader = Reader(self._view)
         self._gone: set[int] = set()  # open files that expired
-        self._stand: _Stand | None = None
+        self._anchor: _Anchor | None = None
         self._looked: tuple[int, bytes, float] | None = None  # an uncertain position, its bytes, and when it was first seen
         self._places = array("q", bytes(8 * (BATCH + 1)))
         self._sizes = array("i", bytes(4 * (BATCH + 1)))
@@ -194,7 +194,7 @@ class LogFollower(Follower):
         return LOOK_S if waited_s < IDLE_AFTER_S or self._looked is not None else IDLE_LOOK_S
 
     def _take(self) -> list[StoredMessage]:
-        self._check_stand()
+        self._check_anchor()
         self._check_files()
         safe_ms = self._safe_ms()
         while self._find_file():
@@ -254,14 +254,14 @@ class LogFollower(Follower):
         self._file, self._view, self._reader = file, view, Reader(view, file.start_offset)
         return True
 
-    def _check_stand(self) -> None:
+    def _check_anchor(self) -> None:
         """Raise `StoreRewound` if the last accepted record changed, because the writer recovered to an earlier end."""
-        if self._stand is not None and bytes(self._stand.view) != self._stand.head:
-            raise self._rewound(self._stand)
+        if self._anchor is not None and bytes(self._anchor.view) != self._anchor.head:
+            raise self._rewound(self._anchor)
 
     def _check_files(self) -> None:
         """Notice that an open file was deleted or replaced: it expired, or a writer created it again."""
-        for file in (self._file, self._stand.file if self._stand else None):
+        for file in (self._file, self._anchor.file if self._anchor else None):
             if file is None or file.start_offset in self._gone or self._is_there(file):
                 continue
             self._parts.refresh(again=True)
@@ -269,29 +269,29 @@ class LogFollower(Follower):
                 self._gone.add(file.start_offset)
                 continue
             self._file = None
-            if self._stand is not None:
-                self._stand_again(self._stand)
+            if self._anchor is not None:
+                self._find_anchor(self._anchor)
 
-    def _stand_again(self, stand: _Stand) -> None:
+    def _find_anchor(self, anchor: _Anchor) -> None:
         """Continue after the last accepted record, in the current files of those names.
 
         Raises `StoreRewound` if the record changed.
         """
-        if stand.file.start_offset not in self._gone:
-            file = self._log.queue.find(stand.offset)
-            at = stand.offset - file.start_offset if file is not None else 0
-            view = self._log.queue.view(file)[at : at + len(stand.head)] if file is not None else memoryview(b"")
-            if file is None or bytes(view) != stand.head:
-                raise self._rewound(stand)
-            self._stand = stand._replace(file=file, view=view)
-        self._at = stand.end
+        if anchor.file.start_offset not in self._gone:
+            file = self._log.queue.find(anchor.offset)
+            at = anchor.offset - file.start_offset if file is not None else 0
+            view = self._log.queue.view(file)[at : at + len(anchor.head)] if file is not None else memoryview(b"")
+            if file is None or bytes(view) != anchor.head:
+                raise self._rewound(anchor)
+            self._anchor = anchor._replace(file=file, view=view)
+        self._at = anchor.end
 
     def _is_there(self, file: MappedFile) -> bool:
         entry = self._parts.disk.stat(file.path)
         return entry is not None and entry.inode == file.inode
 
-    def _rewound(self, stand: _Stand) -> StoreRewound:
-        return StoreRewound(f"the record at physical offset {stand.offset} changed: the writer was recovered to less")
+    def _rewound(self, anchor: _Anchor) -> StoreRewound:
+        return StoreRewound(f"the record at physical offset {anchor.offset} changed: the writer was recovered to less")
 
     # Which records are accepted
 
@@ -335,9 +335,9 @@ class LogFollower(Follower):
         if messages:
             last = messages[-1]
             place = last.physical_offset - file.start_offset
-            view = self._view[place : place + min(last.size, STAND_SIZE)]
+            view = self._view[place : place + min(last.size, ANCHOR_SIZE)]
             end = last.physical_offset + last.size
-            self._stand = _Stand(file, last.physical_offset, end, view, bytes(view))
+            self._anchor = _Anchor(file, last.physical_offset, end, view, bytes(view))
             self._move_to(end)
             self._looked = None
         return messages
@@ -349,7 +349,7 @@ class LogFollower(Follower):
         """
         if rows or why == "empty":
             return
-        head = bytes(self._view[at : at + STAND_SIZE])
+        head = bytes(self._view[at : at + ANCHOR_SIZE])
         looked, now = self._looked, time.monotonic()
         if looked is None or looked[:2] != (self._at, head):
             self._looked = (self._at, head, now)

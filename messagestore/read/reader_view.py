@@ -21,7 +21,7 @@ from storageio import Disk, DiskError, InvalidMessage, Kind
 SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
 
 
-class _Stand(NamedTuple):
+class _Anchor(NamedTuple):
     """What a queue looked like at the last refresh; if this part changed, the queue was truncated."""
 
     inode: int
@@ -71,7 +71,7 @@ class ReaderView:
         self._index = index
         self._log_folders = _Folders(disk, log.queue.paths.folders)
         self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
-        self._stands: dict[tuple[str, int], _Stand] = {}
+        self._anchors: dict[tuple[str, int], _Anchor] = {}
         self._guard = threading.RLock()
         self._before_first_look: Callable[[], None] | None = before_first_look
 
@@ -150,8 +150,8 @@ class ReaderView:
 
     def _look(self, queue: ConsumeQueue) -> None:
         """Read new units; find the end again if units or files were removed."""
-        known = self._stands.get((queue.topic, queue.queue_id))
-        if known is not None and known != self._stand(queue, known.unit_at):
+        known = self._anchors.get((queue.topic, queue.queue_id))
+        if known is not None and known != self._anchor(queue, known.unit_at):
             queue.reload()
         queue.refresh()
         self._remember(queue)
@@ -162,18 +162,18 @@ class ReaderView:
 
     def _remember(self, queue: ConsumeQueue) -> None:
         self._log_minimum(queue)
-        self._stands[queue.topic, queue.queue_id] = self._stand(queue, queue.written - UNIT_SIZE)
+        self._anchors[queue.topic, queue.queue_id] = self._anchor(queue, queue.written - UNIT_SIZE)
 
     def _log_minimum(self, queue: ConsumeQueue) -> None:
         """Correct the queue's minimum if the start of the log moved."""
-        known = self._stands.get((queue.topic, queue.queue_id))
+        known = self._anchors.get((queue.topic, queue.queue_id))
         low = max(self._log.min_offset, 0)
         if known is None or known.log_min_offset != low:
             queue.correct_min_offset(low)
 
-    def _stand(self, queue: ConsumeQueue, unit_at: int) -> _Stand:
+    def _anchor(self, queue: ConsumeQueue, unit_at: int) -> _Anchor:
         """Return the state of the file with the last unit, and that unit."""
         starts = [start for start in queue.starts[-2:] if start <= unit_at]
         entry = self._disk.stat(queue.path(starts[-1])) if starts else None
         unit = queue.read_unit(unit_at) if entry is not None else None
-        return _Stand(entry.inode if entry else 0, unit_at, unit, max(self._log.min_offset, 0))
+        return _Anchor(entry.inode if entry else 0, unit_at, unit, max(self._log.min_offset, 0))
