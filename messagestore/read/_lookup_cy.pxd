@@ -10,7 +10,7 @@ from indexfile._index_cy cimport (
 )
 from messagestore.write._gate_cy cimport Gate
 
-cdef class Asked
+cdef class KeyQuery
 
 cdef I64 FOREVER_MS, ITEM_SLACK_MS
 cdef I32 CHECK_READ
@@ -23,13 +23,13 @@ cdef class ReadPath:
     cdef Bool _is_reader
     cdef Appender _appender
     cdef Gate _gate
-    cdef Asked _spare
+    cdef KeyQuery _spare
     cdef IndexList _index
     cdef LogReaders _log_readers
     cdef Bool _settle(self) except -1
 
 @cython.final
-cdef class Asked:
+cdef class KeyQuery:
     cdef LogReaders _readers
     cdef memoryview _held, _held_state
     cdef I64s _hits, _state
@@ -42,10 +42,10 @@ cdef class Asked:
     cdef StoredMessage _first
     cdef dict _found
     cdef Bool begin(self, str topic, str key, I32 code, I64 low, I64 high, Size most) except -1
-    cdef Bool look(self, IndexList index) except -1
+    cdef Bool search(self, IndexList index) except -1
     cdef Bool _follow(self, IndexBuffer buffer, I64 begin_ms) except -1
     cdef Bool _keep(self, I64 offset) except -1
     cdef Bool _encode(self) except -1
     cdef Bool _is_known(self, I64 offset) except -1
     cdef Bool _add(self, StoredMessage message) except -1
-    cdef list taken(self)
+    cdef list take_results(self)

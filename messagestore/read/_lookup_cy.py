@@ -50,7 +50,7 @@ class ReadPath:
         self._gate: Gate = parts.flags.gate
         self._index: IndexList | None = parts.index
         self._log_readers: LogReaders = parts.log.readers
-        self._spare: Asked | None = None
+        self._spare: KeyQuery | None = None
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record begins at a physical offset, or None."""
@@ -86,13 +86,13 @@ class ReadPath:
             return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
         if leads_nowhere(index, key_hash(code)):
             return []
-        spare: Asked | None = self._spare  # taken for this call, so that two threads never share it
+        spare: KeyQuery | None = self._spare  # taken for this call, so that two threads never share it
         self._spare = None
-        asked: Asked = Asked(self._log_readers) if spare is None else spare
-        asked.begin(topic, key, code, low, high, min(max_count, index.max_matches))
-        asked.look(index)
-        found = asked.taken()
-        self._spare = asked
+        query: KeyQuery = KeyQuery(self._log_readers) if spare is None else spare
+        query.begin(topic, key, code, low, high, min(max_count, index.max_matches))
+        query.search(index)
+        found = query.take_results()
+        self._spare = query
         return found
 
     def _query_beside_writer(
@@ -105,11 +105,11 @@ class ReadPath:
                 fresh: list[int] = self._parts.unindexed.offsets(_encoded(topic), _encoded(key))
                 if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
                     return []
-                asked: Asked = Asked(self._log_readers)
-                asked.begin(topic, key, code, low, high, most)
-                asked.keep_all(fresh)
-                asked.look(index)
-                return asked.taken()
+                query: KeyQuery = KeyQuery(self._log_readers)
+                query.begin(topic, key, code, low, high, most)
+                query.keep_all(fresh)
+                query.search(index)
+                return query.take_results()
             except DiskError as error:
                 tries += 1
                 if error.errno != ENOENT or tries == TRIES:
@@ -145,7 +145,7 @@ def _within(time_ms: object) -> I64:
 
 
 @cython.cclass
-class Asked:
+class KeyQuery:
     """A query for a key and its results.  It is reused, by one call at a time, to save the allocation of its buffers."""
 
     __slots__ = (
@@ -186,7 +186,7 @@ class Asked:
                 self._keep(offset)
         return True
 
-    def look(self, index: IndexList) -> Bool:
+    def search(self, index: IndexList) -> Bool:
         """Search all files, newest file and newest item first (docs/formats/indexfile.md#querying-a-key)."""
         begin_ms: I64 = max(0, self._low - ITEM_SLACK_MS) if self._low > 0 else 0
         files: list[Any] = index.listed
@@ -282,7 +282,7 @@ class Asked:
         self._found[message.physical_offset] = message
         return True
 
-    def taken(self) -> list[StoredMessage]:
+    def take_results(self) -> list[StoredMessage]:
         """Return the results, oldest first, and forget them, so that the object can be reused."""
         first: StoredMessage | None = self._first
         found = self._found
