@@ -159,7 +159,7 @@ class IndexBuffer:
         is_cut: Target = target_of(held)
         with cython.nogil:
             count = _count_below(self, count, end)
-            _set_header(self, count, _mend_slots(self, count, is_cut))
+            _set_header(self, count, _relink_slots(self, count, is_cut))
         return count
 
     def last_item(self, next_item: int, log_end: int) -> tuple[int, int] | None:
@@ -232,7 +232,7 @@ def _count_below(index: IndexBuffer, count: I32, log_end: I64) -> I32:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _mend_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
+def _relink_slots(index: IndexBuffer, count: I32, is_cut: Target) -> I32:
     """Make slots that lead to items from `count` on lead to their newest item before it; return the number of used slots.
 
     Walks the items backwards, and only until each such slot has found its item.

@@ -21,7 +21,7 @@ from consumequeue import ConsumeQueues
 from storageio import StoreCorrupt
 
 from .fillers import Lost
-from .lost_messages import Gap, swallowed
+from .lost_messages import Gap, lost_messages
 
 MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
 
@@ -71,7 +71,7 @@ def survey(
     found = _walk(files, safe_ms, in_detail=False, progress=progress, force=force)
     if found.holes:
         found = _walk(files, safe_ms, in_detail=True, force=force)
-        found.lost = swallowed(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
+        found.lost = lost_messages(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
     return found
 
 

@@ -62,7 +62,7 @@ class _Unit(NamedTuple):
 Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 
-def swallowed(holes: Sequence[Bounds], gaps: list[Gap], queues: ConsumeQueues | None) -> dict[int, list[Lost]]:
+def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], queues: ConsumeQueues | None) -> dict[int, list[Lost]]:
     """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
     places = _Places(holes)
     for number, hole in enumerate(holes if queues is not None else ()):

@@ -46,8 +46,8 @@ from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES, rebuild
 from .rebuild_batch import batch_disagreements, rebuild_batch
-from .repair_config import mend_config, plan_config
-from .repair_files import mend_files, plan_files
+from .repair_config import plan_config, restore_config
+from .repair_files import plan_files, repair_files
 from .symlinks import refuse_links
 
 BATCH = "batchconsumequeue"
@@ -363,14 +363,14 @@ class Recovery:
             AbortFile(self.disk, self.root).create(process_id())
             move_sidecars(self.disk, self.places.own)
             if not seen.has_sound_files:  # first, because the ring needs a log that can be opened
-                mend_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
+                repair_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():
                 seen = self._look()  # the log has grown since the first inspection
-            mend_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
+            restore_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was inspected changed since
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:
-                self._mend_log(seen.found if seen.has_sound_files else self._survey())
+                self._repair_log(seen.found if seen.has_sound_files else self._survey())
                 self._rebuild_wrong(self._disagreements(), None)
             self._set_checkpoint_back()
             self._keep_numbers()
@@ -380,7 +380,7 @@ class Recovery:
         self._report(plan)
         return plan
 
-    def _mend_log(self, found: Survey) -> None:
+    def _repair_log(self, found: Survey) -> None:
         """Fill the holes, or cut the log at the first of them; then cut the tail."""
         log = self._log(writable=True)
         try:

@@ -13,7 +13,7 @@ from .backups import keep_file
 from .verification import TABLES
 
 
-def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
+def damaged_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
     """Return the tables that were read from their backup because the file is damaged."""
     found = []
     for kind in TABLES:
@@ -27,13 +27,13 @@ def hurt_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
 
 
 def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
-    """Add what `mend_config` would do to the actions."""
-    actions += [f"write {table.path} again from its backup" for table in hurt_tables(disk, config_folder)]
+    """Add what `restore_config` would do to the actions."""
+    actions += [f"write {table.path} again from its backup" for table in damaged_tables(disk, config_folder)]
 
 
-def mend_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
+def restore_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
     """Write each damaged file again from its backup; with `keep_backup`, copy it into the store's own folder first."""
-    for table in hurt_tables(disk, config_folder):
+    for table in damaged_tables(disk, config_folder):
         if keep_backup:
             keep_file(disk, root, table.path)
         table.write_again()

@@ -39,13 +39,13 @@ def odd_files(files: LogFiles) -> Iterator[OffsetFile]:
 
 
 def plan_files(files: LogFiles, actions: list[str]) -> None:
-    """Add what `mend_files` would do to the actions."""
+    """Add what `repair_files` would do to the actions."""
     actions += [f"move the stray file {finding.file} aside" for finding in files.strays]
     actions += [f"bring {file.path} from {file.size_bytes} to {files.file_size_bytes} bytes" for file in odd_files(files)]
     actions += [f"make the missing file {file_name(start)} again" for start in missing_starts(files)]
 
 
-def mend_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
+def repair_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
     """Move strays aside, resize files, and create missing ones."""
     for finding in files.strays:
         _put_aside(disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))

@@ -11,7 +11,7 @@ from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.repair.fillers import Lost, fill, least_size
-from messagestore.repair.lost_messages import Gap, swallowed
+from messagestore.repair.lost_messages import Gap, lost_messages
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
@@ -59,7 +59,7 @@ def test_a_lost_message_goes_into_the_first_hole_that_has_room() -> None:
     least = len(record_bytes(0, b""))
     sizes = (10, least, 10, 10, least)
     holes = [Bytes(1000 * number, 1000 * number + size, FILE_SIZE) for number, size in enumerate(sizes)]
-    found = swallowed(holes, [Gap("T", 2, 5, 7, 0, 4)], None)
+    found = lost_messages(holes, [Gap("T", 2, 5, 7, 0, 4)], None)
     assert {start: [lost.queue_offset for lost in there] for start, there in found.items()} == {1000: [5], 4000: [6]}
 
 

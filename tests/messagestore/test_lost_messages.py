@@ -14,7 +14,7 @@ from messagestore import MessageStore
 from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
 from messagestore.repair.damage import survey
 from messagestore.repair.fillers import MARK, Lost, fill
-from messagestore.repair.lost_messages import Gap, swallowed
+from messagestore.repair.lost_messages import Gap, lost_messages
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
@@ -149,7 +149,7 @@ def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
     """Each hole takes as many minimum records as fit, in order; the rest is dropped, however large the jump."""
     holes = [Bytes(1000, 1300, FILE_SIZE), Bytes(2000, 2010, FILE_SIZE), Bytes(3000, 3199, FILE_SIZE)]
     least = len(record_bytes(0, b""))
-    found = swallowed(holes, [Gap("T", 2, 5, 1 << 60, 0, 2)], None)
+    found = lost_messages(holes, [Gap("T", 2, 5, 1 << 60, 0, 2)], None)
     first, last = 300 // least, 199 // least
     assert {start: [lost.queue_offset for lost in there] for start, there in found.items()} == {
         1000: list(range(5, 5 + first)), 3000: list(range(5 + first, 5 + first + last)),
