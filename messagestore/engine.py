@@ -26,7 +26,7 @@ from .read.reader_view import ReaderView
 from .read.undispatched import Undispatched
 from .read.unindexed import Unindexed
 from .recovery import opening
-from .recovery.index_hint import note_of, write_note
+from .recovery.index_hint import hint_of, write_hint
 from .recovery.log_end import CleanStop, LogEnd, write_clean
 from .recovery.queue_list import write_queue_list
 from .repair.excluded_topics import excluded_topics
@@ -216,7 +216,7 @@ class Engine(StoreParts):
                 self.mark_sync_failure()
             self.flags.set(Flag.NOT_WRITEABLE, str(error))
         if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
-            self._write_note()
+            self._write_hints()
             self._close_ring(is_clean=True)
             self.abort_file.remove()
             self.is_clean_stop = True
@@ -232,11 +232,11 @@ class Engine(StoreParts):
         if isinstance(ring, PooledFiles):
             ring.close(is_clean=is_clean)
 
-    def _write_note(self) -> None:
+    def _write_hints(self) -> None:
         """Write the hints that make the next open quick."""
-        note_for_index = note_of(self.log, self.index, *self.dispatcher.reached) if self.index is not None else None
+        note_for_index = hint_of(self.log, self.index, *self.dispatcher.reached) if self.index is not None else None
         if note_for_index is not None:
-            write_note(self.disk, self.places.own, note_for_index)
+            write_hint(self.disk, self.places.own, note_for_index)
         write_queue_list(self.disk, self.places.own, self.queues)
         note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset)
         write_clean(self.disk, self.places.root, note)

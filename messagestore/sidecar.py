@@ -35,7 +35,7 @@ OWN_FILES: dict[
 }
 
 
-def read_own_note(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
+def read_sidecar(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
     """Parse the file's JSON document with `parse`; return None if there is no readable one."""
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:

@@ -18,7 +18,7 @@ from storageio import Disk, InvalidMessage, replace_file
 from .config import StoreConfig, delay_times_ms
 from .delay_levels import DelayLevels, Entry
 from .recovery.log_end import read_clean
-from .sidecar import read_own_note
+from .sidecar import read_sidecar
 
 NAME = "settings.json"
 SIZE_MAX = 64 << 10
@@ -34,7 +34,7 @@ class StoreSettings(NamedTuple):
 
 def read_settings(disk: Disk, folder: str) -> StoreSettings:
     """Return the settings in a store's own folder; unknown ones if there is no readable file."""
-    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or StoreSettings()
+    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or StoreSettings()
 
 
 def write_settings(disk: Disk, folder: str, settings: StoreSettings) -> None:

@@ -20,14 +20,14 @@ from commitlog import CommitLog
 from indexfile import IndexFiles, item_hash
 from storageio import Disk, replace_file
 
-from ..sidecar import read_own_note
+from ..sidecar import read_sidecar
 
 NAME = "index.json"
 UNKNOWN = -1
 SIZE_MAX = 4096
 
 
-class IndexNote(NamedTuple):
+class IndexHint(NamedTuple):
     """The hint: every key and every unit of the records before `end_offset` is on the disk.
 
     The keys are the items of file `name` before `next_item`, and all older files.
@@ -41,7 +41,7 @@ class IndexNote(NamedTuple):
     next_total: int = UNKNOWN  # sum of the queues' next offsets when this record was dispatched
 
 
-def note_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int) -> IndexNote | None:
+def hint_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int) -> IndexHint | None:
     """Sync the active index file and return the hint for it, or None if there is nothing to keep.
 
     `last_offset` and `next_total` come from one `DispatchService.reached`, read before the queues were synced.
@@ -50,10 +50,10 @@ def note_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int
     record = log.message_at(last_offset) if last_offset >= 0 else None
     if synced is None or record is None:
         return None
-    return IndexNote(*synced, last_offset, record.store_timestamp_ms, last_offset + record.size, next_total)
+    return IndexHint(*synced, last_offset, record.store_timestamp_ms, last_offset + record.size, next_total)
 
 
-def still_holds(log: CommitLog, note: IndexNote) -> bool:
+def still_holds(log: CommitLog, note: IndexHint) -> bool:
     """Return whether the log still has the record that the hint names."""
     record = log.message_at(note.last_offset)
     return (
@@ -63,20 +63,20 @@ def still_holds(log: CommitLog, note: IndexNote) -> bool:
     )
 
 
-def write_note(disk: Disk, folder: str, note: IndexNote) -> None:
+def write_hint(disk: Disk, folder: str, note: IndexHint) -> None:
     """Write the hint durably.  Call it after the sync that it describes."""
     disk.make_folder(folder)
     replace_file(disk, os.path.join(folder, NAME), json.dumps(note._asdict()).encode())
 
 
-def read_note(disk: Disk, folder: str) -> IndexNote | None:
+def read_hint(disk: Disk, folder: str) -> IndexHint | None:
     """Return the hint, or None if there is no readable one; the index is then rebuilt."""
-    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
-def _parsed(fields: Any) -> IndexNote:
+def _parsed(fields: Any) -> IndexHint:
     fields = {"next_total": UNKNOWN, **fields}  # older hints have none
-    return IndexNote(str(fields["name"]), *(int(fields[name]) for name in IndexNote._fields[1:]))
+    return IndexHint(str(fields["name"]), *(int(fields[name]) for name in IndexHint._fields[1:]))
 
 
 def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
@@ -92,7 +92,7 @@ def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
     return code in [item_hash(record.topic, word) for word in words if word]
 
 
-def drop_note(disk: Disk, folder: str) -> None:
+def delete_hint(disk: Disk, folder: str) -> None:
     """Delete the hint durably.  Call it before the index is replaced or gets other items in the range that the hint covers."""
     path = os.path.join(folder, NAME)
     if disk.stat(path) is not None:

@@ -22,7 +22,7 @@ from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 
 from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
-from ..sidecar import read_own_note
+from ..sidecar import read_sidecar
 
 LOG = logging.getLogger(__name__)
 CLEAN_NAME = "clean.json"
@@ -61,7 +61,7 @@ def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
     """Return the content of `clean.json`, or None without a readable one.  The file only saves a scan."""
-    return read_own_note(
+    return read_sidecar(
         disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
     )
 

@@ -21,7 +21,7 @@ from ..write.ring import restore
 from ..write.sync_failure import rewrite_after_sync_failure
 from . import index_hint
 from .clamp_offsets import clamp_offsets
-from .index_hint import IndexNote, drop_note, read_note
+from .index_hint import IndexHint, delete_hint, read_hint
 from .log_end import (
     CleanStop,
     LogEnd,
@@ -120,7 +120,7 @@ def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
         log.sync_from(end.dispatch_from)
     if decided.drops_index and index is not None:
         LOG.warning("%s: files of another size: the index is rebuilt from the log", index.folder)
-        drop_note(parts.disk, parts.places.own)
+        delete_hint(parts.disk, parts.places.own)
         index.destroy()
     start = _cut_derived(parts, end) if decided.checks_index else end.offset
     if not decided.was_clean:
@@ -144,7 +144,7 @@ def _check_applied(parts: StoreParts, decided: RecoveryPlan, start: int) -> None
 
 def _cut_derived(parts: StoreParts, end: LogEnd) -> int:
     """Cut what points behind the end of the log; return where dispatch has to begin so that nothing is missing."""
-    hint = read_note(parts.disk, parts.places.own)
+    hint = read_hint(parts.disk, parts.places.own)
     if hint is not None and not index_hint.still_holds(parts.log, hint):
         hint = None
     safe_offset, lost_from = _cut_queues(parts, end, hint)
@@ -159,7 +159,7 @@ def _cut_derived(parts: StoreParts, end: LogEnd) -> int:
     return min(start, _cut_index(parts, end, low, hint))
 
 
-def _cut_queues(parts: StoreParts, end: LogEnd, hint: IndexNote | None) -> tuple[int, int]:
+def _cut_queues(parts: StoreParts, end: LogEnd, hint: IndexHint | None) -> tuple[int, int]:
     """Cut each queue at its first wrong unit.
 
     Returns the physical offset before which no queue lacks a unit, and the one from which some queue lost its units.
@@ -173,12 +173,12 @@ def _cut_queues(parts: StoreParts, end: LogEnd, hint: IndexNote | None) -> tuple
     return end.dispatch_from, min(lost_from, queues.recover(end.dispatch_from, end.offset))
 
 
-def _may_be_whole(parts: StoreParts, hint: IndexNote, end: LogEnd) -> bool:
+def _may_be_whole(parts: StoreParts, hint: IndexHint, end: LogEnd) -> bool:
     """Return whether the hint covers more of the queues than the checkpoint does."""
     return hint.next_total >= 0 and end.dispatch_from < hint.end_offset <= end.offset and not parts.derived.are_kept
 
 
-def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexNote | None) -> int:
+def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexHint | None) -> int:
     """Keep the part of the index that the hint covers, or the sound files; return where the missing keys begin."""
     index, checkpoint, own = parts.index, parts.checkpoint, parts.places.own
     if index is None:
@@ -190,12 +190,12 @@ def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexNote | None)
         start = min(hint.end_offset, end.offset)
         if index.keep_until(hint.name, hint.next_item, start):
             if end.offset < hint.end_offset:  # the next records lie where the hint covers other items
-                drop_note(parts.disk, own)
+                delete_hint(parts.disk, own)
             return max(low, start)
     if not index_hint.is_of_log(parts.log, index, end.offset):
         index.destroy()
     index.keep_sound(checkpoint.min_index_timestamp_ms, end.offset)
-    drop_note(parts.disk, own)
+    delete_hint(parts.disk, own)
     last = index.last_header()
     return max(low, last.end_physical_offset) if last is not None else low
 
@@ -252,7 +252,7 @@ def _count_queues(parts: StoreParts, decided: RecoveryPlan) -> None:
     if decided.checks_queues or len(queues) == 0:
         queues.next_total = queues.count()
     else:
-        hint = read_note(parts.disk, parts.places.own)
+        hint = read_hint(parts.disk, parts.places.own)
         if hint and hint.next_total >= 0 and (hint.last_offset, hint.end_offset) == (end.last_offset, end.offset):
             queues.next_total = hint.next_total
     parts.dispatcher.tell_reached()

@@ -9,7 +9,7 @@ from typing import Any
 from consumequeue import ConsumeQueues
 from storageio import Disk, replace_file
 
-from ..sidecar import read_own_note
+from ..sidecar import read_sidecar
 
 NAME = "queues.json"
 SIZE_MAX = 64 << 20
@@ -25,7 +25,7 @@ def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
 
 def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:
     """Return queue ids by topic; empty if there is no readable list."""
-    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
+    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or {}
 
 
 def _parsed(document: Any) -> dict[str, list[int]]:

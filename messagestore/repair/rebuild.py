@@ -20,7 +20,7 @@ from storageio import Disk, InvalidMessage, Kind, StoreCorrupt, StoreError
 
 from ..config import StoreConfig
 from ..paths import OWN_FOLDER, StorePaths, replaced_folder
-from ..recovery.index_hint import drop_note
+from ..recovery.index_hint import delete_hint
 from ..store_settings import read_levels
 from ..write.dispatcher import DispatchService
 from ..write.lmq_units import add_lmq_units, is_lmq
@@ -58,7 +58,7 @@ def rebuild(
             delete_tree(disk, work)
         raise
     if INDEX in what:
-        drop_note(disk, places.own)
+        delete_hint(disk, places.own)
     for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
         if name in what:
             take_place(disk, os.path.join(work, name), target, places.root, keeps=keeps)

@@ -19,7 +19,7 @@ from storageio.background import BackgroundThread
 
 from ..checkpoint import Checkpoint, is_time
 from ..config import StoreConfig
-from ..recovery.index_hint import note_of, write_note
+from ..recovery.index_hint import hint_of, write_hint
 from .dispatcher import DispatchService
 from .flusher import FlushService
 from .running_flags import Flag, RunningFlags
@@ -170,10 +170,10 @@ class Housekeeper:
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
         if thorough and self._index is not None and position != self._noted_to:
-            note = note_of(self._log, self._index, *reached)
+            note = hint_of(self._log, self._index, *reached)
             index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile, and the hint covers it
             if note is not None:
-                write_note(self._log.disk, self._note_folder, note)
+                write_hint(self._log.disk, self._note_folder, note)
             self._noted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms)
         if thorough:

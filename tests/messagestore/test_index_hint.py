@@ -13,7 +13,7 @@ from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.checkpoint import Checkpoint
-from messagestore.recovery.index_hint import UNKNOWN, IndexNote, read_note
+from messagestore.recovery.index_hint import UNKNOWN, IndexHint, read_hint
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.write.dispatcher import DispatchService
 from storageio import REAL_DISK
@@ -212,7 +212,7 @@ def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: 
     note = json.loads(path.read_text())
     del note["next_total"]
     path.write_text(json.dumps(note))
-    assert read_note(REAL_DISK, str(folder / "brokerstore")) == IndexNote(**note, next_total=UNKNOWN)
+    assert read_hint(REAL_DISK, str(folder / "brokerstore")) == IndexHint(**note, next_total=UNKNOWN)
     before = [path.stat().st_ino for path in (folder / "index").iterdir()]
     assert dispatched_from(folder, monkeypatch) == (0, list(range(COUNT)))
     assert [path.stat().st_ino for path in (folder / "index").iterdir()] == before

@@ -11,7 +11,7 @@ from messagestore.broker.services.delay_resume import NAME as DELAYS
 from messagestore.broker.services.delay_resume import read_delay_note
 from messagestore.paths import OWN_FOLDER
 from messagestore.recovery.index_hint import NAME as INDEX
-from messagestore.recovery.index_hint import read_note
+from messagestore.recovery.index_hint import read_hint
 from messagestore.recovery.log_end import CLEAN_NAME, read_clean
 from messagestore.recovery.queue_list import NAME as QUEUES
 from messagestore.recovery.queue_list import read_queue_list
@@ -29,7 +29,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize(
-    ("name", "read"), [(DELAYS, read_delay_note), (INDEX, read_note), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
+    ("name", "read"), [(DELAYS, read_delay_note), (INDEX, read_hint), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
 )
 def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage: str) -> None:
     """JSON nested a hundred thousand deep in delays.json must not end the open after a crash."""

@@ -23,7 +23,7 @@ from commitlog.java_numbers import is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, replace_file
 
-from ...sidecar import read_own_note
+from ...sidecar import read_sidecar
 from .names import DELAY, INNER_BASE, LMQ_OFFSETS, REAL_QUEUE, REAL_TOPIC
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, 
 
 def read_delay_note(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
     """Return (log position, level to offset), or None if there is no readable file."""
-    return read_own_note(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
+    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
 def forget_delay_note(disk: Disk, folder: str) -> None:
