@@ -19,8 +19,8 @@ from ..broker.config.delay_offsets import DelayOffsets
 LOG = logging.getLogger(__name__)
 
 
-def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, only_look: bool = False) -> list[str]:
-    """Clamp and persist offsets, or with `only_look` only find them; return a line for each.
+def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, dry_run: bool = False) -> list[str]:
+    """Clamp and persist offsets, or with `dry_run` only find them; return a line for each.
 
     Unreadable files are logged.
     """
@@ -29,24 +29,24 @@ def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, only_loo
         queue = queues.get(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    said = []
+    lines = []
     for offsets in (ConsumerOffsets, LmqConsumerOffsets):
-        said += _try(disk, config_folder, offsets, end_of, only_look)
-    said += _try(disk, config_folder, DelayOffsets, lambda level: end_of(SCHEDULE_TOPIC, level - 1), only_look)
-    return said
+        lines += _try(disk, config_folder, offsets, end_of, dry_run)
+    lines += _try(disk, config_folder, DelayOffsets, lambda level: end_of(SCHEDULE_TOPIC, level - 1), dry_run)
+    return lines
 
 
-def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., int], only_look: bool) -> list[str]:
+def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., int], dry_run: bool) -> list[str]:
     """Clamp the offsets of one file."""
     try:
         table = kind(disk, config_folder)
         changed: list[SetBack] = table.set_back(end_of)
-        if not only_look:
+        if not dry_run:
             table.persist()
     except StoreCorrupt as error:  # a failing disk must raise: consumers would skip messages
         LOG.warning("%s: not looked at: %s", kind.file_name, error)
         return []
     lines = [f"{kind.file_name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
-    for line in [] if only_look else lines:
+    for line in [] if dry_run else lines:
         LOG.warning("set back %s", line)
     return lines

@@ -211,7 +211,7 @@ class Recovery:
         """
         queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
-            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0), only_look=True)
+            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0), dry_run=True)
         finally:
             queues.close()
             batch.close()

@@ -44,7 +44,7 @@ class DerivedQueues:
         self.batch = batch
         self.has_ext = has_ext
         self.levels = DelayLevels([])
-        self._is_unsure_said = False
+        self._is_unsure_logged = False
         self._ext_root = os.path.join(root, "consumequeue_ext")
         self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
         self._ext_files = QueueFiles(queues.disk, writable=queues.files.writable)
@@ -149,8 +149,8 @@ class DerivedQueues:
     def _scheduled(self, queue: ConsumeQueue, units: bytes | memoryview) -> bytes | memoryview:
         """Return the units of delayed messages, with delivery times by the levels in force when each was put."""
         first = UNIT.unpack_from(units)[0]
-        if self.levels.at(first) is None and first > queue.max_physical_offset and not self._is_unsure_said:
-            self._is_unsure_said = True
+        if self.levels.at(first) is None and first > queue.max_physical_offset and not self._is_unsure_logged:
+            self._is_unsure_logged = True
             LOG.warning(
                 "%s: delivery times from offset %d on are made by the current delay levels: those of the time are not known",
                 queue.folder, first,
