@@ -19,7 +19,7 @@ from .message import CHECKED_OUT, DEAD_LETTERED, READY, QuorumMessage, info_of, 
 from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
-from .wal import View, WalScan
+from .wal import View, WalRecord, WalScan
 
 _WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
 _SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
@@ -57,6 +57,7 @@ class QuorumNode:
         self.notes: list[Problem] = []
         self._stack = ExitStack()
         self._logged: dict[str, dict[int, Entry]] | None = None
+        self._owners: dict[str, str] = {}
 
     def close(self) -> None:
         """Unmap every file; nothing that was read before uses them."""
@@ -92,14 +93,33 @@ class QuorumNode:
                     advance(len(self.map(name)))
         return self._logged
 
+    def _owner(self, record: WalRecord, file: str) -> str:
+        """Return the folder that a record belongs to.
+
+        No checksum covers the name in a log.  A name without a folder is that of a deleted queue, or, if it differs from a
+        folder's in one character, a damaged one.
+        """
+        if not self._owners:
+            self._owners = {entry.name: entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER}
+        if record.uid not in self._owners:
+            close = [name for name in set(self._owners.values()) if _differences(name, record.uid) == 1]
+            self._owners[record.uid] = close[0] if len(close) == 1 else record.uid
+            if len(close) == 1:
+                self.problems.append(Problem(file, record.position, "bad_wal_entry", f"name {close[0]}", record.uid))
+        return self._owners[record.uid]
+
     def _read_wal(self, name: str, logged: dict[str, dict[int, Entry]]) -> None:
         view, file = self.map(name), f"{self.relative}/{name}"
         try:
             for record in WalScan(view, file, self.problems, self.notes).records():
-                entries = logged.setdefault(record.uid, {})
+                entries = logged.setdefault(self._owner(record, file), {})
                 put(entries, record.index, Entry(record.term, view, file, record.at, record.size), record.truncates)
         except UnsupportedFormat as error:
             self.problems.append(to_problem(error, ""))
+
+
+def _differences(left: str, right: str) -> int:
+    return sum(one != other for one, other in zip(left, right, strict=True)) if len(left) == len(right) else len(left)
 
 
 def put(entries: dict[int, Entry], index: int, entry: Entry, truncates: bool = False) -> None:
@@ -150,6 +170,10 @@ class QuorumQueue:
         if self.node.disk.stat(path) is None:
             return []
         return sorted(entry.name for entry in self.node.disk.list(path) if pattern.match(entry.name))
+
+    def segment_count(self) -> int:
+        """Return the number of segment files."""
+        return len(self._files(".", _SEGMENT))
 
     def entries(self) -> dict[int, Entry]:
         """Return the log: segments, then what the write-ahead logs have; read once."""

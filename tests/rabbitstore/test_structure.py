@@ -13,6 +13,7 @@ LAYERS = [  # each imports from itself and from those before it
     {"errors", "settings", "files", "declarations", "stop_checksums", "folder_lock"},
     {"read"},
     {"stream", "quorum"},
+    {"node_folder"},
     {"repair"},
     {"engine"},
     {"store"},

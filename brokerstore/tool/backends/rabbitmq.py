@@ -15,6 +15,7 @@ import click
 from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
 from rabbitstore.folder_lock import running_server
 from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.node import survey
 from rabbitstore.repair.check import size_bytes
 from storageio import REAL_DISK, StoreCorrupt
@@ -61,6 +62,12 @@ def unread_keys(path: str) -> dict[str, Any]:
     return {"not_read": {"quorum_queues": node.quorum_queues, "streams": node.streams}}
 
 
+def open_node(path: str, vhost: str) -> NodeFolder | None:
+    """Open the quorum queues and streams of a node's folder; return None for a folder without any."""
+    node = survey(path)
+    return NodeFolder(path, vhost) if node is not None and (node.quorum_queues or node.streams) else None
+
+
 def outcome(problems: list[Problem]) -> int:
     """Return the exit code for some problems: an unsupported format is no damage, but the answer is incomplete."""
     if any(problem.kind != UNSUPPORTED for problem in problems):
@@ -95,6 +102,7 @@ class RabbitmqBackend:
     def __init__(self, target: Target) -> None:
         """Report a running server; nothing is opened yet."""
         self.target = target
+        self.node: NodeFolder | None = None
         self.problems: list[Problem] = []
         report_running_server(target.path)
 
@@ -109,30 +117,49 @@ class RabbitmqBackend:
         return RabbitStore.open(self.target.path, "r", vhost=self.target.vhost).path
 
     @contextlib.contextmanager
-    def open_folder(self) -> Iterator[VhostFolder]:
-        """Open the virtual host's folder for reading; at the end, report what was wrong."""
+    def open_folder(self, *, classic_only: bool = False) -> Iterator[VhostFolder]:
+        """Open the virtual host's folder for reading, and the other queues of its node; at the end, report what was wrong."""
         with RabbitStore.open(self.target.path, "r", vhost=self.target.vhost) as store:
             folder = store.folder()
+            self.node = None if classic_only else open_node(self.target.path, folder.vhost)
             try:
                 yield folder
             finally:
                 folder.close()
                 self.problems += dict.fromkeys(folder.problems)
+                if self.node is not None:
+                    self.node.close()
+                    self.problems += self.node.problems
                 for problem in self.problems:
                     say(f"brokerstore: {problem_text(problem)}")
                 _report_notes(len(dict.fromkeys(folder.notes)))
-                report_unread(self.target.path)
+                self._report_unread()
+
+    def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[StoredMessage]:
+        """Iterate over the messages of classic queues, then of quorum queues and streams."""
+        yield from folder.messages(queue)
+        if self.node is not None:
+            yield from self.node.messages(queue)
+
+    def _report_unread(self) -> None:
+        if self.node is None:
+            report_unread(self.target.path)
+        elif self.node.unread:
+            count = len(self.node.unread)
+            say(f"brokerstore: not read: {count} quorum queue{'' if count == 1 else 's'} of a later version")
 
     def unread_keys(self) -> dict[str, Any]:
-        """Return the JSON keys for the queues of a node's folder that no command reads."""
-        return unread_keys(self.target.path)
+        """Return the JSON keys for the queues of a node's folder that were not read."""
+        if self.node is None:
+            return unread_keys(self.target.path)
+        return {"not_read": {"quorum_queues": self.node.unread, "streams": []}} if self.node.unread else {}
 
     # Messages
 
     def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
         """Iterate over the messages in the order in which a broker would deliver them."""
         with self.open_folder() as folder:
-            yield from islice(filter(filters.accepts_delivery, folder.messages(filters.queue)), limit)
+            yield from islice(filter(filters.accepts_delivery, self.messages(folder, filters.queue)), limit)
 
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
         """Yield the same messages as JSON lines."""
@@ -190,10 +217,10 @@ class RabbitmqBackend:
         with self.open_folder() as folder:
             if lookup.offset is None:
                 msg_id = str(lookup.message_id).lower()
-                found = (message for message in folder.messages() if message.msg_id.hex() == msg_id)
+                found = (message for message in self.messages(folder) if message.msg_id.hex() == msg_id)
             else:
                 offset = lookup.offset
-                found = (message for message in folder.messages(lookup.queue) if message.seq_id >= offset)
+                found = (message for message in self.messages(folder, lookup.queue) if message.seq_id >= offset)
             for message in found if lookup.offset is None else islice(found, lookup.max_count):
                 count += 1
                 yield message
@@ -206,15 +233,22 @@ class RabbitmqBackend:
         """Search every message of a queue, because there is no index of keys; explain an empty answer on stderr."""
         count = 0
         with self.open_folder() as folder:
-            for message in islice((one for one in folder.messages(topic) if self._has_key(one, key)), max_count):
+            for message in islice((one for one in self.messages(folder, topic) if self._has_key(one, key)), max_count):
                 count += 1
                 yield message
-            is_known = any(row.queue == topic for row in folder.queues())
+            is_known = count > 0 or any(queue == topic for queue in self.queue_names(folder))
         path = quote(self.target.path)
         if not is_known:
             say(f"brokerstore: there is no queue {topic!r}; run: brokerstore ls {path}")
         elif not count:
             say(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+
+    def queue_names(self, folder: VhostFolder) -> list[str]:
+        """Return the names of all queues, of every type."""
+        names = [queue.queue for queue in folder.queues()]
+        if self.node is not None:
+            names += [queue.queue for queue in self.node.quorum_queues] + [stream.queue for stream in self.node.streams]
+        return names
 
     def _has_key(self, message: StoredMessage, key: str) -> bool:
         """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""
@@ -230,12 +264,12 @@ class RabbitmqBackend:
     def tail(self, filters: Filters, lines: int, _follow: bool) -> Iterator[StoredMessage]:
         """Iterate over the last messages of each queue; between queues there is no order."""
         with self.open_folder() as folder:
-            for _queue, messages in groupby(folder.messages(filters.queue), attrgetter("queue")):
+            for _queue, messages in groupby(self.messages(folder, filters.queue), attrgetter("queue")):
                 yield from deque(filter(filters.accepts_delivery, messages), maxlen=lines)
 
     def contents(self, stack: ExitStack) -> Contents:
         """Open the folder for a comparison by sequence number."""
-        folder = stack.enter_context(self.open_folder())
+        folder = stack.enter_context(self.open_folder(classic_only=True))
         queues = folder.queues()
 
         def messages(queue: tuple[Any, ...]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from rabbitstore import RabbitStore
 from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.node_folder import CheckedNode
 from rabbitstore.repair.check import size_bytes, verify
 from rabbitstore.repair.recover import Plan, apply_recovery, plan_recovery
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from ..output import Answer, Table, check_answer, count_text, problem_text, progress
 from . import Repair
-from .rabbitmq import RabbitmqBackend, outcome, report_unread
+from .rabbitmq import RabbitmqBackend, open_node, outcome
 
 
 def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
@@ -17,18 +21,30 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     path = backend.path
     with progress("verify", size_bytes(path), quiet=quiet) as advance:
         found = verify(path, progress=advance)
-    report_unread(backend.target.path)
-    unsupported = [note for note in found.notes if note.kind == UNSUPPORTED]
+        node = _check_node(backend)
+    problems, notes = found.problems + node.problems, found.notes + node.notes
+    unsupported = [note for note in notes if note.kind == UNSUPPORTED]
     verdict = "OK: the folder is intact."
-    if found.problems:
-        verdict = f"{count_text(len(found.problems), 'problem')}."
+    if problems:
+        verdict = f"{count_text(len(problems), 'problem')}."
     elif unsupported:
         verdict = f"Not checked in full: {count_text(len(unsupported), 'file')} of an unsupported format."
-    counts = {"queues": found.queues, "messages": found.messages, "records": found.records, "files": found.files}
+    counts = {name: getattr(found, name) + getattr(node, name) for name in ("queues", "messages", "records", "files")}
     details = ", ".join(count_text(count, name.removesuffix("s")) for name, count in counts.items())
-    code = outcome(found.problems + unsupported)
-    problems, notes = found.problems, found.notes
-    return check_answer(verdict, problems, notes, counts, details, backend.unread_keys(), code, found.ok)
+    code = outcome(problems + unsupported)
+    return check_answer(verdict, problems, notes, counts, details, {}, code, found.ok and not node.problems)
+
+
+def _check_node(backend: RabbitmqBackend) -> CheckedNode:
+    """Check the quorum queues and streams of a node's folder; there are none in any other folder."""
+    with RabbitStore.open(backend.target.path, "r", vhost=backend.target.vhost) as store:
+        folder = store.folder()
+        node = open_node(backend.target.path, folder.vhost)
+        folder.close()
+    if node is None:
+        return CheckedNode(0, 0, 0, 0, [], [])
+    with contextlib.closing(node):
+        return node.check()
 
 
 def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:

@@ -26,7 +26,7 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
 
     def items(position: int, _rows: int) -> Iterator[ExportItem]:
         with backend.open_folder() as folder:
-            found = filter(filters.accepts_delivery, folder.messages(filters.queue))
+            found = filter(filters.accepts_delivery, backend.messages(folder, filters.queue))
             stop = None if limit is None else max(position, limit)
             yield from (_lines if form == "jsonl" else _batches)(backend, islice(found, position, stop), position)
 

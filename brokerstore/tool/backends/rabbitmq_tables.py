@@ -11,8 +11,14 @@ from ..output import Answer, Table, count_text, problem_json, progress, size_tex
 from .rabbitmq import RabbitmqBackend
 
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
+NODE_KEYS = ("queue", "vhost", "type", "messages", "unacked", "persistent", "segments")
 STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
-READS = ["classic queues of index version 1 (read and written)", "classic queues of index version 2 (read)"]
+READS = [
+    "classic queues of index version 1 (read and written)",
+    "classic queues of index version 2 (read)",
+    "quorum queues, machine versions 3 to 7 (read)",
+    "streams (read)",
+]
 NOT_CHECKED = "not checked; run verify"
 
 
@@ -57,8 +63,8 @@ def _by_version(folder: VhostFolder) -> dict[str, int]:
 
 def _node_texts(node: Node) -> dict[str, object]:
     return {
-        "quorum_queues": f"{len(node.quorum_queues)}, not read" if node.quorum_queues else "none",
-        "streams": f"{len(node.streams)}, not read" if node.streams else "none",
+        "quorum_queues": str(len(node.quorum_queues)) if node.quorum_queues else "none",
+        "streams": str(len(node.streams)) if node.streams else "none",
         "metadata": f"{', '.join(node.metadata)}, not read" if node.metadata else "none",
         "server_version": f"{node.server_version} ({node.version_from})",
         "version_from": node.version_from,
@@ -79,14 +85,18 @@ def ls(backend: RabbitmqBackend) -> Answer:
     """List one row a queue."""
     with backend.open_folder() as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
-    cells = [["unknown" if cell is None else cell for cell in row.values()] for row in rows]
-    return Answer({"queues": rows, **backend.unread_keys()}, [Table(KEYS, cells)], backend.code)
+        keys: tuple[str, ...] = KEYS
+        if backend.node is not None:
+            keys = NODE_KEYS
+            rows = [{**row, "type": "classic"} for row in rows] + [queue._asdict() for queue in backend.node.queues()]
+    cells = [["unknown" if row[key] is None else row[key] for key in keys] for row in rows]
+    return Answer({"queues": rows, **backend.unread_keys()}, [Table(keys, cells)], backend.code)
 
 
 def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
     """Count messages, bytes of bodies and flags of each queue."""
     with backend.open_folder() as folder:
-        rows = _stats_rows(folder, quiet)
+        rows = _stats_rows(backend, folder, quiet)
         stores = _store_rows(folder)
     found = [dict(zip(STATS_KEYS, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
@@ -94,15 +104,17 @@ def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
     return Answer(facts, [Table(STATS_KEYS, [list(row.values()) for row in found])], backend.code)
 
 
-def _stats_rows(folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
+def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
     """Return the counts by queue name, with queues that have no message."""
     queues = folder.queues()
-    rows = {queue.queue: [0] * (len(STATS_KEYS) - 1) for queue in queues}
+    rows = {queue: [0] * (len(STATS_KEYS) - 1) for queue in backend.queue_names(folder)}
     with progress("stats", sum(queue.messages for queue in queues), quiet=quiet, is_bytes=False) as advance:
-        for message in folder.messages():
+        for message in backend.messages(folder):
             row = rows[message.queue]
             flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
             for column, amount in enumerate((1, message.size, *flags)):
                 row[column] += amount
             advance(1)
+    for queue in [] if backend.node is None else backend.node.unread:
+        del rows[queue]
     return rows

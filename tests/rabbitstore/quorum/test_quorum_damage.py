@@ -83,6 +83,16 @@ def test_a_flipped_bit_in_a_record_of_the_log(copy, field):
     assert len(set(before[hurt]) - set(after[hurt])) <= 1
 
 
+def test_a_flipped_bit_in_a_name(copy):
+    """No checksum covers the name; the folder's name shows what it was, and every message is listed."""
+    path = copy("rabbitmq4-streams")
+    before = checked(path)[2]
+    named = next(record for record in records(path) if record.index == 0)
+    flip(wal_of(path), named.position + 3 + 2 + 10)
+    kinds, _notes, after = checked(path)
+    assert kinds == {"bad_wal_entry"} and after == before
+
+
 def test_a_cut_in_the_last_record(copy):
     """The torn tail is a note, and only its entry is missing."""
     path = copy()

@@ -1,0 +1,150 @@
+"""Read quorum queues and streams of one virtual host in a node's data folder, beside its classic queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
+
+from .format.problems import UNSUPPORTED, Problem, to_problem
+from .quorum.check import check_node
+from .quorum.coordinator import stream_names
+from .quorum.folder import QuorumQueue, quorum_nodes
+from .read.stored_message import StoredMessage
+from .stream.check import check_stream
+from .stream.folder import StreamFolder, folder_prefix, stream_folders
+
+QUORUM, STREAM = "quorum", "stream"
+
+
+class NodeQueue(NamedTuple):
+    """One queue as `ls` shows it.  `unacked` counts messages that a consumer held; `segments` counts files."""
+
+    queue: str
+    vhost: str
+    type: str
+    messages: int
+    unacked: int | None
+    persistent: int
+    segments: int
+
+
+class CheckedNode(NamedTuple):
+    """What a check of all queues found; problems of an unsupported format are in `notes`."""
+
+    queues: int
+    messages: int
+    records: int
+    files: int
+    problems: list[Problem]
+    notes: list[Problem]
+
+
+class NodeFolder:
+    """The queues of one virtual host that are not classic.
+
+    `unread` names quorum queues whose format is not known here.  `close` unmaps the files.
+    """
+
+    def __init__(self, path: str, vhost: str, disk: Disk = REAL_DISK) -> None:
+        """Read the names of the queues."""
+        self.path = path
+        self.vhost = vhost
+        self.nodes = quorum_nodes(path, disk)
+        self.quorum_queues = [queue for node in self.nodes for queue in node.queues() if queue.vhost in (vhost, "")]
+        names = stream_names(path, disk)
+        self.streams = [
+            _named(stream, names) for stream in stream_folders(path, disk, vhost=vhost) if _is_in(stream, names, vhost)
+        ]
+        self.unread: list[str] = []
+        self._errors: list[Problem] = []
+
+    def close(self) -> None:
+        """Unmap every file."""
+        for node in self.nodes:
+            node.close()
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The damage that was met so far, each once."""
+        found = [*self._errors]
+        for node in self.nodes:
+            found += node.problems
+        for stream in self.streams:
+            found += stream.problems
+        return list(dict.fromkeys(found))
+
+    def messages(self, queue: str | None = None) -> Iterator[StoredMessage]:
+        """Yield the messages of one queue or of all: quorum queues by name, then streams."""
+        for quorum in self.quorum_queues:
+            if queue in (None, quorum.queue):
+                yield from self._quorum_messages(quorum)
+        for stream in self.streams:
+            if queue is None or stream.queue == queue:
+                yield from self._stream_messages(stream)
+
+    def _quorum_messages(self, queue: QuorumQueue) -> Iterator[StoredMessage]:
+        try:
+            yield from queue.messages()
+        except UnsupportedFormat:
+            if queue.queue not in self.unread:
+                self.unread.append(queue.queue)
+        except StoreCorrupt as error:
+            self._errors.append(to_problem(error, "bad_snapshot"))
+
+    def _stream_messages(self, stream: StreamFolder) -> Iterator[StoredMessage]:
+        try:
+            yield from stream.messages()
+        except UnsupportedFormat as error:
+            self._errors.append(to_problem(error, ""))
+
+    def queues(self) -> list[NodeQueue]:
+        """Return a row for each queue that can be read; every message is read for it."""
+        rows = []
+        for queue in self.quorum_queues:
+            found = list(self._quorum_messages(queue))
+            if queue.queue not in self.unread:
+                rows.append(self._row(queue.queue, QUORUM, found, queue.segment_count()))
+        for stream in self.streams:
+            rows.append(self._row(stream.queue, STREAM, self._stream_messages(stream), len(stream.segments())))
+        return rows
+
+    def _row(self, queue: str, kind: str, messages: Iterator[StoredMessage] | list[StoredMessage], segments: int) -> NodeQueue:
+        count = unacked = persistent = 0
+        for message in messages:
+            count += 1
+            persistent += message.persistent
+            unacked += getattr(message, "state", "") == "checked_out"
+        return NodeQueue(queue, self.vhost, kind, count, unacked, persistent, segments)
+
+    def check(self) -> CheckedNode:
+        """Check every file; the quorum queues of other virtual hosts share the write-ahead log and are checked too."""
+        problems: list[Problem] = []
+        notes: list[Problem] = []
+        queues = messages = records = files = 0
+        for node in self.nodes:
+            quorum = check_node(node)
+            queues, messages, records = queues + quorum.queues, messages + quorum.messages, records + quorum.entries
+            files += sum(queue.segment_count() + 1 for queue in node.queues())
+            problems += quorum.problems
+            notes += quorum.notes
+        for stream in self.streams:
+            found = check_stream(stream)
+            queues, messages, records = queues + 1, messages + found.messages, records + found.chunks
+            files += len(stream.numbers("segment")) + len(stream.numbers("index"))
+            problems += found.problems
+            notes += found.notes
+        notes += [problem for problem in problems if problem.kind == UNSUPPORTED]
+        return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
+
+
+def _is_in(stream: StreamFolder, names: dict[str, tuple[str, str]], vhost: str) -> bool:
+    known = names.get(stream.folder)
+    return known[0] == vhost if known is not None else stream.folder.startswith(folder_prefix(vhost, ""))
+
+
+def _named(stream: StreamFolder, names: dict[str, tuple[str, str]]) -> StreamFolder:
+    """Return the stream with its name from the coordinator, when it has one there."""
+    known = names.get(stream.folder)
+    return stream if known is None else StreamFolder(stream.path, stream.disk, vhost=known[0], queue=known[1])

@@ -1,0 +1,79 @@
+"""Find the names of streams in the log of the stream coordinator (docs/formats/rabbitmq-quorum.md#coordination)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
+
+from ..format.terms import Improper
+from .folder import Entry, QuorumNode, QuorumQueue
+
+_NEW_STREAM = "new_stream"
+_RESOURCE = "resource"
+
+
+def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]]:
+    """Return virtual host and name by folder of the streams that the coordinator's log or snapshot has.
+
+    Damage in these files is not reported: they hold no messages, and a stream without a name is still read.
+    """
+    path = f"{node}/coordination"
+    found: dict[str, tuple[str, str]] = {}
+    if disk.stat(path) is None:
+        return found
+    for folder in disk.list(path):
+        if folder.kind is Kind.FOLDER:
+            with QuorumNode(f"{path}/{folder.name}", disk) as log:
+                for member in log.queues():
+                    found |= _names_in(member)
+    return found
+
+
+def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    snapshot = member.snapshot()
+    if snapshot is not None:
+        found |= dict(_streams(snapshot.state))
+    for entry in member.entries().values():
+        if _NEW_STREAM.encode() in bytes(entry.view[entry.at : entry.at + entry.size]):
+            found |= _names_of(entry)
+    return found
+
+
+def _names_of(entry: Entry) -> dict[str, tuple[str, str]]:
+    try:
+        return dict(_streams(entry.decode()))
+    except StoreCorrupt:
+        return {}
+
+
+def _streams(term: Any) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield folder and name of each `{new_stream, Folder, ..}` and each entry of a map from folders."""
+    for part in _parts(term):
+        rows: list[tuple[Any, Any]] = list(part.items()) if isinstance(part, dict) else []
+        if isinstance(part, tuple) and len(part) > 2 and part[0] == _NEW_STREAM:
+            rows.append((part[1], part[2:]))
+        for folder, value in rows:
+            name = next(_resources(value), None) if isinstance(folder, bytes) else None
+            if name is not None:
+                yield folder.decode("utf-8", "replace"), name
+
+
+def _parts(term: Any) -> Iterator[Any]:
+    """Yield a term and every part of it; a decoded term has a limited depth."""
+    yield term
+    if isinstance(term, Improper):
+        term = (*term.items, term.tail)
+    for part in [*term.keys(), *term.values()] if isinstance(term, dict) else term if isinstance(term, tuple | list) else ():
+        yield from _parts(part)
+
+
+def _resources(term: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names in each `{resource, Vhost, queue, Name}`."""
+    for part in _parts(term):
+        if not isinstance(part, tuple) or len(part) != 4 or part[0] != _RESOURCE or part[2] != "queue":
+            continue
+        if isinstance(part[1], bytes) and isinstance(part[3], bytes):
+            yield part[1].decode("utf-8", "replace"), part[3].decode("utf-8", "replace")
