@@ -46,7 +46,7 @@ def is_time(timestamp_ms: int) -> bool:
 
 
 class CheckpointValues(NamedTuple):
-    """Hold the five values of the file."""
+    """The five values of the file."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -79,7 +79,7 @@ class CheckpointValues(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Hold a checkpoint as it was read."""
+    """A checkpoint as it was read."""
 
     values: CheckpointValues
     rest: bytes
@@ -132,7 +132,7 @@ def decode(data: bytes) -> Found:
 
 
 class Checkpoint:
-    """Hold the values in memory, and keep the file open if it is written.
+    """The values in memory, and the open file if it is written.
 
     Set an attribute only to what is known to be synced: nothing is checked here, and nothing is written before `flush`. Any
     thread may set and flush.

@@ -25,14 +25,14 @@ MessageAt = Callable[[int], object]
 
 
 class Entry(NamedTuple):
-    """Hold the levels of records from a physical offset on; None if they are not known."""
+    """The levels of records from a physical offset on; None if they are not known."""
 
     start: int
     levels: str | None
 
 
 class DelayLevels:
-    """Hold the delay levels of one store."""
+    """The delay levels of one store."""
 
     def __init__(self, entries: list[Entry], given: str | None = None) -> None:
         """Create it from the kept entries, in log order.

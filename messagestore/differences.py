@@ -29,7 +29,7 @@ Found = int | bool | str
 
 
 class Difference(NamedTuple):
-    """Describe a setting that the folder contradicts.
+    """A setting that the folder contradicts.
 
     `name` is its name in `StoreConfig`, `configured` and `found` are the two values, `where` is the part of the folder.
     """
@@ -60,7 +60,7 @@ def config_differences(root: str, settings: Mapping[str, object], disk: Disk) ->
 
 
 class _Folder:
-    """Give access to the parts of a store's folder."""
+    """The parts of a store's folder."""
 
     def __init__(self, root: str, disk: Disk, log: str) -> None:
         self.root = root

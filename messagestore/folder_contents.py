@@ -17,7 +17,7 @@ ROCKSDB = "RocksDB database"
 
 
 class Use(Enum):
-    """Tell how a part of a store is handled."""
+    """How a part of a store is handled."""
 
     READ = "read"
     KEPT = "kept"  # neither read nor changed
@@ -25,7 +25,7 @@ class Use(Enum):
 
 
 class Part(NamedTuple):
-    """Describe one file or folder; `name` is its path below the store's folder."""
+    """One file or folder; `name` is its path below the store's folder."""
 
     name: str
     what: str

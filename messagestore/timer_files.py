@@ -53,7 +53,7 @@ assert _PIECE % SLOT.size == 0
 
 
 class TimerUnit(NamedTuple):
-    """Describe one unit; `place` is its offset in the whole timer log."""
+    """One unit; `place` is its offset in the whole timer log."""
 
     place: int
     magic: int
@@ -68,7 +68,7 @@ class TimerUnit(NamedTuple):
 
 
 class TimersBehind(NamedTuple):
-    """Count timers that point behind an offset of the log; `pending` of them are not delivered yet.
+    """The number of timers that point behind an offset of the log; `pending` of them are not delivered yet.
 
     `is_whole` is false if units are missing that the wheel or checkpoint refers to: then there may be more.
     """
@@ -101,7 +101,7 @@ def timers_behind(disk: Disk, root: str, log_end: int) -> TimersBehind:
 
 
 class TimerLog:
-    """Read the units of the timer log, in order."""
+    """The units of the timer log, in order."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         """Create it without opening any file."""

@@ -38,7 +38,7 @@ ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strin
 
 
 class ReadPath:
-    """The path of a look-up: by physical offset, by key, by time."""
+    """The path of a lookup by physical offset, by key or by time."""
 
     __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_log_readers", "_parts", "_spare")
 

@@ -39,7 +39,7 @@ Accepts = Callable[[bytes, bytes], bool]
 
 
 class LogBounds:
-    """Limit the comparison to part of a log.
+    """The part of a log to which the comparison is limited.
 
     By default this is the whole log. For a log in use, it is what lies before an end offset and was not deleted meanwhile.
     """
@@ -64,7 +64,7 @@ class LogBounds:
 
 
 class Agreement:
-    """Run one comparison of queues and index with the log.
+    """One comparison of queues and index with the log.
 
     `problems` lists findings in the order of discovery; `units` and `items` count what was compared.
     """

@@ -27,7 +27,7 @@ MISSING_MAX = 10_000  # missing files in a row; a file name further away does no
 
 
 class Hole(NamedTuple):
-    """Describe bytes start..stop of the log that are not whole records; physical offsets."""
+    """Bytes start..stop of the log that are not whole records; physical offsets."""
 
     start: int
     stop: int
@@ -37,7 +37,7 @@ class Hole(NamedTuple):
 
 @dataclass
 class Survey:
-    """Hold the result of one scan of a log."""
+    """The result of one scan of a log."""
 
     records: int = 0
     end: int = 0  # physical offset behind the last whole record or blank
@@ -109,7 +109,7 @@ def _refuse_wide_gaps(files: LogFiles) -> None:
 
 
 class _Walk:
-    """Convert the steps of a scan into holes."""
+    """Converts the steps of a scan into holes."""
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey, in_detail: bool) -> None:
         self._in_detail = in_detail

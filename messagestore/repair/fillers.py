@@ -24,7 +24,7 @@ HOST = "127.0.0.1:10911"
 
 
 class Lost(NamedTuple):
-    """Identify a lost message for which a queue has a position."""
+    """A lost message for which a queue has a position."""
 
     topic: str
     queue_id: int

@@ -21,7 +21,7 @@ from .fillers import Lost, least_size
 
 
 class Gap(NamedTuple):
-    """Describe queue offsets that no record has: `first` to before `stop`.
+    """Queue offsets that no record has: `first` to before `stop`.
 
     `first_hole` and `last_hole` are the numbers of the first and last hole that may contain the missing records.
     """
@@ -35,7 +35,7 @@ class Gap(NamedTuple):
 
 
 class Bounds(Protocol):
-    """Describe the bounds of a hole as physical offsets."""
+    """The bounds of a hole as physical offsets."""
 
     @property
     def start(self) -> int:
@@ -51,7 +51,7 @@ class Bounds(Protocol):
 
 
 class _Unit(NamedTuple):
-    """Describe a queue unit that points into a hole."""
+    """A queue unit that points into a hole."""
 
     physical_offset: int
     topic: str
@@ -94,7 +94,7 @@ def _messages(units: list[_Unit]) -> Iterator[Lost]:
 
 
 class _Places:
-    """Track the remaining space and the assigned messages of each hole."""
+    """The remaining space and the assigned messages of each hole."""
 
     def __init__(self, holes: Sequence[Bounds]) -> None:
         self._holes = holes

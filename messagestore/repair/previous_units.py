@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class KeptUnits:
-    """Read the units of one store's old queues."""
+    """The units of one store's old queues."""
 
     def __init__(
         self, disk: Disk, places: StorePaths, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,

@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 
 
 class Rebuilt(NamedTuple):
-    """Report the result of a rebuild."""
+    """The result of a rebuild."""
 
     queues: int
     units: int
@@ -137,7 +137,7 @@ def _dispatch_all(service: DispatchService, progress: Progress | None) -> int:
 
 
 class _NamedIndexFiles(IndexFiles):
-    """Write index files under the names of those they replace, oldest first."""
+    """Index files with the names of those they replace, oldest first."""
 
     def __init__(self, disk: Disk, folder: str, config: StoreConfig, names: Iterator[str]) -> None:
         assert config.max_hash_slot_num and config.max_index_num
@@ -155,7 +155,7 @@ def old_names(disk: Disk, folder: str) -> Iterator[str]:
 
 
 class _KeptQueues(ConsumeQueues):
-    """Write queues whose units keep the old units' additional values."""
+    """Queues whose units keep the old units' additional values."""
 
     def __init__(self, disk: Disk, folder: str, file_size_bytes: int, kept: KeptUnits) -> None:
         super().__init__(disk, folder, writable=True, file_size_bytes=file_size_bytes)
@@ -166,7 +166,7 @@ class _KeptQueues(ConsumeQueues):
 
 
 class _NoQueues(ConsumeQueues):
-    """Discard all units, for a rebuild of the index alone."""
+    """Queues that discard all units, for a rebuild of the index alone."""
 
     def __init__(self, like: ConsumeQueues) -> None:
         super().__init__(like.disk, like.folder, writable=False, file_size_bytes=like.file_size_bytes)
@@ -176,7 +176,7 @@ class _NoQueues(ConsumeQueues):
 
 
 class _NoQueue:
-    """Discard the units of one queue."""
+    """A queue that discards its units."""
 
     def append_run(self, queue_offset: int, units: memoryview) -> int:
         return 0

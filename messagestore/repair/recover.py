@@ -55,7 +55,7 @@ NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole th
 
 
 class Choice(Enum):
-    """Choose what to do about damage to safely stored data."""
+    """What to do about damage to safely stored data."""
 
     REFUSE = "refuse"  # make a plan, change nothing
     SKIP = "skip-bad"  # close holes with filler records and keep all later records
@@ -64,7 +64,7 @@ class Choice(Enum):
 
 @dataclass
 class Plan:
-    """Describe what recovery would do or has done. Offsets are physical."""
+    """What recovery would do or has done. Offsets are physical."""
 
     root: str
     was_clean: bool
@@ -109,7 +109,7 @@ def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
 
 
 class Seen(NamedTuple):
-    """Hold the result of inspecting a folder, for the repair that follows."""
+    """The result of inspecting a folder, for the repair that follows."""
 
     plan: Plan
     found: Survey
@@ -127,7 +127,7 @@ def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
 
 
 class Recovery:
-    """Inspect one store folder and, with `apply`, repair it."""
+    """Inspects one store folder and, with `apply`, repairs it."""
 
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,

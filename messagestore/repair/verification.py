@@ -47,7 +47,7 @@ TABLES: tuple[type[ConfigTable], ...] = (
 
 @dataclass
 class StoreReport:
-    """Hold the result of a verification.
+    """The result of a verification.
 
     `units` and `items` count what the log requires in queues and index, and what was therefore compared.
     """
@@ -162,7 +162,7 @@ def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> Sto
 
 
 class _Check:
-    """Run one verification and collect its findings in `report`."""
+    """One verification, which collects its findings in `report`."""
 
     report: StoreReport
 

@@ -28,7 +28,10 @@ OK = PutStatus.PUT_OK
 
 
 class PutPath:
-    """The path of a put from the public call to the appender; `rules` decide what is unusual.  Without cycles of references."""
+    """The path of a put from the public call to the appender; `rules` decide the unusual cases.
+
+    No reference leads from here back to the store, so that there is no reference cycle.
+    """
 
     __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing", "_rules")
 

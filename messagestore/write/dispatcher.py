@@ -199,7 +199,7 @@ class DispatchService:
         self._progress.notify()
 
     def _fail(self, error: StoreError) -> None:
-        """Stop for good: nothing behind damage in the log can be dispatched."""
+        """Stop permanently, because nothing behind damage in the log can be dispatched."""
         LOG.error("dispatch stopped at %d: %s", self.position, error)
         self.failure = error
         self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))

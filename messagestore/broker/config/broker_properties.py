@@ -86,7 +86,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 
 class _Line(NamedTuple):
-    """Hold a logical line and the byte offset where it begins."""
+    """A logical line and the byte offset where it begins."""
 
     text: str
     offset: int

@@ -20,7 +20,7 @@ Document = dict[str | int, Any]
 
 
 class Source(Enum):
-    """Name where a document was read from."""
+    """Where a document was read from."""
 
     FILE = "file"
     BACKUP = "backup"
@@ -28,7 +28,7 @@ class Source(Enum):
 
 
 class Loaded(NamedTuple):
-    """Hold the document, and the error of the file itself if that is damaged."""
+    """A document, and the error of the file itself if that is damaged."""
 
     document: Document
     source: Source
@@ -36,7 +36,7 @@ class Loaded(NamedTuple):
 
 
 class ConfigFile:
-    """Read and replace one config file. Not safe for several threads."""
+    """One config file and its backup. Not safe for several threads."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Create it for `path`, without `.bak`; nothing is read yet."""

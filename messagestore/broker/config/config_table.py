@@ -14,7 +14,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 class ConfigTable(ABC):
-    """Hold the content of one config file in memory.
+    """The content of one config file in memory.
 
     Any thread may read and change it; `persist` writes the changes.
     """

@@ -20,7 +20,7 @@ BITS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFilter:
-    """Describe one group's filter of one topic.
+    """One group's filter of one topic.
 
     Times are milliseconds. `bits` are the positions of ones in the bloom filter of `bit_count` bits.
     """
@@ -47,7 +47,7 @@ class ConsumerFilter:
 
 
 class ConsumerFilters(ConfigTable):
-    """Hold all consumer filters of a store."""
+    """All consumer filters of a store."""
 
     file_name = "consumerFilter.json"
     table_name = "filterDataByTopic"

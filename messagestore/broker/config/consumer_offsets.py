@@ -24,7 +24,7 @@ EndOf = Callable[[str, int], int]
 
 
 class SetBack(NamedTuple):
-    """Describe an offset that was behind the end of its queue."""
+    """An offset that was behind the end of its queue."""
 
     key: str
     queue_id: int
@@ -33,7 +33,7 @@ class SetBack(NamedTuple):
 
 
 class ConsumerOffsets(ConfigTable):
-    """Hold the offset of the next message for each topic, group and queue id."""
+    """The offset of the next message for each topic, group and queue id."""
 
     file_name = "consumerOffset.json"
     table_name = "offsetTable"
@@ -149,7 +149,7 @@ class ConsumerOffsets(ConfigTable):
 
 
 class LmqConsumerOffsets(ConsumerOffsets):
-    """Hold `config/lmqConsumerOffset.json`, which replaces the ordinary file in a broker with LMQ enabled.
+    """The table `config/lmqConsumerOffset.json`, which replaces the ordinary file in a broker with LMQ enabled.
 
     Groups named `%LMQ%...` have one offset per topic, whatever the queue id, which is always 0 in an LMQ.
     """

@@ -18,7 +18,7 @@ VERSION_STEP = 200  # deliveries per step of dataVersion
 
 
 class DelayOffsets(ConfigTable):
-    """Hold the queue offset of the next message to deliver, by level."""
+    """The queue offset of the next message to deliver, by level."""
 
     file_name = "delayOffset.json"
     table_name = "offsetTable"

@@ -44,7 +44,7 @@ def loads(data: bytes, *, file: str) -> Json:
 
 
 class _Reader:
-    """Parse one text from begin to end."""
+    """A parser of one text, from start to end."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text

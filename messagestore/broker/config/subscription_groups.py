@@ -35,7 +35,7 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroup:
-    """Describe one group. The defaults apply to fields that the file omits."""
+    """One consumer group. The defaults apply to fields that the file omits."""
 
     name: str
     is_enabled: bool = True
@@ -58,7 +58,7 @@ class SubscriptionGroup:
 
 
 class SubscriptionGroups(ConfigTable):
-    """Hold all consumer groups of a store."""
+    """All consumer groups of a store."""
 
     file_name = "subscriptionGroup.json"
     table_name = "subscriptionGroupTable"

@@ -34,7 +34,7 @@ def is_system_topic(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Describe one topic. The defaults apply to fields that the file omits."""
+    """One topic. The defaults apply to fields that the file omits."""
 
     name: str
     read_queues: int = QUEUES_UNSAID
@@ -66,7 +66,7 @@ class TopicConfig:
 
 
 class Topics(ConfigTable):
-    """Hold all topics of a store."""
+    """All topics of a store."""
 
     file_name = "topics.json"
     table_name = "topicConfigTable"

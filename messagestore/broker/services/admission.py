@@ -22,7 +22,7 @@ TOPIC_SIZE_LIMIT = 255
 
 
 class Admission:
-    """Keep the topics that are written to topics.json.
+    """The topics that are written to topics.json.
 
     Every put reads `queues_of`, which never contains a topic with batch queues.
     """

@@ -31,7 +31,7 @@ def batch_refusal(message: Message, count: str | None) -> PutResult | None:
 
 
 class BatchPuts:
-    """Append records to the batch queues of one open store."""
+    """Appends records to the batch queues of one open store."""
 
     def __init__(self, parts: StoreParts) -> None:
         """Create it; `guard` serializes appends to batch topics, so that no other append uses the same queue offsets."""

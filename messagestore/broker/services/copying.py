@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Copied(NamedTuple):
-    """Report what was copied."""
+    """A report of what was copied."""
 
     messages: int
     topics: list[str]
@@ -33,7 +33,7 @@ class Copied(NamedTuple):
 
 
 class CopyClock:
-    """Act as the target's clock: return the store time of the record that is being copied."""
+    """The target's clock, which returns the store time of the record that is being copied."""
 
     def __init__(self) -> None:
         """Start at 0, before the first record."""

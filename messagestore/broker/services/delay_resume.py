@@ -80,7 +80,7 @@ def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
 
 
 class _Search:
-    """Search the log behind a position for deliveries of one level."""
+    """A search of the log behind a position for deliveries of one level."""
 
     def __init__(self, parts: StoreParts, position: int) -> None:
         """Create a search. With `FORGOTTEN` as the position, it starts behind the first message that is searched for."""
@@ -129,7 +129,7 @@ class _Search:
 
 
 class _Deliveries:
-    """Match the deliveries in one queue, in log order. Each delivery, and all before it, can match only once."""
+    """The deliveries in one queue, in log order. Each delivery, and all before it, can match only once."""
 
     def __init__(self, messages: Iterator[StoredMessage]) -> None:
         """Read the deliveries. Only their fingerprints are kept, because a whole log may have to be searched."""

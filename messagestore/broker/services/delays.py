@@ -39,7 +39,7 @@ LOOK_S = 1.0  # the shortest delay: a message put now is seen before it is due
 
 
 class Delays:
-    """Deliver the delayed messages of one open store. Only the housekeeper calls `deliver_due` and `persist`."""
+    """Delivers the delayed messages of one open store. Only the housekeeper calls `deliver_due` and `persist`."""
 
     def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
         """Read the progress of each level. If the file is unreadable, an error is logged and nothing is delivered."""

@@ -67,7 +67,7 @@ class HalfMessage(NamedTuple):
 
 
 class OpRecord(NamedTuple):
-    """Hold an op record: the half messages that it marks as decided."""
+    """An op record: the half messages that it marks as decided."""
 
     queue_offset: int
     half_offsets: list[int]

@@ -10,7 +10,7 @@ from .routing import Routing
 
 
 class InternalPuts:
-    """Put messages for the services of one open store."""
+    """Puts messages for the services of one open store."""
 
     def __init__(self, parts: StoreParts, routing: Routing) -> None:
         """Create it for a store opened for writing."""

@@ -33,7 +33,7 @@ def lmq_refusal(names: str) -> PutResult | None:
 
 
 class LmqPuts:
-    """Append messages to the LMQs of one open store.
+    """Appends messages to the LMQs of one open store.
 
     The counters are those of ordinary queues: topic `%LMQ%name`, queue id 0.
     """

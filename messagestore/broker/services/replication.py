@@ -111,7 +111,7 @@ def append_data(parts: StoreParts, offset: int, data: bytes) -> int:
 
 
 class _Appending:
-    """Run one call of `append_data`."""
+    """One call of `append_data`."""
 
     def __init__(self, parts: StoreParts, offset: int, data: bytes) -> None:
         self._parts = parts

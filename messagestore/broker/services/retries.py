@@ -39,7 +39,7 @@ def _refuse_batch(message: StoredMessage) -> None:
 
 
 class Retries:
-    """Handle the messages sent back to one open store."""
+    """Handles the messages sent back to one open store."""
 
     def __init__(self, disk: Disk, config_folder: str, admission: Admission, puts: InternalPuts) -> None:
         """Create it; subscription groups are read at first use."""

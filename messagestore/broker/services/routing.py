@@ -28,7 +28,7 @@ SPECIAL = frozenset({DELAY, LMQ_NAMES, INNER_COUNT})
 
 
 class Routing:
-    """Route the puts of one open store."""
+    """Routes the puts of one open store."""
 
     def __init__(self, parts: StoreParts, admission: Admission) -> None:
         """Create the router without reading anything."""

@@ -61,7 +61,7 @@ def _decided_from_ms(half: HalfMessage) -> int:
 
 
 class Transaction:
-    """Represent one prepared message.
+    """One prepared message.
 
     As a context manager it commits at the end of the block, and rolls back if the block raises.
     """
@@ -100,7 +100,7 @@ class Transaction:
 
 
 class Transactions:
-    """Manage the transactions of one open store. Their state is read from the queues at first use."""
+    """The transactions of one open store. Their state is read from the queues at first use."""
 
     def __init__(self, parts: StoreParts, admission: Admission, puts: InternalPuts) -> None:
         """Create the manager without reading anything."""
@@ -195,7 +195,10 @@ class Transactions:
         return half
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
-        """Return a record of ours, committing the transient store pool first if the record may still be there."""
+        """Return the record of a half message.
+
+        Commits the transient store pool first if the record may still be there.
+        """
         parts = self._parts
         if parts.log.buffers is not None and physical_offset >= parts.log.committed_offset:
             parts.flusher.commit(0)
