@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
 OTHERS = ("tests", "scripts", "bench", "fuzz", "examples", "docs")
-UNFINISHED = {"consumequeue", "indexfile", "messagestore"}  # still cite old numbers
+UNFINISHED = {"consumequeue"}  # still cites old numbers
 ABSOLUTE = re.compile(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([\w-]+))?\)")
 FILE = re.compile(rf"`((?:{'|'.join((*PACKAGES, *OTHERS[:-1]))})/[\w/]+\.py)\b")
