@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .read.consumer import Consumer
     from .read.follower import Follower
     from .read.queue_reader import GetStatus, Page
+    from .shared.consumer import SharedConsumer
     from .shared.store import SharedStore
     from .store import MessageStore, PutFuture
 
@@ -50,6 +51,7 @@ _LAZY = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
     **dict.fromkeys(("MessageStore", "PutFuture"), ".store"),
     **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
+    "SharedConsumer": ".shared.consumer",
     "SharedStore": ".shared.store",
     "Consumer": ".read.consumer",
     "Follower": ".read.follower",
@@ -63,6 +65,7 @@ __all__ = [
     "Page",
     "PutFuture",
     "Role",
+    "SharedConsumer",
     "SharedStore",
     "StoreConfig",
 ]

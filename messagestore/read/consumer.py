@@ -275,6 +275,27 @@ class Consumer:
             self._assign()
             return list(self._mine)
 
+    def in_hand(self) -> list[tuple[str, int, int, int]]:
+        """Return topic, queue id, turn and next offset of each queue in this consumer's hand, of the retry topic too.
+
+        A turn that changed shows that the queue was in another hand meanwhile.
+        """
+        with self._lock:
+            self._check()
+            self._assign()
+            found = [(self.topic, queue_id, turn, self._states[queue_id].position) for queue_id, turn in self._mine.items()]
+        return found + (self._retry.in_hand() if self._retry is not None else [])
+
+    def resume(self, topic: str, queue_id: int, position: int, held: list[int]) -> None:
+        """Continue at a queue offset, with earlier messages that were handed out before and are not acknowledged."""
+        if self._retry is not None and topic == self._retry.topic:
+            self._retry.resume(topic, queue_id, position, held)
+            return
+        with self._lock:
+            self._state(queue_id)
+            state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]))
+            state.pending.update(dict.fromkeys(sorted(offset for offset in held if offset < state.position)))
+
     # Positions
 
     def position(self, queue_id: int) -> int:

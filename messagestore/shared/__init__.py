@@ -7,6 +7,7 @@
 - `election.py` decides which process is the owner: the one that gets the store's lock. It opens the store for writing.
 - `owner.py` serves the others on the socket `brokerstore/owner.socket`; `service.py` answers one request.
 - `client.py` has the connections of a process that is not the owner, and takes over when the owner ends.
+- `groups.py` has the consumers of all processes at the owner, `consumer.py` has `SharedConsumer`.
 - `protocol.py` has the frames and requests, `answers.py` the answers.
 
 A process that is not the owner sends what changes the store to the owner, and reads through its own maps, as a reader beside a

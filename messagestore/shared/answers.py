@@ -31,7 +31,7 @@ from storageio import (
     UnsupportedFormat,
 )
 
-from .protocol import BadFrame, Frame, Operation, pack_frame
+from .protocol import HEADER, BadFrame, Frame, Operation, pack_frame
 
 LOG = logging.getLogger(__name__)
 _RESULT = struct.Struct(">BiqqqIIBI")
@@ -132,6 +132,11 @@ def unpack_error(payload: bytes) -> Exception:
     name, *arguments = json.loads(payload)
     maker = _MAKERS.get(name) or _PLAIN.get(name, StoreError)
     return maker(*arguments)
+
+
+def unpack_packed_result(text: str) -> PutResult:
+    """Return the result that an answer has as text."""
+    return unpack_result(bytes.fromhex(text)[HEADER.size :])
 
 
 def unpack_answer(frame: Frame) -> Any:

@@ -15,12 +15,12 @@ CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the sam
 class Channel:
     """One connection. A thread at a time uses it, or one that sends and one that receives."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, client_id: str, flags: int = 0) -> None:
         """Connect. Raises `PeerGone` if nobody serves the address, `UnsupportedFormat` for another version of the protocol."""
         self._connection = connect_local(address)
         self._reader = FrameReader(self._connection)
         try:
-            unpack_answer(self.exchange(pack_frame(Operation.HELLO, b"")))
+            unpack_answer(self.exchange(pack_frame(Operation.HELLO, client_id.encode(), flags)))
         except BaseException:
             self.close()
             raise
@@ -53,9 +53,10 @@ class Channel:
 class Channels:
     """Connections for requests that wait for their answers; a thread takes one for the time of a request."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, client_id: str) -> None:
         """Connect at first use."""
         self._address = address
+        self._client_id = client_id
         self._idle: list[Channel] = []
         self._limit = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._is_closed = False
@@ -78,7 +79,7 @@ class Channels:
         try:
             return self._idle.pop()
         except IndexError:
-            return Channel(self._address)
+            return Channel(self._address, self._client_id)
 
     def close(self) -> None:
         """Close idle connections now and the others after their request."""

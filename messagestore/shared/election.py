@@ -9,15 +9,17 @@ Pipelined puts that were not answered are sent to the next owner in their order,
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from typing import Any
 
 from commitlog import PutResult
-from storageio import REAL_DISK, StoreClosed, StoreError, StoreLocked, process_id
+from storageio import REAL_DISK, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
 from storageio.background import BackgroundThread
 from storageio.local_sockets import PeerGone
 
@@ -27,8 +29,9 @@ from ..store import MessageStore, PutFuture
 from ..write.progress import Progress
 from .answers import unpack_answer
 from .client import Channel, Channels
+from .consumer import SharedConsumer
 from .owner import Owner
-from .protocol import Frame, marked_again, parse_frame
+from .protocol import WATCH, Frame, marked_again, parse_frame
 from .service import Service
 
 ADDRESS = "owner.socket"
@@ -48,15 +51,17 @@ class Member:
         self.local: MessageStore | None = None  # of the owner
         self.service: Service | None = None
         self.failure: StoreError | None = None
+        self.client_id = random_bytes(8).hex()
+        self.consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._config = config
-        self._wait_s = wait_s
+        self.wait_s = wait_s
         self._lock_path = places.lock
         self._own = places.own
         self._address = os.path.join(places.own, ADDRESS)
         self._process_id = process_id()
         self._is_closed = False
         self._changes = Progress()  # of the role, and of answered puts
-        self._channels = Channels(self._address)
+        self._channels = Channels(self._address, self.client_id)
         self._channel: Channel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
@@ -82,7 +87,7 @@ class Member:
     def _try_to_join(self) -> bool:
         """Connect to the owner, or take the lock; return False while another process has the lock and does not serve."""
         try:
-            self._channel = Channel(self._address)
+            self._channel = Channel(self._address, self.client_id, WATCH)
             return True
         except PeerGone:
             if REAL_DISK.is_locked(self._lock_path):
@@ -149,9 +154,14 @@ class Member:
 
     # Requests
 
+    @property
+    def is_in_child(self) -> bool:
+        """Whether this is a forked child of the process that connected."""
+        return self._process_id != process_id()
+
     def check_open(self) -> None:
         """Raise `StoreClosed` after `close` and in a forked child, and the error that ended a takeover."""
-        if self._is_closed or self._process_id != process_id():
+        if self._is_closed or self.is_in_child:
             raise StoreClosed(f"{self.path}: the store is closed")
         if self.failure is not None:
             raise self.failure
@@ -161,18 +171,30 @@ class Member:
         deadline: float | None = None
         while True:
             self.check_open()
-            seen = self._changes.count
             service = self.service
             if service is not None:
                 return unpack_answer(parse_frame(service.answer(parse_frame(data))))
             try:
                 return unpack_answer(self._channels.exchange(data))
-            except PeerGone as error:
+            except PeerGone:
                 data = marked_again(data)
-                deadline = deadline or time.monotonic() + self._wait_s
-                if time.monotonic() >= deadline:
-                    raise StoreLocked(f"{self.path}: no process serves the store: {error}") from error
-                self._changes.wait(seen, RETRY_S)
+                deadline = deadline or time.monotonic() + self.wait_s
+                self.wait_for_owner(deadline)
+
+    def try_request(self, data: bytes) -> None:
+        """Make a request that does not matter where there is no owner."""
+        with contextlib.suppress(StoreError):
+            self._channels.exchange(data)
+
+    def wait_for_owner(self, deadline: float) -> None:
+        """Wait a moment before the next try to reach an owner. Raises `StoreLocked` after the deadline."""
+        if time.monotonic() >= deadline:
+            raise StoreLocked(f"{self.path}: no process serves the store")
+        self._changes.wait(self._changes.count, RETRY_S)
+
+    def new_channel(self) -> Channel:
+        """Return a connection to the owner. Raises `PeerGone` without one."""
+        return Channel(self._address, self.client_id)
 
     @property
     def has_pending(self) -> bool:
@@ -229,9 +251,11 @@ class Member:
 
     def close(self) -> None:
         """Wait for pipelined puts, and leave; an owner stops cleanly, so another process takes over. In a child do nothing."""
-        if self._is_closed or self._process_id != process_id():
+        if self._is_closed or self.is_in_child:
             return
-        self._changes.wait_until(lambda: not self._pending, self._wait_s)
+        self._changes.wait_until(lambda: not self._pending, self.wait_s)
+        for consumer in list(self.consumers):
+            consumer.close()
         self._is_closed = True
         channel = self._channel
         if channel is not None:

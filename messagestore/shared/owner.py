@@ -15,7 +15,8 @@ from storageio.local_sockets import LocalListener, LocalSocket, PeerGone
 
 from ..store import MessageStore
 from .answers import pack_error, pack_value
-from .protocol import BadFrame, Frame, FrameReader, Operation
+from .groups import Origin
+from .protocol import WATCH, BadFrame, Frame, FrameReader, Operation
 from .service import Service
 
 CONNECTIONS_MAX = 512
@@ -65,6 +66,7 @@ class Owner:
             sessions = list(self._sessions)
         for session in sessions:
             session.connection.end_input()
+        self.service.groups.end()
         for session in sessions:
             session.thread.stop()
             session.connection.close()
@@ -78,6 +80,8 @@ class _Session:
         self.thread = BackgroundThread("brokerstore-session", self._step)
         self._owner = owner
         self._reader = FrameReader(connection)
+        self._origin = Origin("", self)
+        self._is_watch = False  # whether the other process ends when this connection does
 
     def _step(self) -> float | None:
         """Answer what has arrived; end the thread with the connection."""
@@ -93,6 +97,10 @@ class _Session:
             LOG.warning("a connection is closed: %s", error)
             self._report(error)
         self.thread.is_stopping = True
+        groups = self._owner.service.groups
+        if self._is_watch:
+            groups.end_client(self._origin.client_id)
+        groups.end_session(self)
         self.connection.close()
         self._owner.forget(self)
         return 0.0
@@ -101,8 +109,10 @@ class _Session:
         hello = []
         if frames[0].operation == Operation.HELLO:
             hello = [pack_value([])]
+            self._origin = Origin(frames[0].payload.decode("ascii", "replace"), self)
+            self._is_watch = bool(frames[0].flags & WATCH)
             frames = frames[1:]
-        return hello + self._owner.service.answer_all(frames)
+        return hello + self._owner.service.answer_all(frames, self._origin)
 
     def _report(self, error: StoreError) -> None:
         try:

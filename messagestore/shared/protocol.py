@@ -55,6 +55,7 @@ class Operation(IntEnum):
 
 
 AGAIN, NO_CHECK = 1, 2  # flags: an owner before may have answered the request already; `check=False`
+WATCH = 1  # flag of HELLO: the connection ends with the process
 TAGS, BORN_HOST, STORE_HOST, KEYS, PROPERTIES, RAW = 1, 2, 4, 8, 16, 32  # mask: fields of a message that are not None
 
 

@@ -14,6 +14,7 @@ from storageio import InvalidMessage, StoreClosed
 from ..broker.services.half_messages import HalfMessage
 from ..store import MessageStore
 from .answers import pack_error, pack_result, pack_value
+from .groups import Claim, Groups, Opening, Origin
 from .protocol import (
     AGAIN,
     NO_CHECK,
@@ -26,6 +27,8 @@ from .protocol import (
     unpack_messages,
 )
 
+NOWHERE = Origin("", None)
+
 
 class Service:
     """The requests of one owner. Any thread may call it."""
@@ -33,10 +36,15 @@ class Service:
     def __init__(self, store: MessageStore) -> None:
         """Serve a store that is open for writing."""
         self._store = store
+        self.groups = Groups(store)
         self._is_sync = store.config.is_sync_flush
         self._calls: dict[str, Callable[..., Any]] = {
             "begin": self._begin,
             "commit": self._commit,
+            "consumer": self.groups.call,
+            "consumer_nack": self._nack,
+            "consumer_open": self._open_consumer,
+            "consumer_poll": self.groups.poll,
             "committed_offsets": lambda topic, group: list(store.committed_offsets(topic, group).items()),
             "create_topic": lambda topic, queues, attributes: store.create_topic(topic, queues, attributes=attributes),
             "delete_before": store.delete_before,
@@ -48,10 +56,13 @@ class Service:
             "undecided": self._undecided,
         }
 
-    def answer_all(self, frames: list[Frame]) -> list[bytes]:
-        """Return the answers to requests that arrived together. With synchronous flush their puts share a sync."""
+    def answer_all(self, frames: list[Frame], origin: Origin) -> list[bytes]:
+        """Return the answers to requests that arrived together. With synchronous flush their puts share a sync.
+
+        `origin`: what the consumers that these requests open depend on.
+        """
         if len(frames) == 1 or not self._is_sync:
-            return [self.answer(frame) for frame in frames]
+            return [self.answer(frame, origin) for frame in frames]
         return [pending() for pending in [self._begin_answer(frame) for frame in frames]]
 
     def _begin_answer(self, frame: Frame) -> Callable[[], bytes]:
@@ -62,16 +73,16 @@ class Service:
         future: Future[PutResult] = self._store.put_async(unpack_message(frame.payload, 0)[0])
         return lambda: _resolved(future)
 
-    def answer(self, frame: Frame) -> bytes:
+    def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
         """Return the answer to a request. Raises `StoreClosed` and `BadFrame`, which end the connection."""
         try:
-            return self._answer(frame)
+            return self._answer(frame, origin)
         except (StoreClosed, BadFrame):
             raise
         except Exception as error:
             return pack_error(error)
 
-    def _answer(self, frame: Frame) -> bytes:
+    def _answer(self, frame: Frame, origin: Origin) -> bytes:
         is_again, check = bool(frame.flags & AGAIN), not frame.flags & NO_CHECK
         if frame.operation == Operation.PUT:
             message = unpack_message(frame.payload, 0)[0]
@@ -88,6 +99,8 @@ class Service:
         if name not in self._calls:
             raise BadFrame(f"no call {name!r}")
         more: tuple[Any, ...] = (messages, is_again) if name in ("begin", "commit", "roll_back") else ()
+        if name == "consumer_open":
+            more = (origin,)
         return pack_value(self._calls[name](*arguments, *more))
 
     # Requests that an earlier owner may have carried out
@@ -118,6 +131,16 @@ class Service:
             return result
         first.message_count = len(messages)
         return first
+
+    # Consumers
+
+    def _open_consumer(self, consumer_id: str, opening: list[Any], claims: list[list[Any]], origin: Origin) -> list[Any]:
+        found = self.groups.open(consumer_id, Opening(*opening), [Claim(*claim) for claim in claims], origin)
+        return found.in_hand()
+
+    def _nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[str | None] | None:
+        found = self.groups.nack(consumer_id, physical_offset, delay_level)
+        return None if found is None else [None if found[0] is None else _packed(found[0])]
 
     # Transactions
 

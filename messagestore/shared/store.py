@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from consumequeue import Boundary
@@ -20,10 +20,10 @@ from ..config import StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore, PutFuture
-from .answers import unpack_result
+from .answers import unpack_packed_result
+from .consumer import SharedConsumer
 from .election import Member
 from .protocol import (
-    HEADER,
     NO_CHECK,
     Operation,
     batches,
@@ -184,7 +184,7 @@ class SharedStore:
         """
         packed = pack_message(message, self._unique_key())
         half, transaction_id = self._member.request(pack_call("begin", producer_group, messages=packed))
-        return SharedTransaction(self._member, _result(half), message.topic, transaction_id)
+        return SharedTransaction(self._member, unpack_packed_result(half), message.topic, transaction_id)
 
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
         """Return prepared messages that nobody committed or rolled back, oldest first."""
@@ -249,6 +249,17 @@ class SharedStore:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Return a queue offset from a store time; 0 for an unknown queue."""
         return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def consumer(
+        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
+    ) -> SharedConsumer:  # fmt: skip
+        """Iterate over a topic's messages, as `MessageStore.consumer`.
+
+        Consumers of one group in all processes divide the queues among themselves.
+        """
+        message_at = self._reading(settled=False).message_at
+        return SharedConsumer(self._member, message_at, topic, group, queues, tags, timeout_s, start, missing_topic)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
         """Return the offset of the first message that a group has not acknowledged, by queue id."""
@@ -358,9 +369,4 @@ def connect(path: str | os.PathLike[str], config: StoreConfig | None = None, *, 
 
 
 def _commit(member: Member, half_offset: int, topic: str, transaction_id: str) -> PutResult:
-    return _result(member.request(pack_call("commit", half_offset, topic, transaction_id)))
-
-
-def _result(packed: Any) -> PutResult:
-    """Return the result that an answer has as text."""
-    return unpack_result(bytes.fromhex(packed)[HEADER.size :])
+    return unpack_packed_result(member.request(pack_call("commit", half_offset, topic, transaction_id)))

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from messagestore import SharedStore, StoreConfig
 from messagestore.shared.store import connect
@@ -40,11 +40,15 @@ class Counters:
 
 
 class Child:
-    """A forked process that runs a function."""
+    """A forked process that runs a function. A fixture kills those that a test leaves."""
+
+    living: ClassVar[set[int]] = set()
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.process_id = os.fork()
+        self.living.add(self.process_id)
         if self.process_id == 0:
+            self.living.clear()
             code = 1
             try:
                 call()
@@ -57,11 +61,21 @@ class Child:
     def kill(self) -> None:
         """Kill it and wait for its end."""
         os.kill(self.process_id, signal.SIGKILL)
-        os.waitpid(self.process_id, 0)
+        self.exit_code()
 
     def exit_code(self) -> int:
         """Wait for its end."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.process_id, 0)[1])
+        status = os.waitpid(self.process_id, 0)[1]
+        self.living.discard(self.process_id)
+        return os.waitstatus_to_exitcode(status)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill what is left."""
+        for process_id in list(cls.living):
+            os.kill(process_id, signal.SIGKILL)
+            os.waitpid(process_id, 0)
+        cls.living.clear()
 
 
 def open_shared(folder: Path, **options: Any) -> SharedStore:

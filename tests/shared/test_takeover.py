@@ -66,7 +66,7 @@ def dying_owner(folder: Path, prepare: Callable[[SharedStore], None]) -> Iterato
     owner = owning_child(folder, prepare)
     with open_shared(folder) as store:
         yield store
-    os.waitpid(owner.process_id, 0)
+    owner.exit_code()
 
 
 def test_a_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_pipelined_puts_are_stored_once_and_in_order(mode: FlushMode, tmp_path: 
                 os.kill(owner.process_id, 9)
         assert [future.result(20).queue_offset for future in futures] == list(range(300))
         assert bodies(store) == [b"%d" % number for number in range(300)]
-    os.waitpid(owner.process_id, 0)
+    owner.exit_code()
 
 
 def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> None:

@@ -1,0 +1,298 @@
+"""A consumer of a shared store: its queues and acknowledgements are at the owner, its messages are read here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from commitlog import PutResult, StoredMessage
+from consumequeue import Boundary
+from storageio import StoreClosed, random_bytes
+from storageio.local_sockets import PeerGone
+
+from ..read.consumer import FETCH_COUNT, Consumer
+from .answers import unpack_answer, unpack_packed_result
+from .client import Channel
+from .groups import Claim, Opening, Origin
+from .protocol import pack_call
+
+if TYPE_CHECKING:
+    from .election import Member
+
+POLL_S = 5.0  # a poll that waits for longer asks again
+
+
+class _Track:
+    """What this consumer knows of one queue in its hand."""
+
+    def __init__(self, turn: int, position: int) -> None:
+        self.turn = turn
+        self.position = position
+        self.held: dict[int, None] = {}  # handed out, not acknowledged
+        self.is_exact = False  # since a seek
+        self.is_done = True  # nothing was acknowledged since a seek: False
+
+    @property
+    def done_before(self) -> int:
+        return min(self.held, default=self.position) if self.is_done else -1
+
+
+class SharedConsumer:
+    """An iterator over a topic's messages, as `Consumer`, of a group whose consumers may be in several processes.
+
+    The owner of the store divides the queues among the living consumers of all processes. A killed process loses its queues at
+    once. When the owner ends, the consumer goes on at the next one with what it has.
+    """
+
+    def __init__(
+        self, member: Member, message_at: Callable[[int], StoredMessage | None], topic: str, group: str,
+        queues: list[int] | None, tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str,
+    ) -> None:  # fmt: skip
+        """Create it; called by `SharedStore.consumer`."""
+        self.topic = topic
+        self.group = group
+        self.is_closed = False
+        self._member = member
+        self._message_at = message_at
+        self._timeout_s = timeout_s
+        listed = None if tags is None else sorted(tags)
+        self._opening = Opening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
+        self._id = random_bytes(8).hex()
+        self._guard = threading.RLock()  # one thread polls or opens
+        self._tracks_guard = threading.Lock()
+        self._tracks: dict[tuple[str, int], _Track] = {}
+        self._channel: Channel | None = None
+        self._own: Consumer | None = None
+        self._open()
+        member.consumers.add(self)
+
+    # Opening
+
+    def _open(self) -> None:
+        """Open at the owner, whichever process it is, unless that was done."""
+        with self._guard:
+            deadline = time.monotonic() + self._member.wait_s
+            while not self._is_open():
+                self._check()
+                try:
+                    self._try_to_open()
+                except PeerGone:
+                    self._drop_channel()
+                    self._member.wait_for_owner(deadline)
+
+    def _is_open(self) -> bool:
+        return self._own is not None or (self._channel is not None and self._member.service is None)
+
+    def _try_to_open(self) -> None:
+        service = self._member.service
+        claims = self._claims()
+        if service is not None:
+            self._own = service.groups.open(self._id, self._opening, claims, Origin(self._member.client_id, None))
+            self._drop_channel()
+            return
+        self._channel = self._member.new_channel()
+        answer = self._channel.exchange(pack_call("consumer_open", self._id, self._opening, claims))
+        try:
+            in_hand = unpack_answer(answer)
+        except BaseException:
+            self._drop_channel()
+            raise
+        self._opening = self._opening._replace(start="first", missing_topic="wait")
+        with self._tracks_guard:
+            for topic, queue_id, turn, position in in_hand:
+                track = self._tracks.setdefault((topic, queue_id), _Track(turn, position))
+                track.turn, track.position = turn, position
+
+    def _claims(self) -> list[Claim]:
+        with self._tracks_guard:
+            return [
+                Claim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
+                for (topic, queue_id), track in self._tracks.items()
+            ]
+
+    def _drop_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _check(self) -> None:
+        if self.is_closed:
+            raise StoreClosed("the consumer is closed")
+        self._member.check_open()
+
+    # Iterating
+
+    def __enter__(self) -> Self:
+        """Return the consumer."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Return the consumer."""
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """Return the next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        found = [] if self.is_closed else self.poll(1, self._timeout_s)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
+        """Return up to `max_count` messages; wait for the first of them until the time-out, without a limit with None.
+
+        What was put before the call is found.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.is_closed:
+            left_s = POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
+            own = self._own
+            found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else own.poll(max_count, left_s)
+            if found or (deadline is not None and time.monotonic() >= deadline):
+                return found
+        return []
+
+    def _poll_once(self, max_count: int, timeout_s: float) -> list[StoredMessage]:
+        """Ask the owner once; nothing if it ended meanwhile."""
+        with self._guard:
+            try:
+                self._open()
+                channel = self._channel
+                if channel is None:
+                    return []
+                answer = unpack_answer(channel.exchange(pack_call("consumer_poll", self._id, max_count, timeout_s)))
+            except PeerGone:
+                self._drop_channel()
+                return []
+            except StoreClosed:
+                if self.is_closed:
+                    return []
+                raise
+            except BaseException:  # the answer may still come
+                self._drop_channel()
+                raise
+            if answer is None:
+                self._drop_channel()
+                return []
+            return self._taken(*answer)
+
+    def _taken(self, places: list[int], in_hand: list[list[Any]]) -> list[StoredMessage]:
+        """Read the messages that the owner handed out, and note them and the queues in hand."""
+        messages = [message for place in places if (message := self._message_at(place)) is not None]
+        with self._tracks_guard:
+            before, self._tracks = self._tracks, {}
+            for topic, queue_id, turn, position in in_hand:
+                track = before.get((topic, queue_id))
+                if track is None or track.turn != turn:
+                    track = _Track(turn, position)
+                track.position = position
+                self._tracks[topic, queue_id] = track
+            for message in messages:
+                track = self._tracks.get((message.topic, message.queue_id))
+                if track is not None:
+                    track.held[message.queue_offset] = None
+        return messages
+
+    # Acknowledging
+
+    def ack(self, message: StoredMessage) -> bool:
+        """Acknowledge a message, as `Consumer.ack`."""
+        place = message.topic, message.queue_id, message.queue_offset
+        found = self._call(pack_call("consumer", self._id, "ack", *place), lambda own: own.ack(message))
+        self._forget(message)
+        return bool(found)
+
+    def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
+        """Send a message back, as `Consumer.nack`."""
+        data = pack_call("consumer_nack", self._id, message.physical_offset, delay_level)
+        found = self._call(data, lambda own: own.nack(message, delay_level=delay_level))
+        self._forget(message)
+        return unpack_packed_result(found) if isinstance(found, str) else found
+
+    def commit(self) -> None:
+        """Acknowledge everything that was handed out."""
+        self._call(pack_call("consumer", self._id, "commit"), lambda own: own.commit())
+        with self._tracks_guard:
+            for track in self._tracks.values():
+                track.held.clear()
+                track.is_done = True
+
+    def _forget(self, message: StoredMessage) -> None:
+        """Note that a message is acknowledged."""
+        with self._tracks_guard:
+            track = self._tracks.get((message.topic, message.queue_id))
+            if track is not None and message.queue_offset in track.held:
+                del track.held[message.queue_offset]
+                track.is_done = True
+
+    def _call(self, data: bytes, own: Callable[[Consumer], Any]) -> Any:
+        """Return what a method of the owner's consumer returns; open it again where the owner changed."""
+        while True:
+            self._check()
+            consumer, channel = self._own, self._channel
+            if consumer is not None:
+                return own(consumer)
+            answer = self._member.request(data)
+            if answer is not None:
+                return answer[0]
+            with self._guard:
+                if self._channel is channel:
+                    self._drop_channel()
+                self._open()
+
+    # Positions
+
+    @property
+    def queues(self) -> list[int]:
+        """The queue ids in this consumer's hand."""
+        found: list[int] = self._call(pack_call("consumer", self._id, "queues"), lambda own: own.queues)
+        return found
+
+    def position(self, queue_id: int) -> int:
+        """Return the queue offset that is handed out next."""
+        found: int = self._call(pack_call("consumer", self._id, "position", queue_id), lambda own: own.position(queue_id))
+        return found
+
+    def lag(self, queue_id: int | None = None) -> int:
+        """Return the number of messages that are not acknowledged, of one queue or of all in hand."""
+        found: int = self._call(pack_call("consumer", self._id, "lag", queue_id), lambda own: own.lag(queue_id))
+        return found
+
+    def seek(self, queue_id: int, offset: int) -> None:
+        """Continue at a queue offset, as `Consumer.seek`. Nothing is committed."""
+        self._call(pack_call("consumer", self._id, "seek", queue_id, offset), lambda own: own.seek(queue_id, offset))
+        self._note_seek(queue_id, self.position(queue_id))
+
+    def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
+        """Continue, in every queue in hand, at the first message stored at or after a time, as `Consumer.seek_to_time`."""
+        data = pack_call("consumer", self._id, "seek_to_time", timestamp_ms, boundary.name)
+        self._call(data, lambda own: own.seek_to_time(timestamp_ms, boundary))
+        for queue_id in self.queues:
+            self._note_seek(queue_id, self.position(queue_id))
+
+    def _note_seek(self, queue_id: int, position: int) -> None:
+        with self._tracks_guard:
+            track = self._tracks.get((self.topic, queue_id))
+            if track is not None:
+                track.held.clear()
+                track.position, track.is_exact, track.is_done = position, True, False
+
+    def close(self) -> None:
+        """Leave the queues to others of the group. What was handed out and not acknowledged is delivered again."""
+        if self.is_closed or self._member.is_in_child:
+            return
+        self.is_closed = True
+        own, channel = self._own, self._channel
+        if own is not None:
+            own.close()
+        if channel is not None:
+            self._member.try_request(pack_call("consumer", self._id, "close"))
+            channel.shut_down()
+        with self._guard:
+            self._drop_channel()

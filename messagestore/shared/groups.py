@@ -1,0 +1,200 @@
+"""Consumers of other processes, as the owner has them: each is a `Consumer` of the owner's store.
+
+The owner divides queues, hands out messages by their physical offsets, and counts what is acknowledged. Retries, dead letters
+and tags therefore work as in one process. A consumer lives as long as its connection, so a killed process loses its queues.
+
+After a takeover the consumers of living processes open again, and claim what they have. For GRACE_S the new owner only collects
+claims, so that no queue is given to another process before the one that has its messages comes back. Consumers then join in the
+order in which they were first opened, which keeps the division as it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from commitlog import PutResult, StoredMessage
+from commitlog.topic_names import RETRY_PREFIX
+from consumequeue import Boundary
+from storageio import InvalidMessage
+
+from ..read.consumer import Consumer
+from ..store import MessageStore
+
+GRACE_S = 0.1
+POLL_MAX = 1024  # messages of one answer
+
+
+class Place(NamedTuple):
+    """What `Consumer.ack` looks at of a message."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class Claim(NamedTuple):
+    """What a consumer had of one queue at the owner before."""
+
+    topic: str
+    queue_id: int
+    position: int  # the queue offset that is handed out next
+    held: list[int]  # queue offsets that were handed out and not acknowledged
+    done_before: int  # every message before it is acknowledged; -1 after a seek
+    is_exact: bool  # the position was chosen by a seek, so it may be before the committed offset
+
+
+class Opening(NamedTuple):
+    """The arguments of `MessageStore.consumer`, and since when the consumer exists."""
+
+    topic: str
+    group: str
+    queues: list[int] | None
+    tags: list[str] | None
+    start: str
+    missing_topic: str
+    opened_ns: int  # of the clock that all processes of a machine share
+
+
+class Origin(NamedTuple):
+    """Where a request came from: the process, and the connection."""
+
+    client_id: str
+    session: object
+
+
+class Groups:
+    """The consumers that an owner has for other processes and for itself."""
+
+    def __init__(self, store: MessageStore) -> None:
+        """Begin the time in which claims are collected."""
+        self._store = store
+        self._consumers: dict[str, tuple[Consumer, Origin]] = {}
+        self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
+        self._grace_ends = time.monotonic() + GRACE_S
+        self._changed = threading.Condition()
+
+    def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
+        """Open a consumer, or open it again with what it had."""
+        for claim in claims:
+            self._commit(opening.group, claim)
+        self._wait_for_turn(opening.opened_ns)
+        tags = None if opening.tags is None else set(opening.tags)
+        try:
+            consumer = self._store.consumer(
+                opening.topic, group=opening.group, queues=opening.queues, tags=tags, start=opening.start,
+                missing_topic=opening.missing_topic,
+            )  # fmt: skip
+        finally:
+            self._end_turn(opening.opened_ns)
+        with self._changed:
+            earlier = self._consumers.pop(consumer_id, None)
+            self._consumers[consumer_id] = consumer, origin
+        if earlier is not None:
+            earlier[0].close()
+        in_hand = {row[:2] for row in consumer.in_hand()}
+        for claim in claims:
+            if (claim.topic, claim.queue_id) in in_hand:
+                self._resume(consumer, opening.group, claim)
+        return consumer
+
+    def _wait_for_turn(self, opened_ns: int) -> None:
+        """Wait for the end of the grace, and then for those that were opened earlier."""
+        with self._changed:
+            self._waiting.append(opened_ns)
+            while (left_s := self._grace_ends - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+            while min(self._waiting) < opened_ns:
+                self._changed.wait()
+
+    def _end_turn(self, opened_ns: int) -> None:
+        """Let the next one join; return when all have, since each changes the division."""
+        with self._changed:
+            self._waiting.remove(opened_ns)
+            self._changed.notify_all()
+            deadline = time.monotonic() + GRACE_S
+            while self._waiting and (left_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+
+    def _commit(self, group: str, claim: Claim) -> None:
+        """Move the group's offset forward: what was acknowledged stays so. Offsets of retry topics are counted elsewhere."""
+        if claim.topic.startswith(RETRY_PREFIX) or claim.done_before < 0:
+            return
+        offsets = self._store.engine.consumer_offsets()
+        known = offsets.get(claim.topic, group, claim.queue_id)
+        if known is None or known < claim.done_before:
+            offsets.commit(claim.topic, group, claim.queue_id, claim.done_before)
+
+    def _resume(self, consumer: Consumer, group: str, claim: Claim) -> None:
+        position, held = claim.position, claim.held
+        if not claim.is_exact and not claim.topic.startswith(RETRY_PREFIX):
+            low = self._store.engine.consumer_offsets().get(claim.topic, group, claim.queue_id) or 0
+            position, held = max(position, low), [offset for offset in held if offset >= low]
+        consumer.resume(claim.topic, claim.queue_id, position, held)
+
+    def find(self, consumer_id: str) -> Consumer | None:
+        """Return a consumer; None if it has to be opened again."""
+        with self._changed:
+            found = self._consumers.get(consumer_id)
+        return found[0] if found is not None else None
+
+    def poll(self, consumer_id: str, max_count: int, timeout_s: float) -> list[Any] | None:
+        """Return physical offsets of messages and the queues in hand; None for an unknown consumer."""
+        consumer = self.find(consumer_id)
+        if consumer is None:
+            return None
+        messages = consumer.poll(min(max_count, POLL_MAX), timeout_s)
+        return [[message.physical_offset for message in messages], consumer.in_hand()]
+
+    def call(self, consumer_id: str, name: str, *arguments: Any) -> list[Any] | None:
+        """Return what a method of a consumer returns, in a list; None for an unknown consumer."""
+        consumer = self.find(consumer_id)
+        if consumer is None:
+            return None
+        if name == "ack":
+            return [consumer.ack(cast(StoredMessage, Place(*arguments)))]
+        if name == "seek_to_time":
+            consumer.seek_to_time(arguments[0], Boundary[arguments[1]])
+            return [None]
+        if name == "queues":
+            return [consumer.queues]
+        if name == "close":
+            self.close(consumer_id)
+            return [None]
+        if name not in ("commit", "lag", "position", "seek"):
+            raise InvalidMessage(f"a consumer has no method {name!r}")
+        return [getattr(consumer, name)(*arguments)]
+
+    def nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[PutResult | None] | None:
+        """Send a message back; None for an unknown consumer."""
+        consumer, message = self.find(consumer_id), self._store.message_at(physical_offset)
+        if consumer is None:
+            return None
+        return [consumer.nack(message, delay_level=delay_level) if message is not None else None]
+
+    def close(self, consumer_id: str) -> None:
+        """Close a consumer."""
+        with self._changed:
+            found = self._consumers.pop(consumer_id, None)
+        if found is not None:
+            found[0].close()
+
+    def end_session(self, session: object) -> None:
+        """Close the consumers that were opened on a connection that ended."""
+        self._close_where(lambda origin: origin.session is session)
+
+    def end_client(self, client_id: str) -> None:
+        """Close the consumers of a process that ended."""
+        self._close_where(lambda origin: origin.client_id == client_id)
+
+    def end(self) -> None:
+        """Close all consumers."""
+        self._close_where(lambda _: True)
+
+    def _close_where(self, is_meant: Callable[[Origin], bool]) -> None:
+        with self._changed:
+            ids = [name for name, (_, origin) in self._consumers.items() if is_meant(origin)]
+        for consumer_id in ids:
+            self.close(consumer_id)

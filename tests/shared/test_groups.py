@@ -1,0 +1,295 @@
+"""Consumer groups whose consumers are in several processes."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
+from storageio import InvalidMessage, StoreClosed
+from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[SharedStore]:
+    """Open a store that another process owns, with a topic of four queues."""
+    owner = owning_child(tmp_path / "s")
+    with open_shared(tmp_path / "s") as store:
+        store.create_topic("T", 4)
+        yield store
+    owner.kill()
+
+
+def numbered(start: int, stop: int) -> list[Message]:
+    return [Message("T", b"%d" % number, queue_id=number % 4) for number in range(start, stop)]
+
+
+def bodies(messages: list[Any]) -> set[bytes]:
+    return {message.body for message in messages}
+
+
+def drained(consumer: SharedConsumer, *, acks: bool = True) -> list[Any]:
+    """Poll until nothing comes, and acknowledge."""
+    found: list[Any] = []
+    while batch := consumer.poll(64, 0.2):
+        found += batch
+        for message in batch if acks else ():
+            assert consumer.ack(message)
+    return found
+
+
+def test_every_method_has_the_signature_of_the_consumer_of_one_process() -> None:
+    """Parameters, defaults and kinds agree; no method is missing."""
+    for name, member in inspect.getmembers(Consumer, inspect.isfunction):
+        if not name.startswith("_") and name not in ("in_hand", "resume"):
+            one, other = inspect.signature(member), inspect.signature(getattr(SharedConsumer, name))
+            shape = [[(p.name, p.kind, p.default) for p in found.parameters.values()] for found in (one, other)]
+            assert shape[0] == shape[1], name
+
+
+def test_messages_are_handed_out_and_acknowledged(served: SharedStore) -> None:
+    """Each once, in the order of its queue; the owner has the group's offsets."""
+    served.put_many(numbered(0, 40))
+    with served.consumer("T", group="G") as consumer:
+        assert consumer.queues == [0, 1, 2, 3]
+        assert consumer.lag() == 40
+        found = drained(consumer)
+        assert [[int(m.body) for m in found if m.queue_id == q] for q in range(4)] == [list(range(q, 40, 4)) for q in range(4)]
+        assert consumer.ack(found[0]) is False
+        assert consumer.lag() == 0
+    assert served.committed_offsets("T", "G") == {0: 10, 1: 10, 2: 10, 3: 10}
+    with served.consumer("T", group="G") as consumer:
+        assert consumer.poll(1, 0.05) == []
+
+
+def test_a_message_that_was_not_acknowledged_comes_again(served: SharedStore) -> None:
+    """To the next consumer of the group; `commit` acknowledges everything."""
+    served.put_many(numbered(0, 8))
+    with served.consumer("T", group="G") as consumer:
+        assert len(drained(consumer, acks=False)) == 8
+    with served.consumer("T", group="G") as consumer:
+        assert len(drained(consumer, acks=False)) == 8
+        consumer.commit()
+    with served.consumer("T", group="G") as consumer:
+        assert drained(consumer) == []
+
+
+def test_a_waiting_consumer_is_woken(served: SharedStore) -> None:
+    """By a put of another process, without looking again and again."""
+    with served.consumer("T", group="G") as consumer:
+        assert consumer.poll(1, 0.05) == []
+        timer = threading.Timer(0.1, served.put, (Message("T", b"x"),))
+        timer.start()
+        began = time.monotonic()
+        assert bodies(consumer.poll(1, 10)) == {b"x"}
+        assert time.monotonic() - began < 5
+        timer.join()
+
+
+def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
+    """Also of the store."""
+    for close_store in (False, True):
+        consumer = served.consumer("T", group="G", timeout_s=None)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda c=consumer, f=found: f.extend(c))  # type: ignore[misc]
+        thread.start()
+        time.sleep(0.05)
+        (served if close_store else consumer).close()
+        thread.join(10)
+        assert not thread.is_alive() and found == []
+    with pytest.raises(StoreClosed):
+        consumer.commit()
+
+
+def test_what_is_sent_back_comes_again_and_ends_as_a_dead_letter(served: SharedStore) -> None:
+    """From the group's retry topic, as in one process."""
+    served.put(Message("T", b"x", queue_id=0))
+    with served.consumer("T", group="G") as consumer:
+        (message,) = consumer.poll(1, 5)
+        result = consumer.nack(message, delay_level=1)
+        assert result is not None
+        assert consumer.nack(message) is None
+        (again,) = consumer.poll(1, 10)
+        assert (again.topic, again.body, again.reconsume_times) == ("%RETRY%G", b"x", 1)
+        assert consumer.nack(again, delay_level=-1) is not None
+    assert [message.body for message in served.read("%DLQ%G", 0)] == [b"x"]
+
+
+def test_positions(served: SharedStore) -> None:
+    """`seek`, `seek_to_time`, `position` and `lag` work as in one process."""
+    result = served.put_many(numbered(0, 40))
+    with served.consumer("T", group="G", queues=[1]) as consumer:
+        assert (consumer.queues, consumer.position(1)) == ([1], 0)
+        consumer.seek(1, 7)
+        assert (consumer.position(1), consumer.lag(1)) == (7, 3)
+        assert bodies(drained(consumer)) == {b"29", b"33", b"37"}
+        consumer.seek_to_time(result.store_timestamp_ms)
+        assert consumer.position(1) == 0
+        with pytest.raises(InvalidMessage):
+            consumer.seek(2, 0)
+    with pytest.raises(InvalidMessage):
+        served.consumer("none", group="G", missing_topic="error")
+    with served.consumer("T", group="other", start="last") as consumer:
+        assert consumer.poll(1, 0.05) == []
+
+
+def consuming_child(folder: Path, counters: Counters) -> Child:
+    """Fork a process that takes what it gets of a group, and acknowledges nothing."""
+
+    def consume() -> None:
+        with open_shared(folder) as store, store.consumer("T", group="G") as consumer:
+            counters[1] = 1
+            while True:
+                counters[0] += len(consumer.poll(64, 0.05))
+
+    return Child(consume)
+
+
+def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path: Path) -> None:
+    """Each queue has one reader; what the killed process did not acknowledge comes to the living one."""
+    counters = Counters(2)
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 4))
+    with open_shared(tmp_path / "s") as store:
+        store.put_many(numbered(0, 40))
+        other = consuming_child(tmp_path / "s", counters)
+        counters.wait_for(0, 40)
+        with store.consumer("T", group="G") as consumer:
+            assert consumer.queues == [2, 3]
+            assert {message.queue_id for message in drained(consumer)} == {2, 3}
+            other.kill()
+            began = time.monotonic()
+            found = drained(consumer)
+            assert (len(found), {message.queue_id for message in found}) == (20, {0, 1})
+            assert time.monotonic() - began < 2
+    owner.kill()
+
+
+def test_a_consumer_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
+    """What it acknowledged does not come again, what it holds stays in its hand, and then the others come."""
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 4))
+    with open_shared(tmp_path / "s") as store:
+        store.put_many(numbered(0, 40))
+        with store.consumer("T", group="G") as consumer:
+            first = [message for _ in range(20) for message in consumer.poll(1, 5)]
+            assert len(first) == 20
+            for message in first[:10]:
+                assert consumer.ack(message)
+            owner.kill()
+            for message in first[10:15]:
+                assert consumer.ack(message)
+            rest = drained(consumer)
+            assert bodies(first) | bodies(rest) == {b"%d" % number for number in range(40)}
+            assert len(rest) == 20
+            for message in first[15:]:
+                assert consumer.ack(message)
+            assert store.is_owner and consumer.lag() == 0
+        assert store.committed_offsets("T", "G") == {0: 10, 1: 10, 2: 10, 3: 10}
+
+
+def test_consumers_of_two_processes_keep_their_queues_when_the_owner_is_killed(tmp_path: Path) -> None:
+    """Neither gets a message that the other holds."""
+    counters = Counters(2)
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 4))
+    with open_shared(tmp_path / "s") as store:
+        with store.consumer("T", group="G") as consumer:
+            store.put_many(numbered(0, 4))
+            assert len(drained(consumer)) == 4
+            other = consuming_child(tmp_path / "s", counters)
+            counters.wait_for(1, 1)
+            assert consumer.queues == [0, 1]
+            store.put_many(numbered(4, 44))
+            held = drained(consumer, acks=False)
+            counters.wait_for(0, 20)
+            owner.kill()
+            assert drained(consumer) == []
+            assert consumer.queues == [0, 1]
+            assert counters[0] == 20
+            assert [consumer.ack(message) for message in held] == [True] * 20
+        other.kill()
+
+
+# Kills
+
+
+class Workers:
+    """Producers and consumers in processes of their own; a ledger in shared counters says what each consumer acknowledged."""
+
+    QUEUES = 4
+    NUMBERS = 1 << 15  # of a producer's life
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with MessageStore.open(folder, config=CONFIG) as store:
+            store.create_topic("T", self.QUEUES)
+        self.put = Counters(self.QUEUES)  # of each queue: messages that were acknowledged to the producer
+        self.seen = Counters(self.QUEUES * self.NUMBERS)  # of each queue offset: how often it was acknowledged by a consumer
+        self.kills = 0  # of consumers
+        self._children = [self._start(place) for place in range(4)]
+
+    def _start(self, place: int) -> Child:
+        return Child(lambda: self._produce(place) if place < 2 else self._consume())
+
+    def _produce(self, place: int) -> None:
+        with open_shared(self.folder) as store:
+            while True:
+                for queue_id in (place, place + 2):
+                    result = store.put(Message("T", b"x", queue_id=queue_id))
+                    self.put[queue_id] = result.queue_offset + 1
+                time.sleep(0.0005)
+
+    def _consume(self) -> None:
+        with open_shared(self.folder) as store, store.consumer("T", group="G") as consumer:
+            while True:
+                for message in consumer.poll(8, 1):
+                    if consumer.ack(message):
+                        self.seen[message.queue_id * self.NUMBERS + message.queue_offset] += 1
+
+    def kill_for(self, seconds: float, seed: int) -> None:
+        chance = random.Random(seed)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(chance.uniform(0.05, 0.4))
+            place = chance.randrange(4)
+            self.kills += place >= 2
+            self._children[place].kill()
+            self._children[place] = self._start(place)
+        for child in self._children:
+            child.kill()
+
+    def check(self) -> int:
+        """Consume the rest, and look whether every message that was put was acknowledged by a consumer, or is there now."""
+        with open_shared(self.folder) as store, store.consumer("T", group="G") as consumer:
+            for message in drained(consumer):
+                self.seen[message.queue_id * self.NUMBERS + message.queue_offset] += 1
+            ends = [store.max_offset("T", queue_id) for queue_id in range(self.QUEUES)]
+        missing = 0
+        for queue_id, end in enumerate(ends):
+            assert end >= self.put[queue_id]
+            missing += sum(not self.seen[queue_id * self.NUMBERS + offset] for offset in range(end))
+        assert missing <= self.kills + 2  # each may hit between an acknowledgement and its note here
+        return sum(ends)
+
+
+def test_workers_killed_at_random(tmp_path: Path) -> None:
+    """Every message is consumed, whoever is killed."""
+    workers = Workers(tmp_path / "s")
+    workers.kill_for(2, 1)
+    assert workers.check() > 0
+
+
+@pytest.mark.deep
+def test_workers_killed_at_random_for_a_minute(tmp_path: Path) -> None:
+    """As above, for longer."""
+    workers = Workers(tmp_path / "s")
+    workers.kill_for(60, 2)
+    assert workers.check() > 500
