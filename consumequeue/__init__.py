@@ -35,7 +35,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+import storebytes  # noqa: F401  (imported first because it selects the build of the kernels)
 
 if TYPE_CHECKING:
     from ._time_cy import StoreTimeOf, offset_by_time

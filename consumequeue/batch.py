@@ -1,4 +1,4 @@
-"""Batch queues: one 46-byte unit for a record that holds many messages (section 2.6)."""
+"""Batch queues: one 46-byte unit per record of several messages (`docs/formats/consumequeue.md#batch-unit`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .queue_files import QueueFiles
 NO_COMPACTED_OFFSET = -1
 RESERVED = 0
 BATCH_SIZE_MAX = 32767
-EMPTY = -1  # the minimum of a queue without units
+EMPTY = -1  # minimum of a queue without units
 
 
 class BatchUnit(NamedTuple):
-    """Where a record lies and which queue offsets it holds: `base_offset` and `batch_size - 1` behind it."""
+    """Position of a record and the `batch_size` queue offsets that it holds, from `base_offset` on."""
 
     physical_offset: int
     size_bytes: int
@@ -33,18 +33,18 @@ class BatchUnit(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """As a reader finds the end of a queue."""
+        """Whether the fields are those of a unit; the first invalid unit ends the queue."""
         return self.physical_offset >= 0 and self.size_bytes > 0 and self.base_offset >= 0 and self.batch_size > 0
 
 
 class BatchQueue(Queue):
-    """The files `batchconsumequeue/<topic>/<queue id>/<20 digits>`, named by byte as all queue files."""
+    """A queue of 46-byte units in `batchconsumequeue/<topic>/<queue id>/<20 digits>`."""
 
     __slots__ = ()
     unit_size = BATCH_UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """As `Queue`; `root` is the folder `batchconsumequeue`."""
+        """Create it as `Queue`; `root` is the folder `batchconsumequeue`."""
         super().__init__(root, topic, queue_id, file_size_bytes, files)
 
     def _count_valid(self, units: bytes) -> int:
@@ -56,30 +56,30 @@ class BatchQueue(Queue):
         return count
 
     def unit(self, index: int) -> BatchUnit | None:
-        """Unit number `index` of the queue, counted from its very first; None when there is none."""
+        """Return unit number `index`, counted from the first one that the queue ever had; None if there is none."""
         data = self.read_unit(index * BATCH_UNIT_SIZE) if index >= 0 else None
         return BatchUnit._make(BATCH_UNIT.unpack(data)) if data else None
 
     @property
     def first_index(self) -> int:
-        """The number of the first unit still there."""
+        """Number of the first unit that is not deleted."""
         return self.starts[0] // BATCH_UNIT_SIZE if self.starts else 0
 
     @property
     def stop_index(self) -> int:
-        """The number of the next unit."""
+        """Number of the next unit."""
         return self.written // BATCH_UNIT_SIZE
 
     @property
     def last_unit(self) -> BatchUnit | None:
-        """None for an empty queue."""
+        """The last unit; None for an empty queue."""
         return self.unit(self.stop_index - 1)
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset whose record the log still has, -1 without units.
+        """First queue offset whose record the log still has, -1 without units.
 
-        As in RocketMQ, the first file alone is searched; where all of its records left the log, its first unit counts.
+        As in RocketMQ, only the first file is searched; if all of its records left the log, its first unit counts.
         """
         first = self.unit(self.first_index)
         if first is None:
@@ -93,22 +93,22 @@ class BatchQueue(Queue):
 
     @property
     def max_offset(self) -> int:
-        """The next queue offset, 0 without units."""
+        """Next queue offset, 0 without units."""
         last = self.last_unit
         return last.base_offset + last.batch_size if last else 0
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the last unit's record *begins* (an ordinary queue's is where it ends), -1 without units."""
+        """*Start* of the last unit's record (in an ordinary queue it is the end), -1 without units."""
         last = self.last_unit
         return last.physical_offset if last else EMPTY
 
     def units(self) -> Iterator[BatchUnit]:
-        """Yield all units."""
+        """Yield all units of the queue."""
         return self._units_at(self.first_index, self.stop_index - self.first_index)
 
     def index_of(self, queue_offset: int) -> int:
-        """The number of the unit that holds a queue offset; `stop_index` when none does."""
+        """Return the number of the unit that holds a queue offset; `stop_index` if none does."""
         low, high = self.first_index, self.stop_index
         while low < high:
             middle = (low + high) // 2
@@ -134,7 +134,7 @@ class BatchQueue(Queue):
             at += len(packed)
 
     def packed_units(self, number: int, count: int) -> memoryview | None:
-        """Return the units as a copy in the form of ordinary ones."""
+        """Return a copy of the units in the format of ordinary units."""
         return memoryview(b"".join(UNIT.pack(*unit[:3]) for unit in self._units_at(number, count))) or None
 
     def offsets_of(self, number: int, count: int) -> Iterable[tuple[int, int]]:
@@ -157,13 +157,13 @@ class BatchQueue(Queue):
         return batch_offset_by_time(self, timestamp_ms, boundary)
 
     def still_points_at(self, number: int, physical_offset: int, size_bytes: int) -> bool:
-        """Read the files anew in a process that does not write."""
+        """Check as `Queue` does, after a `reload` in a process that does not write."""
         if not self.is_writable:
             self.reload()
         return super().still_points_at(number, physical_offset, size_bytes)
 
     def append(self, unit: BatchUnit) -> bool:
-        """Append one; false when its record is not behind the last one's (a repeat)."""
+        """Append a unit; return False for a repeat, whose record does not begin after the last one's."""
         self._must_write()
         if not unit.is_valid or unit.batch_size > BATCH_SIZE_MAX:
             raise InvalidMessage(f"{self!r}: {unit} is no unit")
@@ -174,7 +174,7 @@ class BatchQueue(Queue):
         return True
 
     def _first_at(self, physical_offset: int, stop: int) -> int:
-        """The number of the first unit before `stop` whose record begins there or behind; `stop` when there is none."""
+        """Return the number of the first unit before `stop` whose record begins at or after the offset; `stop` if none does."""
         low, high = self.first_index, stop
         while low < high:
             middle = (low + high) // 2
@@ -186,7 +186,7 @@ class BatchQueue(Queue):
         return low
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut every unit whose record begins there or behind.  The cut bytes are zeroed, files behind the end deleted."""
+        """Cut the units of records at or after `physical_offset`; zero the cut bytes and delete files after the end."""
         self._must_write()
         low = self._first_at(physical_offset, self.stop_index)
         starts = self.starts
@@ -195,9 +195,9 @@ class BatchQueue(Queue):
         self._cut([start for start in starts if start < self._written or start == starts[0]])
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7).
+        """Delete leading files whose last record left the log, never the last file; return the number deleted.
 
-        `min_offset` is the first one whose record is left, as RocketMQ corrects it.
+        Corrects `min_offset` too, as RocketMQ does.
         """
         self._must_write()
         self._files.log_min_offset = log_min_offset

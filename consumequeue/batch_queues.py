@@ -1,4 +1,4 @@
-"""The folder `batchconsumequeue/`: every batch queue of a store (section 2.6)."""
+"""The folder `batchconsumequeue/` with all batch queues of a store."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .queue_listing import queue_folders, sync_names
 
 
 class BatchQueues:
-    """One thread appends; any number read."""
+    """All batch queues of a store.  One thread appends; any number read."""
 
     def __init__(
         self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None,
         beyond_use: dict[tuple[str, int], StoreCorrupt] | None = None, log_min_offset: int = 0,
     ) -> None:  # fmt: skip
-        """Finds the queues; a size that is not given is that of the files that are there, else RocketMQ's.
+        """Find the queues.  The default file size is that of the existing files, or RocketMQ's if there are none.
 
-        What is wrong with a queue that cannot be read goes to `beyond_use` where that is given; else it is raised.
-        `log_min_offset`: records before it left the log.
+        The error of an unreadable queue is put into `beyond_use` if that is given, and raised otherwise.
+        Records before `log_min_offset` left the log.
         """
         self._beyond_use = beyond_use
         self.disk = disk
@@ -41,7 +41,7 @@ class BatchQueues:
         self.discover()
 
     def _find_size(self) -> None:
-        """A folder without a file does not say how long files are: a reader may look before the writer made the first."""
+        """Detect the file size, if there is a file; a reader may open the folder before the writer creates the first."""
         found = self._found_size()
         if found is not None:
             self.file_size_bytes = _whole_units(found)
@@ -57,7 +57,7 @@ class BatchQueues:
 
     @contextmanager
     def _past_damage(self, topic: str, queue_id: int) -> Iterator[None]:
-        """Around a look at one queue."""
+        """Put a `StoreCorrupt` of one queue into `beyond_use`, if that was given."""
         try:
             yield
         except StoreCorrupt as error:
@@ -67,15 +67,15 @@ class BatchQueues:
             self._queues.pop((topic, queue_id), None)
 
     def __iter__(self) -> Iterator[BatchQueue]:
-        """Every queue, as they are at the call."""
+        """Iterate over the queues that exist at the call."""
         return iter(list(self._queues.values()))
 
     def __len__(self) -> int:
-        """How many queues."""
+        """Return the number of queues."""
         return len(self._queues)
 
     def discover(self) -> None:
-        """Add queues whose folder came since; a reader waits for their first file."""
+        """Add queues with a new folder; a reader adds none before the file size is known."""
         if not self._is_size_known:
             self._find_size()
         if not self._is_size_known and not self.files.writable:
@@ -84,31 +84,31 @@ class BatchQueues:
             with self._past_damage(topic, queue_id):
                 found = self.get_or_add(topic, queue_id)
                 if self._beyond_use is not None:
-                    found.refresh()  # looks at its files now, not when it is first asked
+                    found.refresh()  # checks its files now instead of on first use
 
     def topics(self) -> list[str]:
-        """Sorted."""
+        """Return the sorted topics that have queues."""
         return sorted({topic for topic, _ in list(self._queues)})
 
     def knows(self, topic: str) -> bool:
-        """Whether a topic has queues here, or had: its folder is left."""
+        """Return whether a topic has batch queues, or had some, so that its folder exists."""
         return topic in self._named or bool(self.queue_ids(topic))
 
     @property
     def is_used(self) -> bool:
-        """Whether `knows` is true of any topic."""
+        """Whether `knows` returns True for any topic."""
         return bool(self._named or self._queues)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Sorted; none for an unknown topic."""
+        """Return the sorted queue ids of a topic; an empty list for an unknown topic."""
         return sorted(queue_id for name, queue_id in list(self._queues) if name == topic)
 
     def get(self, topic: str, queue_id: int) -> BatchQueue | None:
-        """None when there is none."""
+        """Return a queue; None if there is none."""
         return self._queues.get((topic, queue_id))
 
     def get_or_add(self, topic: str, queue_id: int) -> BatchQueue:
-        """A queue that is not there yet has no folder before its first unit."""
+        """Return a queue; a new one has no folder before its first unit."""
         found = self._queues.get((topic, queue_id))
         if found is None:
             check_topic(topic)
@@ -118,41 +118,41 @@ class BatchQueues:
         return found
 
     def recover(self) -> None:
-        """After an unclean stop: find each end by reading, and zero what is behind it."""
+        """Find the end of each queue by scanning after an unclean stop, and zero the rest."""
         for queue in self:
             queue.recover()
             queue.drop_tail()
 
     def doubt(self) -> None:
-        """As of ordinary queues."""
+        """Count the last file of each queue as not synced, and sync the names of the folders."""
         for queue in self:
             queue.doubt()
         sync_names(self.disk, self.folder, self.topics())
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut every queue where records begin at or behind `physical_offset`."""
+        """Cut the units of records at or after `physical_offset` from every queue."""
         for queue in self:
             queue.truncate(physical_offset)
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose records left the log; how many."""
+        """Delete leading files whose records left the log; return the number deleted."""
         self.files.log_min_offset = log_min_offset
         return sum(queue.delete_expired(log_min_offset) for queue in self)
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Whether anything was synced."""
+        """Flush every queue as `Queue.flush` does; return whether anything was synced."""
         return sum(queue.flush(least_pages) for queue in self) > 0
 
     def refresh(self) -> None:
-        """For a reader beside a writer."""
+        """Find new units and files of every queue, for a reader beside a writer."""
         for queue in self:
             queue.refresh()
 
     def close(self) -> None:
-        """Give descriptors and maps back.  Does not flush."""
+        """Close descriptors and maps without a flush."""
         self.files.close()
 
 
 def _whole_units(size_bytes: int) -> int:
-    """Rounded up, as RocketMQ does."""
+    """Round a size up to whole units, as RocketMQ does."""
     return -(-size_bytes // BATCH_UNIT_SIZE) * BATCH_UNIT_SIZE

@@ -45,7 +45,7 @@ def _file_for(queue: BatchQueue, timestamp_ms: int) -> tuple[int, int]:
 
 
 def _search(queue: BatchQueue, left: int, right: int, timestamp_ms: int, is_upper: bool) -> BatchUnit | None:
-    """Search as RocketMQ's binarySearchRight does; every turn narrows the range from left to right."""
+    """Search as RocketMQ's binarySearchRight does; every iteration narrows the range."""
     while left <= right:
         middle = (left + right) // 2
         unit = queue.unit(middle)

@@ -1,4 +1,4 @@
-"""Which message answers a question for a time."""
+"""The choice between messages in a search by store time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import Enum
 
 
 class Boundary(Enum):
-    """Which message answers when none, or several, were stored at the time asked for."""
+    """Which message a search by time returns if none, or several, were stored at that time."""
 
-    LOWER = "lower"  # the first stored then or later
-    UPPER = "upper"  # the last stored then or earlier
+    LOWER = "lower"  # the first stored at or after the time
+    UPPER = "upper"  # the last stored at or before the time
     NEAREST = "nearest"  # the one closest in time, the earlier of two

@@ -1,4 +1,4 @@
-"""All queues of a store: topic -> queue id -> queue, found from the folders."""
+"""All ordinary queues of a store, by topic and queue id, found from the names of folders."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .queue import EVERYTHING
 from .queue_files import QueueFiles
 from .queue_listing import QUEUE_ID_MAX, queue_folders, sync_names
 
-NAME_SIZE_MAX = 255  # bytes of one name in a folder
-QUEUES_ASKED_MAX = 100  # about the size of their files
+NAME_SIZE_MAX = 255  # bytes of a file name
+QUEUES_ASKED_MAX = 100  # queues read to detect the file size
 
 
 def check_topic(topic: str) -> str:
-    """Refuse a topic whose name is no plain name of a folder."""
+    """Return the topic; raise `InvalidMessage` if it cannot be the name of a folder."""
     if not topic or topic in {".", ".."} or "/" in topic or "\\" in topic or "\0" in topic:
         raise InvalidMessage(f"a topic named {topic!r} would lie outside its folder")
     try:
@@ -34,14 +34,14 @@ def check_topic(topic: str) -> str:
 
 
 def check_queue_id(queue_id: int) -> int:
-    """Refuse what is no queue id."""
+    """Return the queue id; raise `InvalidMessage` if it is out of range."""
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise InvalidMessage(f"queue id {queue_id} is not in 0..{QUEUE_ID_MAX}")
     return queue_id
 
 
 def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[OffsetFile]:
-    """None of a queue with a stray file, which is named when the queue is used: it does not keep the others from being read."""
+    """Return a queue's files; an empty list if it has a stray file, which raises `StoreCorrupt` when the queue is used."""
     try:
         return list_offset_files(disk, os.path.join(folder, topic, str(queue_id)))
     except StoreCorrupt:
@@ -49,9 +49,9 @@ def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[Offset
 
 
 def find_file_size(disk: Disk, folder: str) -> int | None:
-    """The file size that most queues below `folder` have; None when there is no file.
+    """Return the most frequent file size of queues below `folder`; None if there is no file.
 
-    One damaged file must not speak for all, and a million queues need not be asked.
+    Several queues are read so that one damaged file does not decide, but at most `QUEUES_ASKED_MAX`.
     """
     sizes: Counter[int] = Counter()
     for topic, queue_id in queue_folders(disk, folder):
@@ -64,7 +64,7 @@ def find_file_size(disk: Disk, folder: str) -> int | None:
 
 
 def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
-    """Raise `StoreCorrupt` where no queue file has the size that was given: it is not the files', not one file damaged."""
+    """Raise `StoreCorrupt` if no queue file has the given size: then the setting is wrong, not a single file."""
     wanted_bytes = round_up(wanted_bytes)
     found = None
     for topic, queue_id in islice(queue_folders(disk, folder), QUEUES_ASKED_MAX):
@@ -78,7 +78,7 @@ def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
 
 
 class ConsumeQueues:
-    """The folder `consumequeue/`.  One thread appends; any number read."""
+    """All queues in the folder `consumequeue/`.  One thread appends; any number read."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class ConsumeQueues:
         files: QueueFiles | None = None,
         log_min_offset: int = 0,
     ) -> None:
-        """Finds the queues and opens nothing.  `file_size_bytes` is rounded up to whole units.
+        """Find the queues and open nothing.  `file_size_bytes` is rounded up to whole units.
 
-        Each queue's minimum is corrected by `log_min_offset` when it is first asked for (section 5.5).
+        Each queue's minimum is corrected by `log_min_offset` on first use (`docs/formats/recovery.md#minimum-offsets`).
         """
         self.disk = disk
         self.folder = folder
@@ -100,37 +100,37 @@ class ConsumeQueues:
         self.files = files or QueueFiles(disk, writable=writable)
         self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
-        self.next_total: int | None = None  # the next offsets of all queues together; None: not counted since some were cut
+        self.next_total: int | None = None  # sum of all queues' next offsets; None: unknown after a cut
         self.discover()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Every queue, as they are at the call."""
+        """Iterate over the queues that exist at the call."""
         return iter([queue for queues in list(self._topics.values()) for queue in list(queues.values())])
 
     def __len__(self) -> int:
-        """How many queues."""
+        """Return the number of queues."""
         return sum(len(queues) for queues in self._topics.values())
 
     def discover(self) -> None:
-        """Add queues whose folder came since (a reader beside a live writer)."""
+        """Add queues with a new folder, for a reader beside a live writer."""
         for topic, queue_id in queue_folders(self.disk, self.folder):
             if self.get(topic, queue_id) is None:
                 self._add(topic, queue_id)
 
     def topics(self) -> list[str]:
-        """Sorted."""
+        """Return the sorted topics that have queues."""
         return sorted(self._topics)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Sorted; none for an unknown topic."""
+        """Return the sorted queue ids of a topic; an empty list for an unknown topic."""
         return sorted(self._topics.get(topic, ()))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """None when there is none."""
+        """Return a queue; None if there is none."""
         return self._topics.get(topic, {}).get(queue_id)
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue that is not there yet has no folder before its first unit."""
+        """Return a queue; a new one has no folder before its first unit."""
         found = self.get(topic, queue_id)
         return found if found is not None else self._add(check_topic(topic), check_queue_id(queue_id))
 
@@ -139,33 +139,33 @@ class ConsumeQueues:
         return self._topics.setdefault(topic, {}).setdefault(queue_id, queue)
 
     def append_run(self, queue: ConsumeQueue, queue_offset: int, units: bytes | memoryview) -> None:
-        """`append_run` of one of these queues, which `next_total` follows."""
+        """Append units to one of these queues as its `append_run` does, and update `next_total`."""
         if self.next_total is None:
             queue.append_run(queue_offset, units)
             return
         before = queue.max_offset
         try:
             queue.append_run(queue_offset, units)
-        finally:  # a full disk may have taken a part
+        finally:  # a full disk may have accepted a part
             self.next_total += queue.max_offset - before
 
     def count(self, physical_offset: int = EVERYTHING) -> int:
-        """The next offsets of all queues together, as they were when records before `physical_offset` were dispatched."""
+        """Return the sum of all queues' next offsets as of the dispatch of all records before `physical_offset`."""
         return sum(
             queue.max_offset if queue.max_physical_offset <= physical_offset else queue.find_physical(physical_offset)
             for queue in self
         )
 
     def load(self) -> None:
-        """List and check the files of every queue now: a stray file or a wrong size is an error (section 0)."""
+        """List and check the files of every queue; raise `StoreCorrupt` for a stray file or a wrong size."""
         for queue in self:
             _ = queue.starts
 
     def recover(self, safe_offset: int = EVERYTHING, log_end: int = EVERYTHING) -> int:
-        """What a writer does with every queue after an unclean stop: find its end, and cut there, `log_end` at the latest.
+        """Find the end of every queue after an unclean stop, `log_end` at the latest, and cut the queue there.
 
-        Units of records before the physical offset `safe_offset` were on the disk for sure.  Returns from where the log's
-        records have to be dispatched again because a queue lost units that may have been good; `EVERYTHING` when none did.
+        Units of records before the physical offset `safe_offset` were certainly on the disk.  Returns the physical offset from
+        which records must be dispatched again because cut units may have been valid; `EVERYTHING` if there were none.
         """
         lost_from = EVERYTHING
         self.next_total = None
@@ -177,30 +177,30 @@ class ConsumeQueues:
         return lost_from
 
     def doubt(self) -> None:
-        """Of every queue; the folders' own names are synced now."""
+        """Count the last file of each queue as not synced, and sync the names of the folders."""
         for queue in self:
             queue.doubt()
         sync_names(self.disk, self.folder, self.topics())
 
     def max_physical_offset(self) -> int:
-        """The greatest end of a record that a queue knows, -1 without any (section 5.2 b)."""
+        """Return the greatest record end over all queues, -1 without units (`docs/formats/recovery.md#order`)."""
         return max((queue.max_physical_offset for queue in self), default=NO_RECORD)
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut every queue (section 5.3)."""
+        """Cut the units of records at or after `physical_offset` from every queue (`docs/formats/recovery.md#truncation`)."""
         self.next_total = None
         for queue in self:
             queue.truncate(physical_offset)
 
     def correct_min_offsets(self, log_min_offset: int) -> None:
-        """Of every queue (section 5.5): of those whose minimum is known now, of the others when they are asked."""
+        """Correct the minimum of every queue: now where it is known, otherwise on first use."""
         self.files.log_min_offset = log_min_offset
         for queue in self:
             if queue.is_min_known:
                 queue.correct_min_offset(log_min_offset)
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete files whose records left the log and correct the minima; how many files (section 6.7)."""
+        """Delete files whose records left the log, and correct the minima; return the number deleted."""
         deleted = 0
         self.files.log_min_offset = log_min_offset
         for queue in self:
@@ -209,11 +209,11 @@ class ConsumeQueues:
         return deleted
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Of every queue; whether anything was synced (section 2.7)."""
+        """Flush every queue as `Queue.flush` does; return whether anything was synced."""
         return sum(queue.flush(least_pages) for queue in self) > 0
 
     def remove(self, topic: str, queue_id: int) -> None:
-        """Delete a queue with its folder, and the topic's folder after its last queue."""
+        """Delete a queue and its folder; with the last queue, the topic's folder as well."""
         self.next_total = None
         queue = self._topics.get(topic, {}).pop(queue_id, None)
         if queue is not None:
@@ -226,15 +226,15 @@ class ConsumeQueues:
                 self.disk.sync_folder(self.folder)
 
     def remove_topic(self, topic: str) -> None:
-        """Delete all its queues."""
+        """Delete all queues of a topic."""
         for queue_id in self.queue_ids(topic):
             self.remove(topic, queue_id)
 
     def destroy(self) -> None:
-        """Delete all queues: what RocketMQ does when no log file is left (section 5.2)."""
+        """Delete all queues, as RocketMQ does if no log file is left (`docs/formats/recovery.md#queues`)."""
         for topic in self.topics():
             self.remove_topic(topic)
 
     def close(self) -> None:
-        """Give descriptors and maps back.  Does not flush."""
+        """Close descriptors and maps without a flush."""
         self.files.close()

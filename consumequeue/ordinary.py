@@ -1,4 +1,4 @@
-"""One topic and queue id: its units, appended by RocketMQ's rules and read by queue offset."""
+"""Ordinary queues and LMQs: 20-byte units, appended by RocketMQ's rules and read by queue offset."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .layout import PRE_BLANK, UNIT, UNIT_SIZE
 from .queue import READ_SIZE, Queue
 from .queue_files import QueueFiles
 
-LOOK_SIZE = 12_800 * UNIT_SIZE  # of units looked at in one go
-NO_RECORD = -1  # the greatest record end of a queue without units
+LOOK_SIZE = 12_800 * UNIT_SIZE  # bytes of units checked in one call
+NO_RECORD = -1  # greatest record end of a queue without units
 END_MAX = (1 << 63) - 1
 
 
 class Unit(NamedTuple):
-    """Where a message's record lies, and the hash of its tags."""
+    """Physical offset and size of a message's record, and the hash of its tags."""
 
     physical_offset: int
     size_bytes: int
@@ -30,16 +30,16 @@ class Unit(NamedTuple):
 
 
 class ConsumeQueue(Queue):
-    """The files `<folder>/<20 digits>` of 20-byte units; a queue offset is a unit's number.
+    """A queue of 20-byte units, one per message; the queue offset is the number of the unit.
 
-    An open queue costs a few hundred bytes: no descriptor, no map, and its files are listed when first needed.
+    An open queue takes a few hundred bytes and no descriptor or map; its files are listed on first use.
     """
 
     __slots__ = ("_max_physical_offset", "_min_offset")
     unit_size = UNIT_SIZE
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """As `Queue`; `file_size_bytes` is a multiple of the unit."""
+        """Create it as `Queue`; `file_size_bytes` is a multiple of the unit size."""
         super().__init__(root, topic, queue_id, file_size_bytes, files)
         self._max_physical_offset: int | None = None
         self._min_offset: int | None = None
@@ -51,11 +51,11 @@ class ConsumeQueue(Queue):
         return count_below(units, log_end)
 
     def drop_behind_hole(self) -> None:
-        """After an unclean stop, before the files are loaded: have them stand together.
+        """Delete files after a gap in the file names, after an unclean stop and before the files are loaded.
 
-        A crash can lose a file's name or size and keep that of a later one (in a store of a writer that does not `_settle`),
-        or give a deleted file back without its neighbour.  Of the files that stand together the first are kept that still
-        have records in the log; the others go: what lies behind a hole was never synced, and is made again from the log.
+        A crash can lose a file's name or size and keep a later file (if the writer does not sync full files as `_settle` does),
+        or restore a deleted file without its neighbour.  The first contiguous group with records still in the log is kept.
+        Files after a gap were never synced, so their units are dispatched again from the log.
         """
         self._must_write()
         together: list[list[int]] = [[]]
@@ -75,7 +75,7 @@ class ConsumeQueue(Queue):
             self._starts = None
 
     def _has_left_log(self, start: int) -> bool:
-        """Whether every record that the file's units point at was deleted."""
+        """Return whether all records that the file's units point at were deleted."""
         last = self._read(start, start + self.file_size_bytes - UNIT_SIZE, UNIT_SIZE)
         return bool(count_valid(last)) and UNIT.unpack(last)[0] < self._files.log_min_offset
 
@@ -84,9 +84,10 @@ class ConsumeQueue(Queue):
         return bool(count_valid(first)) and UNIT.unpack(first)[0] < safe_offset
 
     def _before_torn(self, end: int, safe_offset: int) -> int:
-        """A unit goes over the border of a sector: where all behind it is zeros, its place may be right and its tags code not.
+        """Return the end, moved back over a last unit that may be torn.
 
-        It is made again from the log, as what was lost altogether.
+        If a unit crosses a sector boundary and the part after it is zeros, the physical offset may be right and the tags code
+        lost.  The unit is dispatched again from the log.
         """
         end = self._before_lost_front(end, safe_offset)
         start = self._start_of(end - UNIT_SIZE)
@@ -98,9 +99,10 @@ class ConsumeQueue(Queue):
         return end if is_whole else end - UNIT_SIZE
 
     def _before_lost_front(self, end: int, safe_offset: int) -> int:
-        """The same where only what stands before the border was lost: the unit says a place before that of the one before it.
+        """Return the end, moved back to the first unit that lost the part before a sector boundary.
 
-        Units of records before `safe_offset` are vouched for, so the look backwards ends there.
+        Such a unit points before the record of its predecessor.  Units of records before `safe_offset` were on the disk, so the
+        backward search stops there.
         """
         for start in reversed(self.starts):
             stop = min(end - start, self.file_size_bytes)
@@ -110,7 +112,7 @@ class ConsumeQueue(Queue):
                 end = start + found if found >= 0 else end
                 if is_over:
                     return end
-                stop = first + UNIT_SIZE  # a unit is looked at beside the one before it
+                stop = first + UNIT_SIZE  # each unit is compared with its predecessor
         return end
 
     def _moved(self) -> None:
@@ -119,7 +121,7 @@ class ConsumeQueue(Queue):
             self._min_offset = None
 
     def reload(self) -> None:
-        """The minimum too."""
+        """Forget the minimum as well."""
         self._min_offset = None
         super().reload()
 
@@ -127,12 +129,12 @@ class ConsumeQueue(Queue):
 
     @property
     def max_offset(self) -> int:
-        """The number of the next unit."""
+        """Number of the next unit."""
         return self.written // UNIT_SIZE
 
     @property
     def min_offset(self) -> int:
-        """The first unit that still has its record: see `correct_min_offset`.  Never one of the blanks before a first unit."""
+        """Number of the first unit, blanks excluded, whose record the log still has (see `correct_min_offset`)."""
         if self._min_offset is None:
             self._min_offset = self._first_unit()
             self._min_offset = self._corrected(self._files.log_min_offset)
@@ -141,7 +143,7 @@ class ConsumeQueue(Queue):
 
     @property
     def bounds(self) -> tuple[list[int], int, int]:
-        """(where each file begins, where the next unit goes, the minimum), for who asks for all of them."""
+        """The starts of the files, the position of the next unit, and the minimum, in one call."""
         if self._starts is None:
             self._load()
         assert self._starts is not None
@@ -152,7 +154,7 @@ class ConsumeQueue(Queue):
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the last unit's record ends, -1 without one.  A blank before the first unit is no record (section 2.3)."""
+        """End of the last unit's record, -1 without one; blanks point at no record (`docs/formats/consumequeue.md#blanks`)."""
         if self._max_physical_offset is None:
             last = self.read_unit(self.written - UNIT_SIZE)
             unit = Unit._make(UNIT.unpack(last)) if last and last != PRE_BLANK else None
@@ -161,7 +163,7 @@ class ConsumeQueue(Queue):
         return self._max_physical_offset
 
     def _first_unit(self) -> int:
-        """Of the first file, behind its blanks."""
+        """Return the number of the first unit after the blanks of the first file."""
         starts = self.starts
         low = starts[0] // UNIT_SIZE if starts else 0
         if self.read_unit(low * UNIT_SIZE) != PRE_BLANK:
@@ -177,13 +179,13 @@ class ConsumeQueue(Queue):
 
     @property
     def is_min_known(self) -> bool:
-        """Whether the minimum was asked for; before that it costs nothing to be right."""
+        """Whether the minimum was read since loading; if not, it is corrected when it is first read."""
         return self._min_offset is not None
 
     def correct_min_offset(self, log_min_offset: int) -> int:
-        """Move the minimum past the units whose records left the log (section 5.5); returns it.
+        """Move the minimum past units whose records left the log (`docs/formats/recovery.md#minimum-offsets`); return it.
 
-        RocketMQ searches the first file only, and leaves a minimum too low while that file holds nothing valid any more.
+        RocketMQ searches only the first file, and its minimum is too low while every record of that file has left the log.
         """
         self._min_offset = self._corrected(log_min_offset)
         return self._min_offset
@@ -200,26 +202,26 @@ class ConsumeQueue(Queue):
         return self.find_physical(log_min_offset, known)
 
     def roll_next_file(self, queue_offset: int) -> int:
-        """The first queue offset of the file after the one that `queue_offset` falls into."""
+        """Return the first queue offset of the file after the one that contains `queue_offset`."""
         units = self.file_size_bytes // UNIT_SIZE
         return queue_offset + units - queue_offset % units
 
     # Reading
 
     def unit(self, queue_offset: int) -> Unit | None:
-        """None when there is none."""
+        """Return the unit of a queue offset; None if there is none."""
         data = self.read_unit(queue_offset * UNIT_SIZE) if queue_offset >= 0 else None
         return Unit._make(UNIT.unpack(data)) if data else None
 
     def index_buffer(self, queue_offset: int) -> memoryview | None:
-        """The units from there to the end of their file, packed, without a copy (RocketMQ's getIndexBuffer).
+        """Return the packed units from a queue offset to the end of their file, without a copy (RocketMQ's getIndexBuffer).
 
-        None when there is none at `queue_offset`, or it lies below the minimum.
+        Returns None for an offset below the minimum or without a unit.
         """
         return self.rest(queue_offset * UNIT_SIZE) if queue_offset >= self.min_offset else None
 
     def unit_range(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the range without what lies outside of the queue: a unit's number is its queue offset."""
+        """Return the range, limited to the queue: the number of a unit is its queue offset."""
         return max(start, self.min_offset), min(stop, self.max_offset)
 
     def packed_units(self, number: int, count: int) -> memoryview | None:
@@ -240,7 +242,7 @@ class ConsumeQueue(Queue):
         return offset_by_time(self, timestamp_ms, boundary, store_time_of, log_min_offset)
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Unit]]:
-        """(queue offset, unit) from `start`, or the minimum if that is greater, to before `stop`, across files."""
+        """Yield (queue offset, unit) from `start`, or the minimum if that is greater, to before `stop`, across files."""
         at = max(start, self.min_offset)
         end = self.max_offset if stop is None else min(stop, self.max_offset)
         while at < end:
@@ -253,9 +255,9 @@ class ConsumeQueue(Queue):
                 at += 1
 
     def find_physical(self, physical_offset: int, low: int | None = None) -> int:
-        """The first queue offset whose record begins at `physical_offset` or behind it; the maximum when none does.
+        """Return the first queue offset whose record begins at or after `physical_offset`; the maximum if none does.
 
-        `low`: where to begin, the minimum unless said.
+        The search starts at queue offset `low`, by default the minimum.
         """
         low = self.min_offset if low is None else low
         high = self.max_offset
@@ -269,7 +271,7 @@ class ConsumeQueue(Queue):
         return low
 
     def disorder(self) -> Iterator[tuple[int, Unit]]:
-        """Units that are none, or whose record does not end behind the one before: only damage makes such."""
+        """Yield units that are invalid or whose record does not end after all earlier ones; only damage causes them."""
         top = NO_RECORD
         for queue_offset, unit in self.units(self.min_offset):
             end = unit.physical_offset + unit.size_bytes
@@ -281,22 +283,22 @@ class ConsumeQueue(Queue):
     # Writing
 
     def append(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int) -> int:
-        """`append_run` for one unit."""
+        """Append one unit as `append_run` does."""
         return self.append_run(queue_offset, UNIT.pack(physical_offset, size_bytes, tags_code))
 
     def append_run(self, queue_offset: int, units: bytes | bytearray | memoryview) -> int:
-        """Append packed units of consecutive queue offsets, the first being `queue_offset`; how many were written.
+        """Append packed units of consecutive queue offsets from `queue_offset` on; return the number written.
 
-        Section 2.3: a unit whose record ends at or before the greatest end so far is a repeat and passed over, as is one
-        whose place is already taken; after a gap the units go to the current place anyway, and the log says so.  What was
-        written stays written when the disk refuses the rest; the same call again goes on there.
+        The rules are in `docs/formats/consumequeue.md#how-a-unit-gets-its-place`: repeats are skipped, and units after a gap
+        are appended at the end with a warning.  If the disk fails midway, earlier units stay, and the same call again
+        continues after them.
         """
         self._must_write()
         packed = memoryview(units).cast("B")
         count = len(packed) // UNIT_SIZE
         if self._follows(queue_offset, len(packed)):
             fresh, top = count_new(packed, self.max_physical_offset)
-            if fresh == count:  # nearly always: nothing of what follows could happen
+            if fresh == count:  # the usual case, in which none of the special cases below applies
                 self._write(packed)
                 self._max_physical_offset = top
                 return count
@@ -313,14 +315,14 @@ class ConsumeQueue(Queue):
         return added
 
     def _follows(self, queue_offset: int, size_bytes: int) -> bool:
-        """Whether units of these bytes belong right behind the last one, in the same file."""
+        """Return whether units of this size and offset come right after the last one, in the same file."""
         starts = self._starts
         if not starts or size_bytes % UNIT_SIZE or queue_offset * UNIT_SIZE != self._written:
             return False
         return starts[-1] < self._written and self._written + size_bytes <= starts[-1] + self.file_size_bytes
 
     def _append_some(self, queue_offset: int, packed: memoryview) -> tuple[int, bool]:
-        """(units dealt with, whether they were written); the first of them is no repeat by its record."""
+        """Return (number of units processed, whether they were written).  The first one's record must not be a repeat."""
         expected = queue_offset * UNIT_SIZE
         if not count_new(packed[:UNIT_SIZE], NO_RECORD)[0]:
             raise InvalidMessage(f"{self!r}: no log is as long as {UNIT.unpack(packed[:UNIT_SIZE])} says")
@@ -331,23 +333,23 @@ class ConsumeQueue(Queue):
         if queue_offset and taken > 0:
             return min(taken, len(packed) // UNIT_SIZE), False
         if queue_offset and taken < 0:
-            import logging  # 10 ms, and no reader needs it
+            import logging  # takes 10 ms, and readers never need it
 
             logging.getLogger(__name__).warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
         room = self.starts[-1] + self.file_size_bytes - self._written
         if not queue_offset and taken:
-            room = UNIT_SIZE  # offset 0 goes anywhere, but not what follows it
+            room = UNIT_SIZE  # offset 0 is accepted at any position, but the units after it are not
         count, top = count_new(packed[:room], self.max_physical_offset)
         self._write(packed[: count * UNIT_SIZE])
         self._max_physical_offset = top
         return count, True
 
     def _is_untouched(self) -> bool:
-        """Whether the only file is empty."""
+        """Return whether the only file is empty."""
         return len(self.starts) == 1 and self._written == self.starts[0]
 
     def _begin_at(self, expected: int) -> None:
-        """Fill the first file with blanks up to a queue's first unit (section 2.3, step 3)."""
+        """Fill the first file with blanks up to the queue's first unit (`docs/formats/consumequeue.md#blanks`)."""
         start = self.starts[0]
         if start < expected < start + self.file_size_bytes:
             self._write(PRE_BLANK * ((expected - start) // UNIT_SIZE))
@@ -355,12 +357,12 @@ class ConsumeQueue(Queue):
             self._min_offset = expected // UNIT_SIZE
             self._max_physical_offset = NO_RECORD
 
-    # Taking away
+    # Truncating and deleting
 
     def truncate(self, physical_offset: int) -> None:
-        """Cut every unit from the first, seen from the last file back, whose record begins there or behind (section 5.3).
+        """Cut the units of records at or after `physical_offset`, from the last file back.
 
-        The cut bytes are zeroed and files behind the end deleted.
+        Cut bytes are zeroed and files after the end deleted (`docs/formats/recovery.md#truncation`).
         """
         self._must_write()
         kept = list(self.starts)
@@ -378,7 +380,7 @@ class ConsumeQueue(Queue):
         self._min_offset = min(self.min_offset, self.max_offset) if kept else None
 
     def _end_below(self, start: int, physical_offset: int) -> int:
-        """Where the units of a file end that point below `physical_offset`."""
+        """Return where the leading units of a file that point below `physical_offset` end."""
         at = start
         size = READ_SIZE // UNIT_SIZE * UNIT_SIZE
         stop = min(self._written, start + self.file_size_bytes)
@@ -391,7 +393,7 @@ class ConsumeQueue(Queue):
         return at
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files whose last unit's record left the log, never the last file; how many (section 6.7)."""
+        """Delete leading files whose last record left the log, never the last file; return the number deleted."""
         self._must_write()
         with self._files.structure:
             starts = self.starts
@@ -407,6 +409,6 @@ class ConsumeQueue(Queue):
         return len(starts) - len(kept)
 
     def is_expired(self, log_min_offset: int) -> bool:
-        """Whether every unit's record left the log; false without units."""
+        """Return whether every unit's record left the log; False without units."""
         last = self.unit(self.max_offset - 1)
         return last is not None and last.physical_offset < log_min_offset

@@ -1,11 +1,11 @@
-"""A queue: a folder of files that hold units of one size, end to end, and what every kind of queue answers.
+"""The base class of all queues: a folder of files with contiguous units of one size.
 
 Ordinary queues and LMQs (`ordinary`) have one unit per message, batch queues (`batch`) one per record of many messages.
-Readers know only `Queue`: they number units from the first one that the queue ever had, and ask for them in the form of
+Readers know only `Queue`: they number units from the first one that the queue ever had, and get them in the format of
 ordinary units.
 
-Positions are bytes in the whole queue.  `written` is where the next unit goes; behind it the last file is zero.  Nothing is
-listed or opened before it is needed.
+Positions are bytes from the start of the queue.  `written` is the position of the next unit; from there on the last file is
+zero.  Folders are listed and files opened on first use.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .layout import UNIT
 from .queue_files import OpenMap, QueueFiles
 
 PAGE_SIZE = 4096
-BLOCK_UNITS = 200  # read at once while the end is looked for
-READ_SIZE = 1 << 18  # read at once while a whole file is walked
+BLOCK_UNITS = 200  # read in one call while searching for the end
+READ_SIZE = 1 << 18  # bytes read in one call while scanning a whole file
 ZEROS = bytes(READ_SIZE)
-RECOVERED_FILES = 3  # a scan begins so many files before the end (section 5.2 a)
+RECOVERED_FILES = 3  # a recovery scans this many last files (docs/formats/recovery.md#queues)
 EVERYTHING = (1 << 63) - 1
 
 
@@ -42,7 +42,7 @@ class Queue(ABC):
     unit_size = 1
 
     def __init__(self, root: str, topic: str, queue_id: int, file_size_bytes: int, files: QueueFiles) -> None:
-        """`root`: the folder that holds the topics; `files`: shared by all queues of the set."""
+        """Create it; `root` is the folder of the topics, and `files` is shared by all queues of the store."""
         self._root = root
         self.topic = topic
         self.queue_id = queue_id
@@ -52,20 +52,22 @@ class Queue(ABC):
         self._written = 0
         self._flushed = 0
         self._is_new_name = False
-        self._mapped: OpenMap | None = None  # the last one that was asked for; the cache may have let it go
+        self._mapped: OpenMap | None = None  # the last one used; the cache may have closed it
 
     def __repr__(self) -> str:
-        """For people who debug."""
+        """Show the topic and the queue id."""
         return f"<{type(self).__name__} {self.topic}-{self.queue_id}>"
 
     @property
     def folder(self) -> str:
-        """`<root>/<topic>/<queue id>`."""
-        return f"{self._root}/{self.topic}/{self.queue_id}"  # every append asks, and a join takes longer than the write
+        """The folder of the files: `<root>/<topic>/<queue id>`."""
+        return (
+            f"{self._root}/{self.topic}/{self.queue_id}"  # every append needs it, and os.path.join takes longer than the write
+        )
 
     @property
     def starts(self) -> list[int]:
-        """Where each file begins.  A new list after every change, so that a reader may keep the one it has."""
+        """Start position of each file.  Every change makes a new list, so a reader may keep the one it has."""
         if self._starts is None:
             self._load()
         assert self._starts is not None
@@ -73,33 +75,33 @@ class Queue(ABC):
 
     @property
     def written(self) -> int:
-        """Where the next unit goes."""
+        """Position of the next unit."""
         if self._starts is None:
             self._load()
         return self._written
 
     @property
     def flushed(self) -> int:
-        """Up to where the units are known to be on the disk."""
+        """Position up to which units are known to be on the disk."""
         if self._starts is None:
             self._load()
         return self._flushed
 
     def path(self, start: int) -> str:
-        """Of the file that begins at `start`."""
+        """Return the path of the file that begins at `start`."""
         return f"{self.folder}/{file_name(start)}"
 
-    # What every kind of queue answers
+    # Queries that every kind of queue implements
 
     @property
     @abstractmethod
     def min_offset(self) -> int:
-        """The first queue offset whose record the log still has."""
+        """First queue offset whose record the log still has."""
 
     @property
     @abstractmethod
     def max_offset(self) -> int:
-        """The next queue offset; 0 without units."""
+        """Next queue offset; 0 without units."""
 
     @abstractmethod
     def unit_range(self, start: int, stop: int) -> tuple[int, int]:
@@ -107,7 +109,7 @@ class Queue(ABC):
 
     @abstractmethod
     def packed_units(self, number: int, count: int) -> memoryview | None:
-        """Return at most `count` units from a number on, as 20-byte units (`layout.UNIT`); None when it has none there."""
+        """Return at most `count` units from a number on, as 20-byte units (`layout.UNIT`); None if there is no such unit."""
 
     @abstractmethod
     def offsets_of(self, number: int, count: int) -> Iterable[tuple[int, int]]:
@@ -115,7 +117,7 @@ class Queue(ABC):
 
     @abstractmethod
     def records_from(self, physical_offset: int) -> Iterator[int]:
-        """Yield the physical offsets of the queue's records that begin at an offset of the log or behind it."""
+        """Yield the physical offsets of the queue's records that begin at or after an offset of the log."""
 
     @abstractmethod
     def roll_next_file(self, queue_offset: int) -> int:
@@ -131,7 +133,7 @@ class Queue(ABC):
         """
 
     def still_points_at(self, number: int, physical_offset: int, size_bytes: int) -> bool:
-        """Return whether a unit, read again, points at the same record: another process may have cut it meanwhile."""
+        """Return whether a unit, read again, still points at the same record; another process may have cut it."""
         packed = self.packed_units(number, 1)
         return packed is not None and UNIT.unpack(packed)[:2] == (physical_offset, size_bytes)
 
@@ -140,19 +142,19 @@ class Queue(ABC):
         """Whether this process appends units."""
         return self._files.writable
 
-    # What a kind of unit knows
+    # Hooks for a kind of unit
 
     @abstractmethod
     def _count_valid(self, units: bytes) -> int:
         """Return how many valid units precede the first invalid one."""
 
     def _moved(self) -> None:  # noqa: B027  (a batch queue derives nothing)
-        """Forget what was derived from the end, which was found anew."""
+        """Drop cached values that were derived from the end of the queue, because the end changed."""
 
     # Finding the end
 
     def _load(self) -> None:
-        """List the files and find the end as after a clean stop: by halving, which trusts that valid units stand together."""
+        """List the files and find the end by binary search, which is valid after a clean stop: units are contiguous then."""
         found = load_offset_files(self._files.disk, self.folder, self.file_size_bytes)
         starts = [file.start_offset for file in found]
         if starts and starts[0] % self.unit_size:
@@ -173,8 +175,11 @@ class Queue(ABC):
         return self._count_valid(self._read(start, at, self.unit_size)) == 1
 
     def _count_by_halving(self, start: int) -> int:
-        """Of units in a file whose first unit is valid."""
-        low, high = 0, -(-self.file_size_bytes // (self.unit_size * BLOCK_UNITS))  # block `low` begins validly, `high` does not
+        """Return the number of valid units in a file whose first unit is valid."""
+        low, high = (
+            0,
+            -(-self.file_size_bytes // (self.unit_size * BLOCK_UNITS)),
+        )  # block `low` begins with a valid unit, `high` does not
         while high - low > 1:
             middle = (low + high) // 2
             if self._valid_at(start, start + middle * BLOCK_UNITS * self.unit_size):
@@ -185,11 +190,11 @@ class Queue(ABC):
         return block + self._count_valid(self._read(start, start + block * self.unit_size, BLOCK_UNITS * self.unit_size))
 
     def _count_sound(self, units: bytes, log_end: int) -> int:
-        """How many units stand before the first that is none, or that points at `log_end` or behind it."""
+        """Return the number of units before the first that is invalid or, where overridden, points at or after `log_end`."""
         return self._count_valid(units)
 
     def _end_by_reading(self, start: int, at: int, log_end: int = EVERYTHING) -> int:
-        """Where the sound units from `at` on end, in the file that begins at `start`; every one is looked at."""
+        """Check every unit from `at` on in the file that begins at `start`; return where the sound ones end."""
         size = READ_SIZE // self.unit_size * self.unit_size
         stop = start + self.file_size_bytes
         while at < stop:
@@ -200,19 +205,19 @@ class Queue(ABC):
         return at
 
     def _is_vouched(self, start: int, safe_offset: int) -> bool:
-        """Whether a file begins with a unit that was on the disk before the crash, and so everything before it was."""
+        """Return whether a file's first unit, and so every earlier one, was on the disk before the crash."""
         return True
 
     def _before_torn(self, end: int, safe_offset: int) -> int:
-        """The end without a last unit that nobody vouches for and of which a lost sector may have taken a part."""
+        """Return the end, moved back over last units that may have lost a sector and were not known to be on the disk."""
         return end
 
     def recover(self, safe_offset: int = EVERYTHING, log_end: int = EVERYTHING) -> int:
-        """Find the end as after an unclean stop: read every unit from the third file before the end (section 5.2 a).
+        """Find the end after an unclean stop, and return it; change no file (`drop_tail` does).
 
-        And from further back, where that file begins with units of records behind `safe_offset`: those are not vouched for.
-        A unit of a record at `log_end` or behind it is the end too.
-        Returns where the next unit goes.  Changes no file: see `drop_tail`.
+        The scan reads every unit of the last three files (`docs/formats/recovery.md#queues`).  It starts earlier if the first
+        unit there points at or after `safe_offset`, because only units of earlier records are known to be on the disk.
+        An invalid unit, or one of a record at or after `log_end`, is the end.
         """
         starts = self.starts
         first = max(0, len(starts) - RECOVERED_FILES)
@@ -231,9 +236,9 @@ class Queue(ABC):
         return end
 
     def refresh(self) -> int:
-        """For a reader beside a live writer: take in units and files that have come, and files that went.
+        """Find new units, new files and deleted files, for a reader beside a live writer.
 
-        Returns where the next unit goes.
+        Returns the position of the next unit.
         """
         before = end = self.written
         last = self._start_of(end)
@@ -252,7 +257,7 @@ class Queue(ABC):
         return end
 
     def reload(self) -> None:
-        """For a reader beside a writer that took files or units away: forget what was seen, and find the end anew."""
+        """Forget the files and find the end again, for a reader beside a writer that deleted files or cut units."""
         for start in self._starts or []:
             self._files.forget(self.path(start))
         self._starts = None
@@ -260,10 +265,10 @@ class Queue(ABC):
         self._moved()
 
     def drop_tail(self) -> bool:
-        """Make the files agree with the end: delete those behind it, and those of no bytes, and zero the rest of the last.
+        """Delete files after the end and empty files, and zero the last file from the end on.
 
-        RocketMQ leaves the rest as it is, and may take it for units after the next crash (section 5.3).  Returns whether
-        anything but zeros went.
+        RocketMQ leaves those bytes, and may take them for units after the next crash (`docs/formats/recovery.md#queues`).
+        Returns whether anything but zeros was removed.
         """
         self._must_write()
         gone = [start for start in self.starts if start > self._written]
@@ -271,7 +276,7 @@ class Queue(ABC):
         return self._cut([start for start in self.starts if start <= self._written]) or has_units
 
     def _cut(self, kept: list[int]) -> bool:
-        """Delete all files but these and zero what is behind the end in the last; whether there was anything but zeros."""
+        """Delete all files but `kept`, and zero the last one from the end on; return whether that changed any byte."""
         with self._files.structure:
             self._delete_all_but(kept)
             if kept and self._written < kept[-1] + self.file_size_bytes:
@@ -279,7 +284,7 @@ class Queue(ABC):
             return False
 
     def _delete_all_but(self, kept: list[int]) -> None:
-        """Of this folder's files.  `kept` becomes the list."""
+        """Delete the files of this queue that are empty or not in `kept`, which becomes the list of files."""
         found = list_offset_files(self._files.disk, self.folder)
         gone = [file for file in found if file.start_offset not in kept or file.size_bytes == 0]
         self._starts = kept
@@ -289,25 +294,25 @@ class Queue(ABC):
             self._files.disk.sync_folder(self.folder)
 
     def _zero_rest(self, start: int, at: int) -> bool:
-        """Zero what is not zero from `at` to the file's end, and sync it; whether there was any."""
+        """Zero a file from `at` to its end, and sync it; return whether any byte changed."""
         with self._files.borrow(self.path(start)) as file:
             return zero_rest(file, at - start, self.file_size_bytes)
 
     # Reading
 
     def _read(self, start: int, at: int, size: int) -> bytes:
-        """Up to `size` bytes at `at` of the file that begins at `start`, none past its end."""
+        """Return up to `size` bytes at `at` from the file that begins at `start`, and none after its end."""
         with self._files.borrow(self.path(start)) as file:
             return file.read(at - start, min(size, start + self.file_size_bytes - at))
 
     def _start_of(self, at: int) -> int:
-        """Where the file with position `at` begins, or -1."""
+        """Return the start of the file that contains position `at`, or -1."""
         starts = self.starts
         index = bisect_right(starts, at) - 1
         return starts[index] if index >= 0 and at < starts[index] + self.file_size_bytes else -1
 
     def read_unit(self, at: int) -> bytes | None:
-        """The bytes of one written unit, None when there is none at `at`."""
+        """Return the bytes of the unit at position `at`; None if nothing is written there."""
         start = self._start_of(at)
         if start < 0 or at >= self.written:
             return None
@@ -319,14 +324,14 @@ class Queue(ABC):
             return None
 
     def rest(self, at: int) -> memoryview | None:
-        """The written units of one file from `at` on, without a copy.  None when there is none at `at`."""
+        """Return the written units of one file from `at` on, without a copy; None if nothing is written there."""
         start = self._start_of(at)
         stop = min(self.written, start + self.file_size_bytes)
         view = self.file_view(start) if start >= 0 and at < stop else None
         return None if view is None else view[at - start : stop - start]
 
     def file_view(self, start: int) -> memoryview | None:
-        """All bytes of the file that begins at `start`, of which those before `written` are units; None when it went."""
+        """Return all bytes of the file that begins at `start`; None if it was deleted.  Bytes before `written` are units."""
         mapped = self._mapped
         view = mapped.view if mapped is not None and mapped.start == start else None
         try:
@@ -340,7 +345,7 @@ class Queue(ABC):
             return None
 
     def _is_gone(self, start: int, error: DiskError) -> bool:
-        """Whether another thread deleted the file meanwhile, or, for a reader, another process."""
+        """Return whether another thread, or for a reader another process, deleted the file."""
         return start not in self.starts or (not self._files.writable and error.errno == errno.ENOENT)
 
     # Writing
@@ -350,7 +355,7 @@ class Queue(ABC):
             raise StoreReadOnly(f"{self.folder}: opened for reading")
 
     def _make_room(self, expected: int) -> int:
-        """Have a file that is not full, and return how many bytes fit.  The first one begins where `expected` falls."""
+        """Create a file if there is none or the last is full; return the free bytes.  The first file contains `expected`."""
         starts = self.starts
         if not starts:
             self._add_file(expected - expected % self.file_size_bytes)
@@ -374,9 +379,9 @@ class Queue(ABC):
             self._starts = [*self.starts, start]
 
     def _settle(self, start: int) -> None:
-        """Bring a full file to the disk before the next one is made: a crash may then lose units of the last file alone.
+        """Sync a full file before the next one is created, so that a crash loses units of the last file only.
 
-        Otherwise it could lose the first file and keep the second, and nobody could tell that from what retention leaves.
+        Otherwise a crash could lose an earlier file and keep a later one, which looks like a queue after retention.
         """
         if self._is_new_name or self._flushed < start + self.file_size_bytes:
             with self._files.borrow(self.path(start)) as file:
@@ -386,16 +391,16 @@ class Queue(ABC):
                 self._flushed = max(self._flushed, start + self.file_size_bytes)
 
     def _write(self, data: bytes | memoryview) -> None:
-        """Append bytes that fit the last file."""
+        """Append bytes that fit into the last file."""
         start = self.starts[-1]
         with self._files.borrow(self.path(start)) as file:
             file.write(self._written - start, data)
         self._written += len(data)
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Sync what was written if it is worth it (section 6.2); whether it was.  A new file's name is synced too.
+        """Sync written units and the names of new files if enough was written; return whether it synced.
 
-        Worth it: a file became full, or at least `least_pages` pages were begun; with 0: anything was written.
+        Enough is a full file, or at least `least_pages` pages (`docs/formats/mapped-files.md#flush-rule`); with 0 any unit.
         """
         if self._starts is None:
             return False
@@ -411,19 +416,19 @@ class Queue(ABC):
         return True
 
     def doubt(self) -> None:
-        """After an unclean stop: whoever wrote may have died before its syncs, so the next flush makes them.
+        """Count the last file and its name as not synced, because a writer may have been killed before it synced them.
 
-        Only of the last file, and of its name: a file before it was synced when it became full.
+        Earlier files were synced when they became full.
         """
         if self.starts:
             self._flushed = min(self._flushed, self.starts[-1])
             self._is_new_name = True
 
     def _sync_name(self) -> None:
-        """A file that was made since the last flush."""
+        """Sync the folder if a file was created since the last flush."""
         if not self._is_new_name:
             return
-        self._is_new_name = False  # before the call: the writer may make another file meanwhile
+        self._is_new_name = False  # before the call, because the writer may create another file meanwhile
         try:
             self._files.disk.sync_folder(self.folder)
         except StoreError:
@@ -437,7 +442,7 @@ class Queue(ABC):
         return least_pages == 0 or is_file_full or written // PAGE_SIZE - flushed // PAGE_SIZE >= least_pages
 
     def destroy(self) -> None:
-        """Delete all files and the queue's folder.  A folder that still holds something else stays."""
+        """Delete all files and the queue's folder; a folder that contains anything else stays."""
         self._must_write()
         with self._files.structure:
             if self._files.disk.stat(self.folder) is None:
@@ -451,7 +456,7 @@ class Queue(ABC):
 
 
 def zero_rest(file: File, at: int, size_bytes: int) -> bool:
-    """Zero what is not zero from `at` to a file's end, and sync it; whether there was any.  What takes no room goes on so."""
+    """Zero a file from `at` to its end, keep its holes, and sync it; return whether any byte changed."""
     is_changed = False
     at = min(file.next_data(at), size_bytes)
     while at < size_bytes:

@@ -1,8 +1,8 @@
-"""Open queue files and read maps, few at a time.
+"""A cache of open queue files and read maps.
 
-Ten thousand queues have more files than a process has descriptors.  So a queue holds neither: it borrows them here by
-path, and the least recently used go when there are too many.  A map of Python's keeps a descriptor of its own, and its
-touched pages count as the process's memory, hence the smaller bound for maps.
+Ten thousand queues have more files than a process may have descriptors.  A queue therefore holds none: it borrows files by
+path, and the least recently used are closed when there are too many.  A Python map keeps a descriptor of its own, and its
+touched pages count as memory of the process, so fewer maps are kept.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ OPEN_MAPS_MAX = 32
 
 
 class OpenFile:
-    """A file in the cache; `with` keeps it open while it is used, in any number of threads."""
+    """A file in the cache; a `with` block keeps it open, in any number of threads."""
 
     __slots__ = ("_cache", "file", "is_dropped", "users")
 
     def __init__(self, cache: QueueFiles, file: File) -> None:
-        """Made by `QueueFiles.borrow`."""
+        """Create it; only `QueueFiles.borrow` does."""
         self._cache = cache
         self.file = file
         self.users = 0
         self.is_dropped = False
 
     def __enter__(self) -> File:
-        """The file; the borrower was counted by `borrow`."""
+        """Return the file; `borrow` has counted the user."""
         return self.file
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Give it back."""
+        """Return the file to the cache."""
         self._cache.give_back(self)
 
 
 class OpenMap:
-    """A map in the cache, as a queue may remember it: `view` is None once the cache let it go."""
+    """A map in the cache.  A queue may keep a reference; `view` is None after the cache closed the map."""
 
     __slots__ = ("_map", "start", "view")
 
     def __init__(self, made: Map, start: int) -> None:
-        """Of the file that begins at `start`."""
+        """Create it for the file that begins at `start`."""
         self._map = made
         self.start = start
         self.view: memoryview | None = made.view
 
     def close(self) -> None:
-        """Views that others hold live on."""
+        """Close the map; slices that others hold stay valid."""
         self.view = None
         self._map.close()
 
@@ -59,11 +59,11 @@ class QueueFiles:
     """The open files of a set of queues.  Safe to use from several threads."""
 
     def __init__(self, disk: Disk, *, writable: bool, max_files: int = OPEN_FILES_MAX, max_maps: int = OPEN_MAPS_MAX) -> None:
-        """`writable`: whether files are opened for writing at all."""
+        """Create an empty cache; files are opened for reading only unless `writable`."""
         self.disk = disk
         self.writable = writable
-        self.log_min_offset = 0  # records before it left the log
-        self.structure = threading.RLock()  # held by whoever makes or deletes files of any queue of the set
+        self.log_min_offset = 0  # the log has no records before it
+        self.structure = threading.RLock()  # held while files of any queue are created or deleted
         self._guard = threading.Lock()
         self._max_files = max_files
         self._max_maps = max_maps
@@ -72,11 +72,11 @@ class QueueFiles:
 
     @property
     def open_count(self) -> int:
-        """Descriptors held: one a file, one a map."""
+        """Number of descriptors in use: one per file, one per map."""
         return len(self._files) + len(self._maps)
 
     def borrow(self, path: str) -> OpenFile:
-        """The open file for a `with` block."""
+        """Return the open file for a `with` block."""
         with self._guard:
             found = self._files.get(path)
             if found is None:
@@ -90,14 +90,14 @@ class QueueFiles:
             return found
 
     def give_back(self, entry: OpenFile) -> None:
-        """The end of a `with` block."""
+        """End a use of the file; close it if it left the cache meanwhile."""
         with self._guard:
             entry.users -= 1
             if entry.is_dropped and entry.users == 0:
                 entry.file.close()
 
     def open_map(self, path: str, start: int, size_bytes: int) -> OpenMap:
-        """A read map of the whole file, which must be of this size.  Slices of it live as long as somebody holds them."""
+        """Return a read map of the whole file, which must have this size; slices of it stay valid while they are referenced."""
         with self._guard:
             found = self._maps.get(path)
             if found is not None:
@@ -112,7 +112,7 @@ class QueueFiles:
         return made
 
     def create(self, path: str, size_bytes: int) -> None:
-        """A new file of zeros that takes no room on the disk yet."""
+        """Create a sparse file of zeros, which takes no disk space yet."""
         file = self.disk.open(path, Mode.CREATE)
         try:
             file.truncate(size_bytes)
@@ -120,12 +120,12 @@ class QueueFiles:
             file.close()
 
     def delete(self, path: str) -> None:
-        """Forget the file and take its name away."""
+        """Remove the file from the cache and unlink it."""
         self.forget(path)
         self.disk.delete(path)
 
     def forget(self, path: str) -> None:
-        """Close what is open of it as soon as nobody uses it."""
+        """Remove the file from the cache; its descriptor is closed after the last use."""
         with self._guard:
             entry = self._files.pop(path, None)
             if entry is not None:
@@ -135,7 +135,7 @@ class QueueFiles:
                 found.close()
 
     def close(self) -> None:
-        """Close everything; what is borrowed closes when it is given back."""
+        """Close everything; a borrowed file is closed after its last use."""
         with self._guard:
             for entry in self._files.values():
                 self._drop(entry)
@@ -145,7 +145,7 @@ class QueueFiles:
             self._maps.clear()
 
     def _shrink(self) -> None:
-        """Close the least recently used; one in use closes when it is given back."""
+        """Remove the least recently used files; one in use is closed after its last use."""
         while len(self._files) > self._max_files:
             self._drop(self._files.popitem(last=False)[1])
 

@@ -1,4 +1,4 @@
-"""Which queues lie in a folder, by the names of folders alone, and those names on the disk."""
+"""The queues of a folder, found by the names of folders, and the sync of these names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ QUEUE_ID_MAX = (1 << 31) - 1
 
 
 def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
-    """(topic, queue id) of every folder `<folder>/<topic>/<integer>`, other names skipped (section 0)."""
+    """Yield (topic, queue id) of every folder `<folder>/<topic>/<integer>`; other names are skipped.
+
+    See `docs/formats/store-folder.md#directory-listings`.
+    """
     if disk.stat(folder) is None:
         return
     for topic in disk.list(folder):
@@ -24,7 +27,7 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def sync_names(disk: Disk, folder: str, topics: Iterable[str]) -> None:
-    """Of the queues of these topics, and of the topics."""
+    """Sync the names of the queues of these topics, and of the topics."""
     for topic in topics:
         disk.sync_folder(os.path.join(folder, topic))
     if disk.stat(folder) is not None:

@@ -1,7 +1,7 @@
 """The engine: one store opened for reading or writing, its services, and the order in which they start and stop.
 
-Opening for writing takes the lock, loads the parts, recovers, makes the abort file durable, and only then starts the threads
-and accepts puts.  Closing is the reverse.  The abort file goes last, and only when everything is dispatched and on the disk.
+Opening for writing takes the lock, loads the parts, recovers, syncs the abort file, and only then starts the threads and
+accepts puts.  Closing is the reverse.  The abort file is removed last, and only if everything is dispatched and on the disk.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Engine(StoreParts):
         try:
             self.flusher.flush_now()
             self.dispatcher.wait_for(self.log.written_offset, STOP_WAIT_S)
-            self.housekeeper.flush_derived(thorough=True)  # before the index sync, because it tells which files became full
+            self.housekeeper.flush_derived(thorough=True)  # before the index sync, because it determines which files are full
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
             self.delays.persist()

@@ -101,11 +101,11 @@ class StoreParts:
         return [(queue.queue_id, queue.max_offset) for queue in self.lookup.of_topic(topic)]
 
     def mark_sync_failure(self) -> None:
-        """Leave a mark for the next opening: what was written behind the flushed offset may not be on the disk."""
+        """Mark for the next opening that bytes after the flushed offset may not be on the disk."""
         mark_sync_failure(self.disk, self.places.own, self.flusher.flushed_offset)
 
     def close_files(self) -> None:
-        """Close maps and descriptors of whatever was loaded."""
+        """Close maps and descriptors of all parts that were loaded."""
         for name in ("log", "queues", "derived", "index", "checkpoint"):
             part = getattr(self, name, None)
             if part is not None:
@@ -139,20 +139,20 @@ class StoreParts:
     def dispatch_limit(self) -> int:
         """Return the physical offset up to which records may be dispatched and read.
 
-        It is the end of what is in the files, and under synchronous flush of what is on the disk, so that nothing is read that
-        a crash could take back.
+        It is the end of the committed bytes, or under synchronous flush of the flushed bytes, so that nothing is read that a
+        crash could take back.
         """
         return self.flusher.flushed_offset if self.config.is_sync_flush else self.log.committed_offset
 
     def refresh(self, *, again: bool = False) -> None:
-        """Read what a writer did since the last call.  A store opened for writing has nothing to refresh."""
+        """Read a writer's changes since the last call; do nothing in a store opened for writing."""
         if self.view is not None:
             self.view.refresh(again=again)
 
     def settle(self) -> None:
-        """Wait until the dispatcher reaches what was written before the call, so that reads find it.
+        """Wait until everything written before the call is dispatched, so that reads find it.
 
-        With a pool, it waits for what was committed.
+        With a pool, wait for committed records only.
         """
         self.check_open()
         self.refresh()

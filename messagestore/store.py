@@ -82,7 +82,7 @@ class MessageStore:
         )
         self._finalizer = weakref.finalize(self, _close, engine)
         for path, names in ((self._puts, ("put", "put_many")), (self._lookups, ("message_at", "query", "offset_by_time"))):
-            self.__dict__.update((name, getattr(path, name)) for name in names)  # a call through the method costs a frame
+            self.__dict__.update((name, getattr(path, name)) for name in names)  # saves one frame per call
 
     # Opening and closing
 
@@ -99,8 +99,8 @@ class MessageStore:
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
         Raises `InvalidSetting` for a `config` of another type; `StoreLocked` while another process writes; `UnknownStore`
-        without a store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of an
-        unknown version; `StoreCorrupt` for damage to safely stored data.
+        if there is no store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of
+        an unknown version; `StoreCorrupt` for damage to safely stored data.
         """
         config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
@@ -126,16 +126,16 @@ class MessageStore:
         self._finalizer()
 
     def close_cleanly(self) -> None:
-        """Close, and raise what prevented a clean stop: then messages may not be on the disk, or not in their queues yet."""
+        """Close, and raise the error that prevented a clean stop: messages may be missing on the disk or in their queues."""
         self.close()
         self._engine.check_clean_stop()
 
     def __enter__(self) -> Self:
-        """Return the store."""
+        """Return the store itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the store."""
+        """Close the store on leaving the block."""
         self.close()
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class MessageStore:
 
     @property
     def path(self) -> str:
-        """The store's folder."""
+        """Path of the store's folder."""
         return self._engine.places.root
 
     @property
@@ -161,10 +161,10 @@ class MessageStore:
     # Writing
 
     def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` when it is unknown.
+        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.
 
         With `check=False` the status of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record
-        can hold, and `TypeError` for something else than a `Message`.
+        can hold, and `TypeError` for anything but a `Message`.
         """
         return self._puts.put(message, check=check)
 
@@ -224,7 +224,7 @@ class MessageStore:
         check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str."""
-        from commitlog.column_input import offsets_and_data  # NumPy takes 80 ms
+        from commitlog.column_input import offsets_and_data  # importing NumPy takes 80 ms
 
         refusal = self._rules.refusal(topic)
         if refusal is not None:
@@ -316,7 +316,7 @@ class MessageStore:
         return read_log_bytes(self._engine, offset, max_bytes)
 
     def append_data(self, physical_offset: int, data: bytes) -> int:
-        """Append bytes of a master's log to the log of a slave (`Role.SLAVE`); return where the log ends then.
+        """Append bytes of a master's log to the log of a slave (`Role.SLAVE`); return the new end of the log.
 
         Every record, its offset and its checksums are checked before anything is written.  Raises `StoreCorrupt` for bytes that
         fail the check, `InvalidMessage` for an offset that is not the end of the log, `PutRejected` on a master.
@@ -330,8 +330,8 @@ class MessageStore:
     ) -> Copied:  # fmt: skip
         """Copy topics into a new store at `path`: messages with their offsets and times, topic settings, and group offsets.
 
-        `config` may have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` where there
-        is a store already, `DiskError` where the copy could not be synced.
+        `config` may have other file sizes.  Raises `InvalidMessage` for a topic that does not exist, `UnknownStore` if there
+        is a store already, `DiskError` if the copy could not be synced.
         """
         given = self._engine.config if config is None else settings_or_default(config, StoreConfig, "config")
         self._engine.settle()
@@ -372,13 +372,13 @@ class MessageStore:
     # Reading
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record begins at a physical offset; None when none does."""
+        """Return the message whose record begins at a physical offset; None if none does."""
         return self._lookups.message_at(physical_offset)
 
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
     ) -> list[StoredMessage]:
-        """Return messages of a topic with a key, oldest first; messages that only share the key's hash are left out.
+        """Return messages of a topic with a key, oldest first, without messages that only share the key's hash.
 
         A reader also finds messages that the index does not have yet, up to a limit: see `unsearched_bytes`.
         """
@@ -437,7 +437,7 @@ class MessageStore:
 
         `columns`: names of `commitlog.arrow_columns.COLUMNS`; all by default.
         """
-        from commitlog.arrow_columns import COLUMNS  # Arrow takes 150 ms
+        from commitlog.arrow_columns import COLUMNS  # importing Arrow takes 150 ms
 
         from .read.queue_columns import read_queue_columns
 
@@ -464,7 +464,7 @@ class MessageStore:
     ) -> Consumer:  # fmt: skip
         """Iterate over a topic's messages, of all queues or the given ones, from the group's committed offsets on.
 
-        `start`: where a new group begins, at the "first" message or behind the "last".  The iteration waits for more until it
+        `start`: where a new group begins, at the "first" message or after the "last".  The iteration waits for more until it
         is closed, or nothing came for `timeout_s`.  Consumers of one group in this process divide the queues among themselves,
         except those that were given queues.
 
@@ -482,13 +482,13 @@ class MessageStore:
     def plain_body(self, message: StoredMessage) -> bytes:
         """Return a message's body, decompressed if a client compressed it (system flag bit 0).
 
-        Raises `StoreCorrupt` for bytes that do not match the flag or exceed 64 MiB decompressed, and `MissingExtra` where LZ4
+        Raises `StoreCorrupt` for bytes that do not match the flag or exceed 64 MiB decompressed, and `MissingExtra` if LZ4
         or Zstandard is not installed.
         """
         return decompress(message.body, message.sys_flag, file=self.path, offset=message.physical_offset)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return when a message was stored, in milliseconds; -1 without the message."""
+        """Return the store time of a message in milliseconds; -1 if there is no such message."""
         queue = self._queue(topic, queue_id)
         return self._reader.store_time_of(queue, queue_offset) if queue is not None else -1
 
@@ -502,14 +502,14 @@ class MessageStore:
 
     @property
     def undispatched_messages(self) -> int | None:
-        """Number of messages in the log that a reader does not find in all of their queues; None: not known.
+        """Number of messages in the log that a reader does not find in all of their queues; None: unknown.
 
         Queue reads (`get`, `read`, `read_columns`, `offset_by_time`, `max_offset`, consumers) do not see these messages, and
         the first of them logs a warning.  A killed writer leaves such messages; the next opening for writing, or
         `rebuild_store`, puts them into their queues.  `message_at`, `query` and `follow` find them.
 
-        Counting costs a walk over at most 128 MiB of log, once, and nothing after a clean stop.  The number is not known where
-        that was not enough, where the log is damaged, and beside a live writer, which dispatches meanwhile.
+        Counting costs a walk over at most 128 MiB of log, once, and nothing after a clean stop.  The number is unknown if
+        that was not enough, if the log is damaged, and beside a live writer, which dispatches meanwhile.
         """
         self._engine.check_open()
         if self._engine.writable:
@@ -529,7 +529,7 @@ class MessageStore:
         return max(queue.min_offset, 0) if queue is not None else 0
 
     def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Return the offset behind the last readable message; with `committed=False` the next offset that a put will get."""
+        """Return the offset after the last readable message; with `committed=False` the next offset that a put will get."""
         if not committed and self._engine.writable:
             self._engine.check_open()
             return self._engine.offsets.next_offset(topic, queue_id)

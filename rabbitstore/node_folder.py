@@ -61,7 +61,7 @@ class NodeFolder:
         self._errors: list[Problem] = []
 
     def close(self) -> None:
-        """Unmap every file."""
+        """Unmap every file of every node."""
         for node in self.nodes:
             node.close()
 

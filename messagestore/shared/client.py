@@ -46,7 +46,7 @@ class Channel:
         self._connection.shut_down()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the owner."""
         self._connection.close()
 
 

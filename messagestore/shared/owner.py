@@ -28,7 +28,7 @@ class Owner:
     """Serves a store on an address until it is closed."""
 
     def __init__(self, store: MessageStore, address: str) -> None:
-        """Begin to listen."""
+        """Listen on the address, and start the thread that accepts connections."""
         self.service = Service(store)
         self._listener = LocalListener(address)
         self._sessions: set[_Session] = set()

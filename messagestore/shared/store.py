@@ -70,11 +70,11 @@ class SharedStore:
                 self._reader.close()
 
     def __enter__(self) -> Self:
-        """Return the store."""
+        """Return the store itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the store."""
+        """Close the store on leaving the block."""
         self.close()
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class SharedStore:
 
     @property
     def path(self) -> str:
-        """The store's folder."""
+        """Path of the store's folder."""
         return self._member.path
 
     @property

@@ -1,4 +1,4 @@
-"""What most puts do not need: why a put is refused, which queue it goes to, and the wait for the group commit."""
+"""Parts of a put that its fast path skips: refusals, the choice of a queue, and the wait for the group commit."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class PutRules:
         self.admitted: dict[str, int] = admission.queues_of if admission is not None else {}
 
     def must_write(self) -> Admission:
-        """Raise `StoreReadOnly` for a store that was opened for reading."""
+        """Return the admission of topics; raise `StoreReadOnly` for a store that was opened for reading."""
         if self._admission is None:
             raise StoreReadOnly(f"{self._parts.places.root}: opened for reading")
         return self._admission
 
     def refusal(self, topic: str) -> PutResult | None:
-        """Return why a put is refused; None after making an unknown topic known."""
+        """Return the refusal of a put, or None; register an unknown topic."""
         parts = self._parts
         parts.check_open()
         admission = self.must_write()
@@ -56,7 +56,7 @@ class PutRules:
         return None
 
     def _is_page_cache_busy(self) -> bool:
-        """Return whether one append holds the lock for too long: nothing was appended between two looks."""
+        """Return whether one append holds the lock for too long: nothing was appended between two checks."""
         limit_ms = self._parts.config.os_page_cache_busy_timeout_ms
         before = self._appender.last_store_timestamp_ms
         if not limit_ms < self._parts.disk.now_ms() - before < BUSY_MS_MAX:
@@ -65,7 +65,7 @@ class PutRules:
         return self._appender.lock.locked() and self._appender.last_store_timestamp_ms == before
 
     def queue_of(self, message: Message) -> int:
-        """Return the message's queue, else one chosen by the first key, so that a key keeps its order, or by turns."""
+        """Return the message's queue, or choose one by the first key, so that a key keeps its order, or in turn."""
         if message.queue_id >= 0:
             return message.queue_id
         number = self.admitted.get(message.topic) or self.must_write().batch_queues_of[message.topic]

@@ -49,7 +49,7 @@ class QuorumNode:
     """
 
     def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
-        """Open nothing yet."""
+        """Set the path; files are mapped on first use."""
         self.path = path
         self.disk = disk
         self.relative = "quorum/" + path.rstrip("/").rsplit("/", 1)[-1]
@@ -65,11 +65,11 @@ class QuorumNode:
         self._logged = None
 
     def __enter__(self) -> QuorumNode:
-        """Return the node."""
+        """Return the node itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close."""
+        """Close the node on leaving the block."""
         self.close()
 
     def map(self, file: str) -> View:

@@ -19,7 +19,7 @@ class Tracking:
     timestamps: dict[str, int] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all consumers and publishers."""
         for part in (self.offsets, self.sequences, self.timestamps):
             part.clear()
 
