@@ -126,15 +126,15 @@ class SharedConsumer:
     # Iterating
 
     def __enter__(self) -> Self:
-        """Return the consumer."""
+        """Return the consumer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
+        """Close the consumer on leaving the block."""
         self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Return the consumer."""
+        """Return the consumer itself."""
         return self
 
     def __next__(self) -> StoredMessage:

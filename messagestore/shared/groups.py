@@ -175,7 +175,7 @@ class Groups:
         return [consumer.nack(message, delay_level=delay_level) if message is not None else None]
 
     def close(self, consumer_id: str) -> None:
-        """Close a consumer."""
+        """Close a consumer; ignore an unknown id."""
         with self._changed:
             found = self._consumers.pop(consumer_id, None)
         if found is not None:
@@ -190,7 +190,7 @@ class Groups:
         self._close_where(lambda origin: origin.client_id == client_id)
 
     def end(self) -> None:
-        """Close all consumers."""
+        """Close all consumers of all sessions."""
         self._close_where(lambda _: True)
 
     def _close_where(self, is_meant: Callable[[Origin], bool]) -> None:
