@@ -10,6 +10,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from ..files import read_head
 from ..format.problems import Problem, to_problem
 from .folder import QuorumNode, QuorumQueue
+from .message import QuorumMessage
 from .tables import read_rows, registered
 
 _TABLE_SIZE_MAX = 64 << 20
@@ -38,11 +39,24 @@ def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -
 
 
 def _check_queue(queue: QuorumQueue) -> int:
+    count = 0
     try:
-        return sum(1 for _message in queue.messages())
+        for message in queue.messages():
+            count += 1
+            _check_properties(message, queue.node.problems)
+        return count
     except (StoreCorrupt, UnsupportedFormat) as error:
         queue.node.problems.append(to_problem(error, "bad_snapshot"))
-        return 0
+        return count
+
+
+def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
+    try:
+        _ = message.properties
+    except StoreCorrupt as error:
+        problems.append(
+            Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
+        )
 
 
 def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:

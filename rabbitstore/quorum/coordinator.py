@@ -33,8 +33,7 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
 
 def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
-    snapshot = member.snapshot()
-    if snapshot is not None:
+    for snapshot in member.snapshots()[:1]:
         found |= dict(_streams(snapshot.state))
     for entry in member.entries().values():
         if _NEW_STREAM.encode() in bytes(entry.view[entry.at : entry.at + entry.size]):

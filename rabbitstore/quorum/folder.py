@@ -123,11 +123,11 @@ def _differences(left: str, right: str) -> int:
 
 
 def put(entries: dict[int, Entry], index: int, entry: Entry, truncates: bool = False) -> None:
-    """Add an entry; one that a new leader wrote voids all behind it."""
+    """Add an entry; one that a new leader wrote voids all behind it, which were added last."""
     old = entries.get(index)
     if truncates or (old is not None and old.term != entry.term):
-        for later in [other for other in entries if other >= index]:
-            del entries[later]
+        while entries and next(reversed(entries)) >= index:
+            entries.popitem()
     entries[index] = entry
 
 
@@ -193,18 +193,15 @@ class QuorumQueue:
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(to_problem(error, "bad_segment_head"))
 
-    def snapshot(self) -> Snapshot | None:
-        """Return the newest readable snapshot or checkpoint; damaged ones are problems."""
+    def snapshots(self) -> list[Snapshot]:
+        """Return the readable snapshots and checkpoints, newest first; damaged ones are problems."""
         states: list[tuple[int, str]] = []
         for folder in ("snapshots", "checkpoints"):
             for name in self._files(folder, _STATE)[-_STATES_MAX:]:
                 match = _STATE.match(name)
                 states.append((int(match[1], 16) if match else 0, f"{self.uid}/{folder}/{name}/snapshot.dat"))
-        newest: Snapshot | None = None
-        for _index, file in sorted(states):
-            found = self._read_snapshot(file)
-            newest = found if found is not None else newest
-        return newest
+        found = [self._read_snapshot(file) for _index, file in sorted(states, reverse=True)]
+        return [one for one in found if one is not None]
 
     def _read_snapshot(self, file: str) -> Snapshot | None:
         if self.node.disk.stat(f"{self.node.path}/{file}") is None:
@@ -222,15 +219,19 @@ class QuorumQueue:
         Of several members, this is what the queue becomes if all entries of this one are committed.
         """
         if self._machine is None:
-            start = self.snapshot()
-            first = start.index + 1 if start is not None else 0
-            if start is not None:
-                machine = read_state(start.state, start.machine_version, f"{self.relative}/snapshots")
-            else:
-                machine = Machine(Settings.of(self.machine_config))
+            machine, first = self._start()
             self._replay(machine, first)
             self._machine = machine
         return self._machine
+
+    def _start(self) -> tuple[Machine, int]:
+        """Return the newest state that can be decoded, and the index of the first entry to apply."""
+        for found in self.snapshots():
+            try:
+                return read_state(found.state, found.machine_version, f"{self.relative}/snapshots"), found.index + 1
+            except StoreCorrupt as error:
+                self.node.problems.append(to_problem(error, "bad_snapshot"))
+        return Machine(Settings.of(self.machine_config)), 0
 
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
@@ -263,7 +264,7 @@ class QuorumQueue:
             time = meta.get(Atom("ts")) if isinstance(meta, dict) else None
             try:
                 machine.apply(index, time if isinstance(time, int) else 0, command, reply_mode, info_of(command))
-            except (TypeError, ValueError, IndexError, AttributeError) as error:
+            except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
                 found = Problem(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
                 self.node.problems.append(found)
                 machine.is_lenient = True

@@ -486,11 +486,10 @@ class Machine:
             self._drop_next("maxlen")
 
     def _is_over_limit(self) -> bool:
-        dead = self.dead.every()
         length, size = self.settings.max_length, self.settings.max_bytes
-        if length is not None and self.count_ready() + len(dead) > length:
+        if length is not None and self.count_ready() + len(self.dead.waiting) + len(self.dead.held) > length:
             return True
-        return size is not None and self.ready_bytes + sum(message.size for _reason, message in dead) > size
+        return size is not None and self.ready_bytes + sum(message.size for _reason, message in self.dead.every()) > size
 
     def _dead_letter(self, reason: str, message: Message) -> None:
         if self.settings.dead_letters == AT_LEAST_ONCE:

@@ -48,8 +48,8 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
         if problem:
             problems.append(Problem(file, start + at, "bad_segment_entry", f"entry {index} with its CRC", problem))
             continue
-        if index in found or (found and index < next(reversed(found))):
-            found = {old: kept for old, kept in found.items() if old < index}
+        while found and next(reversed(found)) >= index:
+            found.popitem()
         found[index] = SegmentEntry(index, term, offset, size)
     return found
 

@@ -29,7 +29,7 @@ def read_state(term: Any, version: int, file: str) -> Machine:
         raise UnsupportedFormat("queue state", file=file, found=found, supported=f"rabbit_fifo of {_FIELDS} fields")
     try:
         return _machine(term, version)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise StoreCorrupt("not a queue state", file=file, offset=0, expected="rabbit_fifo", found=str(error)) from error
 
 
@@ -92,17 +92,17 @@ def _message(term: Any) -> Message:
 def _of(items: tuple[Any, ...], tail: Any) -> Message:
     if len(items) == 2:
         return Message(int(items[0]), int(items[1]), expiry_ms=int(tail))
-    (index,) = items
+    index = int(*items)
     if isinstance(tail, int):
         return Message(index, tail)
     get = {str(name): value for name, value in tail.items()}.get
-    annotations = get("anns")
+    annotations, expiry = get("anns"), get("expiry")
     return Message(
         index,
         int(tail[Atom("size")]),
         int(get("acquired_count") or 0),
         int(get("delivery_count") or 0),
-        get("expiry"),
+        expiry if isinstance(expiry, int) else None,
         dict(annotations) if isinstance(annotations, dict) else {},
     )
 

@@ -33,14 +33,13 @@ def read_rows(data: bytes, file: str) -> list[Term]:
     while at >= 0:
         start = at + len(ACTIVE)
         stop = min(start + int.from_bytes(data[at - _WORD : at], "big"), len(data))
-        found += _objects(data, start, stop, file)
+        start = _read_objects(data, start, stop, file, found)
         at = data.find(ACTIVE, start)
     return found
 
 
-def _objects(data: bytes, at: int, stop: int, file: str) -> list[Term]:
-    """Return the objects of one block; each has its size, counting itself, before the term."""
-    found: list[Term] = []
+def _read_objects(data: bytes, at: int, stop: int, file: str, found: list[Term]) -> int:
+    """Add the objects of one block, each with its size before the term; return where they end."""
     while at + _WORD < stop:
         size = int.from_bytes(data[at : at + _WORD], "big")
         if not _WORD < size <= stop - at:
@@ -50,7 +49,7 @@ def _objects(data: bytes, at: int, stop: int, file: str) -> list[Term]:
         except StoreCorrupt:
             break
         at += size
-    return found
+    return at
 
 
 def registered(rows: list[Term]) -> set[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 
 from storageio import StoreCorrupt, UnsupportedFormat
@@ -17,6 +18,7 @@ _KNOWN = rb"[\x40\xc0].{2}.{8}\x00\x00.{6}\x00\x00\x00\x00.{4}"
 _NAMED = rb"[\x00\x80].{2}\x00[\x01-\xff][A-Za-z0-9_]{8}"
 _RECORD = re.compile(b"(?:" + _KNOWN + b"|" + _NAMED + b")", re.DOTALL)
 _SEARCH_FACTOR = 4
+_BLOCK_SIZE = 4096
 _TORN_MAX = 13  # the server drops a bad record with at most this many bytes behind it
 
 
@@ -60,7 +62,7 @@ class WalScan:
             return
         self._check_head()
         while self.position < len(self.view):
-            if self._is_zero_to_end():
+            if not self.view[self.position] and self._is_zero_to_end():
                 return
             try:
                 record = self._read(self.position, self.writers)
@@ -82,17 +84,17 @@ class WalScan:
 
     def _is_zero_to_end(self) -> bool:
         """Return whether only zeros follow: a preallocated file, or pages that a power cut lost."""
-        head = bytes(self.view[self.position : self.position + layout.WRITER_SIZE + layout.WAL_RECORD.size])
-        rest = self.view[self.position :]
-        if any(head) or any(bytes(rest)):
-            return False
-        self.notes.append(Problem(self.file, self.position, "wal_zeros", "a record", f"{len(rest)} zeros"))
+        for at in range(self.position, len(self.view), _BLOCK_SIZE):
+            if any(bytes(self.view[at : min(at + _BLOCK_SIZE, len(self.view))])):
+                return False
+        count = len(self.view) - self.position
+        self.notes.append(Problem(self.file, self.position, "wal_zeros", "a record", f"{count} zeros"))
         return True
 
     def _bad(self, reason: str, at: int, expected: object, found: object) -> StoreCorrupt:
         return StoreCorrupt(reason, file=self.file, offset=at, expected=expected, found=found)
 
-    def _read(self, position: int, writers: dict[int, str]) -> WalRecord:
+    def _read(self, position: int, writers: MutableMapping[int, str]) -> WalRecord:
         """Decode and check the record at a position; a record with a name adds it to `writers`."""
         word = int.from_bytes(self.view[position : position + layout.WRITER_SIZE], "big")
         at, uid = position + layout.WRITER_SIZE, writers.get(word & layout.WRITER_MASK)
@@ -158,14 +160,14 @@ class WalScan:
         return None
 
     def _is_record(self, position: int) -> bool:
-        writers = dict(self.writers)
+        writers = ChainMap({}, self.writers)
         try:
             record = self._read_within_budget(position, writers)
         except StoreCorrupt:
             return False
         return record is not None
 
-    def _read_within_budget(self, position: int, writers: dict[int, str]) -> WalRecord | None:
+    def _read_within_budget(self, position: int, writers: MutableMapping[int, str]) -> WalRecord | None:
         word = int.from_bytes(self.view[position : position + layout.WRITER_SIZE], "big")
         at = position + layout.WRITER_SIZE
         if not word & layout.KNOWN_BIT:
@@ -173,5 +175,5 @@ class WalScan:
         checksum, size = layout.WAL_RECORD.unpack_from(self.view, at)[:2] if at + 24 <= len(self.view) else (0, 0)
         if not checksum or size > min(self.budget, len(self.view) - at):
             return None
-        self.budget -= size
+        self.budget -= size + layout.WAL_RECORD.size
         return self._read(position, writers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.problems import UNSUPPORTED, Problem, to_problem
 from .chunk import Chunk, View, check_crc, read_head
-from .layout import FILE_HEAD_SIZE
+from .layout import CHUNK_HEAD, FILE_HEAD_SIZE
 
 _HEAD = re.compile(rb"\x50[\x00-\x02].{43}\x00\x00\x00", re.DOTALL)
 _SEARCH_FACTOR = 4  # bytes whose CRC a search may compute, in sizes of the segment
@@ -32,11 +33,12 @@ class Scan:
     epoch: int = 0
     position: int = FILE_HEAD_SIZE
     budget: int = field(init=False)
+    known: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Limit the work of searches: a hostile file may have a head at each byte."""
         self.budget = _SEARCH_FACTOR * len(self.view)
-        self.positions = sorted(self.positions)
+        self.known = sorted(self.positions)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield every whole chunk; each has at least 52 bytes, so the walk ends."""
@@ -95,11 +97,10 @@ class Scan:
 
     def _next_chunk(self) -> Chunk | None:
         """Return the first good chunk after the current position; the index shows where, if it is right."""
-        for position in self.positions:
-            if position > self.position:
-                found = self._candidate(position)
-                if found is not None:
-                    return found
+        for number in range(bisect_right(self.known, self.position), len(self.known)):
+            found = self._candidate(self.known[number])
+            if found is not None or self.budget <= 0:
+                return found
         at = self.position + 1
         while self.budget > 0:
             match = _HEAD.search(self.view, at)
@@ -113,6 +114,7 @@ class Scan:
         return None
 
     def _candidate(self, position: int) -> Chunk | None:
+        self.budget -= CHUNK_HEAD.size
         try:
             chunk = read_head(self.view, position, self.file)
             if chunk.epoch < self.epoch or chunk.chunk_id < (self.chunk_id or 0):

@@ -11,8 +11,9 @@ import pytest
 
 from rabbitstore.quorum import quorum_nodes
 from rabbitstore.quorum.check import check_node
+from rabbitstore.quorum.folder import Entry, put
 from rabbitstore.quorum.wal import WalScan
-from storageio import UnsupportedFormat
+from storageio import StoreCorrupt, UnsupportedFormat
 
 SNAPSHOT = "snapshots/0000000000000001_00000000000016AE/snapshot.dat"
 CHECKPOINT = "checkpoints/0000000000000001_0000000000001783/snapshot.dat"
@@ -40,9 +41,16 @@ def checked(path):
 
 def _ids(queue):
     try:
-        return [message.properties["message_id"] for message in queue.messages()]
+        return [_id(message) for message in queue.messages()]
     except UnsupportedFormat:
         return None
+
+
+def _id(message):
+    try:
+        return message.properties.get("message_id")
+    except StoreCorrupt:
+        return "damaged"
 
 
 def wal_of(path):
@@ -251,4 +259,61 @@ def test_random_damage_never_crashes(copy, seed):
         file = chance.choice([wal_of(path), chance.choice(files)])
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
         edit(file, chance.randrange(file.stat().st_size), data)
+    checked(path)
+
+
+def test_overwritten_entries_are_void():
+    """An entry of a later term voids those behind it; so does the truncate bit."""
+    named = [("2F_QXXXXXXXXXXXXX", 1, 1, b"a"), ("", 2, 1, b"b"), ("", 3, 1, b"c"), ("", 2, 2, b"d")]
+    entries: dict[int, Entry] = {}
+    data = log_of(named)
+    for record in WalScan(data, "f", [], []).records():
+        put(entries, record.index, Entry(record.term, data, "f", record.at, record.size), record.truncates)
+    assert {index: data[entry.at : entry.at + entry.size] for index, entry in entries.items()} == {1: b"a", 2: b"d"}
+    put(entries, 1, Entry(1, data, "f", 0, 0), truncates=True)
+    assert list(entries) == [1]
+
+
+def log_of(rows):
+    """Return a write-ahead log by the table of the format page; a row without a name is of the same writer."""
+    out = b"RAWA\x01"
+    for name, index, term, body in rows:
+        checked_part = struct.pack(">QQ", index, term) + body
+        head = b"\x00\x00\x01" + struct.pack(">H", len(name)) + name.encode() if name else b"\x40\x00\x01"
+        out += head + struct.pack(">II", zlib.adler32(checked_part), len(body)) + checked_part
+    return out
+
+
+def test_a_hostile_log_ends_soon():
+    """Zeros before each record, and heads everywhere, cost work in proportion to the file."""
+    record = log_of([("2F_QXXXXXXXXXXXXX", 1, 1, b"body")])[5:]
+    candidate = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 10, 1, 1)
+    for data in (b"RAWA\x01" + (bytes(40) + record) * 3000, b"RAWA\x01" + candidate * 6000, b"RAWA\x01" + b"\x40" * 200_000):
+        scan = WalScan(data, "f", [], [])
+        assert len(list(scan.records())) in (0, 3000)
+        assert scan.budget > -len(data)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(12))
+def test_random_terms_with_right_checksums_never_crash(copy, seed):
+    """Commands and states that pass the checksum but make no sense end in problems."""
+    chance = random.Random(seed)
+    path = copy(chance.choice(["rabbitmq4-quorum-snapshot", "rabbitmq4-streams"]))
+    log = bytearray(wal_of(path).read_bytes())
+    every = records(path)
+    for record in chance.sample(every, min(len(every), 30)):
+        for _ in range(chance.randint(1, 4)):
+            at = record.at + chance.randrange(min(record.size, 400))
+            log[at] = chance.choice([chance.randrange(256), 97, 104, 106, 108, 109, 110, 116, 119])
+        start = record.at - 24
+        struct.pack_into(">I", log, start, zlib.adler32(log[start + 8 : record.stop]))
+    wal_of(path).write_bytes(log)
+    for file in path.glob("*/*/*/snapshot.dat"):
+        data = bytearray(file.read_bytes())
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(200, len(data))
+            data[at] = chance.choice([chance.randrange(256), 97, 104, 106, 108, 109, 116])
+        struct.pack_into(">I", data, 5, zlib.crc32(data[9:]))
+        file.write_bytes(data)
     checked(path)

@@ -91,12 +91,12 @@ def test_a_snapshot_and_the_whole_log_agree(folders):
     with node:
         queue = next(one for one in node.queues() if one.queue == "q.roll")
         every = [message.to_json() for message in queue.messages()]
-        newest = queue.snapshot()
+        newest = queue.snapshots()[0]
     (node,) = quorum_nodes(str(folders["rabbitmq4-quorum-snapshot"][0]))
     with node:
         queue = next(one for one in node.queues() if one.queue == "q.roll")
         older = queue._read_snapshot(f"{queue.uid}/snapshots/0000000000000001_00000000000016AE/snapshot.dat")
-        queue.snapshot = lambda: older
+        queue.snapshots = lambda: [older]
         assert newest.index == 0x1783 and older.index == 0x16AE
         assert [message.to_json() for message in queue.messages()] == every
 

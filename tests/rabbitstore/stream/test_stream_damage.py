@@ -10,6 +10,8 @@ import pytest
 from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.stream import StreamFolder
 from rabbitstore.stream.check import check_stream
+from rabbitstore.stream.layout import CHUNK_HEAD
+from rabbitstore.stream.scan import Scan
 from storageio import UnsupportedFormat
 
 SECTOR = 512
@@ -231,3 +233,13 @@ def test_random_damage_never_crashes(copy, seed):
         stream.tracking()
     except UnsupportedFormat as error:
         assert "version" in str(error)
+
+
+def test_a_hostile_segment_ends_soon():
+    """Heads everywhere, with an index that names each of them, cost work in proportion to the file."""
+    head = CHUNK_HEAD.pack(0x50, 0, 1, 1, 0, 1, 5, 1, 40, 0, 0, bytes(3)) + bytes(8)
+    data = b"OSIL\x00\x00\x00\x01" + head * 4000
+    problems = []
+    scan = Scan(data, "f", problems, range(8, len(data), 8))
+    assert list(scan.chunks()) == [] and problems
+    assert scan.budget > -len(data)
