@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from commitlog import Message
+from commitlog.verify import verify_log
 from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from storageio import StoreCorrupt
@@ -67,3 +69,24 @@ def test_the_same_bytes_after_a_crash_are_cut(store: Path) -> None:
     with MessageStore.open(store, "r+", SMALL) as opened:
         assert opened.max_offset("T", 0) == COUNT - 1
     assert list((store / "brokerstore").glob("cut-*"))
+
+
+def test_a_blank_record_of_a_wrong_size_does_not_hide_the_next_file(tmp_path: Path) -> None:
+    """RocketMQ's dispatcher skips to the next file at a blank record of any size; `verify` reports the size."""
+    root, count = tmp_path / "store", 0
+    with MessageStore.open(root, config=SMALL) as opened:
+        while len(list((root / "commitlog").iterdir())) < 2 or count < 10:
+            opened.put(Message("T", bytes(SMALL.mapped_file_size_commit_log // 10), queue_id=0))
+            count += 1
+    path = root / "commitlog" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    blank_at = data.rindex(bytes.fromhex("cbd43194")) - 4
+    data[blank_at + 3] ^= 0x01
+    path.write_bytes(data)
+    shutil.rmtree(root / "consumequeue")
+    with MessageStore.open(root, "r+", SMALL) as opened:
+        assert opened.max_offset("T", 0) == count
+        with opened.follow(0, timeout_s=0) as follower:
+            assert len(list(follower)) == count
+    problems = verify_log([str(root / "commitlog")]).problems
+    assert [(one.kind, one.offset) for one in problems] == [("bad_blank_size", blank_at)]
