@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UnsupportedPlatform,
     )
 
+    from . import aio as aio
     from .opening import open
 
 _ERRORS = (
@@ -108,6 +109,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "__version__":
         return _version()
+    if name == "aio":
+        return importlib.import_module("brokerstore.aio")
     if name not in _PACKAGES:
         raise AttributeError(f"module 'brokerstore' has no attribute {name!r}")
     package = importlib.import_module(_PACKAGES[name])

@@ -31,12 +31,13 @@ from .answers import unpack_answer
 from .client import Channel, Channels
 from .consumer import SharedConsumer
 from .owner import Owner
-from .protocol import WATCH, Frame, marked_again, parse_frame
+from .protocol import WATCH, Frame, marked_again, pack_call, parse_frame
 from .service import Service
 
 ADDRESS = "owner.socket"
 RETRY_S = 0.002
 RETRY_MAX_S = 0.020
+NEW_OWNER = 1 << 62
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
 LOG = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Member:
         self._changes = Progress()  # of the role, and of answered puts
         self._channels = Channels(self._address, self.client_id)
         self._channel: Channel | None = None
+        self._news: Channel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
         self._window = threading.BoundedSemaphore(IN_FLIGHT_MAX)
@@ -98,11 +100,12 @@ class Member:
             return False
         try:
             REAL_DISK.make_folder(self._own)
-            self._owner = Owner(store, self._address)
+            owner = Owner(store, self._address)
         except BaseException:
             store.close()
             raise
-        self.local, self.service, self._channel = store, self._owner.service, None
+        self._owner, self.local, self.service, self._channel = owner, store, owner.service, None
+        owner.start()
         return True
 
     def _watch(self) -> float | None:
@@ -196,6 +199,31 @@ class Member:
         """Return a connection to the owner. Raises `PeerGone` without one."""
         return Channel(self._address, self.client_id)
 
+    def wait_for_news(self, seen: int, timeout_s: float) -> int:
+        """Wait for a step of the owner's dispatcher, on a connection of its own; a change of the owner counts as one."""
+        self.check_open()
+        service = self.service
+        if service is not None:
+            return service.news(seen, timeout_s)
+        try:
+            channel = self._news = self._news or self.new_channel()
+            found: int = unpack_answer(channel.exchange(pack_call("news", seen, timeout_s)))
+            return found
+        except PeerGone:
+            channel_before, self._news = self._news, None
+            if channel_before is not None:
+                channel_before.close()
+            time.sleep(RETRY_S)
+            return seen ^ NEW_OWNER
+
+    def end_waits(self) -> None:
+        """End the wait of another thread for news."""
+        channel = self._news
+        if channel is not None:
+            channel.shut_down()
+        if self.local is not None:
+            self.local.engine.progress.notify()
+
     @property
     def has_pending(self) -> bool:
         """Whether a pipelined put is not answered yet."""
@@ -262,6 +290,8 @@ class Member:
             channel.shut_down()
         self._watcher.stop()
         self._channels.close()
+        if self._news is not None:
+            self._news.close()
         if self._channel is not None:
             self._channel.close()
         if self._owner is not None:

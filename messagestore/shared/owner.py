@@ -28,12 +28,15 @@ class Owner:
     """Serves a store on an address until it is closed."""
 
     def __init__(self, store: MessageStore, address: str) -> None:
-        """Listen on the address, and start the thread that accepts connections."""
+        """Listen. Nobody is answered before `start`."""
         self.service = Service(store)
         self._listener = LocalListener(address)
         self._sessions: set[_Session] = set()
         self._guard = threading.Lock()
         self._acceptor = BackgroundThread("brokerstore-owner", self._accept)
+
+    def start(self) -> None:
+        """Begin to accept connections."""
         self._acceptor.start()
 
     def _accept(self) -> float | None:

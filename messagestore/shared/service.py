@@ -50,6 +50,7 @@ class Service:
             "delete_before": store.delete_before,
             "delete_expired": store.delete_expired,
             "flush": store.flush,
+            "news": self.news,
             "next_offset": lambda topic, queue_id: store.max_offset(topic, queue_id, committed=False),
             "roll_back": self._roll_back,
             "settle": store.engine.settle,
@@ -133,6 +134,12 @@ class Service:
         return first
 
     # Consumers
+
+    def news(self, seen: int, timeout_s: float) -> int:
+        """Wait for the next step of the dispatcher; return the number of steps."""
+        progress = self._store.engine.progress
+        progress.wait(seen, timeout_s)
+        return progress.count
 
     def _open_consumer(self, consumer_id: str, opening: list[Any], claims: list[list[Any]], origin: Origin) -> list[Any]:
         found = self.groups.open(consumer_id, Opening(*opening), [Claim(*claim) for claim in claims], origin)

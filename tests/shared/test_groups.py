@@ -283,7 +283,7 @@ class Workers:
 def test_workers_killed_at_random(tmp_path: Path) -> None:
     """Every message is consumed, whoever is killed."""
     workers = Workers(tmp_path / "s")
-    workers.kill_for(2, 1)
+    workers.kill_for(1, 1)
     assert workers.check() > 0
 
 

@@ -272,7 +272,7 @@ def run_kills(folder: Path, seconds: float, seed: int) -> Producers:
 
 def test_processes_killed_at_random(tmp_path: Path) -> None:
     """Whether owner or not: nothing acknowledged is lost or stored twice, and the order of each producer is kept."""
-    assert run_kills(tmp_path / "s", 1.5, 1).check() > 0
+    assert run_kills(tmp_path / "s", 1, 1).check() > 0
 
 
 @pytest.mark.deep
