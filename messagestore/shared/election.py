@@ -51,7 +51,7 @@ class Member:
         self.path = path
         self.local: MessageStore | None = None  # of the owner
         self.service: Service | None = None
-        self.failure: StoreError | None = None
+        self.failure: Exception | None = None
         self.client_id = random_bytes(8).hex()
         self.consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._config = config
@@ -119,7 +119,7 @@ class Member:
             channel.close()
             if not self._is_closed:
                 self._change_owner()
-        except StoreError as error:
+        except Exception as error:
             self._fail(error)
         self._watcher.is_stopping = self._is_closed or self.service is not None or self.failure is not None
         return 0.0
@@ -133,11 +133,12 @@ class Member:
                 self._repeat_pending()
             except PeerGone:  # the next owner ended as well: the next look finds that out
                 pass
-            except StoreError as error:
+            except Exception as error:
                 self._fail(error)
         self._changes.notify()
 
-    def _fail(self, error: StoreError) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Let every call raise the error from now on."""
         LOG.error("%s: this process lost the store: %s", self.path, error)
         with self._send_guard:
             self.failure = error

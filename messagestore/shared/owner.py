@@ -69,7 +69,7 @@ class Owner:
             sessions = list(self._sessions)
         for session in sessions:
             session.connection.end_input()
-        self.service.groups.end()
+        self.service.end_waits()
         for session in sessions:
             session.thread.stop()
             session.connection.close()
@@ -99,6 +99,8 @@ class _Session:
         except (BadFrame, UnsupportedFormat) as error:
             LOG.warning("a connection is closed: %s", error)
             self._report(error)
+        except Exception:  # the other process must not wait for an answer that never comes
+            LOG.exception("a connection is closed")
         self.thread.is_stopping = True
         groups = self._owner.service.groups
         if self._is_watch:

@@ -71,7 +71,14 @@ class Service:
         if frame.operation != Operation.PUT or frame.flags:
             answer = self.answer(frame)
             return lambda: answer
-        future: Future[PutResult] = self._store.put_async(unpack_message(frame.payload, 0)[0])
+        message = unpack_message(frame.payload, 0)[0]
+        try:
+            future: Future[PutResult] = self._store.put_async(message)
+        except StoreClosed:
+            raise
+        except Exception as error:
+            refusal = pack_error(error)
+            return lambda: refusal
         return lambda: _resolved(future)
 
     def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
@@ -134,6 +141,11 @@ class Service:
         return first
 
     # Consumers
+
+    def end_waits(self) -> None:
+        """Let every request that waits for messages or news return."""
+        self.groups.end()
+        self._store.engine.progress.notify()
 
     def news(self, seen: int, timeout_s: float) -> int:
         """Wait for the next step of the dispatcher; return the number of steps."""

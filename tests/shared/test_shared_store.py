@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from commitlog import Message, PutStatus
-from messagestore import MessageStore, SharedStore, StoreConfig
-from storageio import InvalidSetting, PutRejected, StoreClosed, StoreLocked
+from messagestore import FlushMode, MessageStore, SharedStore, StoreConfig
+from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreLocked
 from storageio.local_sockets import PeerGone, connect_local
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -159,6 +159,20 @@ def test_errors_cross_with_their_types(name: str, served: SharedStore, tmp_path:
     if isinstance(expected, PutRejected):
         assert isinstance(found, PutRejected) and isinstance(found.status, PutStatus)
         assert (found.status, found.reason, found.message_count) == (expected.status, expected.reason, expected.message_count)
+
+
+def test_a_refused_put_among_pipelined_ones(tmp_path: Path) -> None:
+    """With synchronous flush too, where puts that arrive together share a sync: each future has its own outcome."""
+    config = CONFIG.but(flush_disk_type=FlushMode.SYNC)
+    with open_shared(tmp_path / "s", config=config), open_shared(tmp_path / "s", config=config) as store:
+        messages = [Message("T", b"", properties={"a": "\x01"} if number % 3 == 1 else None) for number in range(90)]
+        futures = [store.put_async(message) for message in messages]
+        for number, future in enumerate(futures):
+            if number % 3 == 1:
+                with pytest.raises(InvalidMessage):
+                    future.result(10)
+            else:
+                assert future.result(10).status is PutStatus.PUT_OK
 
 
 def test_a_status_instead_of_an_error(served: SharedStore) -> None:
