@@ -16,7 +16,8 @@ VERSIONS = range(3, 8)
 _SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
 _HIGH_ABOVE = 4
 _WEIGHT = 2
-_UP, _SUSPECTED, _CANCELLED = "up", "suspected_down", "cancelled"
+_UP, _SUSPECTED, _CANCELLED, _QUIESCING = "up", "suspected_down", "cancelled", "quiescing"
+_ACTIVATES_ON_RETURN = 7  # before this version a return does not change the single active consumer
 AT_LEAST_ONCE = "at_least_once"
 _PID_TAIL = 12  # bytes of a process behind its node's name
 
@@ -176,6 +177,8 @@ class Machine:
             else:
                 other = _COMMANDS.get((name, len(command)))
                 if other is not None and other(self, index, time_ms, command):
+                    if name not in ("return", "modify") or self.version >= _ACTIVATES_ON_RETURN:
+                        self._activate()
                     self.checkout(time_ms)
 
     def _enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
@@ -325,20 +328,31 @@ class Machine:
             consumer.credit = max(0, given - len(consumer.held))
         if self.settings.is_single_active and key not in self.consumers:
             self._wait(key, consumer)
-            self._activate()
         else:
             self._update(key, consumer)
 
     def _wait(self, key: Any, consumer: Consumer) -> None:
-        self.waiting.append((key, consumer))
-        self.waiting.sort(key=lambda row: -row[1].priority)
+        """Add a consumer to those that wait to be the active one: by priority, those that are up first."""
+        self.waiting = [*(row for row in self.waiting if row[0] != key), (key, consumer)]
+        self.waiting.sort(key=lambda row: (row[1].status != _UP, -row[1].priority if row[1].status == _UP else 0))
 
     def _activate(self) -> None:
-        """Give a queue with a single active consumer its next one."""
-        if self.settings.is_single_active and self.waiting and not any(c.status == _UP for c in self.consumers.values()):
-            key, consumer = self.waiting.pop(0)
-            self.consumers[key] = consumer
-            self._queue(key, consumer)
+        """Give a queue with a single active consumer its next one; a higher priority takes over from an idle one."""
+        if not self.settings.is_single_active or not self.waiting or self.waiting[0][1].status != _UP:
+            return
+        key, consumer = self.waiting[0]
+        active = next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
+        if active is not None and consumer.priority <= active[1].priority:
+            return
+        if active is not None and active[1].held:
+            active[1].status = _QUIESCING
+            return
+        self.waiting.pop(0)
+        self.consumers[key] = consumer
+        self._queue(key, consumer)
+        if active is not None:
+            del self.consumers[active[0]]
+            self._wait(*active)
 
     def _dequeue(self, time_ms: int, identity: Any, *, is_settled: bool) -> None:
         """Apply `basic.get`: a consumer that takes one message and vanishes with it."""
@@ -366,7 +380,6 @@ class Machine:
         else:
             consumer.is_once, consumer.credit, consumer.status = True, 0, _CANCELLED
             self._update(key, consumer)
-        self._activate()
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
@@ -378,15 +391,23 @@ class Machine:
 
     def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
         if command[2] == "noconnection":
-            node = node_of(command[1])
-            for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
-                if node_of(consumer.pid) == node and consumer.status == _UP:
-                    consumer.status = _SUSPECTED
-                    self._return_all(key, consumer, is_failed=True)
+            self._disconnected(node_of(command[1]))
         else:
             self._process_down(command[1])
-        self._activate()
         return True
+
+    def _disconnected(self, node: str) -> None:
+        """Return what the consumers of a node hold; they may come back."""
+        for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
+            if node_of(consumer.pid) == node and (consumer.status == _UP or self.settings.is_single_active):
+                consumer.status = _SUSPECTED
+                self._return_all(key, consumer, is_failed=True)
+                if self.settings.is_single_active and self.consumers.pop(key, None) is not None:
+                    self._wait(key, consumer)
+        for key, consumer in list(self.waiting):
+            if node_of(consumer.pid) == node:
+                consumer.status = _SUSPECTED
+                self._wait(key, consumer)
 
     def _process_down(self, pid: Any) -> None:
         self.enqueuers.pop(pid, None)
@@ -408,7 +429,10 @@ class Machine:
             if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:
                 consumer.status = _UP
                 self._update(key, consumer)
-        self._activate()
+        for key, consumer in list(self.waiting):
+            if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:
+                consumer.status = _UP
+                self._wait(key, consumer)
         return True
 
     def _update_config(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -510,6 +534,11 @@ class Machine:
             else:
                 self.consumers.pop(key, None)
             return
+        if consumer.status == _QUIESCING and not consumer.held:
+            consumer.status = _UP
+            self.consumers.pop(key, None)
+            self._wait(key, consumer)
+            return
         self.consumers[key] = consumer
         self._queue(key, consumer)
 
@@ -550,11 +579,13 @@ def _key_order(key: Any) -> tuple[int, Any]:
 def _priority(meta: Any) -> int:
     """Return the consumer's priority: in 4.0 a field, before an argument of the consumer."""
     found = meta.get(Atom("priority")) if isinstance(meta, dict) else None
+    if isinstance(found, int):
+        return found
     arguments = meta.get(Atom("args")) if isinstance(meta, dict) else None
     for row in arguments if isinstance(arguments, list) else []:
         if isinstance(row, tuple) and len(row) == 3 and row[0] == b"x-priority" and isinstance(row[2], int):
             return row[2]
-    return found if isinstance(found, int) else 0
+    return 0
 
 
 def _ids(term: Any) -> list[int]:

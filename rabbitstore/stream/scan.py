@@ -51,6 +51,9 @@ class Scan:
                     return
                 continue
             read_one = True
+            if chunk.epoch < self.epoch:  # one of the two is wrong, but the id shows that the chunk belongs here
+                fallen = self._misplaced(chunk.position + 16, "epoch", self.epoch, chunk.epoch)
+                self.problems.append(to_problem(fallen, "bad_chunk"))
             self.position, self.chunk_id, self.epoch = chunk.stop, chunk.next_id, chunk.epoch
             yield chunk
 
@@ -58,8 +61,6 @@ class Scan:
         chunk = read_head(self.view, position, self.file)
         if self.chunk_id is not None and chunk.chunk_id != self.chunk_id:
             raise self._misplaced(position + 24, "chunk id", self.chunk_id, chunk.chunk_id)
-        if chunk.epoch < self.epoch:
-            raise self._misplaced(position + 16, "epoch", self.epoch, chunk.epoch)
         check_crc(self.view, chunk, self.file)
         return chunk
 
@@ -117,7 +118,8 @@ class Scan:
         self.budget -= CHUNK_HEAD.size
         try:
             chunk = read_head(self.view, position, self.file)
-            if chunk.epoch < self.epoch or chunk.chunk_id < (self.chunk_id or 0):
+            is_next = chunk.chunk_id == self.chunk_id
+            if not is_next and (chunk.epoch < self.epoch or chunk.chunk_id < (self.chunk_id or 0)):
                 return None
             if chunk.trailer_at - chunk.data_at > self.budget:
                 return None

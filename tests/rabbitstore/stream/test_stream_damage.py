@@ -91,8 +91,8 @@ def test_a_flipped_bit_in_each_field_of_a_head(copy, field):
 
 
 def heads_after(chunk):
-    """Return the first offset that damage in the chunk's head cannot affect: a wrong epoch hides at most the next chunk."""
-    return chunk.next_id + 1
+    """Return the first offset behind the chunk, which damage in its head cannot affect."""
+    return chunk.next_id
 
 
 def test_a_flipped_bit_in_the_data(copy):
@@ -243,3 +243,15 @@ def test_a_hostile_segment_ends_soon():
     scan = Scan(data, "f", problems, range(8, len(data), 8))
     assert list(scan.chunks()) == [] and problems
     assert scan.budget > -len(data)
+
+
+def test_a_wrong_epoch_hides_no_message(copy):
+    """The next chunk's epoch falls then; both chunks are read, and the index shows which epoch is wrong."""
+    stream = copy("s.segments")
+    messages = [message.raw for message in stream.messages()]
+    chunk = heads(stream)[2]
+    change(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
+    found = check_stream(stream).problems
+    assert found[0].expected == "wrong epoch of a chunk: 7"
+    assert [problem.kind for problem in found] == ["bad_chunk", "bad_stream_index"]
+    assert [message.raw for message in stream.messages()] == messages

@@ -1,0 +1,318 @@
+"""The rules of docs/formats/rabbitmq-quorum.md#replay, command by command."""
+
+from __future__ import annotations
+
+import pytest
+
+from rabbitstore.format.terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Opaque
+from rabbitstore.quorum.machine import Machine, MessageInfo, Settings
+
+NODE, OTHER = b"w\x09a@nowhere", b"w\x09b@nowhere"
+SENDER = Opaque(88, NODE + bytes(12))
+READER, SECOND = Opaque(88, NODE + b"reader_12345"), Opaque(88, OTHER + b"second_12345")
+AUTO = Atom("auto")
+
+
+class Queue:
+    """A machine that numbers its entries; `held` and `ready` show indexes."""
+
+    def __init__(self, version=5, **settings):
+        self.machine = Machine(Settings(**settings), version)
+        self.index = self.sent = 0
+        self.time = 1000
+
+    def apply(self, *command, reply=UNDEFINED, info=None):
+        self.index += 1
+        name, *rest = command
+        self.machine.apply(self.index, self.time, (Atom(name), *rest), reply, info or MessageInfo())
+        return self.index
+
+    def send(self, count=1, number=None, **info):
+        for _ in range(count):
+            self.sent = self.sent + 1 if number is None else self.sent
+            reply = (Atom("notify"), 1, SENDER)
+            self.apply("e", number or self.sent, b"body", (0, 10), reply=reply, info=MessageInfo(10, **info))
+        return self.index
+
+    def consume(self, prefetch=100, pid=READER, tag=b"tag", priority=0):
+        spec = (AUTO, (Atom("simple_prefetch"), prefetch))
+        return self.apply("checkout", (tag, pid), spec, {Atom("priority"): priority})
+
+    @property
+    def ready(self):
+        return [message.index for message in self.machine.ready()]
+
+    def held(self, key):
+        consumer = self.machine.consumers.get(key)
+        return {} if consumer is None else {number: message.index for number, message in consumer.held.items()}
+
+
+def test_an_enqueue_counts_once_and_in_order():
+    """A duplicate and a message ahead of its turn are ignored; another process has its own numbers."""
+    queue = Queue()
+    queue.send(2)
+    queue.send(number=2)
+    queue.send(number=5)
+    queue.apply("enqueue", SECOND, 1, b"other")
+    queue.apply("enqueue", UNDEFINED, UNDEFINED, b"dead-lettered")
+    assert queue.ready == [1, 2, 5, 6]
+
+
+def test_a_lenient_machine_accepts_a_gap_but_no_duplicate():
+    """After damage the messages behind the gap are kept."""
+    queue = Queue()
+    queue.send()
+    queue.machine.is_lenient = True
+    queue.send(number=5)
+    queue.send(number=5)
+    assert queue.ready == [1, 2]
+
+
+def test_a_process_that_registers_again_keeps_its_number():
+    """Only a process that is not known starts at 1."""
+    queue = Queue()
+    queue.send()
+    queue.apply("register_enqueuer", SENDER)
+    queue.send()
+    assert queue.ready == [1, 3]
+
+
+def test_high_messages_first_and_each_third_time_the_older():
+    """Three normal messages, then three of high priority."""
+    queue = Queue()
+    queue.send(3)
+    queue.send(3, priority=5)
+    assert queue.ready == [4, 5, 1, 6, 2, 3]
+    queue = Queue()
+    queue.send(2, priority=4)
+    queue.send(priority=9)
+    assert queue.ready == [3, 1, 2]
+
+
+def test_prefetch_and_settlement():
+    """A consumer holds its prefetch; each settlement brings the next message; ids may be stored as text."""
+    queue = Queue()
+    queue.send(5)
+    key = queue.consume(2)
+    assert queue.held(key) == {0: 1, 1: 2} and queue.ready == [3, 4, 5]
+    queue.apply("settle", key, CharList(b"\x00"))
+    assert queue.held(key) == {1: 2, 2: 3}
+    queue.apply("settle", (b"tag", READER), [1, 2, 77])
+    assert queue.held(key) == {3: 4, 4: 5} and queue.ready == []
+
+
+def test_consumers_take_turns_and_priority_comes_first():
+    """Two of the same priority alternate; one of a higher takes all that it has credit for."""
+    queue = Queue()
+    first, second = queue.consume(tag=b"1"), queue.consume(tag=b"2")
+    queue.send(4)
+    assert (list(queue.held(first).values()), list(queue.held(second).values())) == ([3, 5], [4, 6])
+    third = queue.consume(1, tag=b"3", priority=7)
+    queue.send(2)
+    assert list(queue.held(third).values()) == [8] and list(queue.held(first).values()) == [3, 5, 9]
+
+
+def test_a_return_goes_behind_other_returns_and_before_the_rest():
+    """It counts as acquired, not as failed."""
+    queue = Queue()
+    queue.send(4)
+    key = queue.consume(3)
+    queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    queue.apply("return", key, [2, 0])
+    assert queue.ready == [3, 1, 4] and queue.held(key) == {1: 2}
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (1, 0), (0, 0)]
+
+
+def test_before_version_4_each_return_counts_as_failed():
+    """The two counts were one."""
+    queue = Queue(version=3)
+    queue.send()
+    queue.apply("checkout", (b"tag", READER), (AUTO, 1, Atom("simple_prefetch")), {})
+    key = (b"tag", READER)
+    assert queue.held(key) == {0: 1}
+    queue.apply("checkout", key, Atom("cancel"), {})
+    queue.apply("return", key, [0])
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 1)]
+
+
+def test_above_the_delivery_limit_a_message_is_dead_lettered():
+    """With the limit 2, the third return is the last."""
+    queue = Queue(delivery_limit=2, dead_letters="at_least_once")
+    queue.send()
+    key = queue.consume(1)
+    for number in range(3):
+        assert queue.held(key) == {number: 1}
+        queue.apply("return", key, [number])
+    assert queue.held(key) == {} and queue.ready == []
+    assert [(reason, one.index) for reason, one in queue.machine.dead.every()] == [("delivery_limit", 1)]
+
+
+def test_modify_returns_or_discards():
+    """It counts a failed delivery if told so, and keeps annotations."""
+    queue = Queue(dead_letters="at_least_once")
+    queue.send(2)
+    key = queue.consume(2)
+    queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    queue.apply("modify", key, [0], TRUE, FALSE, {b"x-note": 1})
+    (message,) = queue.machine.ready()
+    assert (message.index, message.acquired, message.delivery_count, message.annotations) == (1, 1, 1, {b"x-note": 1})
+    queue.apply("modify", key, [1], FALSE, TRUE, {})
+    assert [(reason, one.index, one.delivery_count) for reason, one in queue.machine.dead.every()] == [("rejected", 2, 0)]
+
+
+def test_a_process_that_ends_returns_its_messages_as_failed():
+    """They return in order of their ids; the consumer and the enqueuer are forgotten."""
+    queue = Queue()
+    queue.send(3)
+    key = queue.consume(2)
+    queue.apply("down", READER, Atom("normal"))
+    assert queue.held(key) == {} and queue.ready == [1, 2, 3]
+    assert [one.delivery_count for one in queue.machine.ready()] == [1, 1, 0]
+    queue.apply("down", SENDER, Atom("normal"))
+    queue.send(number=1)
+    assert queue.ready == [1, 2, 3, 7]
+
+
+def test_a_lost_connection_returns_messages_until_the_node_is_back():
+    """Consumers of other nodes go on."""
+    queue = Queue()
+    near, far = queue.consume(1, tag=b"n"), queue.consume(1, pid=SECOND, tag=b"f")
+    queue.send(3)
+    queue.apply("down", SECOND, Atom("noconnection"))
+    assert queue.held(far) == {} and list(queue.held(near).values()) == [3] and queue.ready == [4, 5]
+    queue.apply("nodeup", Atom("b@nowhere"))
+    assert list(queue.held(far).values()) == [4]
+
+
+def test_a_requeue_moves_a_message_to_a_new_index():
+    """It is behind the others then, and its body is in the requeue command."""
+    queue = Queue()
+    queue.send(2)
+    key = queue.consume(1)
+    queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    at = queue.apply("requeue", key, 0, 1, 10, b"body")
+    assert queue.ready == [2, at]
+
+
+def test_credit_and_drain():
+    """A credited consumer gets as many messages as its credit; drain takes the rest away."""
+    queue = Queue()
+    key = queue.apply("checkout", (b"tag", READER), (AUTO, (Atom("credited"), 0)), {})
+    queue.send(2)
+    assert queue.held(key) == {}
+    queue.apply("credit", key, 5, 0, TRUE)
+    assert list(queue.held(key).values()) == [2, 3]
+    queue.send()
+    assert list(queue.held(key).values()) == [2, 3] and queue.ready == [5]
+
+
+def test_basic_get():
+    """One message, settled at once or held by a consumer that vanishes with it."""
+    queue = Queue()
+    queue.send(3)
+    queue.apply("checkout", (b"get", READER), (Atom("dequeue"), Atom("settled")), {})
+    assert queue.ready == [2, 3] and not queue.machine.consumers
+    queue.apply("checkout", (b"get", READER), (Atom("dequeue"), Atom("unsettled")), {})
+    key = (b"get", READER)
+    assert queue.held(key) == {0: 2} and queue.ready == [3]
+    queue.apply("settle", key, [0])
+    assert not queue.machine.consumers and queue.ready == [3]
+
+
+def test_expired_messages_are_dropped_at_the_head():
+    """The smaller of both times counts; a message behind one that lives is not looked at."""
+    queue = Queue(msg_ttl=500, dead_letters="at_least_once")
+    queue.send(ttl_ms=100)
+    queue.send()
+    queue.send(ttl_ms=1)
+    queue.time = 1100
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert queue.ready == [2, 3]
+    queue.time = 1500
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert queue.ready == [] and {reason for reason, _one in queue.machine.dead.every()} == {"expired"}
+
+
+def test_a_time_to_live_of_zero_is_one_millisecond():
+    """The message can still be delivered by the command that brings it."""
+    queue = Queue()
+    key = queue.consume(1)
+    queue.send(2, ttl_ms=0)
+    queue.time += 1
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert list(queue.held(key).values()) == [2] and queue.ready == []
+
+
+@pytest.mark.parametrize(("limits", "expected"), [({"max_length": 2}, [4, 5]), ({"max_bytes": 30}, [3, 4, 5])])
+def test_limits_drop_the_head(limits, expected):
+    """Five messages of ten bytes."""
+    queue = Queue(**limits)
+    queue.send(5)
+    assert queue.ready == expected
+    queue = Queue(**limits, drops_head=False)
+    queue.send(5)
+    assert queue.ready == [1, 2, 3, 4, 5]
+
+
+def test_purge_keeps_what_consumers_hold():
+    """Only messages that are ready go."""
+    queue = Queue()
+    queue.send(4)
+    key = queue.consume(1)
+    queue.apply("purge")
+    assert queue.held(key) == {0: 1} and queue.ready == []
+
+
+def test_a_discard_is_dropped_or_waits():
+    """At-least-once dead-lettering keeps the message until its process settles it."""
+    for kind, expected in ((None, []), ("at_most_once", []), ("at_least_once", [1])):
+        queue = Queue(dead_letters=kind)
+        queue.send()
+        queue.apply("discard", queue.consume(1), [0])
+        assert [one.index for _reason, one in queue.machine.dead.every()] == expected
+    queue.apply("dlx", (Atom("checkout"), READER, 10))
+    queue.apply("dlx", (Atom("settle"), [0]))
+    assert queue.machine.dead.every() == []
+
+
+def test_a_new_dead_lettering_process_starts_again():
+    """What the old one held waits first."""
+    queue = Queue(dead_letters="at_least_once")
+    queue.send(3)
+    queue.apply("dlx", (Atom("checkout"), READER, 2))
+    queue.apply("discard", queue.consume(3), [0, 1, 2])
+    assert [one.index for _reason, one in queue.machine.dead.held.values()] == [1, 2]
+    queue.apply("dlx", (Atom("checkout"), SECOND, 1))
+    assert [one.index for _reason, one in queue.machine.dead.every()] == [1, 2, 3]
+
+
+def test_a_single_active_consumer():
+    """The second one waits until the first ends; one of a higher priority takes over from an idle one."""
+    queue = Queue(is_single_active=True)
+    first, second = queue.consume(tag=b"1"), queue.consume(pid=SECOND, tag=b"2")
+    queue.send(2)
+    assert list(queue.held(first).values()) == [3, 4] and queue.held(second) == {}
+    third = queue.consume(pid=SECOND, tag=b"3", priority=5)
+    queue.send()
+    assert 6 not in queue.held(first).values() and queue.ready == [6]
+    queue.apply("settle", first, [0, 1])
+    assert list(queue.held(third).values()) == [6]
+    queue.apply("down", SECOND, Atom("normal"))
+    assert list(queue.held(first).values()) == [6] and queue.held(second) == {}
+
+
+def test_a_new_config_counts_at_once():
+    """A smaller limit drops messages."""
+    queue = Queue()
+    queue.send(4)
+    queue.apply("update_config", {Atom("max_length"): 1, Atom("overflow_strategy"): Atom("drop_head")})
+    assert queue.ready == [4]
+
+
+@pytest.mark.parametrize("command", [("unheard_of", 1), ("settle", 1), ("garbage_collection",), ("checkout", 1, 2, 3)])
+def test_other_commands_have_no_effect(command):
+    """The server ignores them as well."""
+    queue = Queue()
+    queue.send(2)
+    queue.apply(*command)
+    assert queue.ready == [1, 2]
