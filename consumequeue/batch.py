@@ -169,7 +169,7 @@ class BatchQueue(Queue):
             raise InvalidMessage(f"{self!r}: {unit} is no unit")
         if unit.physical_offset <= self.max_physical_offset:
             return False
-        self._make_room(self.written)
+        self._ensure_space(self.written)
         self._write(BATCH_UNIT.pack(*unit))
         return True
 

@@ -21,14 +21,14 @@ class BatchQueues:
 
     def __init__(
         self, disk: Disk, folder: str, *, writable: bool, file_size_bytes: int | None = None,
-        beyond_use: dict[tuple[str, int], StoreCorrupt] | None = None, log_min_offset: int = 0,
+        unreadable: dict[tuple[str, int], StoreCorrupt] | None = None, log_min_offset: int = 0,
     ) -> None:  # fmt: skip
         """Find the queues.  The default file size is that of the existing files, or RocketMQ's if there are none.
 
-        The error of an unreadable queue is put into `beyond_use` if that is given, and raised otherwise.
+        The error of an unreadable queue is put into `unreadable` if that is given, and raised otherwise.
         Records before `log_min_offset` left the log.
         """
-        self._beyond_use = beyond_use
+        self._unreadable = unreadable
         self.disk = disk
         self.folder = folder
         self._is_size_known = bool(file_size_bytes)
@@ -37,7 +37,7 @@ class BatchQueues:
         self.files.log_min_offset = log_min_offset
         self._queues: dict[tuple[str, int], BatchQueue] = {}
         has_any = disk.stat(folder) is not None
-        self._named = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
+        self._topic_folders = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
         self.discover()
 
     def _find_size(self) -> None:
@@ -49,21 +49,21 @@ class BatchQueues:
 
     def _found_size(self) -> int | None:
         for topic, queue_id in queue_folders(self.disk, self.folder):
-            with self._past_damage(topic, queue_id):
+            with self._collect_damage(topic, queue_id):
                 found = common_file_size(list_offset_files(self.disk, os.path.join(self.folder, topic, str(queue_id))))
                 if found is not None:
                     return found
         return None
 
     @contextmanager
-    def _past_damage(self, topic: str, queue_id: int) -> Iterator[None]:
-        """Put a `StoreCorrupt` of one queue into `beyond_use`, if that was given."""
+    def _collect_damage(self, topic: str, queue_id: int) -> Iterator[None]:
+        """Put a `StoreCorrupt` of one queue into `unreadable`, if that was given."""
         try:
             yield
         except StoreCorrupt as error:
-            if self._beyond_use is None:
+            if self._unreadable is None:
                 raise
-            self._beyond_use[topic, queue_id] = error
+            self._unreadable[topic, queue_id] = error
             self._queues.pop((topic, queue_id), None)
 
     def __iter__(self) -> Iterator[BatchQueue]:
@@ -81,9 +81,9 @@ class BatchQueues:
         if not self._is_size_known and not self.files.writable:
             return
         for topic, queue_id in queue_folders(self.disk, self.folder):
-            with self._past_damage(topic, queue_id):
+            with self._collect_damage(topic, queue_id):
                 found = self.get_or_add(topic, queue_id)
-                if self._beyond_use is not None:
+                if self._unreadable is not None:
                     found.refresh()  # checks its files now instead of on first use
 
     def topics(self) -> list[str]:
@@ -92,12 +92,12 @@ class BatchQueues:
 
     def knows(self, topic: str) -> bool:
         """Return whether a topic has batch queues, or had some, so that its folder exists."""
-        return topic in self._named or bool(self.queue_ids(topic))
+        return topic in self._topic_folders or bool(self.queue_ids(topic))
 
     @property
     def is_used(self) -> bool:
         """Whether `knows` returns True for any topic."""
-        return bool(self._named or self._queues)
+        return bool(self._topic_folders or self._queues)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the sorted queue ids of a topic; an empty list for an unknown topic."""
@@ -123,10 +123,10 @@ class BatchQueues:
             queue.recover()
             queue.drop_tail()
 
-    def doubt(self) -> None:
+    def mark_unsynced(self) -> None:
         """Count the last file of each queue as not synced, and sync the names of the folders."""
         for queue in self:
-            queue.doubt()
+            queue.mark_unsynced()
         sync_names(self.disk, self.folder, self.topics())
 
     def truncate(self, physical_offset: int) -> None:

@@ -17,7 +17,7 @@ from .queue_files import QueueFiles
 from .queue_listing import QUEUE_ID_MAX, queue_folders, sync_names
 
 NAME_SIZE_MAX = 255  # bytes of a file name
-QUEUES_ASKED_MAX = 100  # queues read to detect the file size
+SAMPLED_QUEUES_MAX = 100  # queues read to detect the file size
 
 
 def check_topic(topic: str) -> str:
@@ -51,14 +51,14 @@ def _files_of(disk: Disk, folder: str, topic: str, queue_id: int) -> list[Offset
 def find_file_size(disk: Disk, folder: str) -> int | None:
     """Return the most frequent file size of queues below `folder`; None if there is no file.
 
-    Several queues are read so that one damaged file does not decide, but at most `QUEUES_ASKED_MAX`.
+    Several queues are read so that one damaged file does not decide, but at most `SAMPLED_QUEUES_MAX`.
     """
     sizes: Counter[int] = Counter()
     for topic, queue_id in queue_folders(disk, folder):
         found = common_file_size(_files_of(disk, folder, topic, queue_id))
         if found is not None:
             sizes[found] += 1
-        if sizes.total() == QUEUES_ASKED_MAX:
+        if sizes.total() == SAMPLED_QUEUES_MAX:
             break
     return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
@@ -67,14 +67,14 @@ def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
     """Raise `StoreCorrupt` if no queue file has the given size: then the setting is wrong, not a single file."""
     wanted_bytes = round_up(wanted_bytes)
     found = None
-    for topic, queue_id in islice(queue_folders(disk, folder), QUEUES_ASKED_MAX):
+    for topic, queue_id in islice(queue_folders(disk, folder), SAMPLED_QUEUES_MAX):
         for file in _files_of(disk, folder, topic, queue_id):
             if file.size_bytes == wanted_bytes:
                 return
             found = file if found is None and file.size_bytes else found
     if found is not None:
-        told = f"{found.size_bytes} bytes"
-        raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{wanted_bytes} bytes", found=told)
+        found_bytes = f"{found.size_bytes} bytes"
+        raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{wanted_bytes} bytes", found=found_bytes)
 
 
 class ConsumeQueues:
@@ -170,16 +170,16 @@ class ConsumeQueues:
         lost_from = EVERYTHING
         self.next_total = None
         for queue in self:
-            queue.drop_behind_hole()
+            queue.drop_files_after_gap()
             queue.recover(safe_offset, log_end)
             if queue.drop_tail():
                 lost_from = min(lost_from, max(0, queue.max_physical_offset))
         return lost_from
 
-    def doubt(self) -> None:
+    def mark_unsynced(self) -> None:
         """Count the last file of each queue as not synced, and sync the names of the folders."""
         for queue in self:
-            queue.doubt()
+            queue.mark_unsynced()
         sync_names(self.disk, self.folder, self.topics())
 
     def max_physical_offset(self) -> int:
@@ -220,9 +220,9 @@ class ConsumeQueues:
             queue.destroy()
         if topic in self._topics and not self._topics[topic]:
             del self._topics[topic]
-            place = os.path.join(self.folder, topic)
-            if self.disk.stat(place) is not None and not self.disk.list(place):
-                self.disk.delete_folder(place)
+            topic_folder = os.path.join(self.folder, topic)
+            if self.disk.stat(topic_folder) is not None and not self.disk.list(topic_folder):
+                self.disk.delete_folder(topic_folder)
                 self.disk.sync_folder(self.folder)
 
     def remove_topic(self, topic: str) -> None:

@@ -91,14 +91,14 @@ class ExtWriter:
             self._disk.make_folder(self.folder)
         else:
             self._write(self._end, END)
-            self._settle(starts[-1])
+            self._sync_full_file(starts[-1])
         start = starts[-1] + self.file_size_bytes if starts else 0
         with self._files.structure:
             self._files.create(self._path(start), self.file_size_bytes)
         self._starts = [*starts, start]
         self._end = start
 
-    def _settle(self, start: int) -> None:
+    def _sync_full_file(self, start: int) -> None:
         """Sync a full file before the next one is created: a crash may then lose units of the last file only."""
         with self._files.borrow(self._path(start)) as file:
             file.sync()

@@ -16,7 +16,7 @@ from .layout import PRE_BLANK, UNIT, UNIT_SIZE
 from .queue import READ_SIZE, Queue
 from .queue_files import QueueFiles
 
-LOOK_SIZE = 12_800 * UNIT_SIZE  # bytes of units checked in one call
+CHECK_SIZE = 12_800 * UNIT_SIZE  # bytes of units checked in one call
 NO_RECORD = -1  # greatest record end of a queue without units
 END_MAX = (1 << 63) - 1
 
@@ -50,46 +50,46 @@ class ConsumeQueue(Queue):
     def _count_sound(self, units: bytes, log_end: int) -> int:
         return count_below(units, log_end)
 
-    def drop_behind_hole(self) -> None:
+    def drop_files_after_gap(self) -> None:
         """Delete files after a gap in the file names, after an unclean stop and before the files are loaded.
 
-        A crash can lose a file's name or size and keep a later file (if the writer does not sync full files as `_settle` does),
-        or restore a deleted file without its neighbour.  The first contiguous group with records still in the log is kept.
+        A crash can lose a file's name or size and keep a later file, because RocketMQ does not sync full files first.  It can
+        also restore a deleted file without its neighbour.  The first contiguous group with records still in the log is kept.
         Files after a gap were never synced, so their units are dispatched again from the log.
         """
         self._must_write()
-        together: list[list[int]] = [[]]
+        groups: list[list[int]] = [[]]
         found = list_offset_files(self._files.disk, self.folder)
         for file in found:
             if file.size_bytes == 0:
                 break
-            if together[-1] and file.start_offset != together[-1][-1] + self.file_size_bytes:
-                together.append([])
-            together[-1].append(file.start_offset)
-        while len(together) > 1 and self._has_left_log(together[0][-1]):
-            together.pop(0)
-        kept = together[0]
+            if groups[-1] and file.start_offset != groups[-1][-1] + self.file_size_bytes:
+                groups.append([])
+            groups[-1].append(file.start_offset)
+        while len(groups) > 1 and self._is_file_expired(groups[0][-1]):
+            groups.pop(0)
+        kept = groups[0]
         if len(kept) < len(found):
             with self._files.structure:
                 self._delete_all_but(kept)
             self._starts = None
 
-    def _has_left_log(self, start: int) -> bool:
+    def _is_file_expired(self, start: int) -> bool:
         """Return whether all records that the file's units point at were deleted."""
         last = self._read(start, start + self.file_size_bytes - UNIT_SIZE, UNIT_SIZE)
         return bool(count_valid(last)) and UNIT.unpack(last)[0] < self._files.log_min_offset
 
-    def _is_vouched(self, start: int, safe_offset: int) -> bool:
+    def _is_first_unit_safe(self, start: int, safe_offset: int) -> bool:
         first = self._read(start, start, UNIT_SIZE)
         return bool(count_valid(first)) and UNIT.unpack(first)[0] < safe_offset
 
-    def _before_torn(self, end: int, safe_offset: int) -> int:
+    def _end_before_torn_unit(self, end: int, safe_offset: int) -> int:
         """Return the end, moved back over a last unit that may be torn.
 
         If a unit crosses a sector boundary and the part after it is zeros, the physical offset may be right and the tags code
         lost.  The unit is dispatched again from the log.
         """
-        end = self._before_lost_front(end, safe_offset)
+        end = self._end_before_lost_front(end, safe_offset)
         start = self._start_of(end - UNIT_SIZE)
         if start < 0:
             return end
@@ -98,7 +98,7 @@ class ConsumeQueue(Queue):
         is_whole = kept >= UNIT_SIZE or any(unit[kept:]) or UNIT.unpack(unit)[0] < safe_offset
         return end if is_whole else end - UNIT_SIZE
 
-    def _before_lost_front(self, end: int, safe_offset: int) -> int:
+    def _end_before_lost_front(self, end: int, safe_offset: int) -> int:
         """Return the end, moved back to the first unit that lost the part before a sector boundary.
 
         Such a unit points before the record of its predecessor.  Units of records before `safe_offset` were on the disk, so the
@@ -107,7 +107,7 @@ class ConsumeQueue(Queue):
         for start in reversed(self.starts):
             stop = min(end - start, self.file_size_bytes)
             while stop > UNIT_SIZE:
-                first = max(0, stop - LOOK_SIZE)
+                first = max(0, stop - CHECK_SIZE)
                 found, is_over = find_lost_front(self._read(start, start + first, stop - first), first, safe_offset)
                 end = start + found if found >= 0 else end
                 if is_over:
@@ -115,7 +115,7 @@ class ConsumeQueue(Queue):
                 stop = first + UNIT_SIZE  # each unit is compared with its predecessor
         return end
 
-    def _moved(self) -> None:
+    def _reset_cached_bounds(self) -> None:
         self._max_physical_offset = None
         if self._min_offset is not None and self._min_offset * UNIT_SIZE > self._written:
             self._min_offset = None
@@ -326,9 +326,9 @@ class ConsumeQueue(Queue):
         expected = queue_offset * UNIT_SIZE
         if not count_new(packed[:UNIT_SIZE], NO_RECORD)[0]:
             raise InvalidMessage(f"{self!r}: no log is as long as {UNIT.unpack(packed[:UNIT_SIZE])} says")
-        self._make_room(expected)
+        self._ensure_space(expected)
         if queue_offset and self._is_untouched():
-            self._begin_at(expected)
+            self._fill_blanks_up_to(expected)
         taken = (self._written - expected) // UNIT_SIZE
         if queue_offset and taken > 0:
             return min(taken, len(packed) // UNIT_SIZE), False
@@ -336,10 +336,10 @@ class ConsumeQueue(Queue):
             import logging  # takes 10 ms, and readers never need it
 
             logging.getLogger(__name__).warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
-        room = self.starts[-1] + self.file_size_bytes - self._written
+        free_bytes = self.starts[-1] + self.file_size_bytes - self._written
         if not queue_offset and taken:
-            room = UNIT_SIZE  # offset 0 is accepted at any position, but the units after it are not
-        count, top = count_new(packed[:room], self.max_physical_offset)
+            free_bytes = UNIT_SIZE  # offset 0 is accepted at any position, but the units after it are not
+        count, top = count_new(packed[:free_bytes], self.max_physical_offset)
         self._write(packed[: count * UNIT_SIZE])
         self._max_physical_offset = top
         return count, True
@@ -348,7 +348,7 @@ class ConsumeQueue(Queue):
         """Return whether the only file is empty."""
         return len(self.starts) == 1 and self._written == self.starts[0]
 
-    def _begin_at(self, expected: int) -> None:
+    def _fill_blanks_up_to(self, expected: int) -> None:
         """Fill the first file with blanks up to the queue's first unit (`docs/formats/consumequeue.md#blanks`)."""
         start = self.starts[0]
         if start < expected < start + self.file_size_bytes:
@@ -375,7 +375,7 @@ class ConsumeQueue(Queue):
             kept.pop()
         self._written = end if kept else 0
         self._flushed = min(self._flushed, self._written)
-        self._moved()
+        self._reset_cached_bounds()
         self._cut(kept)
         self._min_offset = min(self.min_offset, self.max_offset) if kept else None
 

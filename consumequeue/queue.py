@@ -148,7 +148,7 @@ class Queue(ABC):
     def _count_valid(self, units: bytes) -> int:
         """Return how many valid units precede the first invalid one."""
 
-    def _moved(self) -> None:  # noqa: B027  (a batch queue derives nothing)
+    def _reset_cached_bounds(self) -> None:  # noqa: B027  (a batch queue derives nothing)
         """Drop cached values that were derived from the end of the queue, because the end changed."""
 
     # Finding the end
@@ -160,21 +160,21 @@ class Queue(ABC):
         if starts and starts[0] % self.unit_size:
             wanted = f"a multiple of {self.unit_size}"
             raise StoreCorrupt("file name", file=found[0].path, offset=0, expected=wanted, found=starts[0])
-        self._written = self._end_by_halving(starts)
+        self._written = self._end_by_binary_search(starts)
         self._flushed = self._written
         self._starts = starts
-        self._moved()
+        self._reset_cached_bounds()
 
-    def _end_by_halving(self, starts: list[int]) -> int:
+    def _end_by_binary_search(self, starts: list[int]) -> int:
         for start in reversed(starts):
             if self._valid_at(start, start):
-                return start + self.unit_size * self._count_by_halving(start)
+                return start + self.unit_size * self._count_by_binary_search(start)
         return starts[0] if starts else 0
 
     def _valid_at(self, start: int, at: int) -> bool:
         return self._count_valid(self._read(start, at, self.unit_size)) == 1
 
-    def _count_by_halving(self, start: int) -> int:
+    def _count_by_binary_search(self, start: int) -> int:
         """Return the number of valid units in a file whose first unit is valid."""
         low, high = (
             0,
@@ -204,11 +204,11 @@ class Queue(ABC):
                 break
         return at
 
-    def _is_vouched(self, start: int, safe_offset: int) -> bool:
+    def _is_first_unit_safe(self, start: int, safe_offset: int) -> bool:
         """Return whether a file's first unit, and so every earlier one, was on the disk before the crash."""
         return True
 
-    def _before_torn(self, end: int, safe_offset: int) -> int:
+    def _end_before_torn_unit(self, end: int, safe_offset: int) -> int:
         """Return the end, moved back over last units that may have lost a sector and were not known to be on the disk."""
         return end
 
@@ -221,7 +221,7 @@ class Queue(ABC):
         """
         starts = self.starts
         first = max(0, len(starts) - RECOVERED_FILES)
-        while first > 0 and not self._is_vouched(starts[first], safe_offset):
+        while first > 0 and not self._is_first_unit_safe(starts[first], safe_offset):
             first -= 1
         recovered = starts[first:]
         end = recovered[0] if recovered else 0
@@ -229,10 +229,10 @@ class Queue(ABC):
             end = self._end_by_reading(start, start, log_end)
             if end < start + self.file_size_bytes or following < 0:
                 break
-        end = self._before_torn(end, safe_offset)
+        end = self._end_before_torn_unit(end, safe_offset)
         self._written = end
         self._flushed = min(recovered[0] if recovered else 0, end)
-        self._moved()
+        self._reset_cached_bounds()
         return end
 
     def refresh(self) -> int:
@@ -253,7 +253,7 @@ class Queue(ABC):
             self._starts = starts
         if end != before:
             self._written = end
-            self._moved()
+            self._reset_cached_bounds()
         return end
 
     def reload(self) -> None:
@@ -262,7 +262,7 @@ class Queue(ABC):
             self._files.forget(self.path(start))
         self._starts = None
         self._written = 0
-        self._moved()
+        self._reset_cached_bounds()
 
     def drop_tail(self) -> bool:
         """Delete files after the end and empty files, and zero the last file from the end on.
@@ -354,7 +354,7 @@ class Queue(ABC):
         if not self._files.writable:
             raise StoreReadOnly(f"{self.folder}: opened for reading")
 
-    def _make_room(self, expected: int) -> int:
+    def _ensure_space(self, expected: int) -> int:
         """Create a file if there is none or the last is full; return the free bytes.  The first file contains `expected`."""
         starts = self.starts
         if not starts:
@@ -370,7 +370,7 @@ class Queue(ABC):
             if not starts:
                 self._files.disk.make_folder(self.folder)
             else:
-                self._settle(starts[-1])
+                self._sync_full_file(starts[-1])
             self._is_new_name = True
             self._files.create(self.path(start), self.file_size_bytes)
             if not starts:
@@ -378,7 +378,7 @@ class Queue(ABC):
             self._written = start
             self._starts = [*self.starts, start]
 
-    def _settle(self, start: int) -> None:
+    def _sync_full_file(self, start: int) -> None:
         """Sync a full file before the next one is created, so that a crash loses units of the last file only.
 
         Otherwise a crash could lose an earlier file and keep a later one, which looks like a queue after retention.
@@ -415,7 +415,7 @@ class Queue(ABC):
         self._flushed = written
         return True
 
-    def doubt(self) -> None:
+    def mark_unsynced(self) -> None:
         """Count the last file and its name as not synced, because a writer may have been killed before it synced them.
 
         Earlier files were synced when they became full.
@@ -449,7 +449,7 @@ class Queue(ABC):
                 return
             self._delete_all_but([])
             self._written = self._flushed = 0
-            self._moved()
+            self._reset_cached_bounds()
             if not self._files.disk.list(self.folder):
                 self._files.disk.delete_folder(self.folder)
                 self._files.disk.sync_folder(os.path.dirname(self.folder))

@@ -112,7 +112,7 @@ BUGS = [
     Bug("file not synced by the real disk", "storageio/real_disk.py", "                os.fdatasync(self._descriptor)\n", "                pass\n", CALLS),
     Bug("index files deleted without a sync between", "indexfile/index_files.py", "            self.disk.sync_folder(self.folder)\n\n    def _must_write", "\n    def _must_write", ORDERS + " -k one_by_one"),
     Bug("index note of what came during the sync", "messagestore/write/housekeeper.py", "hint_of(self._log, self._index, *reached)", "hint_of(self._log, self._index, *self._dispatcher.reached)", ORDERS + " -k index_note"),
-    Bug("batch queues believed after a kill", "messagestore/recovery/opening.py", "        parts.derived.batch.doubt()\n", "", ORDERS + " -k batch_queues"),
+    Bug("batch queues believed after a kill", "messagestore/recovery/opening.py", "        parts.derived.batch.mark_unsynced()\n", "", ORDERS + " -k batch_queues"),
     Bug("many puts wait for the first of them", "messagestore/write/put_rules.py", "self._appender.end_offset if message is None else result.physical_offset + result.size_bytes", "result.physical_offset + 1", ORDERS + " -k puts_of_many"),
     Bug("RabbitMQ file deleted by a repair, its folder not synced", "rabbitstore/repair/recover.py", "        disk.sync_folder(f\"{path}/{file}\".rpartition(\"/\")[0])\n", "", CALLS + " -k tool"),
     Bug("failed sync of a full log file not told to the next opening", "messagestore/parts.py", ", on_failed=self.mark_sync_failure", "", ORDERS + " -k reaches_the_next"),

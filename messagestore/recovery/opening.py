@@ -124,8 +124,8 @@ def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
         index.destroy()
     start = _cut_derived(parts, end) if decided.checks_index else end.offset
     if not decided.was_clean:
-        parts.queues.doubt()
-        parts.derived.batch.doubt()
+        parts.queues.mark_unsynced()
+        parts.derived.batch.mark_unsynced()
         if index is not None:
             index.doubt()
     _keep_settings(parts, end)

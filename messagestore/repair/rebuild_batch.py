@@ -24,13 +24,13 @@ from .rebuild import delete_tree, take_place
 
 def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
     """Return the problems that a rebuild would fix, queue by queue."""
-    beyond_use: dict[QueueKey, StoreCorrupt] = {}
-    with _opened(disk, places, beyond_use) as batch:
+    unreadable: dict[QueueKey, StoreCorrupt] = {}
+    with _opened(disk, places, unreadable) as batch:
         is_batch_topic = batch_topics(Topics(disk, places.config), batch)
         problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
     return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
         Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
-        for queue_key, error in beyond_use.items()
+        for queue_key, error in unreadable.items()
     ]
 
 
@@ -63,9 +63,9 @@ def _build(files: LogFiles, queue_keys: set[QueueKey], fresh: BatchQueues) -> No
 
 
 @contextmanager
-def _opened(disk: Disk, places: StorePaths, beyond_use: dict[QueueKey, StoreCorrupt]) -> Iterator[BatchQueues]:
-    """Open the readable queues; add errors of unreadable ones to `beyond_use`."""
-    batch = BatchQueues(disk, places.batch, writable=False, beyond_use=beyond_use)
+def _opened(disk: Disk, places: StorePaths, unreadable: dict[QueueKey, StoreCorrupt]) -> Iterator[BatchQueues]:
+    """Open the readable queues; add errors of unreadable ones to `unreadable`."""
+    batch = BatchQueues(disk, places.batch, writable=False, unreadable=unreadable)
     try:
         yield batch
     finally:

@@ -271,7 +271,7 @@ def test_a_folder_of_batch_queues_without_files_waits_for_the_first(world: World
     with pytest.raises(StoreCorrupt, match="stray file"):
         make(REAL_DISK, str(tmp_path), writable=False)
     aside: dict[tuple[str, int], StoreCorrupt] = {}
-    assert make(REAL_DISK, str(tmp_path), writable=False, beyond_use=aside).queue_ids("T") == [1, 2]
+    assert make(REAL_DISK, str(tmp_path), writable=False, unreadable=aside).queue_ids("T") == [1, 2]
     assert list(aside) == [("T", 0)]
 
 

@@ -315,7 +315,7 @@ def test_a_reader_drops_no_files_behind_a_hole(queues: Any) -> None:
     (folder / f"{200:020d}").unlink()
     before = files_of(folder)
     with pytest.raises(StoreReadOnly):
-        queues(writable=False).get("T", 0).drop_behind_hole()
+        queues(writable=False).get("T", 0).drop_files_after_gap()
     assert files_of(folder) == before
 
 
