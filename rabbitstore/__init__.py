@@ -14,6 +14,7 @@ Packages, each of which imports only from those before it:
 
     format    bytes of the files        repair    `verify` and `recover`
     read      a folder, read only       engine    queues and message stores of an open folder; `store` is its interface
+    stream    streams, read only        quorum    quorum queues, read only; `node_folder` has both for one virtual host
 
 Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery` executes a
 plan.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from

@@ -103,14 +103,14 @@ class NodeFolder:
         """Return a row for each queue that can be read; every message is read for it."""
         rows = []
         for queue in self.quorum_queues:
-            found = list(self._quorum_messages(queue))
+            row = self._row(queue.queue, QUORUM, self._quorum_messages(queue), queue.segment_count())
             if queue.queue not in self.unread:
-                rows.append(self._row(queue.queue, QUORUM, found, queue.segment_count()))
+                rows.append(row)
         for stream in self.streams:
             rows.append(self._row(stream.queue, STREAM, self._stream_messages(stream), len(stream.segments())))
         return rows
 
-    def _row(self, queue: str, kind: str, messages: Iterator[StoredMessage] | list[StoredMessage], segments: int) -> NodeQueue:
+    def _row(self, queue: str, kind: str, messages: Iterator[StoredMessage], segments: int) -> NodeQueue:
         count = unacked = persistent = 0
         for message in messages:
             count += 1

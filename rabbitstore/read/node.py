@@ -1,8 +1,8 @@
 """Survey a node's data folder: classic queues, which this package reads, and everything else.
 
 msg_stores/vhosts/<V>/         classic queues: read
-quorum/<node>/<UId>/config     a quorum queue: listed, not read
-stream/<name>/                 a stream: listed, not read
+quorum/<node>/<UId>/config     a quorum queue: listed here, read by `rabbitstore.quorum`
+stream/<name>/                 a stream: listed here, read by `rabbitstore.stream`
 schema.DAT LATEST.LOG          metadata in Mnesia: not read
 rabbitmq_metadata/             metadata in Khepri (4.x): not read
 <node>-feature_flags           beside the folder: shows the lowest possible version of the server
@@ -41,7 +41,7 @@ class Node:
         return asdict(self)
 
     def not_read(self) -> str:
-        """Count the queues that no command reads, as text; return an empty text without any."""
+        """Count the queues that are not classic, as text; return an empty text without any."""
         counts = (len(self.quorum_queues), "quorum queue"), (len(self.streams), "stream")
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts if count)
 

@@ -1,10 +1,14 @@
 """The format pages agree with the code."""
 
 import re
+import struct
 from pathlib import Path
+
+import pytest
 
 from rabbitstore.format import layout, properties
 from rabbitstore.repair import check, recover
+from rabbitstore.stream import layout as stream_layout
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "formats"
 
@@ -45,3 +49,26 @@ def test_every_kind_of_damage_is_on_its_page():
     kinds -= {"queue_name", "recover", "N"}
     assert all(f'"{kind}"' in sources for kind in kinds)
     assert {kind for kind, _ in recover._STEP_OF} <= kinds
+
+
+@pytest.mark.parametrize("package", ["stream", "quorum"])
+def test_every_kind_of_damage_of_the_other_queues_is_on_its_page(package):
+    """The pages of streams and quorum queues list the kinds that the code reports, and no others."""
+    name = {"stream": "streams", "quorum": "quorum"}[package]
+    listed = set(re.findall(r"^\| `(\w+)`(?: \(note\))? \|", page(name).partition("\n## Damage\n")[2], re.MULTILINE))
+    sources = "".join(path.read_text() for path in (Path(check.__file__).parents[1] / package).glob("*.py"))
+    words = set(re.findall(r'"((?:bad|torn|lost|missing|wal|index|unregistered)_[a-z_]+)"', sources))
+    assert listed == words
+    assert all(f'"{kind}"' in sources for kind in listed)
+
+
+def test_the_tables_of_streams():
+    """Sizes and offsets on the page are those of the layout."""
+    text = page("streams")
+    rows = [
+        int(at)
+        for at in re.findall(r"^\| (\d+) \|", text.partition("## Segment")[2].partition("## Sub-batches")[0], re.MULTILINE)
+    ]
+    assert rows == [0, 1, 2, 4, 8, 16, 24, 32, 36, 44, stream_layout.CHUNK_HEAD.size]
+    assert f"{stream_layout.UNPACKED_MAX >> 20} MiB" in text
+    assert struct.calcsize(">BHII") == stream_layout.SUB_BATCH.size == 11 and stream_layout.INDEX_RECORD.size == 29

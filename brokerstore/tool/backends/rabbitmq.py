@@ -48,7 +48,7 @@ def report_running_server(path: str) -> None:
 
 
 def report_unread(path: str) -> None:
-    """Report on stderr the queues of a node's folder that no command reads."""
+    """Report on stderr the quorum queues and streams of a node's folder, for a command that reads classic queues only."""
     node = survey(path)
     if node is not None and node.not_read():
         say(f"brokerstore: not read: {node.not_read()}; the answer covers classic queues only")
