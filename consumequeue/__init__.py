@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .queue_files import QueueFiles
     from .queue_listing import queue_folders
 
-_MODULES = {  # each module is imported on first use
+_EXPORTS = {  # each module is imported on first use
     **dict.fromkeys(("StoreTimeOf", "offset_by_time"), "._time_cy"),
     **dict.fromkeys(("BatchQueue", "BatchUnit"), ".batch"),
     "AllQueues": ".all_queues",
@@ -98,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name], __name__), name)
+    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
     return found

@@ -12,7 +12,7 @@ from .queue import Queue
 
 
 class Lookup(Protocol):
-    """Where ordinary queues are looked up: `ConsumeQueues`, or for a reader a view of them that is brought up to date."""
+    """What finds ordinary queues: `ConsumeQueues`, or for a reader a view that is refreshed before each lookup."""
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue; None without one."""

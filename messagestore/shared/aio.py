@@ -197,12 +197,12 @@ class _News:
         return True
 
     def remove(self, consumer: AsyncConsumer) -> None:
-        """Wait no longer."""
+        """Remove a consumer from those that wait."""
         with self._guard:
             self._waiting.pop(consumer, None)
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the waits and the thread."""
         self._thread.is_stopping = True
         self._member.end_waits()
         self._thread.stop()
@@ -253,22 +253,22 @@ class AsyncMessage:
 
     @property
     def tags(self) -> str | None:
-        """The tags."""
+        """The tags; None without any."""
         return self.stored.tags
 
     @property
     def keys(self) -> list[str]:
-        """The keys."""
+        """The keys of the message."""
         return self.stored.keys
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties."""
+        """The properties of the message."""
         return self.stored.properties
 
     @property
     def queue_id(self) -> int:
-        """The queue."""
+        """The id of its queue."""
         return self.stored.queue_id
 
     @property
@@ -319,17 +319,17 @@ class AsyncConsumer:
         return self._opened
 
     async def __aenter__(self) -> Self:
-        """Return the consumer."""
+        """Return the consumer itself."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the consumer on leaving the block."""
         await self.close()
 
     def __aiter__(self) -> Self:
-        """Return the consumer."""
+        """Return the consumer itself."""
         return self
 
     async def __anext__(self) -> AsyncMessage:

@@ -207,7 +207,7 @@ def test_credit_and_drain():
 
 
 def test_basic_get():
-    """One message, settled at once or held by a consumer that vanishes with it."""
+    """One message, settled immediately or held by a consumer that vanishes with it."""
     queue = Queue()
     queue.send(3)
     queue.apply("checkout", (b"get", READER), (Atom("dequeue"), Atom("settled")), {})
