@@ -232,6 +232,9 @@ class Member:
 
     def wait_pending(self) -> None:
         """Wait until every pipelined put is answered."""
+        if not self._pending:
+            return
+        self.check_open()
         self._changes.wait_until(lambda: not self._pending, None)
 
     def submit(self, data: bytes) -> PutFuture:

@@ -105,12 +105,11 @@ class SharedStore:
 
     def put(self, message: Message, *, check: bool = True) -> PutResult:
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
+        self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
             return local.put(message, check=check)
         packed = pack_message(message, self._unique_key())
-        if check and self._member.has_pending:  # behind the puts of `put_async`
-            return self._member.submit(pack_frame(Operation.PUT, packed)).result()
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
 
@@ -120,12 +119,11 @@ class SharedStore:
         More than 32 MiB go to the owner in several requests. A refusal then leaves those of earlier requests in the store;
         `message_count` has their number.
         """
+        self._member.wait_pending()
         local = self._member.local
         if local is not None:
             return local.put_many(messages, check=check)
         packed = [pack_message(message, self._unique_key()) for message in messages]
-        if self._member.has_pending:
-            self._member.wait_pending()
         first: PutResult | None = None
         for batch in batches(packed) if packed else [[]]:
             result = self._put_batch(b"".join(batch), check, first.message_count if first is not None else 0)
@@ -151,9 +149,12 @@ class SharedStore:
         return result
 
     def put_async(self, message: Message) -> PutFuture:
-        """Put one message without waiting, as `MessageStore.put_async`. Puts of one process keep their order."""
+        """Put one message without waiting, as `MessageStore.put_async`. Puts of one process keep their order.
+
+        A callback of the future runs on the thread that takes answers, so it must not wait for another put.
+        """
         local = self._member.local
-        if local is not None:
+        if local is not None and not self._member.has_pending:  # a new owner first repeats what was not answered
             return local.put_async(message)
         return self._member.submit(pack_frame(Operation.PUT, pack_message(message, self._unique_key())))
 
