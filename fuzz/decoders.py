@@ -11,7 +11,7 @@ from commitlog._scan_cy import Reader, count, find_record
 from commitlog.checks import CHECK_ALL
 from commitlog.hosts import decode_host
 from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
-from fuzz import stores
+from fuzz import node_files, stores
 from indexfile._index_cy import IndexBuffer, hash_of
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from messagestore.broker.config import fast_json
@@ -178,7 +178,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         log_records, dispatch, log_properties, queue_units, index_file, config_json, checkpoint, compressed_body, erlang_term,
         rabbit_content, rabbit_properties, rabbit_records, rabbit_segment, rabbit_journal, rabbit_tables, rabbit_version_2,
         stores.extended_units, stores.batch_units, stores.wire_batch, stores.pool_ring, stores.broker_properties,
-        stores.config_tables, stores.json_lines, stores.parquet_rows,
+        stores.config_tables, stores.json_lines, stores.parquet_rows, node_files.stream_segment, node_files.stream_index,
+        node_files.stream_batch, node_files.amqp_1_0, node_files.quorum_log, node_files.quorum_segment, node_files.quorum_state,
+        node_files.quorum_command, node_files.quorum_config, node_files.quorum_tables,
     )
 }  # fmt: skip
 SLOW = {  # the number of runs is divided by this: each run opens files or a store

@@ -1,0 +1,115 @@
+"""Targets for the files of streams and quorum queues."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from rabbitstore.format.amqp10_message import read_sections, to_content
+from rabbitstore.format.problems import Problem
+from rabbitstore.format.terms import Atom, decode
+from rabbitstore.quorum.config_text import parse_config
+from rabbitstore.quorum.machine import Machine
+from rabbitstore.quorum.message import info_of, message_term, read_content
+from rabbitstore.quorum.segment import read_segment
+from rabbitstore.quorum.snapshot import read_snapshot
+from rabbitstore.quorum.state import read_state
+from rabbitstore.quorum.tables import meta_rows, read_rows, registered
+from rabbitstore.quorum.wal import WalScan
+from rabbitstore.stream.chunk import read_records
+from rabbitstore.stream.compression import unpack
+from rabbitstore.stream.index import read_index
+from rabbitstore.stream.scan import Scan
+from rabbitstore.stream.tracking import Tracking, apply_chunk
+from storageio import StoreError
+
+
+def stream_segment(data: bytes) -> None:
+    """Chunks that pass every check lie within the file, and their entries decode or name what is wrong."""
+    problems: list[Problem] = []
+    scan = Scan(data, "fuzz", problems)
+    stop = 0
+    for chunk in scan.chunks():
+        assert stop <= chunk.position and chunk.stop <= len(data)
+        stop = chunk.stop
+        for part in (lambda found=chunk: read_records(data, found, "fuzz"), lambda found=chunk: track(data, found)):
+            try:
+                part()
+            except StoreError:
+                continue
+    assert scan.budget > -2 * len(data) - 48
+
+
+def track(data: bytes, chunk: object) -> None:
+    """Apply the tracking entries of a chunk."""
+    apply_chunk(Tracking(), data, chunk, "fuzz")  # type: ignore[arg-type]
+
+
+def stream_index(data: bytes) -> None:
+    """Every whole record is read."""
+    assert len(read_index(data, "fuzz", [])) == (len(data) - 8) // 29
+
+
+def stream_batch(data: bytes) -> None:
+    """Unpacking never exceeds the size that the head claims."""
+    if len(data) > 3:
+        size = int.from_bytes(data[1:3], "big")
+        assert len(unpack(data[0] & 7, data[3:], size, file="fuzz", base=0)) == size
+
+
+def amqp_1_0(data: bytes) -> None:
+    """A message converts to one whose property block can be decoded."""
+    content = to_content(read_sections(data), "/")
+    assert isinstance(content.body, bytes)
+
+
+def quorum_log(data: bytes) -> None:
+    """Records lie within the file, and the work is in proportion to it."""
+    scan = WalScan(data, "fuzz", [], [])
+    stop = 0
+    for record in scan.records():
+        assert stop <= record.position and record.stop <= len(data)
+        stop = record.stop
+    assert scan.budget > -2 * len(data) - 48
+
+
+def quorum_segment(data: bytes) -> None:
+    """Entries have ascending indexes and lie within the file."""
+    found = read_segment(data, "fuzz", [])
+    assert list(found) == sorted(found)
+    assert all(entry.at + entry.size <= len(data) for entry in found.values())
+
+
+def quorum_state(data: bytes) -> None:
+    """A snapshot whose CRC is right decodes to a state, or is refused."""
+    if len(data) > 9:
+        data = data[:5] + struct.pack(">I", zlib.crc32(data[9:])) + data[9:]
+    found = read_snapshot(data, "fuzz")
+    machine = read_state(found.state, found.machine_version, "fuzz")
+    assert len(list(machine.ready())) == machine.count_ready()
+    list(machine.held())
+
+
+def quorum_command(data: bytes) -> None:
+    """A command that the machine cannot apply raises one of the errors that the reader expects."""
+    term = decode(data, improper=True)
+    if not isinstance(term, tuple) or len(term) != 4:
+        return
+    command, machine = term[2], Machine()
+    try:
+        machine.apply(1, 1, command, term[3], info_of(command))
+        machine.apply(2, 1, (Atom("purge"),), term[3], info_of(command))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return
+    read_content(message_term(command), "/", "fuzz", 0)
+
+
+def quorum_config(data: bytes) -> None:
+    """The text is a map, or is refused."""
+    assert isinstance(parse_config(data, "fuzz"), dict)
+
+
+def quorum_tables(data: bytes) -> None:
+    """Rows are read without the table's directory."""
+    rows = read_rows(data, "fuzz")
+    assert len(registered(rows)) <= len(rows) and len(meta_rows(rows)) <= len(rows)
