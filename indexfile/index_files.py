@@ -292,7 +292,7 @@ class IndexFiles(IndexList):
         if self.listed:
             self.listed[-1].sync()
 
-    def doubt(self) -> None:
+    def mark_unsynced(self) -> None:
         """Make the next syncs cover every file, because the writer before an unclean stop may not have synced them."""
         with self._guard:
             self._is_new_name = bool(self.listed)
@@ -321,28 +321,28 @@ class IndexFiles(IndexList):
         files = self.files
         kept: list[IndexFile] = []
         for file in files:
-            is_vouched = self._is_vouched(file, index_timestamp_ms)
-            if not is_vouched and not self._is_sound(file):
+            is_safe = self._is_safe(file, index_timestamp_ms)
+            if not is_safe and not self._is_sound(file):
                 break
             kept.append(file)
-            if not is_vouched and file.header.next_item < self.items:  # a file that others follow must be full
+            if not is_safe and file.header.next_item < self.items:  # a file that others follow must be full
                 break
         self._delete(files[len(kept) :])
         if kept:
             self._keep_items(kept, kept[-1].header.next_item, log_end, has_whole_records=False)
 
-    def _is_vouched(self, file: IndexFile, index_timestamp_ms: int) -> bool:
+    def _is_safe(self, file: IndexFile, index_timestamp_ms: int) -> bool:
         is_whole = self._size(file) == file_size(self.slots, self.items)
         return is_whole and 0 < file.header.end_timestamp_ms <= index_timestamp_ms
 
-    def changes_vouched(self, index_timestamp_ms: int, log_end: int) -> bool:
+    def changes_safe_files(self, index_timestamp_ms: int, log_end: int) -> bool:
         """Return whether `keep_sound` or `keep_until` will change a file that the checkpoint vouches for.
 
         If so, the checkpoint must stop vouching for it first: the next crash could leave the change half done.
         """
         files = self.files
         return any(
-            self._is_vouched(file, index_timestamp_ms) and (file is files[-1] or file.header.end_physical_offset >= log_end)
+            self._is_safe(file, index_timestamp_ms) and (file is files[-1] or file.header.end_physical_offset >= log_end)
             for file in files
         )
 

@@ -86,7 +86,7 @@ class Engine(StoreParts):
         self.clamped_offsets = opening.dispatch_missing(self, plan, start)
         self._make_broker_services()
         self._make_housekeeper()
-        if not plan.was_clean or self.delays.is_doubtful:
+        if not plan.was_clean or self.delays.may_deliver_twice:
             self.delays.resume()
         opening.forget_clean_stop(self, plan)
 

@@ -277,12 +277,12 @@ def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
             raise BadOption(f"option {name}: expected {word}, a physical offset or JSON, found {text!r}") from None
         return Bounds(end if number is None else number, {})
     try:
-        return Bounds(end, dict(_lanes(json.loads(text))))
+        return Bounds(end, dict(_queue_bounds(json.loads(text))))
     except (ValueError, AttributeError, TypeError):
         raise BadOption(f'option {name}: expected JSON such as {{"topic": {{"0": 17}}}}, found {text!r}') from None
 
 
-def _lanes(found: dict[str, dict[str, int]]) -> Iterable[tuple[QueueKey, int]]:
+def _queue_bounds(found: dict[str, dict[str, int]]) -> Iterable[tuple[QueueKey, int]]:
     for topic, queues in found.items():
         for queue_id, offset in queues.items():
             is_offset = isinstance(offset, int) and not isinstance(offset, bool) and _EARLIEST <= offset <= OFFSET_MAX

@@ -13,7 +13,7 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue import AllQueues
 from storageio import Disk, StoreCorrupt
 
-from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
+from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., 
     """Clamp the offsets of one file."""
     try:
         table = kind(disk, config_folder)
-        changed: list[SetBack] = table.set_back(end_of)
+        changed: list[ClampedOffset] = table.clamp(end_of)
         if not dry_run:
             table.persist()
     except StoreCorrupt as error:  # a failing disk must raise: consumers would skip messages

@@ -127,7 +127,7 @@ def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
         parts.queues.mark_unsynced()
         parts.derived.batch.mark_unsynced()
         if index is not None:
-            index.doubt()
+            index.mark_unsynced()
     _keep_settings(parts, end)
     check_invariants(_check_applied, parts, decided, start)
     return start
@@ -183,7 +183,7 @@ def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexHint | None)
     index, checkpoint, own = parts.index, parts.checkpoint, parts.places.own
     if index is None:
         return end.offset
-    if index.changes_vouched(checkpoint.min_index_timestamp_ms, end.offset):
+    if index.changes_safe_files(checkpoint.min_index_timestamp_ms, end.offset):
         checkpoint.index_msg_timestamp_ms = 0
         checkpoint.flush()
     if hint is not None:

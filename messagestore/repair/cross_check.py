@@ -63,7 +63,7 @@ class LogBounds:
         return self.is_growing and physical_offset < self.min_offset()
 
 
-class Agreement:
+class CrossCheck:
     """One comparison of queues and index with the log.
 
     `problems` lists findings in the order of discovery; `units` and `items` count what was compared.

@@ -39,7 +39,7 @@ from ..store_settings import read_levels, refuse_unknown_shape
 from ..timer_files import timers_behind
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
-from .cross_check import NO_FOLDER, OF_THE_LOG, Agreement
+from .cross_check import NO_FOLDER, OF_THE_LOG, CrossCheck
 from .damage import Hole, Survey, survey
 from .excluded_topics import excluded_topics
 from .fillers import fill
@@ -302,7 +302,9 @@ class Recovery:
         queues, index = self._queues(), None
         try:
             index = self._index()
-            comparison = Agreement(queues, index, read_levels(self.disk, self.places.own, self.config.message_delay_level), low)
+            comparison = CrossCheck(
+                queues, index, read_levels(self.disk, self.places.own, self.config.message_delay_level), low
+            )
             comparison.is_ignored = self.is_ignored()
             comparison.compare(files, self.progress)
         except (DiskError, UnsupportedFormat):

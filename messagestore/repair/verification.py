@@ -32,7 +32,7 @@ from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
 from ..store_settings import read_levels
 from .batch_cross_check import batch_problems, batch_topics
-from .cross_check import END_MAX, Agreement, LogBounds
+from .cross_check import END_MAX, CrossCheck, LogBounds
 from .excluded_topics import excluded_topics
 from .misplaced_sidecars import strange_sidecars
 
@@ -205,7 +205,7 @@ class _Check:
             queues.load()
             self.report.queues = len(queues)
             levels = read_levels(self.disk, self.places.own, self.asked.message_delay_level)
-            self._agree(Agreement(queues, index, levels, low, self._bounds()), files, progress)
+            self._cross_check(CrossCheck(queues, index, levels, low, self._bounds()), files, progress)
             self._keep_ends(queues)
         finally:
             queues.close()
@@ -257,11 +257,11 @@ class _Check:
         finally:
             batch.close()
 
-    def _agree(self, agreement: Agreement, files: LogFiles, progress: Progress | None) -> None:
-        agreement.is_ignored = excluded_topics(self.disk, self.places.root)
-        agreement.compare(files, progress)
-        self.report.units, self.report.items = agreement.units, agreement.items
-        self.report.more_problems += agreement.problems
+    def _cross_check(self, cross_check: CrossCheck, files: LogFiles, progress: Progress | None) -> None:
+        cross_check.is_ignored = excluded_topics(self.disk, self.places.root)
+        cross_check.compare(files, progress)
+        self.report.units, self.report.items = cross_check.units, cross_check.items
+        self.report.more_problems += cross_check.problems
 
     def checkpoint(self) -> None:
         """Report a damaged checkpoint, one with times after the log's last record, and a leftover abort file."""
@@ -322,8 +322,6 @@ class _Check:
         if ends is None:
             return
         known = ends
-        for change in table.set_back(
-            lambda topic, queue_id: known.get((topic, queue_id), 0)
-        ):  # changes the table in memory only
+        for change in table.clamp(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # changes the table in memory only
             where = f"{change.key} queue {change.queue_id}"
             yield table.path, "offset_ahead", f"{where}: at most {change.after}", str(change.before)

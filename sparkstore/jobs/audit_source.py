@@ -4,10 +4,10 @@ It returns rows with one schema; `kind` selects the columns in use:
 
     problem    file, offset, what, expected, found
     note       the same, for what is not damage
-    stretch    begin: first record, end: end of the walk; count: records, bytes; units, items: checked ones;
+    range      begin: first record, end: end of the walk; count: records, bytes; units, items: checked ones;
                found: offsets and checksum states of its first and last records (`protection.py`)
-    lane       topic, queue_id: a run of a queue without a gap; first, last: queue offsets; begin: its first record
-    light      topic, queue_id: an LMQ (a queue whose units point at records of other topics); last: the last unit checked
+    log_run    topic, queue_id: a run of a queue without a gap; first, last: queue offsets; begin: its first record
+    lmq        topic, queue_id: an LMQ (a queue whose units point at records of other topics); last: the last unit checked
     queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
                its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
@@ -38,7 +38,7 @@ from messagestore import StoreConfig
 from messagestore.delay_levels import DelayLevels
 from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
-from messagestore.repair.cross_check import Agreement, accepts, unit_differences, unit_text
+from messagestore.repair.cross_check import CrossCheck, accepts, unit_differences, unit_text
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
@@ -66,7 +66,7 @@ FIELDS: dict[str, str] = {
     "found": "string", "topic": "string", "queue_id": "int", "first": "bigint", "last": "bigint", "begin": "bigint",
     "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
 }  # fmt: skip
-PROBLEM, NOTE, STRETCH, LANE, LIGHT, QUEUE, INDEX = "problem", "note", "stretch", "lane", "light", "queue", "index"
+PROBLEM, NOTE, RANGE, RUN, LMQ, QUEUE, INDEX = "problem", "note", "range", "log_run", "lmq", "queue", "index"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 20
@@ -202,12 +202,12 @@ class _SplitAudit:
     def __init__(self, split: LogSplit) -> None:
         self._split = split
         self._is_store = not is_remote(split.store) and _is_store(split.store)
-        self._lanes: dict[tuple[str, int], Row] = {}
+        self._open_runs: dict[tuple[str, int], Row] = {}
         self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
         self._protection = SplitProtection(split.file, split.file_start)
-        self._light: Agreement | None = None
+        self._lmqs: CrossCheck | None = None
 
     def rows(self) -> Iterator[Row]:
         split = self._split
@@ -216,14 +216,14 @@ class _SplitAudit:
         if split.begin >= split.end:
             return
         try:
-            stretch = SplitReader(split)
+            reader = SplitReader(split)
         except DataLost as error:
             yield _finding_row(
                 split.store, Finding(error.file, error.offset, "data_lost", str(error.expected), str(error.found))
             )
             return
         config, work = self._prepared()
-        for found in walk(stretch, CHECK_ALL, BATCH_ROWS):
+        for found in walk(reader, CHECK_ALL, BATCH_ROWS):
             if isinstance(found, Finding):
                 yield _finding_row(split.store, found)
                 continue
@@ -232,17 +232,17 @@ class _SplitAudit:
             for runs, items in work.take(found):
                 yield from self._runs(runs)
                 self._take_items(items)
-                if self._light is not None:
-                    self._light.expect_lmqs(work.kernel)
-            if self._light is not None:
-                self._light.lmqs(self._piece(found))
+                if self._lmqs is not None:
+                    self._lmqs.expect_lmqs(work.kernel)
+            if self._lmqs is not None:
+                self._lmqs.lmqs(self._piece(found))
         yield from self._runs(work.rest())
-        yield from self._lanes.values()
+        yield from self._open_runs.values()
         if self._is_store:
             yield from self._index_differences(config)
-            yield from self._light_rows()
+            yield from self._lmq_rows()
         yield {
-            "kind": STRETCH, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file,
+            "kind": RANGE, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file,
             "found": self._protection.edges_text(),
         }  # fmt: skip
 
@@ -258,7 +258,7 @@ class _SplitAudit:
             ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
         )
         if self._queues is not None:
-            self._light = Agreement(self._queues, None, self._levels, 0)
+            self._lmqs = CrossCheck(self._queues, None, self._levels, 0)
         return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store)
 
     def _count(self, batch: Batch) -> None:
@@ -282,41 +282,41 @@ class _SplitAudit:
 
     # Queues
 
-    def _light_rows(self) -> Iterator[Row]:
+    def _lmq_rows(self) -> Iterator[Row]:
         """Yield the problems of LMQ units, and the last unit checked of each LMQ."""
-        if self._light is None:
+        if self._lmqs is None:
             return
-        self._sums["units"] += self._light.units
-        for finding in self._light.problems:
+        self._sums["units"] += self._lmqs.units
+        for finding in self._lmqs.problems:
             yield _finding_row(self._split.store, finding)
-        for (topic, queue_id), end in self._light.lmq_ends().items():
+        for (topic, queue_id), end in self._lmqs.lmq_ends().items():
             yield {
-                "kind": LIGHT, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
+                "kind": LMQ, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
                 "begin": self._begin, "file": self._split.file,
             }  # fmt: skip
 
     def _runs(self, runs: list[Run]) -> Iterator[Row]:
         for run in runs:
             if run.topic.startswith(LMQ_PREFIX):
-                continue  # their numbers may have gaps, which a queue closes: `Agreement` looks for them
+                continue  # their numbers may have gaps, which a queue closes: `CrossCheck` looks for them
             count = len(run.units) // UNIT_SIZE
             self._sums["units"] += count
-            yield from self._lane(run, count)
+            yield from self._run_rows(run, count)
             if self._is_store:
                 yield from self._against_queue(run)
 
-    def _lane(self, run: Run, count: int) -> Iterator[Row]:
+    def _run_rows(self, run: Run, count: int) -> Iterator[Row]:
         """Join a run to the one before, or start a new one."""
         key = (run.topic, run.queue_id)
-        known = self._lanes.get(key)
+        known = self._open_runs.get(key)
         if known is not None and known["last"] + 1 == run.first:
             known["last"] += count
             known["count"] += count
             return
         if known is not None:
             yield known
-        self._lanes[key] = {
-            "kind": LANE, "store": self._split.store, "topic": run.topic, "queue_id": run.queue_id, "first": run.first,
+        self._open_runs[key] = {
+            "kind": RUN, "store": self._split.store, "topic": run.topic, "queue_id": run.queue_id, "first": run.first,
             "last": run.first + count - 1, "begin": run.order, "count": count, "file": self._split.file,
         }  # fmt: skip
 
@@ -462,6 +462,6 @@ def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
         file = f"{split.folder}/{problem.file}"
         yield _finding_row(split.store, Finding(file, problem.offset, problem.kind, problem.expected, problem.found))
     yield {
-        "kind": STRETCH, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
+        "kind": RANGE, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
         "items": found.records, "bytes": found.files,
     }  # fmt: skip

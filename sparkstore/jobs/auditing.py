@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FINDING = ("store", "file", "offset", "kind", "expected", "found")
-_ORDER = ("store", "topic", "queue_id", "kind", "begin")
+_ORDER = ("store", "topic", "queue_id", "kind", "begin")  # "queue" sorts behind "lmq" and "log_run"
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ def audit(spark: SparkSession, path: str | Sequence[str], *, tasks: int = 2, **o
     with plain_errors():
         rows = spark.read.format(FORMAT).options(**option_texts(options))
         dealt = rows.load(path if isinstance(path, str) else list(path)).repartition(tasks, "store", "topic", "queue_id")
-        found = dealt.sortWithinPartitions(*_ORDER).mapInArrow(join_lanes, kinds).collect()
+        found = dealt.sortWithinPartitions(*_ORDER).mapInArrow(join_runs, kinds).collect()
     return _report([row.asDict() for row in found])
 
 
-def join_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def join_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join the runs of each queue, which come in log order, into one row with its gaps and duplicates.
 
     The row's `units` is the number of gaps, `items` the number of duplicates; each of them is also a problem.
     """
     from .audit_source import _batch
 
-    joined = _Lanes()
+    joined = _RunJoiner()
     for batch in batches:
         rows = [out for row in batch.to_pylist() for out in joined.take(row)]
         if rows:
@@ -105,7 +105,7 @@ def join_lanes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _batch(rest)
 
 
-class _Lanes:
+class _RunJoiner:
     """Joins the rows of one queue at a time."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Lanes:
         """Process a row; rows that do not belong to a queue pass unchanged."""
         if row["kind"] == "queue":
             yield from self._compare(row)
-        elif row["kind"] not in ("lane", "light"):
+        elif row["kind"] not in ("log_run", "lmq"):
             yield row
         elif self._is_same(row):
             yield from self._join(row)
@@ -136,7 +136,7 @@ class _Lanes:
         known = self._open
         assert known is not None
         expected = known["last"] + 1
-        if row["kind"] == "lane" and row["first"] != expected:
+        if row["kind"] == "log_run" and row["first"] != expected:
             is_gap = row["first"] > expected
             known["units" if is_gap else "items"] += 1
             what, where = "gap" if is_gap else "duplicate", f"{row['topic']} queue {row['queue_id']}"
@@ -167,23 +167,23 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     of_kind: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         of_kind.setdefault(row["kind"], []).append(row)
-    stretches = of_kind.get("stretch", [])
+    ranges = of_kind.get("range", [])
     problems = of_kind.get("problem", [])
-    of_logs = [row for row in stretches if row["begin"] is not None and row["begin"] >= 0]
+    of_logs = [row for row in ranges if row["begin"] is not None and row["begin"] >= 0]
     in_order = sorted(of_logs, key=lambda row: (row["store"], row["begin"]))
     problems += _unjoined(in_order, problems)
     notes = of_kind.get("note", [])
     for row, found in at_seams(in_order):
         (problems if found.is_problem else notes).append(_problem(row, found.offset, *found[2:5], file=found.file))
     problems = list({_place(row): row for row in reversed(problems)}.values())
-    queues = sorted(of_kind.get("lane", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
-    counts = {name: sum(row[column] or 0 for row in stretches) for name, column in _SUMS.items()}
+    queues = sorted(of_kind.get("log_run", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
+    counts = {name: sum(row[column] or 0 for row in ranges) for name, column in _SUMS.items()}
     counts |= {"queues": len(queues), "index_files": len(of_kind.get("index", []))}
     return AuditReport(
         sorted(map(_finding, problems), key=lambda row: (row["store"], row["file"], row["offset"])),
         sorted(map(_finding, notes), key=lambda row: (row["store"], row["file"], row["offset"])),
         [_queue(row) for row in queues],
-        {"stores": len({row["store"] for row in stretches}), "stretches": len(stretches), **counts},
+        {"stores": len({row["store"] for row in ranges}), "stretches": len(ranges), **counts},
     )
 
 

@@ -41,7 +41,7 @@ class Dispatching:
     def __init__(self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool) -> None:
         """Prepare the kernel; `is_ignored` selects topics without an ordinary queue."""
         self.kernel = Dispatcher(delays_ms)
-        # `_light` makes LMQ units from the property that names the queues
+        # `_lmq_runs` makes LMQ units from the property that names the queues
         self._is_ignored = lambda topic: topic.startswith(LMQ_PREFIX) or is_ignored(topic)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
@@ -57,30 +57,30 @@ class Dispatching:
             assert why in ("end", "full", "index_full"), f"a checked batch stopped with {why}"
             runs = [run for found in self.kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
             yield runs, None if times is None else self._gathered(batch, times)
-        yield self._light(batch), None
+        yield self._lmq_runs(batch), None
 
     def rest(self) -> list[Run]:
         """Return the runs that are not full."""
-        made = [Run(*lane, order, first, bytes(units)) for lane, (order, first, units) in self._open.items()]
+        made = [Run(*queue_key, order, first, bytes(units)) for queue_key, (order, first, units) in self._open.items()]
         self._open.clear()
         return made
 
     def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[Run]:
         """Append units to the open run of their queue; yield a run that is full or interrupted."""
-        lane = (topic, queue_id)
-        order, begin, held = self._open.get(lane, (0, 0, bytearray()))
+        queue_key = (topic, queue_id)
+        order, begin, held = self._open.get(queue_key, (0, 0, bytearray()))
         if held and begin + len(held) // UNIT_SIZE != first:
-            yield Run(*lane, order, begin, bytes(held))
+            yield Run(*queue_key, order, begin, bytes(held))
             held = bytearray()
         if not held:
             order, begin = UNIT.unpack_from(units)[0], first
         held += units
         if len(held) >= RUN_BYTES:
-            yield Run(*lane, order, begin, bytes(held))
+            yield Run(*queue_key, order, begin, bytes(held))
             held = bytearray()
-        self._open[lane] = (order, begin, held)
+        self._open[queue_key] = (order, begin, held)
         if not held:
-            del self._open[lane]
+            del self._open[queue_key]
 
     def _fresh(self) -> IndexBuffer | None:
         if self._items is None:
@@ -101,7 +101,7 @@ class Dispatching:
         made["time_ms"] = times[np.searchsorted(batch.positions + batch.base, made["offset"])]
         return made
 
-    def _light(self, batch: Batch) -> list[Run]:
+    def _lmq_runs(self, batch: Batch) -> list[Run]:
         """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
         reader, made = Reader(batch.view, batch.base), []
         for at in _with_property(batch, DISPATCH.encode()):

@@ -53,14 +53,14 @@ def export(
         raise BadOption("columns: add body, which is needed to parse it as JSON")
     with plain_errors():
         if is_rabbit:
-            rows, lanes = read_rabbit(spark, path, wanted, **options), ["queue"]
+            rows, folders = read_rabbit(spark, path, wanted, **options), ["queue"]
         else:
-            rows, lanes = with_day(read_messages(spark, path, wanted, **options)), ["topic", "day"]
+            rows, folders = with_day(read_messages(spark, path, wanted, **options)), ["topic", "day"]
         rows = _parsed(rows, json) if json is not None else rows
         writer = rows.write.mode(mode).option("compression", compression)
         for name in UNREPEATED:
             writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
-        writer.partitionBy(*lanes).parquet(out)
+        writer.partitionBy(*folders).parquet(out)
         return _summary(spark, rows, out)
 
 

@@ -48,9 +48,9 @@ class SplitProtection:
         return at + shift, Protection.look(piece.view, at)
 
 
-def at_seams(stretches: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
+def at_seams(ranges: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:
     """Yield suspect records at split boundaries; the rows come sorted by store and log order."""
-    for _, rows in groupby(stretches, key=lambda row: row["store"]):
+    for _, rows in groupby(ranges, key=lambda row: row["store"]):
         protection = Protection()
         for row in rows:
             first, last = json.loads(row["found"] or "[[], []]")

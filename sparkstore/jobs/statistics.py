@@ -35,15 +35,15 @@ def stats(spark: SparkSession, path: str | Sequence[str], by: str = "topic", **o
         rows = rows.withColumn("key", sql.explode("keys"))
     hour = (sql.floor(rows["store_timestamp_ms"] / HOUR_MS) * HOUR_MS).cast("bigint").alias("hour_ms")
     below = sql.pow(sql.lit(2), sql.floor(sql.log2(rows["size"])) + 1).cast("bigint").alias("size_below")
-    lanes: dict[str, list[Column | str]] = {
+    columns: dict[str, list[Column | str]] = {
         "topic": ["topic"], "queue": ["topic", "queue_id"], "hour": [hour, "topic"], "size": [below], "key": ["topic", "key"],
     }  # fmt: skip
-    lane = [*store, *lanes[by]]
-    found = rows.groupBy(*lane).agg(
+    grouping = [*store, *columns[by]]
+    found = rows.groupBy(*grouping).agg(
         sql.count(sql.lit(1)).alias("messages"),
         sql.sum("size").alias("size_bytes"),
         sql.min("store_timestamp_ms").alias("first_store_timestamp_ms"),
         sql.max("store_timestamp_ms").alias("last_store_timestamp_ms"),
     )
-    names = found.columns[: len(lane)]
+    names = found.columns[: len(grouping)]
     return found.orderBy(sql.desc("messages"), *names) if by == "key" else found.orderBy(*names)

@@ -110,10 +110,10 @@ class RowFilter:
 
         topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch)
         wanted = np.ones(len(batch.positions), bool)
-        for lane in {*self.queue_starts, *self.queue_stops}:
-            topic, queue_id = lane
+        for queue_key in {*self.queue_starts, *self.queue_stops}:
+            topic, queue_id = queue_key
             here = np.asarray(pc.equal(topics, topic)) & (fixed["queue_id"] == queue_id)
-            low, high = self.queue_starts.get(lane, 0), self.queue_stops.get(lane, OFFSET_MAX)
+            low, high = self.queue_starts.get(queue_key, 0), self.queue_stops.get(queue_key, OFFSET_MAX)
             wanted &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
         return wanted
 

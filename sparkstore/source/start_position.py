@@ -35,5 +35,5 @@ class StartPosition(NamedTuple):
     def of_json(cls, found: Mapping[str, Any]) -> StartPosition:
         """Parse the JSON form.  Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         time = found["timestamp_ms"]
-        lanes = {(topic, int(id)): int(at) for topic, queues in found["queues"].items() for id, at in queues.items()}
-        return cls(lanes, None if time is None else int(time))
+        positions = {(topic, int(id)): int(at) for topic, queues in found["queues"].items() for id, at in queues.items()}
+        return cls(positions, None if time is None else int(time))

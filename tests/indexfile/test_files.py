@@ -206,12 +206,12 @@ def test_the_names_of_files_are_synced_after_an_unclean_stop(index: Any) -> None
     filled(index).close()
     disk = CountingDisk()
     opened = index(7, 3, disk=disk)
-    opened.doubt()
+    opened.mark_unsynced()
     opened.sync_full()
     assert [call.path for call in disk.calls if call.operation == "sync folder"] == [opened.folder]
     failing = FailingDisk(1, only="sync folder")
     opened = index(7, 3, disk=failing)
-    opened.doubt()
+    opened.mark_unsynced()
     with pytest.raises(DiskError):
         opened.sync_full()
     opened.sync_full()

@@ -109,8 +109,8 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
     (fixture.store / "abort").touch()
     for topic in attributes:
         (fixture.store / "batchconsumequeue" / topic).mkdir(parents=True)  # the only sign of a batch topic without topics.json
-    light = {"enable_multi_dispatch": True} if name == "lmq" else {}
-    with open_quiet(world, fixture.store, "r+", mapper_file_size_batch_consume_queue=920, **light) as store:
+    lmq = {"enable_multi_dispatch": True} if name == "lmq" else {}
+    with open_quiet(world, fixture.store, "r+", mapper_file_size_batch_consume_queue=920, **lmq) as store:
         assert "LiveGone" not in store.topics()
         for queue in fixture.truth()["queues"]:
             found = [message.physical_offset for message in store.read(queue["topic"], queue["queueId"])]

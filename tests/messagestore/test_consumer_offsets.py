@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets, SetBack
+from messagestore.broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, LmqConsumerOffsets
 from messagestore.broker.config.fast_json import loads
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt
 
@@ -97,12 +97,12 @@ def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
     offsets.commit("t", "g", 1, 50)
     offsets.commit("u", "g", 0, 10)
     ends = {("t", 0): 40, ("t", 1): 50, ("u", 0): 11}
-    changed = offsets.set_back(lambda topic, queue_id: ends[topic, queue_id])
-    assert changed == [SetBack("t@b@broadcast", 0, 70, 40), SetBack("t@g", 0, 50, 40)]
+    changed = offsets.clamp(lambda topic, queue_id: ends[topic, queue_id])
+    assert changed == [ClampedOffset("t@b@broadcast", 0, 70, 40), ClampedOffset("t@g", 0, 50, 40)]
     assert offsets.offsets_of("t", "g") == {0: 40, 1: 50}
     assert offsets.get("u", "g", 0) == 10
     offsets.persist()
-    assert offsets.set_back(lambda topic, queue_id: ends[topic, queue_id]) == []
+    assert offsets.clamp(lambda topic, queue_id: ends[topic, queue_id]) == []
     assert not offsets.is_dirty
 
 
@@ -183,7 +183,7 @@ def test_light_queues_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert again.offsets_of("%LMQ%q", "%LMQ%g") == {0: 7}
     assert again.offsets_of("t", "g") == {2: 5} and again.get("t", "g", 2) == 5
     assert again.groups() == ["%LMQ%g", "g"]
-    assert again.set_back(lambda topic, queue_id: 6) == [SetBack("%LMQ%q@%LMQ%g", 0, 7, 6)]
+    assert again.clamp(lambda topic, queue_id: 6) == [ClampedOffset("%LMQ%q@%LMQ%g", 0, 7, 6)]
     assert again.get("%LMQ%q", "%LMQ%g", 0) == 6
     assert again.delete_group("%LMQ%g")
     assert again.get("%LMQ%q", "%LMQ%g", 0) is None

@@ -12,7 +12,7 @@ from tests.messagestore.kit import Clock, crash_copy
 from tests.messagestore.test_delays import deliver, open_idle
 from tests.messagestore.test_replication import replicate
 
-LIGHT = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+WITH_LMQ = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
 NO_LMQ = {"INNER_MULTI_DISPATCH": "no such name"}
 BATCH = {"INNER_NUM": "3"}
 PLAIN: dict[str, str] = {}
@@ -78,9 +78,9 @@ def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> N
         (False, [PLAIN, PLAIN]),
         (True, [PLAIN, PLAIN]),
         (True, [BATCH, BATCH]),
-        (False, [LIGHT, LIGHT]),
+        (False, [WITH_LMQ, WITH_LMQ]),
         (False, [NO_LMQ, PLAIN, PLAIN]),
-        (False, [PLAIN, NO_LMQ, NO_LMQ, LIGHT, PLAIN]),
+        (False, [PLAIN, NO_LMQ, NO_LMQ, WITH_LMQ, PLAIN]),
         (False, [BATCH, PLAIN]),
     ],
 )

@@ -19,7 +19,7 @@ from tests.stores import small_config
 LOG_SIZE = 65536
 SMALL = small_config(mapped_file_size_commit_log=LOG_SIZE, max_hash_slot_num=50)
 OLD, GROUP, COUNT = "old", "readers", 130
-LIGHT = "%LMQ%old"
+WITH_LMQ = "%LMQ%old"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     """Return a store whose group has read all of a topic, and whose records of that topic were deleted by retention."""
     with MessageStore.open(tmp_path / "store", config=SMALL.but(enable_lmq=True)) as store:
         for number in range(COUNT):
-            store.put(Message(OLD, b"%d" % number, queue_id=0, properties={"INNER_MULTI_DISPATCH": LIGHT}))
+            store.put(Message(OLD, b"%d" % number, queue_id=0, properties={"INNER_MULTI_DISPATCH": WITH_LMQ}))
         for number in range(600):
             store.put(Message("new", b"%d" % number + b"x" * 300, queue_id=0, keys=["key"]))
         read_all(store)
@@ -60,7 +60,7 @@ def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
     assert not verify_store(str(folder), SMALL).problems
     with MessageStore.open(folder, "r", SMALL) as store:
         assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
-        assert (store.min_offset(LIGHT, 0), store.max_offset(LIGHT, 0)) == (COUNT, COUNT)
+        assert (store.min_offset(WITH_LMQ, 0), store.max_offset(WITH_LMQ, 0)) == (COUNT, COUNT)
     assert put_and_read(folder) == (COUNT, [b"next"])
 
 

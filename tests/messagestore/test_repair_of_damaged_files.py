@@ -16,7 +16,7 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from messagestore import MessageStore
 from messagestore.delay_levels import DelayLevels
-from messagestore.repair.cross_check import Agreement
+from messagestore.repair.cross_check import CrossCheck
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_beside_log, verify_store
@@ -345,14 +345,14 @@ def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -
     folders = [str(fixture.store / name) for name in ("consumequeue", "commitlog")]
     queues = ConsumeQueues(REAL_DISK, folders[0], writable=False, file_size_bytes=2000)
     queues.load()
-    comparison = Agreement(queues, None, DelayLevels([]), 0)
+    comparison = CrossCheck(queues, None, DelayLevels([]), 0)
     comparison.compare(LogFiles(REAL_DISK, folders[1:]))
     assert comparison.lmq_ends() == {(name, 0): len(units) for name, units in lmq_units(fixture.store).items() if units}
     assert comparison.problems == [] and comparison.items == 0
     queues.close()
 
 
-LIGHT = SMALL.but(enable_lmq=True)
+WITH_LMQ = SMALL.but(enable_lmq=True)
 PLACES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
@@ -368,34 +368,34 @@ def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path
         message = Message("T0", b"%d" % number * 300, queue_id=0, properties={PLACES: names})
         return int(opened.put(message).physical_offset)
 
-    with MessageStore.open(folder, config=LIGHT) as opened:
+    with MessageStore.open(folder, config=WITH_LMQ) as opened:
         for number in range(5):
             put(opened, number, "%LMQ%a,%LMQ%a,%LMQ%b")
         while opened.log_end < 65536:
             opened.put(Message("fill", bytes(3000), queue_id=0))
         put(opened, 5, "%LMQ%a,%LMQ%a,%LMQ%b")
-    with MessageStore.open(folder, config=LIGHT) as opened:
+    with MessageStore.open(folder, config=WITH_LMQ) as opened:
         for number in range(6, 9):
             put(opened, number, "%LMQ%a,%LMQ%b")
         opened.flush()
         opened.engine.settle()
         assert opened.delete_before(65536) == 1
-    assert verify_store(str(folder), LIGHT).problems == []
+    assert verify_store(str(folder), WITH_LMQ).problems == []
     shutil.rmtree(folder / "consumequeue" / "%LMQ%a")
     if how == "rebuild":
-        rebuild_store(str(folder), config=LIGHT)
+        rebuild_store(str(folder), config=WITH_LMQ)
     else:
-        assert "missing_queue" in {problem.kind for problem in verify_store(str(folder), LIGHT).problems}
-        Recovery(str(folder), config=LIGHT).apply()
-    assert verify_store(str(folder), LIGHT).problems == []
-    with MessageStore.open(folder, "r", LIGHT) as opened:
+        assert "missing_queue" in {problem.kind for problem in verify_store(str(folder), WITH_LMQ).problems}
+        Recovery(str(folder), config=WITH_LMQ).apply()
+    assert verify_store(str(folder), WITH_LMQ).problems == []
+    with MessageStore.open(folder, "r", WITH_LMQ) as opened:
         assert [message.body[:1] for message in opened.read("%LMQ%a", 0)] == [b"5", b"6", b"7", b"8"]
 
 
 def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -> None:
     """The topic's own queue is missing too, and it was its last message: the filler is in the LMQ itself."""
     folder = tmp_path / "store"
-    with MessageStore.open(folder, config=LIGHT) as opened:
+    with MessageStore.open(folder, config=WITH_LMQ) as opened:
         places = []
         for number in range(4):
             topic = "T0" if number < 3 else "T1"
@@ -407,9 +407,9 @@ def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -
     data[places[2]] ^= 0x40
     path.write_bytes(data)
     shutil.rmtree(folder / "consumequeue" / "T0")
-    Recovery(str(folder), Choice.SKIP, LIGHT).apply()
-    assert verify_store(str(folder), LIGHT).problems == []
-    with MessageStore.open(folder, "r", LIGHT) as opened:
+    Recovery(str(folder), Choice.SKIP, WITH_LMQ).apply()
+    assert verify_store(str(folder), WITH_LMQ).problems == []
+    with MessageStore.open(folder, "r", WITH_LMQ) as opened:
         for name in ("%LMQ%a", "%LMQ%b"):
             bodies = [message.body[:1] for message in opened.read(name, 0)]
             assert len(bodies) == 4 and (bodies[0], bodies[1], bodies[3]) == (b"0", b"1", b"3")

@@ -21,7 +21,7 @@ from .stores import SMALL
 
 BARE = SMALL.but(enabled_append_prop_crc=False)
 FILE_BYTES = 65536
-LANE = ("t", 0)
+QUEUE_KEY = ("t", 0)
 
 
 def agreed(store: Path, **options: Any) -> set[tuple[str, str, int, str, str]]:
@@ -142,12 +142,12 @@ def test_units_of_lmqs(fixture_store: Any, tmp_path: Path, split_bytes: str) -> 
     assert agreed(store, splitBytes=split_bytes) == set()
     report = audited(store, splitBytes=split_bytes)
     assert report.counts["units"] == verify_store(str(store)).counts()["units"] > sum(row["messages"] for row in report.queues)
-    light = sorted(path for path in (store / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
-    data = bytearray((file := next((light[0] / "0").iterdir())).read_bytes())
+    lmqs = sorted(path for path in (store / "consumequeue").iterdir() if path.name.startswith("%LMQ%"))
+    data = bytearray((file := next((lmqs[0] / "0").iterdir())).read_bytes())
     data[20 * 2 + 3] ^= 1
     file.write_bytes(data)
     assert ("wrong_unit", str(file.parent), 40) in {row[:3] for row in agreed(store, splitBytes=split_bytes)}
-    other = next((light[1] / "0").iterdir())
+    other = next((lmqs[1] / "0").iterdir())
     units = other.read_bytes()
     count = next(at for at in range(0, len(units), 20) if not any(units[at : at + 20]))
     other.write_bytes(units[:count] + units[count - 20 : count] + units[count + 20 :])

@@ -152,15 +152,15 @@ def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
         assert row["first_store_timestamp_ms"] == mine[0]["store_timestamp_ms"]
     keys = {(row["topic"], row["key"]): row["messages"] for row in stats(spark, str(made), "key").collect()}
     assert keys["topic-1", "k3"] == sum(1 for one in truth if one["topic"] == "topic-1" and "k3" in one["keys"])
-    lanes: dict[str, Any] = {
+    groupings: dict[str, Any] = {
         "hour": lambda row: (row["store_timestamp_ms"] // 3_600_000 * 3_600_000, row["topic"]),
         "size": lambda row: (1 << row["size"].bit_length(),),
         "topic": lambda row: (row["topic"],),
     }
-    for by, lane in lanes.items():
+    for by, key_of in groupings.items():
         groups: dict[Any, list[dict[str, Any]]] = {}
         for row in truth:
-            groups.setdefault(lane(row), []).append(row)
+            groups.setdefault(key_of(row), []).append(row)
         wanted = [(*key, *_facts(groups[key])) for key in sorted(groups)]
         assert [tuple(row) for row in stats(spark, str(made), by).collect()] == wanted
     other = str(copied(made, made.parent / "made-2"))

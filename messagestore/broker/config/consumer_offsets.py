@@ -23,7 +23,7 @@ QUEUE_ID_MAX = (1 << 31) - 1
 EndOf = Callable[[str, int], int]
 
 
-class SetBack(NamedTuple):
+class ClampedOffset(NamedTuple):
     """An offset that was behind the end of its queue."""
 
     key: str
@@ -127,7 +127,7 @@ class ConsumerOffsets(ConfigTable):
     def _drop(self, key: str) -> None:
         self._table.pop(key, None)
 
-    def set_back(self, end_of: EndOf) -> list[SetBack]:
+    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
         """Clamp every offset to `end_of(topic, queue_id)` and return the changes.
 
         Otherwise consumers would skip new messages after the log was cut.
@@ -140,12 +140,12 @@ class ConsumerOffsets(ConfigTable):
                 self._change()
             return changed
 
-    def _beyond(self, end_of: EndOf) -> Iterator[SetBack]:
+    def _beyond(self, end_of: EndOf) -> Iterator[ClampedOffset]:
         for key, offsets in self._table.items():
             for queue_id, offset in offsets.items():
                 end = end_of(key.split(JOINT)[0], queue_id)
                 if offset > end:
-                    yield SetBack(key, queue_id, offset, end)
+                    yield ClampedOffset(key, queue_id, offset, end)
 
 
 class LmqConsumerOffsets(ConsumerOffsets):
@@ -197,16 +197,16 @@ class LmqConsumerOffsets(ConsumerOffsets):
         super()._drop(key)
         self._lmqs.pop(key, None)
 
-    def set_back(self, end_of: EndOf) -> list[SetBack]:
+    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
         """Clamp every offset to the end of its queue, of LMQ groups too, and return the changes."""
         with self._lock:
             ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._lmqs}
-            changed = [SetBack(key, 0, offset, ends[key]) for key, offset in self._lmqs.items() if offset > ends[key]]
+            changed = [ClampedOffset(key, 0, offset, ends[key]) for key, offset in self._lmqs.items() if offset > ends[key]]
             for change in changed:
                 self._lmqs[change.key] = change.after
             if changed:
                 self._change()
-            return [*super().set_back(end_of), *changed]
+            return [*super().clamp(end_of), *changed]
 
 
 def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:

@@ -12,7 +12,7 @@ from storageio import Disk, InvalidMessage
 
 from .config_files import Document
 from .config_table import ConfigTable
-from .consumer_offsets import SetBack, check_offset
+from .consumer_offsets import ClampedOffset, check_offset
 
 VERSION_STEP = 200  # deliveries per step of dataVersion
 
@@ -54,8 +54,8 @@ class DelayOffsets(ConfigTable):
             self._steps += 1
             self._change(counts=self._steps % VERSION_STEP == 0)
 
-    def set_back(self, end_of: Callable[[int], int]) -> list[SetBack]:
-        """Clamp every offset to `end_of(level)` and return the changes, as `ConsumerOffsets.set_back` does."""
+    def clamp(self, end_of: Callable[[int], int]) -> list[ClampedOffset]:
+        """Clamp every offset to `end_of(level)` and return the changes, as `ConsumerOffsets.clamp` does."""
         with self._lock:
             ends = {level: end_of(level) for level in self._table}
             beyond = {level: offset for level, offset in self._table.items() if offset > ends[level]}
@@ -63,4 +63,4 @@ class DelayOffsets(ConfigTable):
                 self._table[level] = ends[level]
             if beyond:
                 self._change()
-            return [SetBack(SCHEDULE_TOPIC, level - 1, offset, ends[level]) for level, offset in beyond.items()]
+            return [ClampedOffset(SCHEDULE_TOPIC, level - 1, offset, ends[level]) for level, offset in beyond.items()]

@@ -50,7 +50,7 @@ class Delays:
         self._is_dirty = False
         self._said: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
-        self.is_doubtful = False  # more may be delivered than the file counts, even after a clean stop
+        self.may_deliver_twice = False  # more may be delivered than the file counts, even after a clean stop
         self._is_slave = parts.config.broker_role is Role.SLAVE
         self._read()
         if self._is_slave:
@@ -60,7 +60,7 @@ class Delays:
         disk, places = self._parts.disk, self._parts.places
         try:
             self._offsets = DelayOffsets(disk, places.config)
-            self.is_doubtful = self._offsets.source is not Source.FILE or is_forgotten(disk, places.own)
+            self.may_deliver_twice = self._offsets.source is not Source.FILE or is_forgotten(disk, places.own)
         except StoreCorrupt as error:
             LOG.error("no delayed message is delivered: %s", error)
 
