@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -138,15 +137,17 @@ def test_a_cancelled_put_is_stored(folder: Path) -> None:
 def test_many_consumers_need_no_thread_each(folder: Path) -> None:
     """A hundred of them wait with as many threads as one."""
 
+    others = set(threading.enumerate())  # other tests may leave some, which may end meanwhile
+
     async def work() -> None:
         async with aio.open(folder, CONFIG) as store:
             consumers = [store.consumer("T", group=f"G{number}") for number in range(100)]
             waits = [asyncio.create_task(anext(consumer)) for consumer in consumers]
             await asyncio.sleep(0.8)
-            before = threading.active_count()
+            threads = set(threading.enumerate()) - others
             await store.put(Message("T", b"x", queue_id=0))
             assert [(await wait).body for wait in waits] == [b"x"] * 100
-            assert before < 40
+            assert len(threads) < 40
 
     run(work())
 
@@ -162,14 +163,13 @@ def test_the_loop_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
             waiting = asyncio.create_task(anext(consumer))
             await asyncio.sleep(0.05)
             owner.kill()
-            slowest = 0.0
+            turns = 0
             putting = asyncio.create_task(store.put(Message("T", b"1", queue_id=0)))
             while not waiting.done():
-                began = time.monotonic()
                 await asyncio.sleep(0.001)
-                slowest = max(slowest, time.monotonic() - began)
+                turns += 1
             assert (await putting).queue_offset == 1
             assert (await waiting).body == b"1"
-            assert slowest < 0.2
+            assert turns > 5, "the takeover blocked the event loop"
 
     run(work())

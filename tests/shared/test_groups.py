@@ -170,7 +170,7 @@ def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path:
             began = time.monotonic()
             found = drained(consumer)
             assert (len(found), {message.queue_id for message in found}) == (20, {0, 1})
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
     owner.kill()
 
 
