@@ -144,9 +144,13 @@ class Engine(StoreParts):
     def _start(self) -> None:
         """Create the abort file, then start the threads; the file shows later openers that the store was in use."""
         self.abort_file.create(process_id())
+        self._start_threads()
+        self.flags.open(self.config.broker_role is not Role.SLAVE)
+
+    def _start_threads(self) -> None:
+        """Start all threads; the crash lab's engine starts none."""
         for thread in (*self.flusher.threads, self.dispatcher.thread, self.housekeeper.thread):
             thread.start()
-        self.flags.open(self.config.broker_role is not Role.SLAVE)
 
     # Running
 

@@ -51,7 +51,9 @@ def lab_config(**changes: Any) -> StoreConfig:
 
 def open_still(disk: ForgettingDisk, config: StoreConfig, root: str = ROOT) -> MessageStore:
     """Open a writing store without threads; its clock is the disk's."""
-    return MessageStore(StillEngine(root, config, disk, disk.now_ms, writable=True))
+    engine = StillEngine(root, config, disk, disk.now_ms, writable=True)
+    assert not engine.dispatcher.thread.is_started, "threads would make the programs differ from run to run"
+    return MessageStore(engine)
 
 
 def abandon(store: MessageStore) -> None:

@@ -119,8 +119,8 @@ class DispatchService:
         return bool(self._gate.is_idle)
 
     def reads_from(self) -> int:
-        """Return the offset that the thread reads next, or `NEVER` if it is stuck."""
-        return NEVER if self._is_stuck() else self.position
+        """Return the offset that the thread reads next, or `NEVER` if it is stuck or was not started."""
+        return self.position if self.thread.is_started and not self._is_stuck() else NEVER
 
     @property
     def behind_bytes(self) -> int:
