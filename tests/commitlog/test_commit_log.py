@@ -134,7 +134,7 @@ def test_a_reader_keeps_no_descriptor_of_a_file_that_it_looked_at(world: World, 
     for file in reader.queue.files:
         assert file.next_data(0) == 0
         assert file.next_data(SIZE) == SIZE
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     reader.close()
 
 

@@ -225,7 +225,7 @@ class Workers:
     """Producers and consumers in processes of their own; a ledger in shared counters says what each consumer acknowledged."""
 
     QUEUES = 4
-    NUMBERS = 1 << 15  # of a producer's life
+    NUMBERS = 1 << 18  # queue offsets: more than a minute of puts
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -204,7 +204,7 @@ def test_a_file_system_without_locks_is_named_and_costs_no_descriptor(tmp_path: 
             with pytest.raises(DiskError) as caught:
                 REAL_DISK.lock(str(tmp_path / "lock"))
             assert caught.value.errno == errno.ENOLCK
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     REAL_DISK.lock(str(tmp_path / "lock")).release()
 
 

@@ -72,7 +72,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str, m
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(DiskError):
         REAL_DISK.open(str(path), mode)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert not (tmp_path / "nowhere").exists()
 
 
