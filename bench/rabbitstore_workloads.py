@@ -21,8 +21,9 @@ from rabbitstore.engine.msg_store_cy import MsgStore
 from rabbitstore.engine.msg_store_recovery import open_store
 from rabbitstore.engine.queue_index_cy import QueueIndex
 from rabbitstore.engine.variable_queue_cy import PendingConfirms, VariableQueue
-from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content import decode_content, encode_content
 from rabbitstore.format.content_cy import encode_many
+from rabbitstore.format.message import Content
 from storageio import REAL_DISK
 
 WINDOW = 1000

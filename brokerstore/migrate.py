@@ -33,7 +33,7 @@ from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
 from rabbitstore import RabbitStore, StoredMessage
 from rabbitstore.format import properties as blocks
-from rabbitstore.format.content import Content
+from rabbitstore.format.message import Content
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from storageio import StoreError
 
 if TYPE_CHECKING:
-    from .format.content import Content
+    from .format.message import Content
 
 
 class StoreBroken(StoreError):

@@ -24,7 +24,8 @@ from .engine.publisher import Publisher
 from .engine.vhost import Vhost
 from .folder_lock import lock_folder
 from .format import properties as property_block
-from .format.content import Content, new_msg_id
+from .format.content import new_msg_id
+from .format.message import Content
 from .format.problems import Problem
 from .read.stored_message import StoredMessage
 from .read.unsupported import refuse_unsupported

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from rabbitstore import Delivery, IndexSettings, RabbitSettings, RabbitStore, StoreSettings
-from rabbitstore.format.content import Content
+from rabbitstore.format.message import Content
 from storageio import StoreError
 from storageio.testing import ForgettingDisk, Image
 

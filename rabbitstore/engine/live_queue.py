@@ -12,8 +12,9 @@ from storageio import StoreError
 
 from ..declarations import QueueOptions
 from ..errors import UnknownDelivery, UnknownQueue
-from ..format.content import Content, HasContent, decode_content
+from ..format.content import HasContent, decode_content
 from ..format.entry_cy import IndexEntry
+from ..format.message import Content
 from .variable_queue_cy import VariableQueue
 
 

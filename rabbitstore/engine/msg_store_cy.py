@@ -20,7 +20,8 @@ except ModuleNotFoundError:
 from storageio import Disk, DiskError, File, Map, Mode, StoreClosed, StoreCorrupt, StoreReadOnly
 
 from ..errors import StoreBroken
-from ..format.content import Content, decode_content
+from ..format.content import decode_content
+from ..format.message import Content
 from ..format.content_cy import Fields, split_term
 from ..format.layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from ..format.rdq import RECORD_END, TERM_AT, check_record

@@ -10,7 +10,8 @@ from storageio.invariants import check_invariants
 
 from ..declarations import QueueOptions, write_options
 from ..errors import PartlyPublished, UnknownQueue
-from ..format.content import Content, encode_content, new_msg_id
+from ..format.content import encode_content, new_msg_id
+from ..format.message import Content
 from ..format.problems import Problem
 from ..format.tables import RecoveryRow
 from ..settings import RabbitSettings

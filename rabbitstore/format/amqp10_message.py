@@ -13,7 +13,7 @@ from storageio import InvalidMessage, StoreCorrupt
 
 from . import properties as blocks
 from .amqp10 import Described, Reader, Special, Symbol
-from .content import Content
+from .message import Content
 from .properties import Typed
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
@@ -109,6 +109,8 @@ def _keep(found: Sections, code: int, value: Any, parts: list[bytes], encoded: b
         case 0x75 | 0x76 | 0x77:
             found.is_data = code == _DATA
             parts.append(value if found.is_data else encoded)
+        case 0x78 if parts and not found.is_data:  # the server delivers all bytes from the first of these sections on
+            parts.append(encoded)
 
 
 def to_content(sections: Sections, vhost: str, msg_id: bytes = b"") -> Content:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from storageio import StoreCorrupt, UnsupportedFormat, random_bytes
+from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat, random_bytes
 
 from . import properties as blocks
 from .container import CONTAINER, read_container
 from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_term
 from .layout import MSG_ID_SIZE
+from .message import Content
 from .terms import FALSE, TRUE, Atom, Term, decode, is_damaged_name
-
-
-class Content(NamedTuple):
-    """A message without its position in a queue.
-
-    `properties_bin` is the AMQP property block as it came over the wire (`rabbitstore.format.properties` decodes it).
-    """
-
-    vhost: str
-    exchange: str
-    routing_keys: tuple[str, ...]
-    properties_bin: bytes
-    body: bytes
-    msg_id: bytes
-    persistent: bool
 
 
 class HasContent:
@@ -92,8 +78,8 @@ def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = T
     _refuse_unknown(found, file, base)
     try:
         is_container = _name(found) == CONTAINER
-        content = Content(*read_container(found, file, base, needs_id=needs_id)) if is_container else _content(found)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found)
+    except (ValueError, TypeError, AttributeError, LookupError, InvalidMessage) as error:
         text = repr(found)[:80]
         raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error
     return content

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..files import mapped, read_all, read_head
-from ..format.content import Content
+from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom, Term, decode
 from .config_text import parse_config

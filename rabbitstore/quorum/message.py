@@ -7,17 +7,15 @@ from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from ..format.amqp10 import Special, Symbol
-from ..format.amqp10_message import read_sections, to_content
 from ..format.container import CONTAINER
-from ..format.content import Content, content_of
-from ..format.terms import FALSE, Atom
+from ..format.content import content_of
+from ..format.message import Content
+from ..format.terms import Atom
 from ..read.stored_message import StoredMessage
 from .machine import Message, MessageInfo
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
 _BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
-_AMQP_1_0, _STORED_FORM = "mc_amqp", "v1"
 _US_A_MS = 1000
 _NO_ID = b""
 
@@ -51,55 +49,12 @@ def message_term(command: Any) -> Any:
 
 
 def read_content(term: Any, vhost: str, file: str, base: int) -> Content:
-    """Return the content of a message term, of AMQP 0-9-1 or 1.0; raise `StoreCorrupt` or `UnsupportedFormat`."""
-    if _is_container(term) and term[1] == _AMQP_1_0:
-        return _amqp_1_0(term, vhost, file, base)
+    """Return the content of a message term of any protocol; raise `StoreCorrupt` or `UnsupportedFormat`."""
     return content_of(term, file=file, base=base, needs_id=False)._replace(vhost=vhost, msg_id=_NO_ID)
 
 
 def _is_container(term: Any) -> bool:
     return isinstance(term, tuple) and len(term) == 4 and term[0] == CONTAINER and isinstance(term[3], dict)
-
-
-def _amqp_1_0(term: Any, vhost: str, file: str, base: int) -> Content:
-    """Read the stored form of a message that was received by AMQP 1.0."""
-    data, annotations = term[2], term[3]
-    if not isinstance(data, tuple) or not data or data[0] != _STORED_FORM or len(data) < 3:
-        found = str(data[0]) if isinstance(data, tuple) and data else "no record"
-        raise UnsupportedFormat("form of an AMQP 1.0 message", file=file, offset=base, found=found, supported=_STORED_FORM)
-    encoded = next((part for part in data[2:] if isinstance(part, bytes)), None)
-    if encoded is None:
-        raise StoreCorrupt("not a message", file=file, offset=base, expected="sections", found=repr(data)[:60])
-    sections = read_sections(encoded, file=file, base=base)
-    sections.annotations |= _annotations(data[1])
-    content = to_content(sections, vhost)
-    keys, exchange, identity = (annotations.get(Atom(name)) for name in ("rk", "x", "id"))
-    return content._replace(
-        exchange=_text(exchange),
-        routing_keys=tuple(map(_text, keys)) if isinstance(keys, list) else (),
-        msg_id=identity if isinstance(identity, bytes) else _NO_ID,
-        persistent=annotations.get(Atom("d")) != FALSE,
-    )
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else ""
-
-
-def _annotations(term: Any) -> dict[Any, Any]:
-    """Return message annotations, which the record has as a list of tagged pairs."""
-    found: dict[Any, Any] = {}
-    for row in term if isinstance(term, list) else []:
-        if isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], tuple) and len(row[0]) == 2:
-            kind, value = row[1] if isinstance(row[1], tuple) and len(row[1]) == 2 else ("", row[1])
-            if kind == "timestamp":
-                value = Special("timestamp", value)
-            elif isinstance(value, bytes) and kind in ("utf8", "symbol"):
-                value = _text(value)
-            elif isinstance(value, Atom):
-                value = {"true": True, "false": False}.get(value)
-            found[Symbol(_text(row[0][1]))] = value
-    return found
 
 
 def info_of(command: Any) -> MessageInfo:

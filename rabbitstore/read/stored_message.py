@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..format import properties as blocks
-from ..format.content import Content, HasContent
+from ..format.content import HasContent
+from ..format.message import Content
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..format.amqp10 import Symbol
 from ..format.amqp10_message import FILTER_VALUE, to_content, try_sections
-from ..format.content import Content
+from ..format.message import Content
 from ..format.properties import encode
 from ..read.stored_message import StoredMessage
 from .chunk import Chunk, Record

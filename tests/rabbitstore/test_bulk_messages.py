@@ -2,8 +2,9 @@
 
 import pytest
 
-from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content import decode_content, encode_content
 from rabbitstore.format.content_cy import encode_many
+from rabbitstore.format.message import Content
 from rabbitstore.format.terms import Atom, encode
 from rabbitstore.settings import StoreSettings
 from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat

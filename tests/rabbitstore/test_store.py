@@ -14,8 +14,8 @@ import pytest
 from rabbitstore import PartlyPublished, RabbitSettings, RabbitStore, StoreSettings, UnknownDelivery, UnknownQueue, verify
 from rabbitstore.engine import housekeeper  # fmt: skip
 from rabbitstore.engine.credit import Credit
-from rabbitstore.format.content import Content
 from rabbitstore.format.layout import SEGMENT_HEAD, SEGMENT_MARK
+from rabbitstore.format.message import Content
 from rabbitstore.format.names import vhost_folder_name
 from storageio import (
     DiskError,

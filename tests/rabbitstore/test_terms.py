@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rabbitstore.format import properties
-from rabbitstore.format.content import Content, decode_content, encode_content
+from rabbitstore.format.content import decode_content, encode_content
 from rabbitstore.format.content_cy import split_term
 from rabbitstore.format.journal import read_journal
+from rabbitstore.format.message import Content
 from rabbitstore.format.properties import Typed
 from rabbitstore.format.terms import Atom, CharList, Opaque, decode, encode
 from storageio import InvalidMessage, StoreCorrupt

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or Path.home() / ".cache/brokerstore/rabbitmq-4.0")
-AMQP_PORT, DISTRIBUTION_PORT, MAPPER_PORT = 5783, 25783, 4383
+AMQP_PORT = int(os.environ.get("BROKERSTORE_RABBITMQ4_PORT") or 5783)  # another one for each run at the same time
+DISTRIBUTION_PORT, MAPPER_PORT = AMQP_PORT + 20000, AMQP_PORT - 1400
 _PATIENCE_S = 120
 
 
@@ -29,18 +30,21 @@ def why_not() -> str:
 class Server:
     """A node; `node` is its data folder as seen from outside of the chroot."""
 
-    def __init__(self, name: str) -> None:
-        """Prepare the node; its folder /srv/`name` in the chroot is recreated."""
+    def __init__(self, name: str, *, plugins: str = "", advanced: str = "", settings: str = "") -> None:
+        """Prepare the node; its folder /srv/`name` in the chroot is recreated.
+
+        `plugins` and `advanced` are Erlang terms, `settings` lines of `rabbitmq.conf`.
+        """
         self.inside = f"/srv/{name}"
         self.outside = HOME / "root" / "srv" / name
         shutil.rmtree(self.outside, ignore_errors=True)
         for folder in ("mnesia", "log"):
             (self.outside / folder).mkdir(parents=True)
-        (self.outside / "enabled_plugins").write_text("[].\n")
-        (self.outside / "advanced.config").write_text("[].\n")
+        (self.outside / "enabled_plugins").write_text(f"[{plugins}].\n")
+        (self.outside / "advanced.config").write_text(f"[{advanced}].\n")
         (self.outside / "environment.conf").write_text("")
         (self.outside / "rabbitmq.conf").write_text(
-            f"listeners.tcp.local = 127.0.0.1:{AMQP_PORT}\ndisk_free_limit.absolute = 50MB\n"
+            f"listeners.tcp.local = 127.0.0.1:{AMQP_PORT}\ndisk_free_limit.absolute = 50MB\n{settings}"
         )
         self.node = self.outside / "mnesia" / "interop@localhost"
         self._pid_file = self.outside / "pid"
