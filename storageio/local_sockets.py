@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 import sys
@@ -55,6 +56,15 @@ class LocalSocket:
         if not data:
             raise PeerGone("the other side closed the connection")
         return data
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until `receive` would return or raise; return False after the time-out."""
+        try:
+            waiter = select.poll()
+            waiter.register(self._socket, select.POLLIN)
+            return bool(waiter.poll(max(1, int(1000 * timeout_s))))
+        except (OSError, ValueError):  # closed: `receive` raises
+            return True
 
     def end_input(self) -> None:
         """Let `receive` of any thread return what has arrived, and then raise."""

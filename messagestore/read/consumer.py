@@ -93,6 +93,7 @@ class Consumer:
         self._states: dict[int, _QueueState] = {}
         self._turn = 0
         self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
+        self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
         self._discovered_at = -DISCOVER_S
         self.is_closed = False
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
@@ -162,6 +163,11 @@ class Consumer:
             self._parts.progress.wait(seen, min(left_s, self._look_s(waited_s)))
         return []
 
+    def take(self, max_count: int) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
+        """Return what is dispatched now, without waiting, and the queues in hand as `in_hand` does."""
+        with self._lock:
+            return self._take(max_count), self._in_hand()
+
     def _look_s(self, waited_s: float) -> float:
         """Return the pause before the next poll: long in the writing process, which is notified of new messages."""
         if self._parts.writable:
@@ -219,7 +225,12 @@ class Consumer:
         if self._fixed is not None:
             mine = dict.fromkeys(self._fixed, 0)
         else:
-            mine = self._parts.sharing.share(self._shared_name, self.group, self, self._discover())
+            sharing, queue_ids = self._parts.sharing, self._discover()
+            divided = sharing.changes, queue_ids  # before the division, which another thread may change meanwhile
+            if divided == self._divided:
+                return
+            mine = sharing.share(self._shared_name, self.group, self, queue_ids)
+            self._divided = divided
         if mine == self._mine:
             return
         kept = {queue_id for queue_id, turn in mine.items() if self._mine.get(queue_id) == turn}
@@ -283,8 +294,13 @@ class Consumer:
         with self._lock:
             self._check()
             self._assign()
-            found = [(self.topic, queue_id, turn, self._states[queue_id].position) for queue_id, turn in self._mine.items()]
-        return found + (self._retry.in_hand() if self._retry is not None else [])
+            if self._retry is not None:
+                self._retry._assign()
+            return self._in_hand()
+
+    def _in_hand(self) -> list[tuple[str, int, int, int]]:
+        found = [(self.topic, queue_id, turn, self._states[queue_id].position) for queue_id, turn in self._mine.items()]
+        return found + (self._retry._in_hand() if self._retry is not None else [])
 
     def resume(self, topic: str, queue_id: int, position: int, held: list[int]) -> None:
         """Continue at a queue offset, with earlier messages that were handed out before and are not acknowledged."""

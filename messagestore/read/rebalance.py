@@ -26,15 +26,18 @@ class QueueSharing:
         self._queue_ids: dict[tuple[str, str], list[int]] = {}
         self._hands: dict[tuple[str, str], dict[int, _Hand]] = {}
         self._guard = threading.Lock()
+        self.changes = 0  # while it stays the same, so does every division
 
     def join(self, topic: str, group: str, member: object) -> None:
         """Add a consumer to its group."""
         with self._guard:
             self._members.setdefault((topic, group), []).append(member)
+            self.changes += 1
 
     def leave(self, topic: str, group: str, member: object) -> None:
         """Remove a consumer, so that the others get its queues."""
         with self._guard:
+            self.changes += 1
             members = self._members.get((topic, group), [])
             if member in members:
                 members.remove(member)
@@ -53,8 +56,9 @@ class QueueSharing:
             members = self._members.get(key, [])
             if member not in members:
                 return {}
-            if queue_ids is not None:
+            if queue_ids is not None and queue_ids != self._queue_ids.get(key):
                 self._queue_ids[key] = queue_ids
+                self.changes += 1
             mine = block(self._queue_ids.get(key, []), members.index(member), len(members))
             hands = self._hands.setdefault(key, {})
             return {queue_id: _take(hands, queue_id, member) for queue_id in mine}

@@ -36,6 +36,16 @@ class Channel:
     def exchange(self, data: bytes) -> Frame:
         """Send a request and return its answer. Raises `PeerGone`."""
         self._connection.send(data)
+        return self._answer()
+
+    def exchange_until(self, data: bytes, timeout_s: float, cancel: bytes) -> Frame:
+        """Send a request whose answer may take long; send `cancel` after the time-out, which makes the owner answer."""
+        self._connection.send(data)
+        if not self._connection.wait(timeout_s):
+            self._connection.send(cancel)
+        return self._answer()
+
+    def _answer(self) -> Frame:
         frames = self._reader.read()
         if len(frames) != 1:
             raise BadFrame(f"{len(frames)} answers to one request")

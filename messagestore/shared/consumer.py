@@ -166,7 +166,8 @@ class SharedConsumer:
                 channel = self._channel
                 if channel is None:
                     return []
-                answer = unpack_answer(channel.exchange(pack_call("consumer_poll", self._id, max_count, timeout_s)))
+                data = pack_call("consumer_poll", self._id, max_count, timeout_s > 0)
+                answer = unpack_answer(channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self._id)))
             except PeerGone:
                 self._drop_channel()
                 return []
@@ -182,8 +183,10 @@ class SharedConsumer:
                 return []
             return self._taken(*answer)
 
-    def _taken(self, places: list[int], in_hand: list[list[Any]]) -> list[StoredMessage]:
+    def _taken(self, places: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
         """Read the messages that the owner handed out, and note them and the queues in hand."""
+        if in_hand is None:  # the poll was cancelled
+            return []
         messages = [message for place in places if (message := self._message_at(place)) is not None]
         with self._tracks_guard:
             before, self._tracks = self._tracks, {}
@@ -288,9 +291,11 @@ class SharedConsumer:
         if self.is_closed or self._member.is_in_child:
             return
         self.is_closed = True
-        own, channel = self._own, self._channel
+        own, channel, service = self._own, self._channel, self._member.service
         if own is not None:
             own.close()
+            if service is not None:
+                service.groups.close(self._id)
         if channel is not None:
             self._member.try_request(pack_call("consumer", self._id, "close"))
             channel.shut_down()

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
-from storageio import InvalidMessage
+from storageio import InvalidMessage, StoreError
 
 from ..read.consumer import Consumer
 from ..store import MessageStore
@@ -65,6 +66,26 @@ class Origin(NamedTuple):
     session: object
 
 
+class Session(ABC):
+    """A connection at which a parked poll is answered."""
+
+    @abstractmethod
+    def answer(self, value: Any) -> None:
+        """Send the answer; ignore that the other side ended."""
+
+
+class Parked(Exception):
+    """The request is answered later, or by the answer to another one."""
+
+
+class _Parked(NamedTuple):
+    """A poll that waits for messages. No thread waits with it."""
+
+    consumer: Consumer
+    max_count: int
+    session: Session
+
+
 class Groups:
     """The consumers that an owner has for other processes and for itself."""
 
@@ -75,6 +96,10 @@ class Groups:
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
         self._grace_ends = time.monotonic() + GRACE_S
         self._changed = threading.Condition()
+        self._parked: dict[str, _Parked] = {}
+        self._parked_guard = threading.Lock()
+        self._dispatcher = store.engine.dispatcher
+        self._dispatcher.on_progress.append(self.serve)
 
     def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
         """Open a consumer, or open it again with what it had."""
@@ -89,11 +114,9 @@ class Groups:
             )  # fmt: skip
         finally:
             self._end_turn(opening.opened_ns)
+        self.close(consumer_id)
         with self._changed:
-            earlier = self._consumers.pop(consumer_id, None)
             self._consumers[consumer_id] = consumer, origin
-        if earlier is not None:
-            earlier[0].close()
         in_hand = {row[:2] for row in consumer.in_hand()}
         for claim in claims:
             if (claim.topic, claim.queue_id) in in_hand:
@@ -140,13 +163,61 @@ class Groups:
             found = self._consumers.get(consumer_id)
         return found[0] if found is not None else None
 
-    def poll(self, consumer_id: str, max_count: int, timeout_s: float) -> list[Any] | None:
-        """Return physical offsets of messages and the queues in hand; None for an unknown consumer."""
+    # Polls
+
+    def poll(self, consumer_id: str, max_count: int, waits: bool, origin: Origin) -> list[Any] | None:
+        """Return physical offsets of messages and the queues in hand; None for an unknown consumer.
+
+        A poll that waits and finds nothing raises `Parked`. It is answered when there are messages, and with nothing by
+        `cancel` or when the consumer is closed.
+        """
         consumer = self.find(consumer_id)
         if consumer is None:
             return None
-        messages = consumer.poll(min(max_count, POLL_MAX), timeout_s)
-        return [[message.physical_offset for message in messages], consumer.in_hand()]
+        found = consumer.take(min(max_count, POLL_MAX))
+        if not found[0]:
+            self._store.engine.settle()
+            found = consumer.take(min(max_count, POLL_MAX))
+        if found[0] or not waits:
+            return _polled(found)
+        assert isinstance(origin.session, Session)
+        parked = _Parked(consumer, min(max_count, POLL_MAX), origin.session)
+        with self._parked_guard:
+            self._parked[consumer_id] = parked
+        self._serve_one(consumer_id, parked)  # what was dispatched before it was parked
+        raise Parked
+
+    def cancel(self, consumer_id: str) -> None:
+        """End a parked poll without messages, unless it is answered already. Raises `Parked`: this has no answer of its own."""
+        with self._parked_guard:
+            parked = self._parked.pop(consumer_id, None)
+        if parked is not None:
+            parked.session.answer([[], None])
+        raise Parked
+
+    def hurry(self) -> None:
+        """Dispatch what the caller put, if a poll waits for messages. Otherwise the dispatcher does that in a moment."""
+        if self._parked:
+            self._dispatcher.run_now()
+
+    def serve(self) -> None:
+        """Answer the parked polls for which there are messages. The caller holds no lock that a consumer wants."""
+        for consumer_id, parked in list(self._parked.items()):
+            self._serve_one(consumer_id, parked)
+
+    def _serve_one(self, consumer_id: str, parked: _Parked) -> None:
+        with self._parked_guard:
+            if self._parked.get(consumer_id) is not parked:
+                return
+            try:
+                found = parked.consumer.take(parked.max_count)
+                if not found[0]:
+                    return
+                answer = _polled(found)
+            except StoreError:  # the next poll raises it
+                answer = [[], None]
+            del self._parked[consumer_id]
+        parked.session.answer(answer)
 
     def call(self, consumer_id: str, name: str, *arguments: Any) -> list[Any] | None:
         """Return what a method of a consumer returns, in a list; None for an unknown consumer."""
@@ -178,8 +249,13 @@ class Groups:
         """Close a consumer; ignore an unknown id."""
         with self._changed:
             found = self._consumers.pop(consumer_id, None)
+        with self._parked_guard:
+            parked = self._parked.pop(consumer_id, None)
+        if parked is not None:
+            parked.session.answer([[], None])
         if found is not None:
             found[0].close()
+            self.serve()  # the others may have its queues now
 
     def end_session(self, session: object) -> None:
         """Close the consumers that were opened on a connection that ended."""
@@ -198,3 +274,8 @@ class Groups:
             ids = [name for name, (_, origin) in self._consumers.items() if is_meant(origin)]
         for consumer_id in ids:
             self.close(consumer_id)
+
+
+def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) -> list[Any]:
+    """Return the answer to a poll."""
+    return [[message.physical_offset for message in found[0]], found[1]]

@@ -6,8 +6,10 @@ At most CONNECTIONS_MAX connections are served; further ones wait until one ends
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from typing import Any
 
 from storageio import StoreClosed, StoreError, UnsupportedFormat
 from storageio.background import BackgroundThread
@@ -15,7 +17,7 @@ from storageio.local_sockets import LocalListener, LocalSocket, PeerGone
 
 from ..store import MessageStore
 from .answers import pack_error, pack_value
-from .groups import Origin
+from .groups import Origin, Session
 from .protocol import WATCH, BadFrame, Frame, FrameReader, Operation
 from .service import Service
 
@@ -75,7 +77,7 @@ class Owner:
             session.connection.close()
 
 
-class _Session:
+class _Session(Session):
     """One connection of another process."""
 
     def __init__(self, owner: Owner, connection: LocalSocket) -> None:
@@ -86,11 +88,17 @@ class _Session:
         self._origin = Origin("", self)
         self._is_watch = False  # whether the other process ends when this connection does
 
+    def answer(self, value: Any) -> None:
+        """Send the answer to a parked poll; the other side waits for it and sends nothing else meanwhile."""
+        with contextlib.suppress(PeerGone):  # the thread finds that out
+            self.connection.send(pack_value(value))
+
     def _step(self) -> float | None:
         """Answer what has arrived; end the thread with the connection."""
         try:
-            frames = self._reader.read()
-            self.connection.send(b"".join(self._answers(frames)))
+            answers = b"".join(self._answers(self._reader.read()))
+            if answers:
+                self.connection.send(answers)
             return 0.0
         except PeerGone:
             pass

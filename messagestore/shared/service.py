@@ -14,7 +14,7 @@ from storageio import InvalidMessage, StoreClosed
 from ..broker.services.half_messages import HalfMessage
 from ..store import MessageStore
 from .answers import pack_error, pack_result, pack_value
-from .groups import Claim, Groups, Opening, Origin
+from .groups import Claim, Groups, Opening, Origin, Parked
 from .protocol import (
     AGAIN,
     NO_CHECK,
@@ -43,6 +43,7 @@ class Service:
             "commit": self._commit,
             "consumer": self.groups.call,
             "consumer_nack": self._nack,
+            "consumer_cancel": self.groups.cancel,
             "consumer_open": self._open_consumer,
             "consumer_poll": self.groups.poll,
             "committed_offsets": lambda topic, group: list(store.committed_offsets(topic, group).items()),
@@ -64,7 +65,9 @@ class Service:
         """
         if len(frames) == 1 or not self._is_sync:
             return [self.answer(frame, origin) for frame in frames]
-        return [pending() for pending in [self._begin_answer(frame) for frame in frames]]
+        answers = [pending() for pending in [self._begin_answer(frame) for frame in frames]]
+        self.groups.hurry()
+        return answers
 
     def _begin_answer(self, frame: Frame) -> Callable[[], bytes]:
         """Begin a put and return what waits for it; answer every other request immediately."""
@@ -82,9 +85,14 @@ class Service:
         return lambda: _resolved(future)
 
     def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
-        """Return the answer to a request. Raises `StoreClosed` and `BadFrame`, which end the connection."""
+        """Return the answer to a request; nothing for one that is answered later.
+
+        Raises `StoreClosed` and `BadFrame`, which end the connection.
+        """
         try:
             return self._answer(frame, origin)
+        except Parked:
+            return b""
         except (StoreClosed, BadFrame):
             raise
         except Exception as error:
@@ -95,19 +103,21 @@ class Service:
         if frame.operation == Operation.PUT:
             message = unpack_message(frame.payload, 0)[0]
             found = self._found(message.topic, unique_key_of(message)) if is_again else None
-            return pack_result(found or self._store.put(message, check=check))
+            result = found or self._store.put(message, check=check)
+            self.groups.hurry()
+            return pack_result(result)
         if frame.operation == Operation.PUT_MANY:
             messages = unpack_messages(frame.payload)
-            return pack_result(
-                self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
-            )
+            result = self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
+            self.groups.hurry()
+            return pack_result(result)
         if frame.operation != Operation.CALL:
             raise BadFrame(f"operation {frame.operation} is no request")
         name, arguments, messages = unpack_call(frame.payload)
         if name not in self._calls:
             raise BadFrame(f"no call {name!r}")
         more: tuple[Any, ...] = (messages, is_again) if name in ("begin", "commit", "roll_back") else ()
-        if name == "consumer_open":
+        if name in ("consumer_open", "consumer_poll"):
             more = (origin,)
         return pack_value(self._calls[name](*arguments, *more))
 

@@ -108,7 +108,9 @@ class SharedStore:
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
-            return local.put(message, check=check)
+            result = local.put(message, check=check)
+            self._member.hurry()
+            return result
         packed = pack_message(message, self._unique_key())
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
@@ -122,7 +124,9 @@ class SharedStore:
         self._member.wait_pending()
         local = self._member.local
         if local is not None:
-            return local.put_many(messages, check=check)
+            result = local.put_many(messages, check=check)
+            self._member.hurry()
+            return result
         packed = [pack_message(message, self._unique_key()) for message in messages]
         first: PutResult | None = None
         for batch in batches(packed) if packed else [[]]:
@@ -155,7 +159,9 @@ class SharedStore:
         """
         local = self._member.local
         if local is not None and not self._member.has_pending:  # a new owner first repeats what was not answered
-            return local.put_async(message)
+            future = local.put_async(message)
+            self._member.hurry()
+            return future
         return self._member.submit(pack_frame(Operation.PUT, pack_message(message, self._unique_key())))
 
     def flush(self) -> int:

@@ -64,10 +64,12 @@ class DispatchService:
         is_ignored: Callable[[str], bool] = lambda _topic: False,
         on_progress: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create it; nothing runs before its `thread` is started.
 
         `derived` has the queues that the kernel does not build.  `is_ignored` returns whether a topic enters no queue.
+        `on_progress` is called after each batch.  While `is_awaited` returns True, each put wakes the thread.
         """
         self._log = log
         self._queues = queues
@@ -83,7 +85,8 @@ class DispatchService:
         self.reached = DispatchSnapshot(last_record_offset, UNKNOWN)
         self._is_ignored = is_ignored
         self._derived = derived
-        self._on_progress = on_progress
+        self.on_progress = list(on_progress)
+        self._is_awaited = is_awaited
         self._on_failed = on_failed
         self.failure: StoreError | None = None
         self._refuses_gaps = False
@@ -101,6 +104,12 @@ class DispatchService:
     def nudge(self) -> None:
         """Make the thread dispatch soon.  A busy dispatcher polls every millisecond anyway."""
         if self.is_idle:
+            self.wake()
+
+    def expect(self) -> None:
+        """Let the next put wake the thread: call it before waiting for a message."""
+        self._gate.is_idle = True
+        if self.position < self._limit():
             self.wake()
 
     @property
@@ -167,7 +176,9 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
-        self._gate.is_idle = pause_s == IDLE_S
+        self._gate.is_idle = pause_s == IDLE_S or self._is_awaited()
+        if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
+            return 0.0
         return pause_s
 
     def _round_safely(self, quiet_rounds: int) -> float:
@@ -205,6 +216,11 @@ class DispatchService:
         self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
         self._progress.notify()
 
+    def run_now(self) -> None:
+        """Dispatch on the caller's thread what is there, unless the dispatcher's own thread does so now."""
+        if self.thread.is_started and not self._is_stuck() and not self._round.locked():
+            self._round_safely(1)
+
     def run_once(self) -> bool:
         """Dispatch one batch; return whether there was anything to dispatch."""
         with self._round:
@@ -216,7 +232,7 @@ class DispatchService:
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
             self._progress.notify()
-        for call in self._on_progress:
+        for call in self.on_progress:
             call()
         return True
 

@@ -22,6 +22,12 @@ class Progress:
         self._guard = threading.Lock()
         self._sleepers: list[Wakeup] = []
         self.count = 0
+        self.before_wait: Callable[[], None] | None = None  # called by each waiter when it begins to wait
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a thread waits for the next step."""
+        return bool(self._sleepers)
 
     def notify(self) -> None:
         """Count one step and wake the waiters."""
@@ -42,6 +48,8 @@ class Progress:
         sleeper = Wakeup()
         with self._guard:
             self._sleepers.append(sleeper)
+        if self.before_wait is not None:
+            self.before_wait()
         try:
             while not is_so():
                 left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
