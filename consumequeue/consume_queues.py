@@ -127,7 +127,8 @@ class ConsumeQueues:
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue; None if there is none."""
-        return self._topics.get(topic, {}).get(queue_id)
+        queues = self._topics.get(topic)
+        return None if queues is None else queues.get(queue_id)
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue; a new one has no folder before its first unit."""

@@ -67,7 +67,9 @@ class QueueReader:
         """
         self._log = log
         self._queues = queues
-        self._config = config
+        self._max_units = config.max_filter_message_size // UNIT_SIZE
+        self._memory_limits = config.max_transfer_bytes_on_message_in_memory, config.max_transfer_count_on_message_in_memory
+        self._disk_limits = config.max_transfer_bytes_on_message_in_disk, config.max_transfer_count_on_message_in_disk
         self._memory_bytes = memory_bytes
         self._refresh = refresh
         self._ext_reader = ext_reader
@@ -84,7 +86,7 @@ class QueueReader:
         if status is not None:
             return Page(status, next_offset, low, high)
         number = queue.unit_range(offset, high)[0]
-        packed = queue.packed_units(number, max(self._config.max_filter_message_size // UNIT_SIZE, max_count))
+        packed = queue.packed_units(number, max(self._max_units, max_count))
         if packed is None:
             return Page(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), low, high)
         page = Page(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
@@ -96,13 +98,17 @@ class QueueReader:
     ) -> None:
         """Add messages unit by unit until the page is full."""
         codes = None if tags is None else {java_hash_code(tag) & 0xFFFFFFFF for tag in tags}
+        log_min_offset = self._log.min_offset
+        memory_start = self._log.written_offset - self._memory_bytes()
         found = 0
         next_file = -1
         offsets = queue.offsets_of(number, len(packed) // UNIT_SIZE)
         units = zip(UNIT.iter_unpack(packed), offsets, strict=False)
         for place, ((physical, size, code), (first, count)) in enumerate(units, number):
-            if found and self._is_full(page, physical, size, max_count, max_bytes, found, count):
-                break
+            if found:
+                limit_bytes, limit = self._memory_limits if physical >= memory_start else self._disk_limits
+                if found + count > max_count or found >= limit or page.size_bytes + size > min(max_bytes, limit_bytes):
+                    break
             page.next_offset = first + count
             if codes is not None:
                 plain = self._plain_code(queue, code)
@@ -110,7 +116,7 @@ class QueueReader:
                     continue
             if physical < next_file:
                 continue
-            if physical < self._log.min_offset:
+            if physical < log_min_offset:
                 if not page.messages:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
@@ -121,17 +127,6 @@ class QueueReader:
                 page.messages.append(message)
                 page.size_bytes += size
                 page.status = GetStatus.FOUND
-
-    def _is_full(self, page: Page, physical: int, size: int, max_count: int, max_bytes: int, found: int, count: int) -> bool:
-        """Return whether a record of `count` messages is too many after `found` of them."""
-        total = page.size_bytes + size
-        if found + count > max_count or total > max_bytes:
-            return True
-        if self._log.written_offset - physical <= self._memory_bytes():
-            limit = self._config.max_transfer_bytes_on_message_in_memory
-            return total > limit or found >= self._config.max_transfer_count_on_message_in_memory
-        limit = self._config.max_transfer_bytes_on_message_in_disk
-        return total > limit or found >= self._config.max_transfer_count_on_message_in_disk
 
     def _plain_code(self, queue: Queue, code: int) -> int | None:
         """Return a unit's tags code, from the extended unit where it has one; None where that is gone."""

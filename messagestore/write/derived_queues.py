@@ -49,7 +49,6 @@ class DerivedQueues:
         self._ext_file_size = ext_file_size or EXT_FILE_SIZE_DEFAULT
         self._ext_files = QueueFiles(queues.disk, writable=queues.files.writable)
         self._writers: dict[tuple[str, int], ExtWriter] = {}
-        self.is_left_out: Callable[[str], bool] = lambda _topic: False
 
     # Dispatch
 
