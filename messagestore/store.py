@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -46,6 +46,9 @@ from .write.retention import Retention
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .read.queue_columns import Selection
+    from .read.scan import Offsets, Scan, Time
 
 MODES = ("a", "r", "r+", "x")
 PRODUCER_GROUP = "DEFAULT_PRODUCER"
@@ -439,14 +442,35 @@ class MessageStore:
         """
         from commitlog.arrow_columns import COLUMNS  # importing Arrow takes 150 ms
 
+        from .read.queue_columns import Selection
+
+        return self.read_selection(topic, queue_id, start, stop, Selection(columns or COLUMNS))
+
+    def read_selection(
+        self, topic: str, queue_id: int, start: int, stop: int | None, selection: Selection
+    ) -> pa.RecordBatchReader:
+        """Read the messages of a queue that `selection` describes, for `Scan`."""
         from .read.queue_columns import read_queue_columns
 
         queue = self._queue(topic, queue_id)
         end = stop if stop is not None else queue.max_offset if queue is not None else 0
         reader = self._reader
-        return read_queue_columns(
-            self._engine.log, queue, start, end, columns or COLUMNS, reader.message_or_gone, reader.first_number
-        )
+        return read_queue_columns(self._engine.log, queue, start, end, selection, reader.message_or_gone, reader.first_number)
+
+    def scan(
+        self, topic: str, *, queues: Iterable[int] | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, end: Time | None = None, start: Offsets | None = None, stop: Offsets | None = None,
+        tags: str | Iterable[str] | None = None, keys: str | Iterable[str] | None = None,
+    ) -> Scan:  # fmt: skip
+        """Return a topic's messages as a table for polars, DuckDB and pandas: see `Scan`.
+
+        A message must pass every filter that is given: stored at `begin` or later and before `end` (datetimes, or
+        milliseconds); a queue offset from `start` to before `stop` (one number, or one for each queue id); one of the `tags`;
+        one of the `keys` (words of KEYS, or UNIQ_KEY). `columns`: names of `commitlog.arrow_columns.COLUMNS`; all by default.
+        """
+        from .read.scan import Scan
+
+        return Scan(lambda: self, topic, queues, columns, begin, end, start, stop, tags, keys)
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
         """Follow the log in log order as it grows, from the record at physical offset `start` (the oldest by default).

@@ -10,42 +10,64 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog import CommitLog, StoredMessage
 from commitlog._rows_cy import split_units
 from commitlog.arrow_columns import checked_batch, schema
 from commitlog.checks import CHECK_READ
+from commitlog.column_batch import ColumnBatch
 from commitlog.columns import BATCH_ROWS, Batch
+from commitlog.row_filter import RowFilter
 from consumequeue import Queue
-from consumequeue.layout import UNIT, UNIT_SIZE
+from consumequeue.layout import EXT_ADDRESS_MAX, TAGS_CODE_AT, UNIT, UNIT_SIZE
 from storageio import DiskError
+from storebytes.java_hash import java_hash_code
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 BATCH_BYTES = 4 << 20  # of records, so that a batch stays in the cache; one record may be larger
 Confirm = Callable[[Queue, int, int, int], StoredMessage | None]
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The columns to read, and which messages: all, or those with one of the tags that pass the row filter."""
+
+    columns: Sequence[str]
+    tags: frozenset[str] | None = None
+    row_filter: RowFilter | None = None
+
+    @cached_property
+    def tag_codes(self) -> np.ndarray[Any, Any]:
+        """The codes that units of messages with one of the tags have."""
+        import numpy as np
+
+        return np.array(sorted(java_hash_code(tag) for tag in self.tags or ()), np.int64)
+
+
 def read_queue_columns(
-    log: CommitLog, queue: Queue | None, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    log: CommitLog, queue: Queue | None, start: int, stop: int, selection: Selection, confirm: Confirm,
     low: Callable[[Queue], int],
 ) -> pa.RecordBatchReader:  # fmt: skip
-    """Return the columns of messages `start` to before `stop`; messages whose records left the log are skipped.
+    """Return selected messages from `start` to before `stop`; messages whose records left the log are skipped.
 
     `confirm(queue, queue_offset, physical_offset, size)` is called for a unit that points at no record of its size: it raises
     `StoreCorrupt`, or returns None if the record left the log meanwhile.  `low(queue)` returns where the queue begins now.
     """
     import pyarrow as pa  # takes 150 ms
 
-    wanted = schema(columns)
-    pieces = _pieces(log, queue, start, stop, columns, confirm, low) if queue is not None else iter(())
+    wanted = schema(selection.columns)
+    pieces = _pieces(log, queue, start, stop, selection, confirm, low) if queue is not None else iter(())
     return pa.RecordBatchReader.from_batches(wanted, pieces)
 
 
 def _pieces(
-    log: CommitLog, queue: Queue, start: int, stop: int, columns: Sequence[str], confirm: Confirm,
+    log: CommitLog, queue: Queue, start: int, stop: int, selection: Selection, confirm: Confirm,
     low: Callable[[Queue], int],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield checked records of a queue, in order; each batch lies in one log file and is limited in rows and bytes."""
@@ -58,76 +80,83 @@ def _pieces(
                 return
             at = now
             continue
-        for made in (both := _two_at_once(log, units, columns)):
-            yield made
-            at += made.num_rows
-        if not both:
-            piece, passed = _piece(log, queue, at, units[: BATCH_ROWS * UNIT_SIZE], columns, confirm)
-            if piece is not None:
-                yield piece
-            at += passed
+        made = _two_at_once(log, units, selection)
+        for batch, done in made or [_piece(log, queue, at, units[: BATCH_ROWS * UNIT_SIZE], selection, confirm)]:
+            if batch is not None and batch.num_rows:
+                yield batch
+            at += done
 
 
-def _two_at_once(log: CommitLog, units: memoryview, columns: Sequence[str]) -> list[pa.RecordBatch]:
+def _two_at_once(log: CommitLog, units: memoryview, selection: Selection) -> list[_Made]:
     """Fill the first two batches of these units in parallel.
 
     Returns none if there is no second batch, and stops at a unit that does not match its record.
     """
-    first = _planned(log, units[: BATCH_ROWS * UNIT_SIZE])
-    rest = units[first.rows * UNIT_SIZE :] if first is not None else units[:0]
-    second = _planned(log, rest[: BATCH_ROWS * UNIT_SIZE]) if len(rest) else None
+    first = _planned(log, units[: BATCH_ROWS * UNIT_SIZE], selection)
+    rest = units[first.units * UNIT_SIZE :] if first is not None else units[:0]
+    second = _planned(log, rest[: BATCH_ROWS * UNIT_SIZE], selection) if len(rest) else None
     if first is None or second is None:
         return []
-    found: list[pa.RecordBatch] = []
+    found: list[_Made] = []
 
     def fill() -> None:
         with suppress(Exception):  # filled again later, where the error is raised
-            found.append(second.made(columns))
+            found.append(second.made(selection))
 
     beside = threading.Thread(target=fill, name="brokerstore-columns", daemon=True)
     beside.start()
     try:
-        made = first.made(columns)
+        made = first.made(selection)
     finally:
         beside.join()
-    return [batch for batch in (made, *(found if made.num_rows == first.rows else ())) if batch.num_rows]
+    return [each for each in (made, *(found if made.done == first.units else ())) if each.done]
 
 
-def _piece(
-    log: CommitLog, queue: Queue, at: int, units: memoryview, columns: Sequence[str], confirm: Confirm
-) -> tuple[pa.RecordBatch | None, int]:
-    """Return a batch of the first units, from one log file, up to the first unit that points at no record.
+class _Made(NamedTuple):
+    """A batch, if there is one, and the number of units that are done with it."""
 
-    Also returns the number of units that are done.
-    """
+    batch: pa.RecordBatch | None
+    done: int
+
+
+def _piece(log: CommitLog, queue: Queue, at: int, units: memoryview, selection: Selection, confirm: Confirm) -> _Made:
+    """Return a batch of the first units, from one log file, up to the first unit that points at no record."""
     physical, size, _ = UNIT.unpack_from(units)
     for is_confirmed in (False, True):
-        planned = _planned(log, units)
-        made = planned.made(columns) if planned is not None else None
-        if made is not None and made.num_rows:
-            return made, made.num_rows
+        planned = _planned(log, units, selection)
+        made = planned.made(selection) if planned is not None else None
+        if made is not None and made.done:
+            return made
         if not is_confirmed and physical >= log.min_offset:
             confirm(queue, at, physical, size)
-    return None, max(1, _count_before(units, log.min_offset))
+    return _Made(None, max(1, _count_before(units, log.min_offset)))
 
 
 class _Planned(NamedTuple):
-    """A batch to fill, of units that point into one file, up to the first that does not."""
+    """A batch to fill: the records of `units` units that point into one file, or of those of them at the places `chosen`."""
 
     batch: Batch
-    size_bytes: int
+    size_bytes: int | None
+    units: int
+    chosen: np.ndarray[Any, Any] | None
 
-    @property
-    def rows(self) -> int:
-        """The number of planned rows; fewer are filled if a unit points at no whole record."""
-        return len(self.batch.positions)
+    def made(self, selection: Selection) -> _Made:
+        """Fill the batch with its records, up to the first invalid one; fewer units are done if there is one."""
+        if selection.row_filter is None:
+            batch = checked_batch(self.batch, selection.columns, CHECK_READ, self.size_bytes)
+            return _Made(batch, self._done(batch.num_rows))
+        rows = ColumnBatch(self.batch, (), CHECK_READ, self.size_bytes).rows  # no filter reads an unchecked record
+        checked = self.batch._replace(positions=self.batch.positions[:rows], sizes=self.batch.sizes[:rows])
+        return _Made(checked_batch(selection.row_filter.apply(checked), selection.columns, 0), self._done(rows))
 
-    def made(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """Fill the batch with its records, up to the first invalid one."""
-        return checked_batch(self.batch, columns, CHECK_READ, self.size_bytes)
+    def _done(self, rows: int) -> int:
+        """Return how many units are done if this number of records is valid."""
+        if rows == len(self.batch.positions):
+            return self.units
+        return rows if self.chosen is None else int(self.chosen[rows])
 
 
-def _planned(log: CommitLog, units: memoryview) -> _Planned | None:
+def _planned(log: CommitLog, units: memoryview, selection: Selection) -> _Planned | None:
     """Plan a batch without reading any record; return None if the first unit points into no file."""
     import numpy as np  # takes 80 ms
 
@@ -137,7 +166,21 @@ def _planned(log: CommitLog, units: memoryview) -> _Planned | None:
     count = len(units) // UNIT_SIZE
     positions, sizes = np.empty(count, np.int64), np.empty(count, np.int32)
     rows, total = split_units(units, UNIT_SIZE, opened.base, len(opened.view), BATCH_BYTES, positions, sizes)
-    return _Planned(Batch(opened.view, opened.base, positions[:rows], sizes[:rows]), total) if rows else None
+    if not rows:
+        return None
+    batch = Batch(opened.view, opened.base, positions[:rows], sizes[:rows])
+    if selection.tags is None:
+        return _Planned(batch, total, rows, None)
+    chosen = _tagged(units[: rows * UNIT_SIZE], selection)
+    return _Planned(batch._replace(positions=positions[chosen], sizes=sizes[chosen]), None, rows, chosen)
+
+
+def _tagged(units: memoryview, selection: Selection) -> np.ndarray[Any, Any]:
+    """Return the places of units whose message may have one of the tags; an extended unit is not read."""
+    import numpy as np
+
+    codes = np.frombuffer(units, np.uint8).reshape(-1, UNIT_SIZE)[:, TAGS_CODE_AT:].copy().view(">i8").ravel()
+    return np.flatnonzero(np.isin(codes, selection.tag_codes) | (codes <= EXT_ADDRESS_MAX))
 
 
 def _count_before(units: memoryview, physical_offset: int) -> int:

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -34,6 +34,8 @@ from .protocol import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ..read.scan import Offsets, Scan, Time
 
 WAIT_S = 60.0
 
@@ -238,6 +240,16 @@ class SharedStore:
     ) -> pa.RecordBatchReader:
         """Read into Arrow batches, as `MessageStore.read_columns`."""
         return self._reading().read_columns(topic, queue_id, start, stop, columns=columns)
+
+    def scan(
+        self, topic: str, *, queues: Iterable[int] | None = None, columns: Sequence[str] | None = None,
+        begin: Time | None = None, end: Time | None = None, start: Offsets | None = None, stop: Offsets | None = None,
+        tags: str | Iterable[str] | None = None, keys: str | Iterable[str] | None = None,
+    ) -> Scan:  # fmt: skip
+        """Return a topic's messages as a table for polars, DuckDB and pandas, as `MessageStore.scan`."""
+        from ..read.scan import Scan
+
+        return Scan(self._reading, topic, queues, columns, begin, end, start, stop, tags, keys)
 
     def follow(self, start: int | None = None, end: str = "written", *, timeout_s: float | None = None) -> Follower:
         """Follow the log in log order as it grows, as `MessageStore.follow`."""

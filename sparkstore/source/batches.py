@@ -17,12 +17,13 @@ from commitlog.arrow_columns import record_batch
 from commitlog.checks import CHECK_PLACE, CHECK_READ
 from commitlog.columns import Batch
 from commitlog.findings import Finding
+from commitlog.row_filter import RowFilter
 from storageio import MissingExtra, StoreCorrupt
 
 from ..errors import DataLost
 from ..options import FAIL, REPORT, ReadOptions
 from ..schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
-from .row_filter import RowFilter
+from .row_filter import filter_from, filter_of
 from .split_reader import SplitReader, walk
 from .splits import LogSplit
 
@@ -46,11 +47,11 @@ class ReadRequest:
     @classmethod
     def of(cls, options: ReadOptions, schema: StructType) -> ReadRequest:
         """Build a request from parsed options and a checked schema."""
-        return cls(schema, options, RowFilter.of(options))
+        return cls(schema, options, filter_of(options))
 
     def beginning(self, starting: StartPosition | None) -> ReadRequest:
         """Return the request limited to a streaming query's start position."""
-        return self if starting is None else replace(self, row_filter=self.row_filter.beginning(starting))
+        return self if starting is None else replace(self, row_filter=filter_from(self.row_filter, starting))
 
     @cached_property
     def arrow(self) -> pa.Schema:

@@ -19,11 +19,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from commitlog.row_filter import IN, Condition
+
 from ..errors import BadOption
 from ..options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
 from ..schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
 from .batches import ReadRequest, record_batches
-from .row_filter import IN, Condition
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
 from .worker import settled

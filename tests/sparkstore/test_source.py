@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from commitlog import Message, cursor
+from commitlog.row_filter import Condition
 from messagestore import MessageStore
 from sparkstore import BadOption, DataLost, UnknownColumn, message_schema
 from sparkstore.source import batches as batches_module
 from sparkstore.source import split_reader
 from sparkstore.source import splits as splits_module
 from sparkstore.source.data_source import BrokerStoreSource, PushdownReader
-from sparkstore.source.row_filter import Condition
 from storageio import StoreCorrupt, UnknownStore
 
 from .local import batches, dumped, parsed, places, rows

@@ -1,0 +1,136 @@
+"""Select records of a batch by fixed fields, topic, tags, queue offset and keys, before any column is built."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .arrow_columns import record_batch
+from .columns import FIXED, Batch, fixed_columns
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+QueueKey = tuple[str, int]
+OFFSET_MAX = (1 << 63) - 1
+NUMBERS = frozenset(name for name, _ in FIXED) - {"magic"}
+TEXTS = ("topic", "tags")
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+IN = "in"
+
+
+class Condition(NamedTuple):
+    """One comparison; `operator` is a key of `COMPARED`, or IN with a tuple of values."""
+
+    column: str
+    operator: str
+    value: Any
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether a row filter decides it exactly: a comparison of numbers or a topic name."""
+        values = self.value if self.operator == IN else (self.value,)
+        if self.column == "topic":
+            return self.operator in ("eq", IN) and all(isinstance(value, str) for value in values)
+        is_number = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+        return self.column in NUMBERS and is_number and all(abs(value) <= OFFSET_MAX for value in values)
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Keep records that meet all conditions, lie in their queue's offset range, and have one of the keys."""
+
+    conditions: tuple[Condition, ...] = ()
+    queue_starts: Mapping[QueueKey, int] = field(default_factory=dict)
+    queue_stops: Mapping[QueueKey, int] = field(default_factory=dict)
+    keys: frozenset[str] | None = None
+
+    def plus(self, conditions: list[Condition]) -> RowFilter:
+        """Return the filter with more conditions."""
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+    def apply(self, batch: Batch) -> Batch:
+        """Return only the selected records.  Raises `ValueError` if a row's position has no record."""
+        batch = self._by_conditions(batch)
+        if len(batch.positions) and (self.queue_starts or self.queue_stops):
+            batch = _some(batch, self._in_ranges(batch))
+        if len(batch.positions) and self.keys is not None:
+            batch = _some(batch, _has_key(batch, self.keys))
+        return batch
+
+    def _by_conditions(self, batch: Batch) -> Batch:
+        """Compare numbers first: they are cheaper than text."""
+        import numpy as np
+
+        wanted = np.ones(len(batch.positions), bool)
+        numbers = [condition for condition in self.conditions if condition.column not in TEXTS]
+        fixed = fixed_columns(batch) if numbers else {}
+        for column, name, value in numbers:
+            wanted &= np.isin(fixed[column], value) if name == IN else COMPARED[name](fixed[column], value)
+        batch = batch if wanted.all() else _some(batch, wanted)
+        for column in TEXTS:
+            conditions = [condition for condition in self.conditions if condition.column == column]
+            if conditions and len(batch.positions):
+                batch = _some(batch, _with_text(batch, column, conditions))
+        return batch
+
+    def _in_ranges(self, batch: Batch) -> Array:
+        """Select by queue offset; a queue that is not named keeps all of its messages."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch)
+        wanted = np.ones(len(batch.positions), bool)
+        for queue_key in {*self.queue_starts, *self.queue_stops}:
+            topic, queue_id = queue_key
+            here = np.asarray(pc.equal(topics, topic)) & (fixed["queue_id"] == queue_id)
+            low, high = self.queue_starts.get(queue_key, 0), self.queue_stops.get(queue_key, OFFSET_MAX)
+            wanted &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
+        return wanted
+
+
+def _some(batch: Batch, wanted: Array) -> Batch:
+    return batch._replace(positions=batch.positions[wanted], sizes=batch.sizes[wanted])
+
+
+def _with_text(batch: Batch, column: str, conditions: list[Condition]) -> Array:
+    """Select records whose text is among the values of each condition; a record without tags is not selected."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = record_batch(batch, [column]).column(0)
+    wanted = np.ones(len(found), bool)
+    for _, name, value in conditions:
+        values = pa.array(value if name == IN else [value], pa.string())
+        wanted &= np.asarray(pc.is_in(found, values))
+    return wanted
+
+
+def _has_key(batch: Batch, keys: frozenset[str]) -> Array:
+    """Select records with a key among the words of KEYS or as UNIQ_KEY, as a broker's index does."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pa.array(sorted(keys), pa.string())
+    words, properties = record_batch(batch, ["keys", "properties"]).columns
+    is_unique_key = pc.equal(properties.keys, "UNIQ_KEY")
+    wanted = np.zeros(len(words), bool)
+    for offsets, matches in (
+        (words.offsets, pc.is_in(words.values, values)),
+        (properties.offsets, pc.and_(is_unique_key, pc.is_in(properties.items, values))),
+    ):
+        found = np.flatnonzero(np.asarray(matches))  # positions among all words, or all properties
+        wanted[np.searchsorted(np.asarray(offsets), found, "right") - 1] = True
+    return wanted

@@ -1,0 +1,139 @@
+"""A topic's messages as a table for programs that take Arrow streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from commitlog.arrow_columns import COLUMNS, schema
+from commitlog.row_filter import IN, Condition, RowFilter
+from commitlog.topic_names import SCHEDULE_TOPIC
+from storageio import MissingExtra
+
+from .queue_columns import Selection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..store import MessageStore
+
+Time = datetime | int
+Offsets = int | Mapping[int, int]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Scan:
+    """A topic's messages as a table: it has `__arrow_c_stream__`, so polars, DuckDB, pandas 3 and pyarrow read it directly.
+
+        polars.DataFrame(scan)        pandas.DataFrame.from_arrow(scan)        pyarrow.table(scan)
+        duckdb.sql("select tags, count(*) from scan group by tags")
+
+    Rows are in the order of queue ids, and of offsets within a queue. Each read starts again, and ends where the queues end at
+    that time. Memory for one batch of rows is held, whatever the size of the store. The store must be open.
+
+    Offsets and times select a range of each queue; times are found by binary search. Tags are compared with the codes in the
+    queue before any record is read. Only the requested columns are built. Every record of the range that has one of the tags is
+    checked, whatever the other filters.
+    """
+
+    def __init__(
+        self, store: Callable[[], MessageStore], topic: str, queues: Iterable[int] | None, columns: Sequence[str] | None,
+        begin: Time | None, end: Time | None, start: Offsets | None, stop: Offsets | None,
+        tags: str | Iterable[str] | None, keys: str | Iterable[str] | None,
+    ) -> None:  # fmt: skip
+        """Create it; called by `scan` of a store. `store()` returns the store with everything that was put before the call."""
+        self._store = store
+        self.topic = topic
+        self.columns = COLUMNS if columns is None else tuple(columns)
+        self._queues = None if queues is None else sorted(set(queues))
+        self._begin_ms, self._end_ms = _milliseconds(begin, "begin"), _milliseconds(end, "end")
+        self._start, self._stop = start, stop
+        self._selection = self._select(_words(tags, "tags"), _words(keys, "keys"))
+        self.schema: pa.Schema = _need_arrow(self.columns)
+
+    def _select(self, tags: frozenset[str] | None, keys: frozenset[str] | None) -> Selection:
+        """Return what a queue's reader compares; the codes of delayed messages are not codes of tags."""
+        conditions = []
+        if self._begin_ms is not None:
+            conditions.append(Condition("store_timestamp_ms", "ge", self._begin_ms))
+        if self._end_ms is not None:
+            conditions.append(Condition("store_timestamp_ms", "lt", self._end_ms))
+        if tags is not None:
+            conditions.append(Condition("tags", IN, tuple(sorted(tags))))
+        row_filter = RowFilter(tuple(conditions), keys=keys) if conditions or keys is not None else None
+        return Selection(self.columns, None if self.topic == SCHEDULE_TOPIC else tags, row_filter)
+
+    def __repr__(self) -> str:
+        """Show the topic and the columns."""
+        return f"<Scan of {self.topic}: {', '.join(self.columns)}>"
+
+    def __arrow_c_schema__(self) -> object:
+        """Return the schema, as the Arrow PyCapsule interface describes it."""
+        capsule: object = self.schema.__arrow_c_schema__()
+        return capsule
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a new stream of the rows, as the Arrow PyCapsule interface describes it."""
+        capsule: object = self.reader().__arrow_c_stream__(requested_schema)
+        return capsule
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return a new reader of the rows. Its errors have the library's types; those of a stream are texts."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return the rows as a pandas table, also with pandas 2; `options` are those of `pyarrow.Table.to_pandas`."""
+        return self.reader().read_all().to_pandas(**options)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        store = self._store()
+        for queue_id in store.queue_ids(self.topic) if self._queues is None else self._queues:
+            start, stop = self._range(store, queue_id)
+            if start < stop:
+                yield from store.read_selection(self.topic, queue_id, start, stop, self._selection)
+
+    def _range(self, store: MessageStore, queue_id: int) -> tuple[int, int]:
+        """Return the queue offsets that the filters by offset and time leave."""
+        start, stop = store.min_offset(self.topic, queue_id), store.max_offset(self.topic, queue_id)
+        if self._begin_ms is not None:
+            start = max(start, store.offset_by_time(self.topic, queue_id, self._begin_ms))
+        if self._end_ms is not None:
+            found = store.offset_by_time(self.topic, queue_id, self._end_ms)
+            stop = min(stop, found) if found > 0 else stop  # 0: perhaps the search met an unreadable time
+        return max(start, _offset(self._start, queue_id, start)), min(stop, _offset(self._stop, queue_id, stop))
+
+
+def _need_arrow(columns: Sequence[str]) -> pa.Schema:
+    try:
+        return schema(columns)
+    except ModuleNotFoundError as error:
+        raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
+
+
+def _offset(given: Offsets | None, queue_id: int, default: int) -> int:
+    if given is None:
+        return default
+    return given if isinstance(given, int) else given.get(queue_id, default)
+
+
+def _words(given: str | Iterable[str] | None, name: str) -> frozenset[str] | None:
+    """Return one text or several as a set."""
+    if given is None:
+        return None
+    words = frozenset([given] if isinstance(given, str) else given)
+    wrong = [word for word in words if not isinstance(word, str)]
+    if wrong:
+        raise TypeError(f"{name}: text expected, found {type(wrong[0]).__name__}")
+    return words
+
+
+def _milliseconds(given: Time | None, name: str) -> int | None:
+    if isinstance(given, datetime):
+        microseconds = (given.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+        return -(-microseconds // 1000)  # store times are whole milliseconds
+    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    raise TypeError(f"{name}: a datetime or milliseconds expected, found {type(given).__name__}")
