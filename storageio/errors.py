@@ -42,6 +42,10 @@ class StoreLocked(StoreError):
     """This or another process has the store open for writing."""
 
 
+class StoreBusy(StoreLocked):
+    """The process that owns a shared store does not answer. Whether it carries out the request later is unknown."""
+
+
 class StoreClosed(StoreError):
     """The store was closed, or belongs to the process that this one was forked from."""
 

@@ -26,10 +26,15 @@ BACKLOG = 128
 ADDRESS_MAX = 104  # bytes; macOS has 104, Linux 108
 PROC_FOLDER = "/proc/self/fd"
 CREDENTIALS = struct.Struct("3i")  # process, user, group
+TIME_LIMIT = struct.Struct("@ll")  # seconds, microseconds
 
 
 class PeerGone(StoreError):
     """Nobody serves the address, or the other side of a connection ended."""
+
+
+class PeerSilent(StoreError):
+    """The other side neither read nor answered in time. The connection cannot be used any longer."""
 
 
 class LocalSocket:
@@ -40,17 +45,28 @@ class LocalSocket:
         self._socket = connection
         _open_sockets.add(self)
 
+    def limit_waits(self, *, send_s: float, receive_s: float = 0.0) -> None:
+        """Let `send` and `receive` raise `PeerSilent` after a time; 0 sets no limit."""
+        _limit_waits(self._socket, send_s, receive_s)
+
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it. Raises `PeerGone`."""
+        """Send all of it. Raises `PeerGone`, and `PeerSilent` after the time-out."""
         try:
             self._socket.sendall(data)
+        except BlockingIOError as error:
+            raise PeerSilent("the other process does not read") from error
         except OSError as error:
             raise PeerGone(f"the connection ended: {error}") from error
 
     def receive(self, size_bytes: int) -> bytes:
-        """Return what has arrived, at most `size_bytes`; wait for the first byte. Raises `PeerGone` at the end."""
+        """Return what has arrived, at most `size_bytes`; wait for the first byte.
+
+        Raises `PeerGone` at the end, and `PeerSilent` after the time-out.
+        """
         try:
             data = self._socket.recv(size_bytes)
+        except BlockingIOError as error:
+            raise PeerSilent("the other process does not answer") from error
         except OSError as error:
             raise PeerGone(f"the connection ended: {error}") from error
         if not data:
@@ -129,12 +145,16 @@ class LocalListener:
         self._socket.close()
 
 
-def connect_local(path: str) -> LocalSocket:
-    """Connect to the process that serves an address. Raises `PeerGone` without one, or for one of another user."""
+def connect_local(path: str, answer_s: float) -> LocalSocket:
+    """Connect to the process that serves an address; limit each `send` and `receive` to `answer_s` seconds.
+
+    Raises `PeerGone` without one, or for one of another user.
+    """
     if not hasattr(socket, "AF_UNIX"):
         raise UnsupportedPlatform(f"{path}: this system has no Unix sockets")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        _limit_waits(connection, answer_s, answer_s)
         with _short(path) as address:
             connection.connect(address)
         if not _is_own(connection):
@@ -149,6 +169,12 @@ def connect_local(path: str) -> LocalSocket:
         connection.close()
         raise
     return LocalSocket(connection)
+
+
+def _limit_waits(connection: socket.socket, send_s: float, receive_s: float) -> None:
+    for option, seconds in ((socket.SO_SNDTIMEO, send_s), (socket.SO_RCVTIMEO, receive_s)):
+        whole = int(seconds)
+        connection.setsockopt(socket.SOL_SOCKET, option, TIME_LIMIT.pack(whole, int((seconds - whole) * 1_000_000)))
 
 
 @contextlib.contextmanager

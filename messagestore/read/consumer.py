@@ -15,9 +15,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
@@ -27,6 +25,7 @@ from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 from ..broker.config.consumer_offsets import check_key
 from ..broker.services.names import IS_BATCH
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
+from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
 from .retry_progress import RetryProgress, is_of_topic
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from ..broker.services.retries import Retries
     from ..parts import StoreParts
 
-FETCH_COUNT = 32
 FETCH_BYTES_MAX = 1 << 20
 DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
@@ -66,7 +64,7 @@ class _QueueState:
         return message
 
 
-class Consumer:
+class Consumer(Polled):
     """An iterator over a topic's messages that waits for more.  Any thread may use it; only one at a time may iterate."""
 
     def __init__(
@@ -79,6 +77,7 @@ class Consumer:
             raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
         if missing_topic not in MISSING:
             raise ValueError(f"missing_topic {missing_topic!r}: wait or error")
+        super().__init__(timeout_s)
         self.topic = topic
         self.group = group
         self._parts = parts
@@ -87,7 +86,6 @@ class Consumer:
         self._offsets = parts.consumer_offsets()
         self._fixed = None if queues is None else sorted(set(queues))
         self._tags = tags
-        self._timeout_s = timeout_s
         self._start = start
         self._lock = threading.RLock()
         self._states: dict[int, _QueueState] = {}
@@ -95,7 +93,6 @@ class Consumer:
         self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
         self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
         self._discovered_at = -DISCOVER_S
-        self.is_closed = False
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
                 raise InvalidMessage(f"{parts.places.root}: no topic {topic!r} for the consumer of group {group!r}")
@@ -124,25 +121,6 @@ class Consumer:
         return self.topic
 
     # Iterating
-
-    def __enter__(self) -> Self:
-        """Return the consumer itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the consumer on leaving the block."""
-        self.close()
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        """Return the consumer itself."""
-        return self
-
-    def __next__(self) -> StoredMessage:
-        """Return the next message; the iteration ends at `close`, or if no message came within the timeout."""
-        found = [] if self.is_closed else self.poll(1, self._timeout_s)
-        if not found:
-            raise StopIteration
-        return found[0]
 
     def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
         """Return up to `max_count` messages; wait for the first until the timeout, or without limit if it is None.

@@ -26,7 +26,7 @@ from storageio import PutRejected, StoreError
 from storageio.background import BackgroundThread, Wakeup
 
 from ..config import StoreConfig
-from ..read.consumer import FETCH_COUNT
+from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
 from .consumer import SharedConsumer
 from .election import Member

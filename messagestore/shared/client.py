@@ -15,9 +15,12 @@ CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the sam
 class Channel:
     """One connection. A thread at a time uses it, or one that sends and one that receives."""
 
-    def __init__(self, address: str, client_id: str, flags: int = 0) -> None:
-        """Connect. Raises `PeerGone` if nobody serves the address, `UnsupportedFormat` for another version of the protocol."""
-        self._connection = connect_local(address)
+    def __init__(self, address: str, client_id: str, answer_s: float, flags: int = 0) -> None:
+        """Connect; let each wait for the owner raise `PeerSilent` after `answer_s` seconds.
+
+        Raises `PeerGone` if nobody serves the address, `UnsupportedFormat` for another version of the protocol.
+        """
+        self._connection = connect_local(address, answer_s)
         self._reader = FrameReader(self._connection)
         try:
             unpack_answer(self.exchange(pack_frame(Operation.HELLO, client_id.encode(), flags)))
@@ -63,8 +66,9 @@ class Channel:
 class Channels:
     """Connections for requests that wait for their answers; a thread takes one for the time of a request."""
 
-    def __init__(self, address: str, client_id: str) -> None:
+    def __init__(self, address: str, client_id: str, answer_s: float) -> None:
         """Connect at first use."""
+        self._answer_s = answer_s
         self._address = address
         self._client_id = client_id
         self._idle: list[Channel] = []
@@ -89,7 +93,7 @@ class Channels:
         try:
             return self._idle.pop()
         except IndexError:
-            return Channel(self._address, self._client_id)
+            return Channel(self._address, self._client_id, self._answer_s)
 
     def close(self) -> None:
         """Close idle connections now and the others after their request."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary
 from storageio import StoreClosed, random_bytes
-from storageio.local_sockets import PeerGone
+from storageio.local_sockets import PeerGone, PeerSilent
 
-from ..read.consumer import FETCH_COUNT, Consumer
+from ..read.consumer import Consumer
+from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import Channel
 from .groups import Claim, Opening, Origin
@@ -40,7 +40,7 @@ class _Track:
         return min(self.held, default=self.position) if self.is_done else -1
 
 
-class SharedConsumer:
+class SharedConsumer(Polled):
     """An iterator over a topic's messages, as `Consumer`, of a group whose consumers may be in several processes.
 
     The owner of the store divides the queues among the living consumers of all processes. A killed process loses its queues at
@@ -52,12 +52,11 @@ class SharedConsumer:
         queues: list[int] | None, tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str,
     ) -> None:  # fmt: skip
         """Create it; called by `SharedStore.consumer`."""
+        super().__init__(timeout_s)
         self.topic = topic
         self.group = group
-        self.is_closed = False
         self._member = member
         self._message_at = message_at
-        self._timeout_s = timeout_s
         listed = None if tags is None else sorted(tags)
         self._opening = Opening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
         self._id = random_bytes(8).hex()
@@ -125,25 +124,6 @@ class SharedConsumer:
 
     # Iterating
 
-    def __enter__(self) -> Self:
-        """Return the consumer itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the consumer on leaving the block."""
-        self.close()
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        """Return the consumer itself."""
-        return self
-
-    def __next__(self) -> StoredMessage:
-        """Return the next message; the iteration ends at `close`, or when nothing came for the time-out."""
-        found = [] if self.is_closed else self.poll(1, self._timeout_s)
-        if not found:
-            raise StopIteration
-        return found[0]
-
     def poll(self, max_count: int = FETCH_COUNT, timeout_s: float | None = 0) -> list[StoredMessage]:
         """Return up to `max_count` messages; wait for the first of them until the time-out, without a limit with None.
 
@@ -171,6 +151,9 @@ class SharedConsumer:
             except PeerGone:
                 self._drop_channel()
                 return []
+            except PeerSilent as error:
+                self._drop_channel()
+                raise self._member.busy() from error
             except StoreClosed:
                 if self.is_closed:
                     return []

@@ -16,12 +16,13 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from commitlog import PutResult
-from storageio import REAL_DISK, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
+from storageio import REAL_DISK, StoreBusy, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
 from storageio.background import BackgroundThread
-from storageio.local_sockets import PeerGone
+from storageio.local_sockets import PeerGone, PeerSilent
 
 from ..config import StoreConfig
 from ..paths import StorePaths
@@ -38,6 +39,7 @@ ADDRESS = "owner.socket"
 RETRY_S = 0.002
 RETRY_MAX_S = 0.020
 NEW_OWNER = 1 << 62
+ANSWER_S = 60.0
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
 LOG = logging.getLogger(__name__)
 
@@ -55,19 +57,20 @@ class Member:
         self.client_id = random_bytes(8).hex()
         self.consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._config = config
-        self.wait_s = wait_s
+        self.wait_s = wait_s or ANSWER_S
         self._lock_path = places.lock
         self._own = places.own
         self._address = os.path.join(places.own, ADDRESS)
         self._process_id = process_id()
         self._is_closed = False
         self._changes = Progress()  # of the role, and of answered puts
-        self._channels = Channels(self._address, self.client_id)
+        self._channels = Channels(self._address, self.client_id, self.wait_s)
         self._channel: Channel | None = None
         self._news: Channel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
         self._window = threading.BoundedSemaphore(IN_FLIGHT_MAX)
+        self._unanswered: PutFuture | None = None  # the oldest one when the owner was silent before
         self._send_guard = threading.RLock()  # a callback of a future may put
         self._join(time.monotonic() + wait_s)
         self._watcher = BackgroundThread("brokerstore-watcher", self._watch)
@@ -80,7 +83,7 @@ class Member:
         pause_s = RETRY_S
         while not self._try_to_join():
             if deadline is not None and time.monotonic() >= deadline:
-                raise StoreLocked(f"{self.path}: another process has the store open, and does not share it")
+                raise StoreLocked(f"{self.path}: another process has the store open, and does not share it or does not answer")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
             if self._is_closed:
@@ -89,8 +92,10 @@ class Member:
     def _try_to_join(self) -> bool:
         """Connect to the owner, or take the lock; return False while another process has the lock and does not serve."""
         try:
-            self._channel = Channel(self._address, self.client_id, WATCH)
+            self._channel = Channel(self._address, self.client_id, self.wait_s, WATCH)
             return True
+        except PeerSilent:
+            return False
         except PeerGone:
             if REAL_DISK.is_locked(self._lock_path):
                 return False
@@ -119,10 +124,23 @@ class Member:
             channel.close()
             if not self._is_closed:
                 self._change_owner()
+        except PeerSilent:
+            oldest = self._pending[0][1] if self._pending else None
+            if oldest is not None and oldest is self._unanswered:
+                self._give_up(channel)
+            self._unanswered = oldest
         except Exception as error:
             self._fail(error)
         self._watcher.is_stopping = self._is_closed or self.service is not None or self.failure is not None
         return 0.0
+
+    def _give_up(self, channel: Channel) -> None:
+        """Let the unanswered puts fail, and connect again, so that no late answer is mistaken for one to a later put."""
+        with self._send_guard:
+            channel.close()
+            while self._pending:
+                self._settle_first(self.busy())
+        self._change_owner()
 
     def _change_owner(self) -> None:
         with self._send_guard:
@@ -144,6 +162,10 @@ class Member:
             self.failure = error
             while self._pending:
                 self._settle_first(error)
+
+    def busy(self) -> StoreBusy:
+        """Return the error of a wait for an owner that does not answer."""
+        return StoreBusy(f"{self.path}: the process that owns the store has not answered for {self.wait_s:g} s")
 
     def _repeat_pending(self) -> None:
         """Send unanswered puts to the next owner, or carry them out here. The answers fit the socket's buffer."""
@@ -184,6 +206,8 @@ class Member:
                 data = marked_again(data)
                 deadline = deadline or time.monotonic() + self.wait_s
                 self.wait_for_owner(deadline)
+            except PeerSilent as error:
+                raise self.busy() from error
 
     def try_request(self, data: bytes) -> None:
         """Make a request that does not matter where there is no owner."""
@@ -197,8 +221,11 @@ class Member:
         self._changes.wait(self._changes.count, RETRY_S)
 
     def new_channel(self) -> Channel:
-        """Return a connection to the owner. Raises `PeerGone` without one."""
-        return Channel(self._address, self.client_id)
+        """Return a connection to the owner. Raises `PeerGone` without one, `StoreBusy` if it does not answer."""
+        try:
+            return Channel(self._address, self.client_id, self.wait_s)
+        except PeerSilent as error:
+            raise self.busy() from error
 
     def wait_for_news(self, seen: int, timeout_s: float) -> int:
         """Wait for a step of the owner's dispatcher, on a connection of its own; a change of the owner counts as one."""
@@ -208,14 +235,20 @@ class Member:
             return service.news(seen, timeout_s)
         try:
             channel = self._news = self._news or self.new_channel()
-            found: int = unpack_answer(channel.exchange(pack_call("news", seen, timeout_s)))
+            found: int = unpack_answer(channel.exchange(pack_call("news", seen, min(timeout_s, self.wait_s / 2))))
             return found
+        except PeerSilent as error:
+            self._drop_news()
+            raise self.busy() from error
         except PeerGone:
-            channel_before, self._news = self._news, None
-            if channel_before is not None:
-                channel_before.close()
+            self._drop_news()
             time.sleep(RETRY_S)
             return seen ^ NEW_OWNER
+
+    def _drop_news(self) -> None:
+        channel, self._news = self._news, None
+        if channel is not None:
+            channel.close()
 
     def end_waits(self) -> None:
         """End the wait of another thread for news."""
@@ -240,15 +273,17 @@ class Member:
         if not self._pending:
             return
         self.check_open()
-        self._changes.wait_until(lambda: not self._pending, None)
+        if not self._changes.wait_until(lambda: not self._pending, self.wait_s):
+            raise self.busy()
 
     def submit(self, data: bytes) -> PutFuture:
         """Send a put without waiting for its answer; wait while IN_FLIGHT_MAX others are unanswered."""
         self.check_open()
         future = PutFuture()
         future.set_running_or_notify_cancel()
-        self._window.acquire()
-        with self._send_guard:
+        if not self._window.acquire(timeout=self.wait_s):
+            raise self.busy()
+        with self._sending():
             if self.failure is not None:
                 raise self.failure
             channel = self._channel
@@ -256,7 +291,7 @@ class Member:
                 self._pending.append((data, future))
                 if channel is not None:
                     channel.send(data)
-            except PeerGone:  # the watcher sends it again
+            except (PeerGone, PeerSilent):  # the watcher sends it again, or gives up
                 pass
             except BaseException:  # perhaps sent in part
                 if channel is not None:
@@ -266,6 +301,17 @@ class Member:
                 assert self.service is not None
                 self._resolve(parse_frame(self.service.answer(parse_frame(data))))
         return future
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Let one thread at a time send. Raises `StoreBusy` if a change of the owner takes too long."""
+        if not self._send_guard.acquire(timeout=self.wait_s):
+            self._window.release()
+            raise self.busy()
+        try:
+            yield
+        finally:
+            self._send_guard.release()
 
     def _resolve(self, frame: Frame) -> None:
         try:

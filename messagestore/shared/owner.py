@@ -13,7 +13,7 @@ from typing import Any
 
 from storageio import StoreClosed, StoreError, UnsupportedFormat
 from storageio.background import BackgroundThread
-from storageio.local_sockets import LocalListener, LocalSocket, PeerGone
+from storageio.local_sockets import LocalListener, LocalSocket, PeerGone, PeerSilent
 
 from ..store import MessageStore
 from .answers import pack_error, pack_value
@@ -23,6 +23,7 @@ from .service import Service
 
 CONNECTIONS_MAX = 512
 REFUSED_PAUSE_S = 0.05
+SEND_S = 30.0  # a process that does not read its answers for so long loses its connection
 LOG = logging.getLogger(__name__)
 
 
@@ -81,6 +82,7 @@ class _Session(Session):
     """One connection of another process."""
 
     def __init__(self, owner: Owner, connection: LocalSocket) -> None:
+        connection.limit_waits(send_s=SEND_S)
         self.connection = connection
         self.thread = BackgroundThread("brokerstore-session", self._step)
         self._owner = owner
@@ -90,7 +92,7 @@ class _Session(Session):
 
     def answer(self, value: Any) -> None:
         """Send the answer to a parked poll; the other side waits for it and sends nothing else meanwhile."""
-        with contextlib.suppress(PeerGone):  # the thread finds that out
+        with contextlib.suppress(PeerGone, PeerSilent):  # the thread finds that out
             self.connection.send(pack_value(value))
 
     def _step(self) -> float | None:
@@ -100,7 +102,7 @@ class _Session(Session):
             if answers:
                 self.connection.send(answers)
             return 0.0
-        except PeerGone:
+        except (PeerGone, PeerSilent):
             pass
         except StoreClosed:  # the other process asks the next owner
             pass
@@ -130,5 +132,5 @@ class _Session(Session):
     def _report(self, error: StoreError) -> None:
         try:
             self.connection.send(pack_error(error))
-        except PeerGone:
+        except (PeerGone, PeerSilent):
             return

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from consumequeue import Boundary
-from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreCorrupt, random_bytes
+from storageio import InvalidSetting, PutRejected, StoreCorrupt, random_bytes
 from storageio.settings import settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
+from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
@@ -328,45 +329,20 @@ class SharedStore:
         return message
 
 
-class SharedTransaction:
-    """One prepared message. As a context manager it commits at the end of the block, and rolls back if the block raises."""
+class SharedTransaction(PreparedMessage):
+    """One prepared message of a shared store. Any owner can decide it."""
 
     def __init__(self, member: Member, half: PutResult, topic: str, transaction_id: str) -> None:
         """Create it; called by `SharedStore.begin_transaction`."""
+        super().__init__(half, transaction_id)
         self._member = member
         self._topic = topic
-        self.half = half
-        self.transaction_id = transaction_id
-        self.committed: PutResult | None = None
-        self.is_decided = False
 
-    def commit(self) -> PutResult:
-        """Put the message to its topic and return the result. Raises `InvalidMessage` if it is already decided."""
-        if self.is_decided:
-            raise InvalidMessage(f"half message {self.half.queue_offset} is decided")
-        self.committed = _commit(self._member, self.half.queue_offset, self._topic, self.transaction_id)
-        self.is_decided = True
-        return self.committed
+    def _commit(self) -> PutResult:
+        return _commit(self._member, self.half.queue_offset, self._topic, self.transaction_id)
 
-    def rollback(self) -> None:
-        """Discard the message. Raises `InvalidMessage` if it is already decided."""
-        if self.is_decided:
-            raise InvalidMessage(f"half message {self.half.queue_offset} is decided")
+    def _roll_back(self) -> None:
         self._member.request(pack_call("roll_back", self.half.queue_offset))
-        self.is_decided = True
-
-    def __enter__(self) -> Self:
-        """Return the transaction itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Commit or roll back, unless the block did."""
-        if self.is_decided:
-            return
-        if kind is None:
-            self.commit()
-        else:
-            self.rollback()
 
 
 def connect(path: str | os.PathLike[str], config: StoreConfig | None = None, *, wait_s: float = WAIT_S) -> SharedStore:

@@ -72,6 +72,7 @@ def test_messages_are_handed_out_and_acknowledged(served: SharedStore) -> None:
         assert consumer.poll(1, 0.05) == []
 
 
+@pytest.mark.deep
 def test_a_message_that_was_not_acknowledged_comes_again(served: SharedStore) -> None:
     """To the next consumer of the group; `commit` acknowledges everything."""
     served.put_many(numbered(0, 8))
@@ -111,6 +112,7 @@ def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
         consumer.commit()
 
 
+@pytest.mark.deep
 def test_what_is_sent_back_comes_again_and_ends_as_a_dead_letter(served: SharedStore) -> None:
     """From the group's retry topic, as in one process."""
     served.put(Message("T", b"x", queue_id=0))
@@ -155,6 +157,7 @@ def consuming_child(folder: Path, counters: Counters) -> Child:
     return Child(consume)
 
 
+@pytest.mark.deep
 def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path: Path) -> None:
     """Each queue has one reader; what the killed process did not acknowledge comes to the living one."""
     counters = Counters(2)
@@ -280,6 +283,7 @@ class Workers:
         return sum(ends)
 
 
+@pytest.mark.deep
 def test_workers_killed_at_random(tmp_path: Path) -> None:
     """Every message is consumed, whoever is killed."""
     workers = Workers(tmp_path / "s")

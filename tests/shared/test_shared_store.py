@@ -118,6 +118,7 @@ def test_many_messages_go_in_several_requests(served: SharedStore, monkeypatch: 
     assert served.max_offset("T", 0) == 21
 
 
+@pytest.mark.deep
 def test_pipelined_puts_keep_their_order(served: SharedStore) -> None:
     """A put and a put_many that follow them keep it too."""
     futures = [served.put_async(Message("T", b"%d" % number, queue_id=0)) for number in range(3000)]
@@ -229,7 +230,7 @@ def test_only_the_user_of_the_store_is_let_in(tmp_path: Path, monkeypatch: pytes
         assert address.stat().st_mode & 0o777 == 0o600
         monkeypatch.setattr("storageio.local_sockets.os.geteuid", lambda: os.getuid() + 1)
         with pytest.raises(PeerGone, match="another user"):
-            connect_local(str(address))
+            connect_local(str(address), 1.0)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

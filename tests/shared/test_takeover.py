@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, PutFuture, SharedStore
 from messagestore.shared.service import Service
-from storageio import StoreCorrupt
+from storageio import StoreBusy, StoreCorrupt, StoreLocked
 from tests.shared.processes import CONFIG, Child, Counters, die, open_shared, owning_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -89,6 +90,7 @@ def test_the_result_of_a_repeated_put_is_that_of_the_first(tmp_path: Path) -> No
         assert (result.queue_offset, result.store_timestamp_ms) == (found.queue_offset, found.store_timestamp_ms)
 
 
+@pytest.mark.deep
 def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
     """It is found among the delayed messages, or where it was delivered."""
     with dying_owner(tmp_path / "s", dies_after("put")) as store:
@@ -101,6 +103,7 @@ def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> N
         assert bodies(store) == [b"late"]
 
 
+@pytest.mark.deep
 def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
     """This holds if the owner is killed between two of them, too."""
 
@@ -145,6 +148,7 @@ def test_pipelined_puts_are_stored_once_and_in_order(mode: FlushMode, tmp_path: 
     owner.exit_code()
 
 
+@pytest.mark.deep
 def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> None:
     """The next owner commits or rolls back, and a repeated begin or commit is carried out once."""
     for place, name in enumerate(("begin_transaction", "put")):
@@ -193,6 +197,30 @@ def test_a_failed_takeover_is_the_error_of_every_call(tmp_path: Path) -> None:
             store.put(Message("T", b"1"))
         with pytest.raises(StoreCorrupt):
             store.put_async(Message("T", b"1"))
+
+
+def test_a_stopped_owner_keeps_the_store_and_calls_raise(tmp_path: Path) -> None:
+    """Every kind of call ends with `StoreBusy` after `wait_s`; nobody takes over; all of them work when the owner goes on."""
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
+    with open_shared(tmp_path / "s", wait_s=0.2) as store, store.consumer("T", group="G") as consumer:
+        assert consumer.poll(1, 0.01) == []
+        os.kill(owner.process_id, signal.SIGSTOP)
+        unanswered = store.put_async(Message("T", b"pipelined"))
+        with pytest.raises(StoreBusy):
+            unanswered.result(10)
+        for call in (lambda: store.put(Message("T", b"one")), store.flush, lambda: consumer.poll(1, 0.3)):
+            with pytest.raises(StoreBusy):
+                call()
+        with pytest.raises(StoreLocked):
+            open_shared(tmp_path / "s", wait_s=0.2)
+        assert not store.is_owner
+        os.kill(owner.process_id, signal.SIGCONT)
+        assert store.put_async(Message("T", b"later")).result(10).physical_offset > 0
+        store.put(Message("T", b"last"))
+        found = [message.body for _ in range(10) for message in consumer.poll(8, 0.1)]
+        assert found[-2:] == [b"later", b"last"]
+        assert len(found) == len(set(found))
+    owner.kill()
 
 
 # Kills
@@ -275,11 +303,13 @@ def run_kills(folder: Path, seconds: float, seed: int, in_flight: int = 1) -> Pr
     return producers
 
 
+@pytest.mark.deep
 def test_processes_killed_at_random(tmp_path: Path) -> None:
     """Whether owner or not: nothing acknowledged is lost or stored twice, and the order of each producer is kept."""
     assert run_kills(tmp_path / "s", 1, 1).check() > 0
 
 
+@pytest.mark.deep
 def test_pipelined_puts_of_processes_killed_at_random(tmp_path: Path) -> None:
     """The same for `put_async`: what was not acknowledged is repeated in its order, at this process or at another one."""
     assert run_kills(tmp_path / "s", 1, 3, in_flight=50).check() > 0

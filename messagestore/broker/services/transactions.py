@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
@@ -60,30 +61,43 @@ def _decided_from_ms(half: HalfMessage) -> int:
     return min(half.message.born_timestamp_ms, half.message.store_timestamp_ms)
 
 
-class Transaction:
+class PreparedMessage(ABC):
     """One prepared message.
 
     As a context manager it commits at the end of the block, and rolls back if the block raises.
     """
 
-    def __init__(self, transactions: Transactions, result: PutResult, transaction_id: str) -> None:
-        """Create a transaction; called by `Transactions.begin`."""
-        self._transactions = transactions
-        self.half = result
+    def __init__(self, half: PutResult, transaction_id: str) -> None:
+        """Create it from the result of the put that prepared the message."""
+        self.half = half
         self.transaction_id = transaction_id
         self.committed: PutResult | None = None
         self.is_decided = False
 
     def commit(self) -> PutResult:
         """Put the message to its topic and return the result. Raises `InvalidMessage` if it is already decided."""
-        result = self._transactions.commit(self.half.queue_offset)
-        self.committed, self.is_decided = result, True
-        return result
+        self._check_undecided()
+        self.committed = self._commit()
+        self.is_decided = True
+        return self.committed
 
     def rollback(self) -> None:
         """Discard the message. Raises `InvalidMessage` if it is already decided."""
-        self._transactions.rollback(self.half.queue_offset)
+        self._check_undecided()
+        self._roll_back()
         self.is_decided = True
+
+    def _check_undecided(self) -> None:
+        if self.is_decided:
+            raise InvalidMessage(f"half message {self.half.queue_offset} is already decided")
+
+    @abstractmethod
+    def _commit(self) -> PutResult:
+        """Commit in the store."""
+
+    @abstractmethod
+    def _roll_back(self) -> None:
+        """Roll back in the store."""
 
     def __enter__(self) -> Self:
         """Return the transaction itself."""
@@ -97,6 +111,21 @@ class Transaction:
             self.commit()
         else:
             self.rollback()
+
+
+class Transaction(PreparedMessage):
+    """One prepared message of a store that this process writes."""
+
+    def __init__(self, transactions: Transactions, half: PutResult, transaction_id: str) -> None:
+        """Create a transaction; called by `Transactions.begin`."""
+        super().__init__(half, transaction_id)
+        self._transactions = transactions
+
+    def _commit(self) -> PutResult:
+        return self._transactions.commit(self.half.queue_offset)
+
+    def _roll_back(self) -> None:
+        self._transactions.rollback(self.half.queue_offset)
 
 
 class Transactions:
