@@ -1,6 +1,7 @@
 """Read and write RocketMQ and RabbitMQ stores with PySpark (extra `spark`).
 
     spark.read.format("brokerstore").load("/data/rocketmq/store")           # Spark finds the format by itself
+    sparkstore.session()                                                    # a session that finds it whatever Python runs
     read_messages(spark, path, ["topic", "body"], topic="orders")           # builds only these columns
     sparkstore.jobs: audit, reindex, export, stats, compact                 # and `python -m sparkstore audit DIR`
 
@@ -20,7 +21,8 @@ the length of the largest record.  `audit` detects it, because there the splits 
 *Bad records.*  `badRecords` fail (default) raises `StoreCorrupt` with file, offset, expected and found.  skip logs the damage.
 report returns a row that describes it in `problem`; its other columns are null except `store` and `physical_offset`.  A file
 that retention deleted after planning raises `DataLost`, or is skipped if `failOnDataLoss` is false.  Spark wraps the errors
-of tasks; `plain_errors()` raises them as `JobError` with the original message only.
+of tasks; `plain_errors()` raises them as `JobError` with the original message only, and in a session of `session()` an
+uncaught one ends the program with one line.  The option `trace` shows the stacks.
 
 *Memory.*  A task holds one batch (8192 rows, at most 16 MiB of records) and at most 64 MiB of a mapped file, so a worker stays
 under 400 MB.
@@ -38,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
     from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
+    from .session import session
     from .source.reading import read_messages, read_meta, read_rabbit
     from .spark_errors import JobError, plain_errors
 
@@ -45,6 +48,7 @@ _WHERE: dict[str, str] = {
     **dict.fromkeys(("BadOption", "DataLost", "MissingColumn", "UnknownColumn"), "errors"),
     **dict.fromkeys(("arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"),
     **dict.fromkeys(("JobError", "plain_errors"), "spark_errors"),
+    "session": "session",
     **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "source.reading"),
 }
 
@@ -63,6 +67,7 @@ __all__ = [
     "read_messages",
     "read_meta",
     "read_rabbit",
+    "session",
 ]
 
 

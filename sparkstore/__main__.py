@@ -7,7 +7,6 @@ Results go to stdout, progress and diagnostics to stderr.  Exit codes are the to
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +37,8 @@ def _run(asked: argparse.Namespace) -> int:
         spark = session(asked)
         code: int = asked.run(spark, asked)
     except StoreError as error:
+        if asked.trace:
+            raise
         say(f"sparkstore: {error}")
         return _code_of(error.kind if isinstance(error, JobError) else type(error))
     except KeyboardInterrupt:
@@ -60,16 +61,12 @@ def _code_of(kind: type[StoreError]) -> int:
 
 def session(asked: argparse.Namespace) -> SparkSession:
     """Return the session of `spark-submit`, of a Spark Connect server, or a new local one."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
+    from sparkstore.session import session as start
 
-    builder = SparkSession.builder.appName(f"brokerstore {asked.job}")
-    if asked.remote:
-        return builder.remote(asked.remote).getOrCreate()
-    if asked.master:
-        builder = builder.master(asked.master)
     is_shown = sys.stderr.isatty() and not asked.quiet
-    return builder.config("spark.ui.showConsoleProgress", str(is_shown).lower()).getOrCreate()
+    settings = {} if asked.remote else {"spark.ui.showConsoleProgress": str(is_shown).lower()}
+    name = f"brokerstore {asked.job}"
+    return start(asked.master, remote=asked.remote, app_name=name, settings=settings, trace=asked.trace)
 
 
 def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
@@ -184,6 +181,7 @@ def _job(jobs: Any, name: str, run: Callable[..., int], text: str, *, many: bool
     parser.add_argument("--tasks", type=int, default=2, help="number of merge tasks (default 2)")
     parser.add_argument("--master", help="Spark master, for example local[4]")
     parser.add_argument("--remote", help="Spark Connect server, for example sc://host")
+    parser.add_argument("--trace", action="store_true", help="show the stacks of errors")
     parser.add_argument("--quiet", "-q", action="store_true", help="do not show progress")
     parser.set_defaults(run=run)
     return parser

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from storageio import REAL_DISK, Disk, DiskError, Entry, Kind, MissingExtra, Mode, StoreReadOnly, Writer
+from storageio import REAL_DISK, Disk, DiskError, Entry, Kind, MissingExtra, Mode, StoreReadOnly, UnknownStore, Writer
 
+HADOOP = ("hdfs://", "viewfs://")
 _KINDS = {"file": Kind.FILE, "directory": Kind.FOLDER}
 
 
@@ -118,8 +119,27 @@ def _system(path: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingExtra("reading an object store needs fsspec: pip install 'brokerstore[spark]'") from error
-    found: tuple[Any, str] = url_to_fs(path)
+    try:
+        found: tuple[Any, str] = url_to_fs(path)
+    except ImportError as error:
+        raise MissingExtra(f"{path}: {_driver(path, error)}, where the driver and every executor run") from error
+    except OSError as error:
+        if path.startswith(HADOOP):
+            hadoop = "reading hdfs:// needs Hadoop's libhdfs: set HADOOP_HOME and CLASSPATH, or mount the folder"
+            raise MissingExtra(f"{path}: {hadoop} ({str(error).partition(chr(10))[0]})") from error
+        raise
+    except ValueError as error:
+        raise UnknownStore(f"{path}: fsspec has no driver for {path.partition('://')[0]}://") from error
     return found
+
+
+def _driver(path: str, error: ImportError) -> str:
+    """Return how to install the driver of a path's protocol; fsspec knows the package of each, or what its own driver lacks."""
+    from fsspec.registry import known_implementations
+
+    protocol = path.partition("://")[0]
+    package = str(known_implementations.get(protocol, {}).get("class", "fsspec")).partition(".")[0]
+    return f"reading {protocol}:// needs " + (str(error) if package == "fsspec" else f"{package}: pip install {package}")
 
 
 def _entry(name: str, row: dict[str, Any]) -> Entry:
@@ -131,7 +151,7 @@ def _named(operation: str, path: str) -> Iterator[None]:
     """Convert a driver's error to `DiskError` with operation and path."""
     try:
         yield
-    except (MissingExtra, DiskError):
+    except (MissingExtra, UnknownStore, DiskError):
         raise
     except Exception as error:
         number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO

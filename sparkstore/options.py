@@ -16,6 +16,7 @@
     batchRows            rows of one Arrow batch (default 8192)
     fileBytes            size of the log's files, if it cannot be detected
     pushFilters          true: evaluate `where(...)` on numbers and topic; needs spark.sql.python.filterPushdown.enabled
+    trace                true: errors come with Python's stack (default false: one line)
     vhost, queue         for RabbitMQ folders, which otherwise take path, badRecords and batchRows
 
 Names are those of Spark's Kafka source where it has one.  An unknown option is an error.
@@ -44,7 +45,7 @@ _EARLIEST = -2
 NAMES = (
     "path", "paths", "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key",
     "bodyDecoding", "checkCrc", "badRecords", "failOnDataLoss", "splitBytes", "batchRows", "fileBytes", "pushFilters",
-    "vhost", "queue",
+    "vhost", "queue", "trace",
 )  # fmt: skip
 
 ONLY_ROCKETMQ = (
@@ -88,6 +89,7 @@ class ReadOptions:
     push_filters: bool = False
     vhost: str | None = None
     queue: str | None = None
+    shows_trace: bool = False
     given: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -119,6 +121,7 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
         push_filters=bool(given.flag("pushFilters")),
         vhost=given.name("vhost"),
         queue=given.name("queue"),
+        shows_trace=bool(given.flag("trace")),
         given=frozenset(given.options),
     )
     if not 1 <= made.batch_rows <= BATCH_ROWS_MAX:

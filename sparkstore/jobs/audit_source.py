@@ -50,7 +50,7 @@ from ..options import OFFSET_MAX, parse_read_options, refuse_foreign_options
 from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
-from ..source.worker import settled
+from ..source.worker import one_line_errors, settled
 from .dispatching import Dispatching, Run, stored_item
 from .protection import SplitProtection
 
@@ -102,6 +102,7 @@ class VhostSplit:
     folder: str
 
 
+@one_line_errors
 class AuditSource(DataSource):
     """The data source whose rows are the results of an audit."""
 
@@ -119,6 +120,7 @@ class AuditSource(DataSource):
         return _Reader(self.options)
 
 
+@one_line_errors
 class _Reader(DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._options = parse_read_options(options)

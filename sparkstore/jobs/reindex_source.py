@@ -37,7 +37,7 @@ from ..options import check_tasks, parse_read_options
 from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
-from ..source.worker import settled
+from ..source.worker import one_line_errors, settled
 from .dispatching import Dispatching, Run, item_kind
 from .index_build import IndexBuild
 from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
@@ -54,6 +54,7 @@ NAMES = ("what", "tasks", "delaylevels")
 TAKEN = frozenset({"path", "paths", "splitbytes", "filebytes", *NAMES})  # all others would skip records
 
 
+@one_line_errors
 class ReindexSource(DataSource):
     """The data source that reads a log as runs and writes queues and index of the same store."""
 
@@ -105,6 +106,7 @@ class _Job:
         return plan_log(self.store, self.options)
 
 
+@one_line_errors
 class _Reader(DataSourceReader):
     def __init__(self, job: _Job) -> None:
         self._job = job
@@ -176,6 +178,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=list(kinds))
 
 
+@one_line_errors
 class _Writer(DataSourceArrowWriter):
     """Tasks make files in a work folder; `commit` swaps them in."""
 

@@ -8,6 +8,7 @@
                               run again: it does not write the same rows twice.  The first query that uses an id owns
                               it (`owner.py`)
     batchId                   batch number of a batch job (default 0), as in `foreachBatch`
+    trace                     true: errors come with Python's stack (default false: one line)
     newStore                  true: an existing store is an error; false (default): it is appended to
     maxMessageSize            maximum size of a body (default 4 MiB)
     mappedFileSizeCommitLog, mappedFileSizeConsumeQueue, maxHashSlotNum, maxIndexNum
@@ -30,7 +31,7 @@ from storageio.settings import I32_MAX
 from ..errors import BadOption
 from ..options import size_of
 
-OWN = ("path", "topic", "queues", "sinkId", "batchId", "newStore")
+OWN = ("path", "topic", "queues", "sinkId", "batchId", "newStore", "trace")
 SIZES = {
     "maxMessageSize": "max_message_size",
     "mappedFileSizeCommitLog": "mapped_file_size_commit_log",
@@ -58,6 +59,7 @@ class SinkOptions:
     batch_id: int = 0
     checkpoint: str | None = None
     is_new_store: bool = False
+    shows_trace: bool = False
     config: StoreConfig = field(default_factory=StoreConfig)
 
 
@@ -83,6 +85,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         batch_id=_number(given, "batchId") or 0,
         checkpoint=given.get("checkpointlocation"),
         is_new_store=_flag(given, "newStore"),
+        shows_trace=_flag(given, "trace"),
         config=StoreConfig(**sizes, **KEEPS_ALL),
     )
 

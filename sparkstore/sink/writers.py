@@ -22,6 +22,7 @@ from messagestore.foreign import refuse_unsupported
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
+from ..source.worker import one_line_errors
 from .columns import Encoder, check_columns
 from .commit import abort_batch, commit_batch
 from .new_store import LOCK, is_absent, there_already
@@ -85,6 +86,7 @@ def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = Fals
     disk.lock(os.path.join(path, LOCK)).release()
 
 
+@one_line_errors
 class StoreBatchWriter(DataSourceArrowWriter):
     """The writer of one job; Spark passes copies of it to the tasks and to the commit."""
 
@@ -93,6 +95,7 @@ class StoreBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         """Choose a random sink id if the option sinkId is not given."""
         self.options = options
+        self.shows_trace = options.shows_trace
         self.is_new_id = options.sink_id is None
         self.sink_id = options.sink_id or f"job-{random_bytes(16).hex()}"
 
@@ -111,6 +114,7 @@ class StoreBatchWriter(DataSourceArrowWriter):
         abort_batch(self.options, self.sink_id, disk=self.disk)
 
 
+@one_line_errors
 class StoreStreamWriter(DataSourceStreamArrowWriter):
     """The writer of one query; Spark creates one for the tasks of each batch and another for each commit."""
 
@@ -119,6 +123,7 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         """Keep the options; only tasks know the query's id."""
         self.options = options
+        self.shows_trace = options.shows_trace
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the messages of a task."""

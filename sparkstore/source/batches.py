@@ -100,7 +100,8 @@ def damage_batches(finding: Finding, store: str, file_start: int, request: ReadR
     """Report damage as the options choose: raise an error, log a line, or yield a row."""
     if request.options.bad_records == FAIL:
         reason = finding.kind.replace("_", " ")
-        raise StoreCorrupt(reason, file=finding.file, offset=finding.offset, expected=finding.expected, found=finding.found)
+        found = f"{finding.found}; the option badRecords=skip or report continues after it"
+        raise StoreCorrupt(reason, file=finding.file, offset=finding.offset, expected=finding.expected, found=found)
     if request.options.bad_records != REPORT:
         LOG.warning("%s at byte %d: %s: expected %s, found %s", *finding[:5])
         return

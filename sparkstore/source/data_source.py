@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from commitlog.row_filter import IN, Condition
+from storageio import StoreError
 
 from ..errors import BadOption
 from ..options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
@@ -27,7 +28,7 @@ from ..schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schem
 from .batches import ReadRequest, record_batches
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
-from .worker import settled
+from .worker import one_line_errors, settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +44,14 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
+@one_line_errors
 class BrokerStoreSource(DataSource):
     """The data source; Spark creates it in a process beside the driver.  It accesses a store only when a method needs it."""
+
+    @property
+    def shows_trace(self) -> bool:
+        """Return whether errors come with a stack."""
+        return str(self.options.get("trace", "")).lower() == "true"
 
     @classmethod
     def name(cls) -> str:
@@ -63,10 +70,16 @@ class BrokerStoreSource(DataSource):
         return (PushdownReader if options.push_filters else BrokerStoreReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
-        """Return the stream reader."""
-        from .streaming import BrokerStreamReader
+        """Return the stream reader, or one whose calls raise the error that prevented it.
 
-        return BrokerStreamReader(self.options, schema)
+        Spark 4.3 replaces an error of this method by an `UnboundLocalError` of its own.
+        """
+        from .streaming import BrokerStreamReader, FailedStreamReader
+
+        try:
+            return BrokerStreamReader(self.options, schema)
+        except StoreError as error:
+            return FailedStreamReader(error, self.shows_trace)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the batch writer."""
@@ -81,12 +94,14 @@ class BrokerStoreSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
+@one_line_errors
 class BrokerStoreReader(DataSourceReader):
     """Plans splits beside the driver and reads them in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Check paths, schema and options before anything is read."""
         self._options = options
+        self.shows_trace = options.shows_trace
         self._stores = find_stores(options.paths)
         is_rabbit = self._stores[0].is_rabbit
         check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
@@ -114,6 +129,7 @@ class BrokerStoreReader(DataSourceReader):
         return settled(record_batches(split, self._request))
 
 
+@one_line_errors
 class PushdownReader(BrokerStoreReader):
     """A reader that also takes conditions of `where(...)`.
 

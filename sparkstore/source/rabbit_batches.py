@@ -17,6 +17,7 @@ from ..object_disk import disk_for
 from ..schema import STORE_COLUMN
 from .batches import ReadRequest, damage_batches
 from .splits import RabbitSplit
+from .stores import check_mounted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +34,7 @@ _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
 
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a queue in delivery order, and its damage as the options choose."""
+    check_mounted(split.store)
     folder = VhostFolder(split.folder, disk_for(split.folder))
     try:
         reported = 0 if split.is_first else len(folder.problems)

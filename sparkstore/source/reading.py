@@ -67,8 +67,13 @@ def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | N
 def _name_absence(error: Exception) -> None:
     """Raise `MissingExtra` instead of Spark's hundred lines: it looks for sources with its workers' Python."""
     if NOT_FOUND in str(error):
-        python = os.environ.get("PYSPARK_PYTHON", "python3")
-        raise MissingExtra(
-            f"the Python of Spark's workers ({python}) does not have brokerstore installed: before starting Spark, set "
-            f"PYSPARK_PYTHON={sys.executable} or activate that environment"
-        ) from None
+        raise missing_in_python() from None
+
+
+def missing_in_python() -> MissingExtra:
+    """Return the error for workers whose Python does not find the format."""
+    python = os.environ.get("PYSPARK_PYTHON", "python3")
+    return MissingExtra(
+        f"the Python of Spark's workers ({python}) does not have brokerstore installed: before starting Spark, set "
+        f"PYSPARK_PYTHON={sys.executable}, or let sparkstore.session() start it"
+    )

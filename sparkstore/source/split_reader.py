@@ -22,6 +22,7 @@ from storageio import Disk, DiskError, Mode
 
 from ..errors import DataLost
 from ..object_disk import disk_for, is_remote
+from .stores import check_mounted
 
 if TYPE_CHECKING:
     from .splits import LogSplit
@@ -204,5 +205,6 @@ def _next_newer(reader: SplitReader, at: int, last_ms: int) -> int:
 def _gone(split: LogSplit, error: DiskError) -> Exception:
     if error.errno != errno.ENOENT:
         return error
+    check_mounted(split.store)
     found = "none: retention deleted it while it was read; failOnDataLoss=false continues without it"
     return DataLost(split.file, split.begin - split.file_start, "the file", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,13 @@ def find_stores(paths: Sequence[str]) -> list[FoundStore]:
             f"{', '.join(store.path for store in found)}: RocketMQ and RabbitMQ have different columns; load them separately"
         )
     return found
+
+
+def check_mounted(store: str) -> None:
+    """Raise `UnknownStore` if a store that the driver found does not exist on this machine."""
+    if disk_for(store).stat(store) is None:
+        host = socket.gethostname()
+        raise UnknownStore(f"{store}: not found on executor {host}: the store must be on storage that every executor mounts")
 
 
 def _resolved(path: str) -> list[str]:

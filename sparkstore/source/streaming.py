@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from brokerstore.identify import FolderKind
-from storageio import REAL_DISK, StoreRewound, UnknownStore
+from storageio import REAL_DISK, StoreError, StoreRewound, UnknownStore
 
 from ..errors import BadOption
 from ..object_disk import is_remote
@@ -38,6 +38,7 @@ from .queue_starts import check_queue_starts
 from .splits import CLOCK_SLACK_MS, LogSplit, log_range
 from .start_position import StartPosition
 from .stores import FoundStore, find_stores
+from .worker import one_line_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,7 @@ STARTING = "startingOffsets"
 LATEST = "latest"
 
 
+@one_line_errors
 class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream reader: one instance lives in a process beside the driver as long as the query, copies read in tasks."""
 
@@ -65,6 +67,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         self._options = parsed
+        self.shows_trace = parsed.shows_trace
         self._request = ReadRequest.of(replace(parsed, start=EARLIEST, begin_ms=None), schema)  # offsets say where it began
         self._store = _one_store(parsed.paths)
         self._ends = LogEnds(_root(self._store), list(self._store.log_folders), parsed.file_bytes)
@@ -154,6 +157,40 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, StreamPartition):
             return iter(())
         return record_batches(partition.value, self._request.beginning(partition.starting))
+
+
+@one_line_errors
+class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises the error that prevented a reader, at the first call."""
+
+    def __init__(self, error: StoreError, shows_trace: bool) -> None:
+        """Keep the error."""
+        self._error = error
+        self.shows_trace = shows_trace
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
+        """Raise the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """Raise the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error
 
 
 class StreamPartition(InputPartition):

@@ -44,6 +44,7 @@ READ: dict[str, tuple[list[str], list[str]]] = {
     "pushFilters": FLAG,
     "vhost": (["/", "a b"], ["", " "]),
     "queue": NAME,
+    "trace": FLAG,
 }
 SINK: dict[str, tuple[list[str], list[str]]] = {
     "path": (["/a", "file:/a"], ["", "s3://a"]),
@@ -52,6 +53,7 @@ SINK: dict[str, tuple[list[str], list[str]]] = {
     "sinkId": (["a-1"], ["", "a b", "../a", "x" * 65]),
     "batchId": (["0", "7"], ["", "-1", "x", "9" * 19]),
     "newStore": FLAG,
+    "trace": FLAG,
     **dict.fromkeys(SIZES, LENGTH),
 }
 BESIDE = {"path": {"paths": "[]"}, "paths": {}}
