@@ -332,7 +332,8 @@ class ConsumeQueue(Queue):
         if queue_offset and taken < 0:
             import logging  # takes 10 ms, and readers never need it
 
-            logging.getLogger(__name__).warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
+            log = logging.getLogger(f"brokerstore.{__name__}")
+            log.warning("%r: unit %d goes to place %d", self, queue_offset, self._written // UNIT_SIZE)
         free_bytes = self.starts[-1] + self.file_size_bytes - self._written
         if not queue_offset and taken:
             free_bytes = UNIT_SIZE  # offset 0 is accepted at any position, but the units after it are not

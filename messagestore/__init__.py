@@ -40,6 +40,7 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 
 if TYPE_CHECKING:
     from .config import FlushMode, Role, StoreConfig
+    from .metrics import Metrics
     from .read.consumer import Consumer
     from .read.follower import Follower
     from .read.queue_reader import GetStatus, Page
@@ -51,6 +52,7 @@ _LAZY = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
     **dict.fromkeys(("MessageStore", "PutFuture"), ".store"),
     **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
+    "Metrics": ".metrics",
     "SharedConsumer": ".shared.consumer",
     "SharedStore": ".shared.store",
     "Consumer": ".read.consumer",
@@ -62,6 +64,7 @@ __all__ = [
     "Follower",
     "GetStatus",
     "MessageStore",
+    "Metrics",
     "Page",
     "PutFuture",
     "Role",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from consumequeue import AllQueues
@@ -38,7 +39,7 @@ from .write.pool import PooledFiles
 from .write.retention import Retention
 from .write.running_flags import Flag
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 STOP_WAIT_S = 60.0
 
 
@@ -53,6 +54,7 @@ class Engine(StoreParts):
         super().__init__(root, config, disk, clock, writable=writable)
         self.clamped_offsets: list[str] = []  # a line for each offset that recovery clamped
         self.is_clean_stop = False
+        self.opening_s = 0.0  # of recovery, mostly
         self._unclean: StoreError | None = None
         self._close_guard = threading.Lock()
         self._lock: FolderLock | None = None
@@ -62,9 +64,11 @@ class Engine(StoreParts):
         try:
             if writable:
                 refuse_unknown_shape(disk, self.places.index, self.places.own, config)
+                began = time.perf_counter()
                 self.load()
                 self._recover()
                 self._start()
+                self.opening_s = time.perf_counter() - began
             else:
                 beside_writer(disk, root, self.load)
                 self.unindexed = Unindexed(self)

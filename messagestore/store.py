@@ -47,6 +47,7 @@ from .write.retention import Retention
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .metrics import Metrics
     from .read.queue_columns import Selection
     from .read.scan import Offsets, Scan, Time
 
@@ -497,6 +498,15 @@ class MessageStore:
         self._engine.settle()
         retries = self._engine.retries if self._engine.writable else None
         return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
+
+    def metrics(self) -> Metrics:
+        """Return what the store counts: offsets, lags, groups, file sizes, and how long syncs and dispatching took.
+
+        `brokerstore.metrics` has it as Prometheus text and for OpenTelemetry. A reader's has no fields of the writer's process.
+        """
+        from .metrics import collect
+
+        return collect(self._engine)
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
         """Return the offset of the first message that a group has not acknowledged, by queue id."""

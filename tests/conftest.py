@@ -142,7 +142,7 @@ def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def quiet() -> Iterator[None]:
     """Discard the log lines of stores, which report damage, while the test runs."""
-    loggers = [logging.getLogger(name) for name in ("brokerstore", "consumequeue", "messagestore")]
+    loggers = [logging.getLogger("brokerstore")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)

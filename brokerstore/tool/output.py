@@ -52,14 +52,42 @@ def show(answer: Answer, as_json: bool) -> int:
     if as_json:
         emit_json(answer.facts)
         return answer.code
-    for part in answer.text:
+    _show_text(answer.text)
+    return answer.code
+
+
+def _show_text(text: Sequence[str | dict[str, object] | Table]) -> None:
+    for part in text:
         if isinstance(part, str):
             emit(part)
         elif isinstance(part, Table):
             table(*part)
         else:
             fields(part)
-    return answer.code
+
+
+def show_live(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> None:
+    """Show each view in place of the one before on a terminal, else below it."""
+    if sys.stdout.isatty():
+        with contextlib.suppress(ModuleNotFoundError):
+            _show_rich_views(views)
+            return
+    for number, view in enumerate(views):
+        if number:
+            emit("")
+        _show_text(view)
+        sys.stdout.flush()
+
+
+def _show_rich_views(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> None:
+    from rich.console import Group  # 80 ms, only on a terminal
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, vertical_overflow="crop") as live:
+        for view in views:
+            parts = [_rich_table(*_cells(*part)) if isinstance(part, Table) else Text(printable(str(part))) for part in view]
+            live.update(Group(*parts), refresh=True)
 
 
 def show_messages(
@@ -207,11 +235,10 @@ def body_text(body: bytes, size_max: int) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write columns to stdout, numbers right-aligned; rich draws them on a terminal."""
-    texts = [[printable(str(cell)) for cell in row] for row in rows]
-    are_numbers = [all(_is_number(row[column]) for row in texts) for column in range(len(headers))]
+    headers, texts, are_numbers = _cells(headers, rows)
     if sys.stdout.isatty():
         with contextlib.suppress(ModuleNotFoundError):
-            _rich_table(headers, texts, are_numbers)
+            _print_rich(_rich_table(headers, texts, are_numbers))
             return
     widths = [max([len(header), *(len(row[column]) for row in texts)]) for column, header in enumerate(headers)]
     for row in [list(headers), *texts]:
@@ -220,6 +247,12 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
         )
         sys.stdout.write(line.rstrip() + "\n")
+
+
+def _cells(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[Sequence[str], list[list[str]], list[bool]]:
+    """Return the headers, the cells as text, and whether each column has only numbers."""
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    return headers, texts, [all(_is_number(row[column]) for row in texts) for column in range(len(headers))]
 
 
 def _is_number(text: str) -> bool:
@@ -231,9 +264,8 @@ def _is_number(text: str) -> bool:
     return text in ("none", "unknown") or (text.removeprefix("-").replace(",", "").isdigit() and text.isascii())
 
 
-def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list[bool]) -> None:
-    from rich.console import Console  # 80 ms, only on a terminal
-    from rich.table import Column
+def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list[bool]) -> Any:
+    from rich.table import Column  # 80 ms, only on a terminal
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -244,6 +276,12 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list
     drawn = RichTable(*columns, box=None, header_style="bold")
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def _print_rich(drawn: Any) -> None:
+    from rich.console import Console
+
     Console().print(drawn)
 
 

@@ -37,7 +37,7 @@ FETCH_BYTES_MAX = 1 << 20
 DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
 MISSING = ("wait", "error", None)  # None for a retry topic, which usually does not exist
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class _QueueState:

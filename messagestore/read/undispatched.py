@@ -34,7 +34,7 @@ from .unindexed import SEARCHED_MAX
 if TYPE_CHECKING:
     from ..parts import StoreParts
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAMED_MAX = 5  # queues that a message names
 ENDED = -1
 QueueKey = tuple[str, int]

@@ -23,7 +23,7 @@ from storageio import StoreCorrupt
 if TYPE_CHECKING:
     from ..parts import StoreParts
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 SEARCHED_MAX = 64 << 20  # bytes of log behind the index that one query searches
 QUEUES_AFTER = 4 << 20  # bytes after which the queues are checked for the dispatcher's progress
 BATCH = 4096

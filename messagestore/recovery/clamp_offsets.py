@@ -16,7 +16,7 @@ from storageio import Disk, StoreCorrupt
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, dry_run: bool = False) -> list[str]:

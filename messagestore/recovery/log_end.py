@@ -24,7 +24,7 @@ from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
 from ..sidecar import read_sidecar
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
 WALKERS = 2  # with more, memory is the bottleneck

@@ -33,7 +33,7 @@ from .log_end import (
     refuse_hole,
 )
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class RecoveryPlan(NamedTuple):

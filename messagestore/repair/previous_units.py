@@ -20,7 +20,7 @@ from ..delay_levels import DelayLevels, MessageAt, waiting_level
 from ..paths import StorePaths
 from ..write.lmq_units import is_lmq
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class KeptUnits:

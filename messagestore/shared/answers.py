@@ -34,7 +34,7 @@ from storageio import (
 
 from .protocol import HEADER, BadFrame, Frame, Operation, pack_frame
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 _RESULT = struct.Struct(">BiqqqIIBI")
 _PLAIN: dict[str, type[Exception]] = {
     kind.__name__: kind

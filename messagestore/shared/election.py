@@ -41,7 +41,7 @@ RETRY_MAX_S = 0.020
 NEW_OWNER = 1 << 62
 ANSWER_S = 60.0
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class Member:

@@ -24,7 +24,7 @@ from .service import Service
 CONNECTIONS_MAX = 512
 REFUSED_PAUSE_S = 0.05
 SEND_S = 30.0  # a process that does not read its answers for so long loses its connection
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class Owner:

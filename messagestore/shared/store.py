@@ -36,6 +36,7 @@ from .protocol import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..metrics import Metrics
     from ..read.scan import Offsets, Scan, Time
 
 WAIT_S = 60.0
@@ -280,6 +281,10 @@ class SharedStore:
         """
         message_at = self._reading(settled=False).message_at
         return SharedConsumer(self._member, message_at, topic, group, queues, tags, timeout_s, start, missing_topic)
+
+    def metrics(self) -> Metrics:
+        """Return what the store counts, as `MessageStore.metrics`: of a writer in the owner, of a reader in other processes."""
+        return self._reading(settled=False).metrics()
 
     def committed_offsets(self, topic: str, group: str) -> dict[int, int]:
         """Return the offset of the first message that a group has not acknowledged, by queue id."""

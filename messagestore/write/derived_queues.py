@@ -24,7 +24,7 @@ from ..broker.config.topics import Topics
 from ..delay_levels import DelayLevels
 from .lmq_units import lmq_offsets
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 BATCH_AT_ONCE = 256
 BASE, COUNT = "INNER_BASE", "INNER_NUM"
 NO_NUMBERS = -1, 0

@@ -19,10 +19,11 @@ from ..checkpoint import is_time
 from ..recovery.index_hint import UNKNOWN
 from ._dispatch_cy import Dispatcher
 from .derived_queues import DerivedQueues
+from .durations import Durations
 from .progress import Progress
 from .running_flags import Flag, RunningFlags
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 POLL_S = 0.001  # while records arrive
 IDLE_S = 0.05  # when none arrived for a while
 BUSY_ROUNDS = 200
@@ -88,6 +89,7 @@ class DispatchService:
         self.on_progress = list(on_progress)
         self._is_awaited = is_awaited
         self._on_failed = on_failed
+        self.durations = Durations()  # of batches
         self.failure: StoreError | None = None
         self._refuses_gaps = False
         self._round = threading.Lock()
@@ -227,7 +229,8 @@ class DispatchService:
             limit = self._limit()
             if self.position >= limit or self.failure is not None:
                 return False
-            self._run_batch(limit)
+            with self.durations.timing():
+                self._run_batch(limit)
             self.tell_reached()
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)

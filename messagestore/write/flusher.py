@@ -21,9 +21,10 @@ from storageio.background import BackgroundThread
 
 from ..config import StoreConfig
 from ._group_cy import GroupCommit
+from .durations import Durations
 from .running_flags import Flag, RunningFlags
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class FlushService(GroupCommit):
@@ -40,6 +41,7 @@ class FlushService(GroupCommit):
         self._config = config
         self._flags = flags
         self.flushed_timestamp_ms = 0
+        self.durations = Durations()  # of syncs
         self._on_committed = on_committed
         self._on_flushed = on_flushed
         self._on_failed = on_failed
@@ -93,8 +95,10 @@ class FlushService(GroupCommit):
             stamp, goal = appender.last_store_timestamp_ms, appender.end_offset
         if self._has_pool and least_pages == 0:
             self._guarded(lambda: self._commit(0))
+        began = time.perf_counter()
         flushed = self._guarded(lambda: self._log.flush(least_pages))
         if flushed > self.flushed_offset:
+            self.durations.add(time.perf_counter() - began)
             self.flushed_offset = flushed
             for call in self._on_flushed:
                 call()

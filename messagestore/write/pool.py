@@ -23,7 +23,7 @@ from storageio import DIRECT_BLOCK, Disk, DiskError
 
 from .ring import Ring, is_refusal, whole_blocks
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 COMMIT_PIECE = 32 << 20  # large: between two pieces a busy put may hold the interpreter for milliseconds
 PAGE_SIZE = 4096
 PIN_PAUSE_S = 0.0002

@@ -26,7 +26,7 @@ from ..config import StoreConfig
 from .housekeeper import Housekeeper
 from .running_flags import Flag, RunningFlags
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 FIRST_AFTER_S = 60.0
 PAUSE_S = 0.1  # between two files, because deleting a large one keeps the file system busy
 HOUR_MS = 3_600_000

@@ -26,7 +26,7 @@ from commitlog.cursor import is_whole_blank
 from commitlog.layout import BLANK_SIZE
 from storageio import DIRECT_BLOCK, Disk, DiskError, File, Map, Mode
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 RING_NAME = "ring"
 MAGIC = b"BSRING01"
 HEAD = struct.Struct("<8sQQ")

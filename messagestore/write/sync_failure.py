@@ -22,7 +22,7 @@ from ..sidecar import read_sidecar
 NAME = "doubt.json"
 SIZE_MAX = 200
 PIECE = 1 << 20
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:

@@ -23,7 +23,7 @@ from ..format.rdq import Record, scan_records
 from .msg_store_cy import MsgStore
 from .msg_store_state_cy import FileSummary
 
-_LOG = logging.getLogger("brokerstore")
+_LOG = logging.getLogger(f"brokerstore.{__name__}")
 _COPY_BYTES = 4 * 1024 * 1024
 
 

@@ -20,7 +20,7 @@ _IDLE_S = 1.0
 _QUIET_S = 0.001  # without a call for this long, nothing else arrives
 _BALANCE_S = 2.5  # between two calculations of memory targets, as in rabbit_memory_monitor
 _RETRY_S = 1.0
-_LOG = logging.getLogger("brokerstore")
+_LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 class Housekeeper:

@@ -29,7 +29,7 @@ from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
 from .queue_index_cy import QueueIndex
 
-_LOG = logging.getLogger("brokerstore")
+_LOG = logging.getLogger(f"brokerstore.{__name__}")
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
 _FOLDERS = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER, layout.SIDECAR_FOLDER)
 

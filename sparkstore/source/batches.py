@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from .start_position import StartPosition
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 @dataclass(frozen=True)

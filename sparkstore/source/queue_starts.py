@@ -19,7 +19,7 @@ from ..object_disk import is_remote
 from ..options import ReadOptions
 from .stores import FoundStore
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
 def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 MAX_BYTES = "maxBytesPerTrigger"
 STARTING = "startingOffsets"
 LATEST = "latest"

@@ -38,7 +38,8 @@ SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_
 ANSWERS = [
     "info STORE", "info STORE --config CONF", "ls STORE", "dump STORE", "dump STORE --topic EVIL", "dump STORE --queue EVIL",
     "get STORE --at 0", "get STORE --at 7", "get STORE --topic EVIL --queue 0 --offset 0", "get STORE --id EVIL",
-    "query STORE EVIL EVIL", "query STORE T EVIL", "tail STORE", "stats STORE", "stats STORE --by hour", "verify STORE",
+    "query STORE EVIL EVIL", "query STORE T EVIL", "tail STORE", "top STORE --interval 0.1", "stats STORE",
+    "stats STORE --by hour", "verify STORE",
     "verify STORE --log-only", "recover STORE", "recover STORE --skip-bad", "offsets show STORE",
     "offsets show STORE --group EVIL",
     "diff STORE OTHER", "diff STORE VHOST", "decode-id EVIL", "doctor",
@@ -47,7 +48,7 @@ ANSWERS = [
     "queryMsgByUniqueKey STORE -t EVIL -i EVIL", "printMsgByQueue STORE -t EVIL -i EVIL",
     "consumeMessage STORE -t EVIL -i 0", "queryCq STORE -t EVIL -q 0 -i 0", "topicStatus STORE -t EVIL",
     "info VHOST", "ls VHOST", "dump VHOST", "get VHOST --queue EVIL --offset 0", "query VHOST EVIL EVIL", "query VHOST no EVIL",
-    "tail VHOST", "stats VHOST", "verify VHOST", "recover VHOST", "offsets show VHOST", "rebuild VHOST index",
+    "tail VHOST", "top VHOST", "stats VHOST", "verify VHOST", "recover VHOST", "offsets show VHOST", "rebuild VHOST index",
     "info MISSING", "info EVIL", "EVIL", "info STORE --EVIL", "info STORE --vhost EVIL", "info NODE",
     "export STORE --out EVIL/EVIL", "report STORE --out EVIL/EVIL",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from storageio import REAL_DISK
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
-from tests.messagestore.writers import log_files, open_store, put_all
+from tests.messagestore.writers import Writer, log_files, open_store, put_all
 
 
 @pytest.fixture
@@ -84,3 +84,50 @@ def test_the_published_schema_has_the_keys_of_a_store_in_use(used: Path, tmp_pat
             check_schema(words[0], answer)
     finally:
         held.release()
+
+
+def test_top_counts_what_a_writer_in_another_process_puts(tmp_path: Path) -> None:
+    """The writer is not disturbed, and rates are those between two views."""
+    root = tmp_path / "store"
+    program = """
+with open_store(root) as store:
+    put_all(store, 0, 30, queues=1)
+    with store.consumer("t", group="g", timeout_s=0.0) as consumer:
+        for found in consumer.poll(12):
+            consumer.ack(found)
+    store.engine.persist_offsets()
+    said("ready")
+    for number in range(5000):
+        store.put(message(number, queues=1))
+        time.sleep(0.001)
+    told()
+"""
+    with Writer(root, program) as writer:
+        assert writer.hear() == "ready"
+        ran = run("top", root, "--interval", "0.3", "--count", "2", "--json")
+        assert ran.code == 0
+        first, second = ran.lines
+    for view in (first, second):
+        check_schema("top", view)
+        assert view["in_use"] is True
+        [topic] = view["topics"]
+        assert (topic["topic"], topic["queues"]) == ("t", 1)
+        [group] = view["groups"]
+        assert (group["group"], group["topic"]) == ("g", "t")
+        assert group["lag"] == topic["messages"] - 12
+    put = second["messages"] - first["messages"]
+    seconds = (second["time_ms"] - first["time_ms"]) / 1000
+    assert put > 0
+    assert second["messages_per_s"] == second["topics"][0]["messages_per_s"] == round(put / seconds)
+
+
+def test_top_shows_a_store_at_rest(used: Path) -> None:
+    """As text it prints one view where there is no terminal."""
+    ran = run("top", used, "--interval", "0.1")
+    assert ran.code == 0
+    heading, rates, files, headers, row = ran.out.splitlines()
+    assert heading.startswith(str(used)) and heading.endswith("not in use")
+    assert rates == "30 messages, 0 put/s, 0 B/s"
+    assert files.startswith("files: log ")
+    assert headers.split() == ["topic", "queues", "messages", "messages_per_s"]
+    assert row.split() == ["t", "3", "30", "0"]

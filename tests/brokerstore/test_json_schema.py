@@ -14,7 +14,7 @@ jsonschema = pytest.importorskip("jsonschema")
 STORES = ["plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext", "crash-torn"]
 OF_A_STORE = {
     "info": ["info"], "ls": ["ls"], "stats": ["stats"], "stats by hour": ["stats", "--by", "hour"], "verify": ["verify"],
-    "recover": ["recover"], "offsets": ["offsets", "show"],
+    "recover": ["recover"], "offsets": ["offsets", "show"], "top": ["top", "--interval", "0.1"],
 }  # fmt: skip
 OF_RABBIT = ["info", "ls", "stats", "verify", "recover"]
 

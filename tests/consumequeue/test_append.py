@@ -61,7 +61,7 @@ def test_after_a_gap_the_unit_goes_to_the_current_place_and_the_log_says_so(queu
     """Step 4: RocketMQ logs the gap and appends the unit at the end."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 2))
-    with caplog.at_level(logging.WARNING, logger="consumequeue"):
+    with caplog.at_level(logging.WARNING, logger="brokerstore.consumequeue"):
         assert queue.append(5000, 100, 7, 6) == 1
     assert queue.unit(2) == (5000, 100, 7)
     assert "unit 6 goes to place 2" in caplog.text

@@ -195,7 +195,7 @@ def test_a_reader_that_looks_again_knows_where_the_last_record_ends(queues: Any)
 def test_units_in_order_are_appended_without_a_warning(queues: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Only a gap causes a warning, not a unit that begins a file."""
     queue = queues().get_or_add("T", 0)
-    with caplog.at_level(logging.WARNING, logger="consumequeue"):
+    with caplog.at_level(logging.WARNING, logger="brokerstore.consumequeue"):
         queue.append_run(0, packed(0, 10))
         queue.append_run(10, packed(10, 5))
         assert not caplog.records

@@ -116,7 +116,7 @@ def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, capl
     folder.mkdir(parents=True)
     (folder / name_of(0)).write_bytes(bytes(200))
     queue = queues().get("T", 0)
-    caplog.set_level(logging.WARNING, logger="consumequeue")
+    caplog.set_level(logging.WARNING, logger="brokerstore.consumequeue")
     queue.append_run(25, packed(25, 1))
     assert "unit 25 goes to place 0" in caplog.text
     assert files_of(folder) == {name_of(0): packed(25, 1) + bytes(180)}

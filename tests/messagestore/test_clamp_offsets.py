@@ -17,7 +17,7 @@ def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, capl
         put_all(store, 0, 9)
     config = tmp_path / "config"
     torn = b'{"offsetTable":{'
-    caplog.set_level(logging.WARNING, logger="messagestore")
+    caplog.set_level(logging.WARNING, logger="brokerstore.messagestore")
     for name in ("consumerOffset.json", "consumerOffset.json.bak"):
         (config / name).write_bytes(torn)
     (config / "delayOffset.json").write_bytes(b'{"offsetTable":{1:77}}')

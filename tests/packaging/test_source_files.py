@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from tests.packaging.packages import PACKAGES, ROOT, functions, name_of, sources, tree
 
@@ -60,3 +61,10 @@ def test_every_kernel_has_declarations() -> None:
     """They contain the mark by which a stale build is found."""
     kernels = [path for path in PRODUCT if path.stem.endswith("_cy")]
     assert [name_of(path) for path in kernels if "_bytes_cy" not in path.with_suffix(".pxd").read_text()] == []
+
+
+def test_every_logger_is_below_that_of_the_library() -> None:
+    """One line of configuration reaches all of them."""
+    calls = [call for path in PRODUCT for call in re.findall(r"getLogger\((.*)\)", path.read_text()) if call]
+    assert calls
+    assert [call for call in calls if not call.startswith(('"brokerstore', 'f"brokerstore.'))] == []

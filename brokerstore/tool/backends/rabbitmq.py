@@ -91,6 +91,7 @@ class RabbitmqBackend:
         "recover": ("skip_bad", "truncate", "follow_links", "force"),
         "rebuild": ("what",),
         "put": ("tag", "queue_id"),
+        "top": (),
         "offsets show": (),
         "offsets reset": (),
         "copy": (),

@@ -221,6 +221,12 @@ class RocketmqBackend(RocketmqFolder):
 
         return stats(self, by, quiet)
 
+    def top(self, interval_s: float, count: int | None) -> Iterator[Answer]:
+        """Yield views of rates, depths and lags."""
+        from .rocketmq_top import views
+
+        return views(self, interval_s, count)
+
     def offsets(self, group: str | None, topic: str | None) -> Answer:
         """List offset and lag of every group and queue."""
         from .rocketmq_offsets import show

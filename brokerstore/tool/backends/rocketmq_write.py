@@ -85,7 +85,7 @@ def _row(problem: dict[str, object], folder: str) -> list[object]:
 def rebuild(folder: RocketmqFolder, what: str, quiet: bool) -> Answer:
     """Rebuild from the log; a sound file gets the same bytes again if its size is unchanged."""
     folder.require_index_layout()
-    logging.getLogger("consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
+    logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
     names = ALL if what == "all" else frozenset({what})
     with progress("rebuild", _log_size(folder), quiet=quiet) as advance:
         made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)

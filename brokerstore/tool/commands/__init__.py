@@ -7,8 +7,8 @@ import importlib
 import click
 
 NAMES = (
-    "put", "info", "ls", "dump", "get", "query", "tail", "stats", "verify", "offsets", "export", "import", "copy", "diff",
-    "report", "recover", "rebuild", "decode-id", "bench", "completion", "doctor",
+    "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "verify", "offsets", "export", "import", "copy",
+    "diff", "report", "recover", "rebuild", "decode-id", "bench", "completion", "doctor",
 )  # fmt: skip
 _MODULES = {"import": "imports", "decode-id": "decode_id"}  # the others are called like the command
 

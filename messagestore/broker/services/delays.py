@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .admission import Admission
     from .internal_puts import InternalPuts
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 DELIVERED_AT_ONCE = 1000  # messages of one level before the other levels get their turn
 LOOK_S = 1.0  # the shortest delay: a message put now is seen before it is due
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .internal_puts import InternalPuts
 
 UNDECIDED = -1
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 Decide = Callable[[HalfMessage], bool | None]
 
 

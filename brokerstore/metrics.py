@@ -1,0 +1,166 @@
+"""The metrics of a store as Prometheus text, which needs no library, and as OpenTelemetry instruments (extra `otel`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from messagestore.write.durations import BOUNDS_S, Histogram
+from storageio import MissingExtra, StoreClosed
+
+if TYPE_CHECKING:
+    from messagestore import Metrics
+
+PREFIX = "brokerstore_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of an HTTP answer with the text
+Labels = dict[str, str]
+
+
+class HasMetrics(Protocol):
+    """A store: `MessageStore` or `SharedStore`."""
+
+    def metrics(self) -> Metrics:
+        """Return what it counts."""
+
+
+class Instrument(NamedTuple):
+    """A metric: its name, kind, help, unit, and how to read its values; a value that is unknown is left out."""
+
+    name: str
+    kind: str  # "counter" or "gauge"
+    help: str
+    unit: str
+    values: Callable[[Metrics], Iterator[tuple[Labels, float | None]]]
+
+
+def _one(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
+    """Read a field without labels."""
+
+    def values(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+        yield {}, getattr(metrics, name)
+
+    return values
+
+
+def _files(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+    for part in ("log", "queue", "index"):
+        yield {"part": part}, getattr(metrics, f"{part}_bytes")
+
+
+def _of_queues(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
+    def values(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+        for queue in metrics.queues:
+            yield {"topic": queue.topic, "queue": str(queue.queue_id)}, getattr(queue, name)
+
+    return values
+
+
+def _group_lags(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+    for group in metrics.groups:
+        yield {"group": group.group, "topic": group.topic, "queue": str(group.queue_id)}, group.lag
+
+
+INSTRUMENTS = (
+    Instrument("messages_total", "counter", "Messages that were ever put into a queue.", "1", _of_queues("max_offset")),
+    Instrument("queue_messages", "gauge", "Messages in a queue.", "1", _of_queues("messages")),
+    Instrument("group_lag_messages", "gauge", "Messages that a group did not acknowledge.", "1", _group_lags),
+    Instrument("written_bytes_total", "counter", "End of the log: bytes that were ever written.", "By", _one("written_offset")),
+    Instrument("flushed_bytes_total", "counter", "Position before which the log is synced.", "By", _one("flushed_offset")),
+    Instrument("dispatched_bytes_total", "counter", "Position of the dispatcher.", "By", _one("dispatched_offset")),
+    Instrument("flush_lag_bytes", "gauge", "Bytes that are not synced yet.", "By", _one("flush_lag_bytes")),
+    Instrument("dispatch_lag_bytes", "gauge", "Bytes that are in no queue yet.", "By", _one("dispatch_lag_bytes")),
+    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _files),
+    Instrument("disk_free_bytes", "gauge", "Free bytes of the file system.", "By", _one("free_bytes")),
+    Instrument("opening_seconds", "gauge", "Duration of the opening, recovery included.", "s", _one("opening_s")),
+    Instrument("clean_stop", "gauge", "Whether the opening found a clean stop.", "1", _one("was_clean_stop")),
+    Instrument("accepts_puts", "gauge", "Whether puts are accepted.", "1", _one("accepts_puts")),
+)
+DURATIONS: tuple[tuple[str, str, Callable[[Metrics], Histogram | None]], ...] = (
+    ("flush_seconds", "Duration of syncs of the log.", lambda metrics: metrics.flush),
+    ("dispatch_seconds", "Duration of batches of the dispatcher.", lambda metrics: metrics.dispatch),
+)
+
+
+def prometheus_text(store: HasMetrics, /, **labels: str) -> str:
+    """Return a store's metrics in Prometheus' text format, with more labels, such as the name of the store."""
+    metrics = store.metrics()
+    lines: list[str] = []
+    for instrument in INSTRUMENTS:
+        found = [(more, value) for more, value in instrument.values(metrics) if value is not None]
+        if found:
+            name = PREFIX + instrument.name
+            lines += [f"# HELP {name} {instrument.help}", f"# TYPE {name} {instrument.kind}"]
+            lines += [f"{name}{_labels(labels | more)} {_number(value)}" for more, value in found]
+    for name, description, read in DURATIONS:
+        histogram = read(metrics)
+        if histogram is not None:
+            lines += _histogram_lines(PREFIX + name, description, histogram, labels)
+    return "\n".join(lines) + "\n"
+
+
+def _histogram_lines(name: str, description: str, histogram: Histogram, labels: Labels) -> list[str]:
+    bounds = [*(format(bound, "g") for bound in BOUNDS_S), "+Inf"]
+    return [
+        f"# HELP {name} {description}",
+        f"# TYPE {name} histogram",
+        *(f"{name}_bucket{_labels(labels | {'le': le})} {count}" for le, count in zip(bounds, histogram.counts, strict=True)),
+        f"{name}_sum{_labels(labels)} {_number(histogram.sum_s)}",
+        f"{name}_count{_labels(labels)} {histogram.count}",
+    ]
+
+
+def _labels(labels: Labels) -> str:
+    """Return labels in braces, with backslash, quote and line end escaped."""
+    if not labels:
+        return ""
+    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, value in labels.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
+
+
+def _number(value: float) -> str:
+    return repr(int(value)) if isinstance(value, int) else repr(value)
+
+
+def observe(store: HasMetrics, meter: Any = None, /, **attributes: str) -> None:
+    """Register OpenTelemetry instruments that read a store at each collection, until it is closed.
+
+    `meter`: an `opentelemetry.metrics.Meter`; by default that of the global provider. Durations appear as a sum of seconds and
+    a count, because an instrument that is read has no buckets.
+    """
+    try:
+        from opentelemetry.metrics import Observation, get_meter
+    except ModuleNotFoundError as error:
+        raise MissingExtra("this needs the 'otel' extra: pip install 'brokerstore[otel]'") from error
+    target = get_meter("brokerstore") if meter is None else meter
+
+    def register(instrument: Instrument) -> None:
+        def callback(_options: object) -> Iterator[Any]:
+            try:
+                metrics = store.metrics()
+            except StoreClosed:
+                return
+            for more, value in instrument.values(metrics):
+                if value is not None:
+                    yield Observation(value, attributes | more)
+
+        name = "brokerstore." + instrument.name.removesuffix("_total")
+        create = target.create_observable_counter if instrument.kind == "counter" else target.create_observable_gauge
+        create(name, callbacks=[callback], unit=instrument.unit, description=instrument.help)
+
+    for instrument in (*INSTRUMENTS, *_duration_instruments()):
+        register(instrument)
+
+
+def _duration_instruments() -> Iterator[Instrument]:
+    """Return sum and count of each histogram as counters."""
+    for name, description, read in DURATIONS:
+        yield Instrument(f"{name}_sum", "counter", description, "s", _part(read, "sum_s"))
+        yield Instrument(f"{name}_count", "counter", description, "1", _part(read, "count"))
+
+
+def _part(read: Callable[[Metrics], Histogram | None], name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
+    def values(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+        histogram = read(metrics)
+        yield {}, None if histogram is None else getattr(histogram, name)
+
+    return values

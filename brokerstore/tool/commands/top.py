@@ -1,0 +1,36 @@
+"""`top`: rates, depths and lags of a store, again and again."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from ..options import JSON, POSITIVE, store_command
+from ..output import emit_json, show_live
+
+if TYPE_CHECKING:
+    from ..backends.rocketmq import RocketmqBackend
+
+
+@store_command("top", "top orders-store", "top orders-store --interval 0.2 --count 2 --json", sizes=True)
+@JSON
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
+    help="Time between two views; rates are means over it.",
+)  # fmt: skip
+@click.option("--count", type=POSITIVE, help="Number of views; without it one, and on a terminal no limit.")
+def top(backend: RocketmqBackend, as_json: bool, interval_s: float, count: int | None) -> int:
+    """Show messages per second, queue depths, group lags and disk use of a store, also while it is in use.
+
+    The store is opened for reading, which disturbs no writer. Offsets of groups are those that the writer last saved.
+    """
+    views = backend.top(interval_s, count if count is not None or sys.stdout.isatty() else 1)
+    if not as_json:
+        show_live(view.text for view in views)
+        return backend.code
+    for view in views:
+        emit_json(view.facts)
+        sys.stdout.flush()
+    return backend.code
