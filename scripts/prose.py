@@ -1,7 +1,6 @@
 """Reject banned wording and docstrings that say nothing, in docstrings and comments, and in the product's messages.
 
-python scripts/prose.py            check; ends with 1 where something is found
-python scripts/prose.py --shrink   remove clean files from the list of files that are not converted yet
+`python scripts/prose.py` ends with 1 where it finds something.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(marker.parent.name for marker in ROOT.glob("*/py.typed"))
 OTHERS = ("bench", "examples", "fuzz", "scripts", "tests")
-UNCONVERTED = ROOT / "scripts" / "prose_unconverted.txt"
 WORDS_MIN = 4
 PROGRAMS = (
     "program|process|thread|writer|reader|consumer|producer|broker|server|dispatcher|engine|store|tool|kernel|housekeeper"
@@ -92,14 +90,10 @@ def findings(path: Path) -> list[str]:
 
 
 def main() -> int:
-    """Check every file that is not listed as unconverted."""
-    listed = set(UNCONVERTED.read_text().split())
-    found = {path.relative_to(ROOT).as_posix(): findings(path) for path in checked_files()}
-    if "--shrink" in sys.argv[1:]:
-        UNCONVERTED.write_text("".join(f"{name}\n" for name in sorted(listed) if found.get(name)))
-        return 0
-    wrong = [line for name, lines in found.items() if name not in listed for line in lines]
-    print("\n".join(wrong) or f"prose: {len(found)} files, {len(listed)} of them not converted yet")
+    """Check all files and print the findings."""
+    files = checked_files()
+    wrong = [line for path in files for line in findings(path)]
+    print("\n".join(wrong) or f"prose: {len(files)} files")
     return int(bool(wrong))
 
 
