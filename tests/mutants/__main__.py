@@ -124,12 +124,24 @@ def report(state: Path) -> str:
         lines.append(f"| `{file}` | {sum(counts)} | " + " | ".join(map(str, counts)) + " |")
     counts = [sum(outcomes[file, name] for file in {row["file"] for row in rows}) for name in names]
     lines += [f"| all | {sum(counts)} | " + " | ".join(map(str, counts)) + " |", ""]
+    lines += [*_tiers(rows), ""]
     lines += ["| place | change | reason |", "|---|---|---|"]
     for row in sorted(rows, key=lambda row: (row["file"], row["line"])):
         if row["outcome"] in ("survived", "unreached"):
             change = f"`{_cell(row['before'])}` becomes `{_cell(row['after'])}`"
             lines.append(f"| `{row['file']}` {row['function']} | {change} | {why.get(row['key'], OPEN)} |")
     return "\n".join(lines)
+
+
+def _tiers(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table of the tier whose tests noticed the mutants of each group; those of the default tier run first."""
+    noticed = [row for row in rows if row["outcome"] in ("killed", "timed out") and row.get("tier")]
+    lines = ["| group | noticed | by the default tier | by the deep tier alone |", "|---|---|---|---|"]
+    groups = [*((name, set(group.files)) for name, group in GROUPS.items()), ("all", {row["file"] for row in noticed})]
+    for name, files in groups:
+        tiers = Counter(row["tier"] for row in noticed if row["file"] in files)
+        lines.append(f"| {name} | {tiers.total()} | {tiers['default']} | {tiers['deep']} |")
+    return lines
 
 
 def _cell(text: str) -> str:

@@ -1,7 +1,8 @@
 """The mutation run inside one pytest: tests are collected once, and each mutant gets a forked child of that process.
 
 The child replaces the changed function's code object in every loaded copy of the module.  Then it runs the tests that reach
-the changed line, the fastest first, until one fails.  No source file is written.
+the changed line until one fails: those of the default tier first, and in each tier the fastest first.  No source file is
+written.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ class Timed(NamedTuple):
     item: Any
     seconds: float
 
+    @property
+    def tier(self) -> str:
+        """Return `default` for a test of `make test`, and `deep` for others."""
+        return "deep" if any(self.item.get_closest_marker(name) for name in ("deep", "spark", "interop")) else "default"
+
 
 class Running(NamedTuple):
     """A running child and its deadline."""
@@ -48,7 +54,8 @@ class Running(NamedTuple):
     mutant: Mutant
     until: float
     folder: str
-    said: str
+    said: str  # the file with the id of the test that the child runs
+    tiers: dict[str, str]  # of its tests
 
 
 class MutantRun:
@@ -181,7 +188,7 @@ class MutantRun:
     def _begin(self, mutant: Mutant) -> None:
         tests = self._chosen(mutant)
         if not tests:
-            self._write(mutant, UNREACHED, "")
+            self._write(mutant, UNREACHED)
             return
         seconds = sum(test.seconds for test in tests)
         folder = tempfile.mkdtemp(prefix="mutant-")
@@ -189,17 +196,18 @@ class MutantRun:
         child = os.fork()
         if child == 0:
             self._be_child(mutant, tests, seconds, folder, said)
-        self.running[child] = Running(mutant, time.monotonic() + WALL_S + 10 * seconds, folder, said)
+        tiers = {test.item.nodeid: test.tier for test in tests}
+        self.running[child] = Running(mutant, time.monotonic() + WALL_S + 10 * seconds, folder, said, tiers)
 
     def _chosen(self, mutant: Mutant) -> list[Timed]:
-        """Return the fastest tests that reach the line, as many as the budget allows."""
+        """Return the fastest tests that reach the line, as many as the budget allows, the default tier's first."""
         chosen, spent = [], 0.0
         for test in self.reached.get((mutant.file, mutant.line), []):
             if chosen and spent + test.seconds > self.budget_s:
                 break
             chosen.append(test)
             spent += test.seconds
-        return chosen
+        return sorted(chosen, key=lambda test: (test.tier == "deep", test.seconds))
 
     def _be_child(self, mutant: Mutant, tests: list[Timed], seconds: float, folder: str, said: str) -> None:
         """Run the tests on the mutant and exit with the outcome's code."""
@@ -217,13 +225,12 @@ class MutantRun:
             if self._plant(mutant):
                 code = 0
                 for test in tests:
+                    Path(said).write_text(test.item.nodeid)
                     if not _passes(test.item):
-                        Path(said).write_text(test.item.nodeid)
                         code = 1
                         break
-        except BaseException as error:
+        except BaseException:
             if code == 0:  # a mutant may raise anything, also in a fixture's teardown
-                Path(said).write_text(repr(error)[:200])
                 code = 1
         finally:
             os._exit(code)
@@ -244,18 +251,19 @@ class MutantRun:
                 outcome = TIMED_OUT if os.WTERMSIG(status) in (signal.SIGXCPU, GIVEN_UP) else KILLED
             else:
                 outcome = EXITS.get(os.WEXITSTATUS(status), KILLED)
-            test = Path(running.said).read_text() if os.path.exists(running.said) else ""
+            is_noticed = outcome in (KILLED, TIMED_OUT) and os.path.exists(running.said)
+            test = Path(running.said).read_text() if is_noticed else ""
             shutil.rmtree(running.folder, ignore_errors=True)
             del self.running[child]
-            self._write(running.mutant, outcome, test)
+            self._write(running.mutant, outcome, test, running.tiers.get(test, ""))
             return
         time.sleep(0.01)
 
-    def _write(self, mutant: Mutant, outcome: str, test: str) -> None:
+    def _write(self, mutant: Mutant, outcome: str, test: str = "", tier: str = "") -> None:
         before, after = lines_of(mutant, self.sources[mutant.file])
         row = {
             "key": mutant.key, "file": mutant.file, "line": mutant.line, "function": mutant.function, "kind": mutant.kind,
-            "before": before, "after": after, "outcome": outcome, "test": test,
+            "before": before, "after": after, "outcome": outcome, "test": test, "tier": tier,
         }  # fmt: skip
         with self.done.open("a") as out:
             out.write(json.dumps(row) + "\n")
