@@ -12,8 +12,10 @@ KERNELS := $(shell find $(PACKAGES) -name '*_cy.py' -o -name '*.pxd')
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
 WORKERS ?= auto
-PYTEST := -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile
+PYTEST := -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # tests/conftest.py has the order
 DEMO ?=
+
+unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each would compile all modules again
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \

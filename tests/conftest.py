@@ -42,6 +42,10 @@ ENGINE_TESTS = (
 )
 
 
+# Files that take long, the longest first: a worker that starts one of them last would keep the others waiting.
+LONG_FILES = ("tests/LONG",)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test's tier; leave out the plain build of engine tests where the compiled one runs."""
     kept = []
@@ -51,8 +55,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(tier)
         if not _is_repeated(item):
             kept.append(item)
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    kept_ids = set(map(id, kept))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept_ids])
+    items[:] = sorted(kept, key=_rank)  # a stable sort
+
+
+def _rank(item: pytest.Item) -> int:
+    """Return the place of a test's file among LONG_FILES; other files keep their order after these."""
+    file = item.nodeid.partition("::")[0]
+    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES)
 
 
 def _is_repeated(item: pytest.Item) -> bool:

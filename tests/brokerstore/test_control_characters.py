@@ -223,7 +223,7 @@ def test_pages_hold_no_control_character(places: dict[str, Path], tmp_path: Path
     check(ran_all(PAGES, places, tmp_path))
 
 
-@pytest.mark.parametrize("form", ["", " --json"], ids=["text", "json"])
+@pytest.mark.parametrize("form", ["", pytest.param(" --json", marks=pytest.mark.deep)], ids=["text", "json"])
 def test_changes_print_no_control_character(places: dict[str, Path], tmp_path: Path, form: str) -> None:
     """Writing commands print safe text, including log lines of the engines."""
     answers = ran_all([line + form for line in CHANGES], places, tmp_path, fresh=True)

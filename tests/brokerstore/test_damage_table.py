@@ -81,16 +81,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-RABBIT_COMMANDS = [
-    "info",
-    "ls",
+RABBIT_QUICK = ["info", "ls", "get --queue q.mixed --offset 0", "verify", "recover", "export"]
+RABBIT_SLOW = [
     "dump",
     "dump --json",
-    "get --queue q.mixed --offset 0",
     "stats",
-    "verify",
-    "recover",
-    "export",
     "export --to csv",
     "export --to parquet --out OUT",
     "export --to arrow --out OUT",
@@ -99,18 +94,21 @@ RABBIT_COMMANDS = [
 ]
 
 
+@pytest.mark.parametrize("commands", [RABBIT_QUICK, pytest.param(RABBIT_SLOW, marks=pytest.mark.deep)], ids=["quick", "slow"])
 @pytest.mark.parametrize(
     "pattern", ["*.rdq", "*.idx", "*.jif", ".queue_name", "clean.dot", "*.ets", "recovery.dets", ".config"]
 )
 @pytest.mark.parametrize("data", [b"", b"\xff" * 5000, b"\x83h" + b"l" * 3000], ids=["empty", "ff", "deep term"])
-def test_reading_a_damaged_rabbitmq_folder(fixture_store: Any, tmp_path: Path, pattern: str, data: bytes) -> None:
+def test_reading_a_damaged_rabbitmq_folder(
+    fixture_store: Any, tmp_path: Path, pattern: str, data: bytes, commands: list[str]
+) -> None:
     """Every file of one kind is unreadable."""
     folder = tmp_path / "vhost"
     shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
     for path in folder.rglob(pattern):
         path.write_bytes(data)
     before = contents(folder)
-    for line in RABBIT_COMMANDS:
+    for line in commands:
         command, *options = line.split()
         options = [str(tmp_path / "out") if option == "OUT" else option for option in options]
         ran = run(command, *options, folder, *([folder] if command == "diff" else []))
@@ -151,7 +149,10 @@ def test_any_harm_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, see
     if kind == "rocketmq":
         folder, commands = fixture_store("broker-live", own=True).store, READ_QUICKLY
     else:
-        folder, commands = tmp_path / "vhost", [one for one in RABBIT_COMMANDS if one != "report" and "OUT" not in one]
+        folder, commands = (
+            tmp_path / "vhost",
+            [one for one in (*RABBIT_QUICK, *RABBIT_SLOW) if one != "report" and "OUT" not in one],
+        )
         shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", folder)
     done = [harm(folder, chance) for _ in range(chance.randint(1, 3))]
     before = contents(folder)

@@ -27,6 +27,7 @@ from tests.brokerstore.tool import Ran
 pty = pytest.importorskip("pty")
 CASES = cases()
 HAVE_BARS = ("verify", "recover", "rebuild", "copy", "import", "bench", "export", "stats", "diff")
+ON_TERMINAL = ("none", "plain", "rabbitmq-v2")  # the deep tier takes the other folders
 BENCH = "none: bench NEW --messages 1000"  # its figures vary by machine, and a terminal draws other columns
 
 
@@ -90,7 +91,14 @@ def words(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "report" not in case and case != BENCH])
+@pytest.mark.parametrize(
+    "case",
+    [
+        case if case.partition(":")[0] in ON_TERMINAL else pytest.param(case, marks=pytest.mark.deep)
+        for case in CASES
+        if "report" not in case and case != BENCH
+    ],
+)
 def test_the_same_answer_on_a_terminal(
     case: str,
     folders: dict[str, Path],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,17 @@ from commitlog.walk import LogFiles
 from messagestore import MessageStore
 from rabbitstore.read.store_folder import StoreFolder
 from storageio import REAL_DISK
-from tests.brokerstore.tool import run
+from tests.brokerstore.tool import Ran, run
 from tests.stores import small_config
 
 SMALL = small_config()
 EVIL = '</td><script>alert(1)</script><img src="x" onerror=alert(1)>\x1b[31m\u202e'
+
+
+@cache
+def page_of(folder: Path) -> Ran:
+    """Return the report of a folder that no test changes; its pictures take long to draw."""
+    return run("report", folder)
 
 
 def facts_of(folder: Path) -> Any:
@@ -88,7 +95,7 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
 
 def test_the_page_fetches_nothing(fixture_store: Any) -> None:
     """The page holds no address but namespace names."""
-    page = run("report", fixture_store("plain").store).out
+    page = page_of(fixture_store("plain").store).out
     assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
     assert not re.search(r"url\((?!#)", page)
     assert "http" not in page.replace("http-equiv", "")
@@ -97,7 +104,7 @@ def test_the_page_fetches_nothing(fixture_store: Any) -> None:
 def test_a_rabbit_folder_has_its_garbage_per_file(fixture_store: Any, tmp_path: Path) -> None:
     """Garbage is shown per file, and problems of a damaged folder."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    ran = run("report", folder)
+    ran = page_of(folder)
     assert ran.code == 0
     assert "msg_store_persistent" in ran.out
     assert "garbage" in ran.out
@@ -131,7 +138,7 @@ def test_the_kinds_of_folders_are_shown_by_their_keys(fixture_store: Any) -> Non
     page = run("report", fixture_store("plain").store / "commitlog").out
     assert "RocketMQ commit log" in page
     assert "rocketmq-commitlog" not in page
-    assert "RocketMQ store" in run("report", fixture_store("plain").store).out
+    assert "RocketMQ store" in page_of(fixture_store("plain").store).out
 
 
 def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path: Path) -> None:
@@ -178,10 +185,10 @@ def test_words_stay_bounded() -> None:
 def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Path) -> None:
     """A page shows only the uses of bytes that its folder has."""
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    page = run("report", vhost).out
+    page = page_of(vhost).out
     assert ("Garbage" in page, "Blank" in page, "Expired" in page) == (True, False, False)
     facts = store_facts(LogFiles(REAL_DISK, [str(fixture_store("plain").store / "commitlog")]), "plain", "rocketmq")
-    assert "Blank" in run("report", fixture_store("plain").store).out
+    assert "Blank" in page_of(fixture_store("plain").store).out
     assert len(facts.times) > 1 or facts.bucket_ms == 1000
 
 

@@ -16,7 +16,10 @@ from tests.brokerstore.tool import run
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium and its driver are not installed")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="Chromium and its driver are not installed"),
+]
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",

@@ -32,6 +32,7 @@ print(opened - before, len(queues), len(os.listdir("/proc/self/fd")))
 """
 
 
+@pytest.mark.deep
 def test_thousands_of_queues_open_in_little_memory(tmp_path: Path) -> None:
     """3,000 queues of 100 units in files of 6 MB need far fewer than 1,024 descriptors, and about a kilobyte each."""
     for number in range(3000):

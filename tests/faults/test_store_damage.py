@@ -19,7 +19,8 @@ from tests.faults.store_damage import Store
 
 pytestmark = pytest.mark.default
 
-SCARCE = 1 if build_name() == "compiled" else 10  # the plain build is slower
+# Every n-th damage of a full run, which the deep tier makes on the compiled build; the plain build is slower.
+SCARCE = [5, pytest.param(1, marks=pytest.mark.deep)] if build_name() == "compiled" else [10]
 NAMES = ("propcrc", "lmq", "cqext")
 FLIPS = 40
 RECOVERED = 8  # every n-th flip is recovered too
@@ -33,8 +34,9 @@ def folder() -> Iterator[Path]:
         yield made
 
 
+@pytest.mark.parametrize("scarce", SCARCE)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, folder: Path) -> None:
+def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, scarce: int, folder: Path) -> None:
     """A queue gives its own messages, or the damage is reported; a recovery repairs it."""
     store = Store(unpacked(name, folder))
     groups: dict[str, list[tuple[Path, int]]] = {}
@@ -45,11 +47,11 @@ def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, fol
     chance = random.Random(name)
     found: Counter[tuple[str, str]] = Counter()
     for top, paths in groups.items():
-        for number in range(FLIPS // SCARCE if top in ("consumequeue", "index", "checkpoint") else 20 // SCARCE):
+        for number in range(FLIPS // scarce if top in ("consumequeue", "index", "checkpoint") else 20 // scarce):
             path, bits = chance.choice(paths)
             with flipped(path, chance.randrange(bits)):
                 found[top, "named" if store.check(number % 3 == 0) else "silent"] += 1
-                if number % (RECOVERED * SCARCE) == 0:
+                if number % (RECOVERED * scarce) == 0:
                     store.check_recovery(folder / "copy", set())
     assert found["consumequeue", "named"] and found["index", "named"] and found["checkpoint", "named"]
     assert not any(top in BESIDE and kind == "named" for top, kind in found)
@@ -61,12 +63,13 @@ def _bits_used(path: Path) -> int:
     return 8 * min(path.stat().st_size, len(path.read_bytes().rstrip(b"\0")) + 64)
 
 
+@pytest.mark.parametrize("scarce", SCARCE)
 @pytest.mark.parametrize("name", ["lmq", "cqext", "batchcq"])
-def test_each_file_of_a_store_gone(name: str, folder: Path) -> None:
+def test_each_file_of_a_store_gone(name: str, scarce: int, folder: Path) -> None:
     """A missing file is reported, or nothing is lost with it; a recovery keeps every record of the other files."""
     store = Store(unpacked(name, folder))
     quiet = set()
-    for path in store.files[::SCARCE]:
+    for path in store.files[::scarce]:
         top = path.relative_to(store.folder).parts[0]
         data = path.read_bytes()
         size = len(data)
@@ -90,12 +93,13 @@ def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:
             yield border, at
 
 
+@pytest.mark.parametrize("scarce", SCARCE)
 @pytest.mark.parametrize("name", ["propcrc", "lmq"])
-def test_a_log_cut_at_every_record_border(name: str, folder: Path) -> None:
+def test_a_log_cut_at_every_record_border(name: str, scarce: int, folder: Path) -> None:
     """The rest is zeros, as after a torn write: whole records before the cut are read, and a torn one is reported."""
     file = golden_log(name, folder)[-1]
     done = 0
-    for border, at in list(_cuts(file))[::SCARCE]:
+    for border, at in list(_cuts(file))[::scarce]:
         with changed(file.path, at, bytes(len(file.data) - at)):
             is_named = bool(verify_log([str(file.folder)]).problems)
             given = _given(file)
@@ -117,14 +121,15 @@ def _given(file: LogFile) -> set[int]:
     return {at for step in steps if isinstance(step, Piece) for at in step.positions}
 
 
+@pytest.mark.parametrize("scarce", SCARCE)
 @pytest.mark.parametrize("name", ["propcrc", "lmq"])
-def test_a_store_whose_log_is_cut_is_mended(name: str, folder: Path) -> None:
+def test_a_store_whose_log_is_cut_is_mended(name: str, scarce: int, folder: Path) -> None:
     """The last file, shortened near record borders, is reported; a recovery keeps every whole record."""
     store = Store(unpacked(name, folder))
     path = sorted((store.folder / "commitlog").iterdir())[-1]
     base, data = int(path.name), path.read_bytes()
     inside = sorted(at - base for at in store.records if at >= base)
-    for number, border in enumerate(inside[:: 9 * SCARCE]):
+    for number, border in enumerate(inside[:: 9 * scarce]):
         at = max(border + (number % 17) - 8, 0)
         path.write_bytes(data[:at])
         assert store.check(True), "a shortened file and nothing was said"

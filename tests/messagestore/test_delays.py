@@ -185,6 +185,7 @@ with open_store(root, enabled_append_prop_crc=True, flush_delay_offset_interval_
 """
 
 
+@pytest.mark.deep
 def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
     """After SIGKILL at any time and another open, every acknowledged message is delivered once."""
     from messagestore import MessageStore

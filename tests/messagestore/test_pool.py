@@ -318,7 +318,7 @@ with open_store(sys.argv[1], transient_store_pool_enable=True, transient_store_r
 """
 
 
-@pytest.mark.parametrize("after", [50, 1234, 4000])
+@pytest.mark.parametrize("after", [1234, pytest.param(50, marks=pytest.mark.deep), pytest.param(4000, marks=pytest.mark.deep)])
 def test_sigkill_loses_no_acknowledged_put(tmp_path: Path, after: int) -> None:
     """A real process is killed in the middle of its work."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]

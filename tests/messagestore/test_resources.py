@@ -64,6 +64,7 @@ def test_ten_thousand_queues_of_near_a_million_messages(tmp_path: Path) -> None:
     assert descriptors < 1000
 
 
+@pytest.mark.deep
 def test_a_thousand_log_files_within_the_descriptors(tmp_path: Path) -> None:
     """Each file is read once, under `ulimit -n 256`."""
     done = subprocess.run(

@@ -427,6 +427,7 @@ with open_store(root, enabled_append_prop_crc=True, flush_consumer_offset_interv
 """
 
 
+@pytest.mark.deep
 def test_killed_again_and_again_each_message_is_decided_once(tmp_path: Path) -> None:
     """With SIGKILL at any time every half message is committed once, rolled back, or undecided; none is both."""
     from messagestore import MessageStore

@@ -13,7 +13,15 @@ RUN, SHOWN = {"python", "console"}, {"properties"}  # languages; a broker's conf
 LOOKS_RUNNABLE = re.compile(r"^(    |\t)(\$ |brokerstore |python |pip |import |from \w+ import |\w+ = spark)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in all_pages() if not needs_spark(page)], ids=lambda page: page.stem)
+QUICK = ("README", "embed", "logging", "retention", "tutorial")  # the other pages run in the deep tier
+PAGES = [
+    pytest.param(page, id=page.stem, marks=() if page.stem in QUICK or not blocks(page) else pytest.mark.deep)
+    for page in all_pages()
+    if not needs_spark(page)
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom, with the exit codes that it states."""
     run_page(page, tmp_path, monkeypatch)

@@ -78,12 +78,13 @@ def _survivors(path):
     return found
 
 
+@pytest.mark.parametrize("step", [41, pytest.param(11, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_the_calls_that_change_something(tmp_path, seed):
+def test_killed_at_the_calls_that_change_something(tmp_path, seed, step):
     """Every confirmed, unacknowledged message is there once and in order, and no other message."""
     fail_at, is_done = 0, False
     while not is_done:
-        fail_at += 11  # the lab tries every call of smaller lives, in every way (tests/lab/test_faults.py)
+        fail_at += step  # the lab tries every call of smaller lives, in every way (tests/lab/test_faults.py)
         path = str(tmp_path / str(fail_at))
         run = Run(path, seed, ChangesFail(fail_at, for_ever=True))
         try:

@@ -256,7 +256,7 @@ class QueueMachine(RuleBasedStateMachine):
 QueueMachine.TestCase.settings = settings(
     max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine = pytest.mark.deep(QueueMachine.TestCase)
 
 
 @pytest.fixture
