@@ -7,7 +7,7 @@ VENV := .venv
 PLAIN := .venv-plain
 RUN := $(VENV)/bin/python
 RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
-PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore sparkstore storebytes storageio
+PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstore rocketlink sparkstore storebytes storageio
 KERNELS := $(shell find $(PACKAGES) -name '*_cy.py' -o -name '*.pxd')
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench

@@ -17,6 +17,7 @@ BELOW: dict[str, set[str]] = {
     "indexfile": {"commitlog", "storageio", "storebytes"},
     "messagestore": {"commitlog", "consumequeue", "indexfile", "storageio", "storebytes"},
     "rabbitstore": {"storageio", "storebytes"},
+    "rocketlink": {"messagestore", "storageio", "storebytes"},
     "sparkstore": {
         "brokerstore",
         "commitlog",
@@ -24,10 +25,11 @@ BELOW: dict[str, set[str]] = {
         "indexfile",
         "messagestore",
         "rabbitstore",
+        "rocketlink",
         "storageio",
         "storebytes",
     },
-    "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storageio", "storebytes"},
+    "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "rocketlink", "storageio", "storebytes"},
 }
 PACKAGES = list(BELOW)
 

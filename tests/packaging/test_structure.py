@@ -11,7 +11,7 @@ from tests.packaging.packages import BELOW, PACKAGES, ROOT, imports, name_of, so
 ENGINES = [package for package in PACKAGES if package not in ("storageio", "brokerstore", "sparkstore")]
 SYSTEM = {"mmap", "fcntl", "ctypes", "shutil", "tempfile", "glob", "socket", "subprocess", "signal", "io", "select", "pathlib"}
 BEFORE_INSTALLATION = {"storebytes/builds.py"}  # setup.py runs it by its path
-THREADS = {"messagestore", "rabbitstore"}
+THREADS = {"messagestore", "rabbitstore", "rocketlink"}
 # An export compresses one batch while it makes the next; engines start and stop a background thread.
 STARTS_THREADS = {"brokerstore/tool/export_forms.py", "storageio/background.py"}
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write"}

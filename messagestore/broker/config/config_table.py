@@ -72,6 +72,21 @@ class ConfigTable(ABC):
                 raise
             return True
 
+    def replace(self, document: Document) -> None:
+        """Take the content of another broker's table; `persist` writes it.  After `StoreCorrupt` nothing has changed."""
+        with self._lock:
+            before = self._document
+            if document == before:
+                return
+            self._document = document
+            try:
+                self._take(self._map_of(self.table_name))
+            except StoreCorrupt:
+                self._document = before
+                self._take(self._map_of(self.table_name))
+                raise
+            self._is_dirty = True
+
     def write_again(self) -> None:
         """Write what was read durably, even without a change; this repairs a file that was read from its backup."""
         with self._lock:

@@ -1,0 +1,58 @@
+"""Decide from which physical offset a replica asks for the log, and what it compares first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from messagestore import MessageStore
+
+from ..errors import MasterDiffers
+
+
+class Start(NamedTuple):
+    """The first request of a connection.
+
+    `known` are bytes of this side's log from `known_at` on, which the master must send first.  `prefix` goes before the first
+    byte that arrives.
+    """
+
+    request: int
+    known: bytes = b""
+    known_at: int = 0
+    prefix: bytes = b""
+
+
+def start_of(store: MessageStore, low: int, high: int, *, from_start: bool) -> Start:
+    """Return where to begin, for a master whose log has the offsets from `low` to `high`.
+
+    Raises `MasterDiffers` if this side's log ends after the master's, or before its oldest byte.
+    """
+    end = store.log_end
+    if end <= 0 and not store.engine.log.queue.files:
+        return _first_start(low, from_start=from_start)
+    if not low <= end <= high:
+        raise MasterDiffers(end, "the end of the replica's log in it", f"a log from {low} to {high}")
+    at = _last_record(store)
+    message = store.message_at(at) if at >= low else None
+    record = store.engine.log.select(at, message.size) if message is not None else None
+    return Start(end) if record is None else Start(at, bytes(record), at)
+
+
+def _first_start(low: int, *, from_start: bool) -> Start:
+    """Return the request of an empty replica.
+
+    A request for 0 gets the master's last file.  There is no request for all of a log that begins at 0, so it is asked for from
+    1, and the first byte is added: the size of a record is below 16 MiB, so its first byte is 0.
+    """
+    if not from_start:
+        return Start(0)
+    return Start(low) if low > 0 else Start(1, prefix=b"\0")
+
+
+def _last_record(store: MessageStore) -> int:
+    """Return the physical offset of the newest record that a queue points at, else of the last log file."""
+    newest = store.engine.log.queue.files[-1].start_offset
+    for queue in store.engine.queues:
+        for _, unit in queue.units(queue.max_offset - 1):
+            newest = max(newest, unit.physical_offset)
+    return newest

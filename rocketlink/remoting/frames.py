@@ -1,0 +1,171 @@
+"""Encode and decode the frames of the request protocol (docs/formats/rocketmq-remoting.md#frames)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import WrongFrame
+
+FRAME_SIZE_MAX = 16_777_216  # bytes after the length
+HEADER_SIZE_MAX = 1 << 20  # bytes; properties of a message, escaped, take a part of it
+JSON_ENCODING, BINARY_ENCODING = 0, 1
+IS_ANSWER, IS_ONE_WAY = 1, 2  # bits of a flag
+PYTHON = 3  # a language
+LANGUAGES = {PYTHON: "PYTHON", 0: "JAVA"}
+VERSION = 479  # of RocketMQ 5.3.3
+_WORD = struct.Struct(">i")
+_FIXED = struct.Struct(">hbhii")
+_SHORT = struct.Struct(">h")
+_LENGTHS = struct.Struct(">iI")
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or an answer.  `code` is the kind of a request, or the result of an answer."""
+
+    code: int
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    encoding: int = JSON_ENCODING
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it answers a request of this side."""
+        return bool(self.flag & IS_ANSWER)
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return bool(self.flag & IS_ONE_WAY)
+
+    def answer(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None) -> Command:
+        """Return an answer to this request, in its encoding."""
+        return Command(code, fields or {}, body, self.opaque, IS_ANSWER, remark, self.encoding)
+
+
+def encode(command: Command) -> bytes:
+    """Return the frame of a command."""
+    header = _binary_header(command) if command.encoding == BINARY_ENCODING else _json_header(command)
+    size = 4 + len(header) + len(command.body)
+    if size > FRAME_SIZE_MAX or len(header) > HEADER_SIZE_MAX:
+        raise WrongFrame(
+            f"a frame of {size} bytes with a header of {len(header)}: at most {FRAME_SIZE_MAX} and {HEADER_SIZE_MAX}"
+        )
+    return b"".join((_LENGTHS.pack(size, command.encoding << 24 | len(header)), header, command.body))
+
+
+class FrameReader:
+    """Joins what arrives on one connection to frames."""
+
+    def __init__(self) -> None:
+        """Create it for a new connection."""
+        self._waiting = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Command]:
+        """Yield the commands that are complete now.  Raises `WrongFrame`."""
+        self._waiting += data
+        at = 0
+        try:
+            while len(self._waiting) - at >= _WORD.size:
+                (size,) = _WORD.unpack_from(self._waiting, at)
+                if not 4 <= size <= FRAME_SIZE_MAX:
+                    raise WrongFrame(f"a frame of {size} bytes: 4 to {FRAME_SIZE_MAX}")
+                if len(self._waiting) - at - 4 < size:
+                    return
+                frame = bytes(self._waiting[at + 4 : at + 4 + size])
+                at += 4 + size
+                yield decode(frame)
+        finally:
+            del self._waiting[:at]
+
+
+def decode(frame: bytes) -> Command:
+    """Return the command of a frame without its length.  Raises `WrongFrame`."""
+    if len(frame) < 4:
+        raise WrongFrame(f"a frame of {len(frame)} bytes: at least 4")
+    encoding, size = frame[0], int.from_bytes(frame[1:4], "big")
+    if size > min(len(frame) - 4, HEADER_SIZE_MAX):
+        raise WrongFrame(f"a header of {size} bytes in a frame of {len(frame)}")
+    header, body = frame[4 : 4 + size], frame[4 + size :]
+    if encoding == JSON_ENCODING:
+        return _from_json(header, body)
+    if encoding == BINARY_ENCODING:
+        return _from_binary(header, body)
+    raise WrongFrame(f"header encoding {encoding}: 0 (JSON) or 1 (binary)")
+
+
+def _json_header(command: Command) -> bytes:
+    header: dict[str, Any] = {
+        "code": command.code,
+        "extFields": command.fields,
+        "flag": command.flag,
+        "language": LANGUAGES[PYTHON],
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": VERSION,
+    }
+    if command.remark is not None:
+        header["remark"] = command.remark
+    return json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _from_json(header: bytes, body: bytes) -> Command:
+    try:
+        document = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise WrongFrame(f"a header that is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise WrongFrame(f"a header that is no JSON object but {type(document).__name__}")
+    fields = document.get("extFields") or {}
+    remark = document.get("remark")
+    if not isinstance(fields, dict) or not (remark is None or isinstance(remark, str)):
+        raise WrongFrame("extFields that are no object, or a remark that is no text")
+    numbers = [document.get(name, 0) for name in ("code", "opaque", "flag")]
+    if not all(type(number) is int and -(1 << 31) <= number < 1 << 31 for number in numbers):
+        raise WrongFrame(f"code, opaque and flag {numbers}: numbers of 32 bits")
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items() if value is not None}
+    return Command(numbers[0], texts, body, numbers[1], numbers[2], remark, JSON_ENCODING)
+
+
+def _binary_header(command: Command) -> bytes:
+    remark = (command.remark or "").encode("utf-8", "replace")
+    entries = bytearray()
+    for key, value in command.fields.items():
+        packed_key, packed_value = key.encode("utf-8", "replace"), value.encode("utf-8", "replace")
+        entries += _SHORT.pack(len(packed_key)) + packed_key + _WORD.pack(len(packed_value)) + packed_value
+    code = (command.code + 0x8000) % 0x10000 - 0x8000  # RocketMQ keeps 16 bits of it
+    fixed = _FIXED.pack(code, PYTHON, VERSION, command.opaque, command.flag)
+    return b"".join((fixed, _WORD.pack(len(remark)), remark, _WORD.pack(len(entries)), bytes(entries)))
+
+
+def _from_binary(header: bytes, body: bytes) -> Command:
+    try:
+        code, _, _, opaque, flag = _FIXED.unpack_from(header)
+        remark, at = _text(header, _FIXED.size, _WORD)
+        (left,) = _WORD.unpack_from(header, at)
+        at += _WORD.size
+        if left != len(header) - at:
+            raise WrongFrame(f"a header with {len(header) - at} bytes of fields: {left} are announced")
+        fields = {}
+        while at < len(header):
+            key, at = _text(header, at, _SHORT)
+            fields[key], at = _text(header, at, _WORD)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise WrongFrame(f"a binary header that ends early or is no text: {error}") from error
+    return Command(code, fields, body, opaque, flag, remark or None, BINARY_ENCODING)
+
+
+def _text(header: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
+    """Return a text behind its length, and where it ends."""
+    (size,) = length.unpack_from(header, at)
+    at += length.size
+    if not 0 <= size <= len(header) - at:
+        raise WrongFrame(f"a text of {size} bytes in a header with {len(header) - at} left")
+    return header[at : at + size].decode(), at + size

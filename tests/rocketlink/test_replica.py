@@ -1,0 +1,204 @@
+"""A replica behind a master: equal logs, pieces of any size, masters that changed, and what a master sends wrongly."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from rocketlink import HaMaster, MasterDiffers, Replica
+from storageio import StoreError
+from storageio.local_sockets import PeerGone
+from tests.rocketlink.fake_broker import FakeBroker
+
+SIZES = {"mappedFileSizeCommitLog": 16_384, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100, "maxIndexNum": 400}
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+)  # fmt: skip
+
+
+def put(store: MessageStore, count: int, topic: str = "T") -> None:
+    for number in range(count):
+        store.put(Message(topic, b"%d" % number, keys=[f"k{number}"], queue_id=number % 2))
+
+
+def log_of(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted((folder / "commitlog").iterdir()))
+
+
+def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
+    store.engine.settle()
+    return sorted(message.body for queue_id in store.queue_ids(topic) for message in store.read(topic, queue_id))
+
+
+class Master:
+    """A store that is served to replicas, with the broker that they ask."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MessageStore.open(folder, "a", CONFIG)
+        self.link = HaMaster(self.store)
+        self.broker = FakeBroker(self.link.port, **SIZES)
+        self.tell()
+
+    def tell(self) -> int:
+        """Let the broker name the log's range."""
+        self.broker.log = (self.store.engine.low_offset, max(self.store.log_end, 0))
+        return self.store.log_end
+
+    def __enter__(self) -> Master:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.link.close()
+        self.broker.__exit__()
+        self.store.close()
+
+
+def test_a_replica_has_the_masters_log_byte_by_byte(tmp_path: Path) -> None:
+    """Before and after it connects, over several files; queues and index are its own work."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 300)
+        master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+            assert replica.wait(master.store.log_end, 20)
+            put(master.store, 200)
+            assert replica.wait(master.tell(), 20)
+            assert bodies(replica.store) == bodies(master.store)
+            assert [found.body for found in replica.store.query("T", "k7")] == [b"7", b"7"]
+            assert replica.status.lag_bytes == 0
+            end = master.store.log_end
+            until(lambda: [one.reported for one in master.link.slaves] == [end])
+    assert end > 3 * 16_384
+    assert log_of(tmp_path / "s")[:end] == log_of(tmp_path / "m")[:end]
+
+
+def test_an_empty_replica_begins_with_the_last_file(tmp_path: Path) -> None:
+    """As a real slave does; older messages stay with the master."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 300)
+        end = master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s") as replica:
+            assert replica.wait(end, 20)
+            assert replica.store.engine.low_offset == end // 16_384 * 16_384
+
+
+def test_a_replica_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """It asks for its last record again, and stores nothing twice."""
+    with Master(tmp_path / "m") as master:
+        for part in range(3):
+            put(master.store, 70 + part)
+            end = master.tell()
+            with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+                assert replica.wait(end, 20)
+    assert log_of(tmp_path / "s")[:end] == log_of(tmp_path / "m")[:end]
+
+
+def test_a_replica_reconnects(tmp_path: Path) -> None:
+    """A connection that ends is no error."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 10)
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+            assert replica.wait(master.tell(), 20)
+            master.link.close()
+            put(master.store, 10)
+            master.link = HaMaster(master.store, port=master.link.port)
+            assert replica.wait(master.tell(), 20)
+            assert replica.status.connections == 2
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_master_that_was_replaced_is_refused(tmp_path: Path, count: int) -> None:
+    """Shorter, or longer with other bytes: the replica names the offset and keeps its log."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 5)
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+            assert replica.wait(master.tell(), 20)
+        end = replica.status.durable_end
+    before = log_of(tmp_path / "s")[:end]
+    time.sleep(0.002)  # the other log has other store times
+    with Master(tmp_path / "other") as master:
+        put(master.store, count)
+        master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s") as replica, pytest.raises(MasterDiffers, match="offset"):
+            replica.wait(1 << 40, 20)
+    assert log_of(tmp_path / "s")[:end] == before
+
+
+def test_a_broker_that_is_away_is_named(tmp_path: Path) -> None:
+    """Nothing is created for it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(PeerGone, match=str(port)):
+        Replica("127.0.0.1", port, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_topics_groups_and_offsets_follow(tmp_path: Path) -> None:
+    """The tables of the master's broker replace those here; what it refuses stays."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 5)
+        topic = {"topicName": "T", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+        master.broker.bodies[21] = json.dumps({"dataVersion": {"counter": 4}, "topicConfigTable": {"T": topic}}).encode()
+        master.broker.bodies[43] = b'{"dataVersion":{"counter":1},"offsetTable":{"T@g":{0:2,1:1}}}'
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True, metadata_every_s=0.05) as replica:
+            assert replica.wait(master.tell(), 20)
+            until(lambda: replica.store.committed_offsets("T", "g") == {0: 2, 1: 1})
+            master.broker.bodies[43] = b'{"dataVersion":{"counter":2},"offsetTable":{"T@g":{0:3,1:1}}}'
+            until(lambda: replica.store.committed_offsets("T", "g") == {0: 3, 1: 1})
+            master.broker.bodies[43] = b'{"offsetTable":[]}'
+            rounds = master.broker.asked.count(43)
+            until(lambda: master.broker.asked.count(43) > rounds + 2)
+            assert replica.store.committed_offsets("T", "g") == {0: 3, 1: 1}
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert store.engine.topics.get("T").write_queues == 3  # type: ignore[union-attr]
+        assert store.committed_offsets("T", "g") == {0: 3, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("send", "error"),
+    [
+        (lambda log: struct.pack(">qi", 0, -1), "frame"),
+        (lambda log: struct.pack(">qi", 0, 1 << 30), "frame"),
+        (lambda log: struct.pack(">qi", -5, 4), "frame"),
+        (lambda log: struct.pack(">qi", 0, 16) + log[:16] + struct.pack(">qi", 17, 4) + log[17:21], "differs"),
+        (lambda log: struct.pack(">qi", 0, 400) + log[:50] + bytes([log[50] ^ 1]) + log[51:400], "log bytes"),
+    ],
+)
+def test_what_a_master_sends_wrongly_changes_nothing(tmp_path: Path, send: Callable[[bytes], bytes], error: str) -> None:
+    """The replica ends with a named error, and its log has no byte of it."""
+    with MessageStore.open(tmp_path / "m", "a", CONFIG) as store:
+        put(store, 3)
+    data = send(log_of(tmp_path / "m"))
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server.accept()[0] as connection:
+            connection.recv(8)
+            connection.sendall(data)
+            connection.recv(8)
+
+    threading.Thread(target=serve, daemon=True).start()
+    with (
+        server,
+        FakeBroker(server.getsockname()[1], (0, 1000), **SIZES) as broker,
+        Replica("127.0.0.1", broker.port, tmp_path / "s") as replica,
+        pytest.raises(StoreError, match=error),
+    ):
+        replica.wait(1 << 40, 20)
+    assert not any(log_of(tmp_path / "s"))
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
