@@ -24,11 +24,11 @@ from storageio.background import BackgroundThread
 from storageio.local_sockets import LocalSocket, PeerGone
 from storageio.tcp_sockets import connect_tcp
 
-from ..errors import MasterDiffers
+from ..errors import MasterDiffers, RemoteError
 from ..remoting.client import RemotingClient
 from .first_bytes import Start, start_of
 from .frames import REPORT, REPORT_EVERY_S, SILENCE_S, FrameReader
-from .master_state import MasterSettings, Metadata, log_range, settings_of
+from .master_state import Metadata, log_range, settings_of
 
 LOG = logging.getLogger(__name__)
 RECEIVE_SIZE = 1 << 20
@@ -70,10 +70,10 @@ class Replica:
         """
         self._host, self._port = host, port
         with RemotingClient(host, port, CONNECT_TIMEOUT_S) as client:
-            self._settings: MasterSettings = settings_of(client)
-        self._ha_port = ha_port if ha_port is not None else self._settings.ha_port
+            settings = settings_of(client)
+        self._ha_port = ha_port
         self._from_start = from_start
-        given = config or StoreConfig(**self._settings.sizes)
+        given = config or StoreConfig(**settings.sizes)
         self.store = MessageStore.open(path, "a", dataclasses.replace(given, broker_role=Role.SLAVE), disk=disk)
         self._metadata = Metadata(self.store)
         self._durable = self.store.log_end
@@ -139,7 +139,7 @@ class Replica:
         """Follow one connection to its end; return after how many seconds the next one is tried."""
         try:
             self._follow()
-        except PeerGone as error:
+        except (PeerGone, RemoteError) as error:  # a broker that starts answers some requests with an error
             self._note(error)
         except StoreError as error:
             LOG.error("replication from %s:%d ended: %s", self._host, self._port, error)
@@ -159,9 +159,10 @@ class Replica:
     def _follow(self) -> None:
         with RemotingClient(self._host, self._port, CONNECT_TIMEOUT_S) as client:
             low, high = log_range(client)
+            ha_port = settings_of(client).ha_port if self._ha_port is None else self._ha_port
         start = start_of(self.store, low, high, from_start=self._from_start)
         self._master_end = max(self._master_end, high)
-        link = connect_tcp(self._host, self._ha_port, CONNECT_TIMEOUT_S)
+        link = connect_tcp(self._host, ha_port, CONNECT_TIMEOUT_S)
         self._link = link
         try:
             if not self._follower.is_stopping:

@@ -1,0 +1,49 @@
+"""`brokerstore replicate` against a master of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brokerstore.tool import main
+from messagestore import MessageStore
+from tests.brokerstore.schema import check_schema
+from tests.rocketlink.test_replica import Master, bodies, put
+
+
+def test_a_folder_is_replicated_up_to_the_end_that_the_master_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 0, the last line has no lag, and the folder can be read."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 300)
+        end = master.tell()
+        address = f"127.0.0.1:{master.broker.port}"
+        assert main(["replicate", address, str(tmp_path / "s"), "--from-start", "--until-current", "--json"]) == 0
+        expected = bodies(master.store)
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    check_schema("replicate", facts)
+    assert facts == {"log_end": end, "durable_end": end, "lag_bytes": 0, "is_connected": True}
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert bodies(store) == expected
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":1", "localhost:0", "localhost:65536", "localhost:x"])
+def test_an_address_without_host_or_port_is_wrong_use(tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what is expected."""
+    assert main(["replicate", address, str(tmp_path / "s")]) == 2
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_broker_that_is_away_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is created."""
+    assert main(["replicate", "127.0.0.1:1", str(tmp_path / "s")]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """As every command that writes."""
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["replicate", "127.0.0.1:1", str(tmp_path)]) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
