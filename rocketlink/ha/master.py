@@ -113,7 +113,7 @@ class _Slave:
         self.is_ended = False
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that serves it."""
         self._thread.start()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ class RemotingClient:
     """One connection.  Only one thread may use it at a time; `shut_down` may be called by another."""
 
     def __init__(self, host: str, port: int, timeout_s: float = 5.0) -> None:
-        """Connect.  Raises `PeerGone`."""
+        """Connect to the server.  Raises `PeerGone`."""
         self._timeout_s = timeout_s
         self._link = connect_tcp(host, port, timeout_s)
         self._frames = FrameReader()
@@ -54,6 +54,6 @@ class RemotingClient:
         self._link.shut_down()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, without an error if it ended."""
         self._link.shut_down()
         self._link.close()

@@ -29,7 +29,16 @@ BELOW: dict[str, set[str]] = {
         "storageio",
         "storebytes",
     },
-    "brokerstore": {"commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "rocketlink", "storageio", "storebytes"},
+    "brokerstore": {
+        "commitlog",
+        "consumequeue",
+        "indexfile",
+        "messagestore",
+        "rabbitstore",
+        "rocketlink",
+        "storageio",
+        "storebytes",
+    },
 }
 PACKAGES = list(BELOW)
 

@@ -36,7 +36,7 @@ def test_an_address_without_host_or_port_is_wrong_use(tmp_path: Path, address: s
 
 
 def test_a_broker_that_is_away_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is created."""
+    """Nothing is created for it."""
     assert main(["replicate", "127.0.0.1:1", str(tmp_path / "s")]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()

@@ -28,9 +28,7 @@ def address(text: str) -> tuple[str, int]:
 @click.argument("broker", metavar="HOST:PORT", type=address)
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--from-start", is_flag=True, help="A new folder begins with the master's oldest file, not its last one.")
-@click.option(
-    "--ha-port", type=click.IntRange(1, PORT_MAX), help="Replication port, if not the one that the broker names."
-)
+@click.option("--ha-port", type=click.IntRange(1, PORT_MAX), help="Replication port, if not the one that the broker names.")
 @click.option("--until-current", is_flag=True, help="Stop when the folder has everything that the master had at the start.")
 @JSON
 def replicate(
