@@ -20,7 +20,7 @@ from ..remoting.client import RemotingClient
 from ..remoting.codes import EXCHANGE_BROKER_HA_INFO
 from .frames import HEADER, REPORT_EVERY_S, SILENCE_S, ReportReader
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 TRANSFER_SIZE = 1 << 18  # bytes of one frame; a real slave takes 4 MiB
 WAIT_S = 0.02  # for the next append, until the reports of a slave are read
 SLAVES_MAX = 64

@@ -26,7 +26,7 @@ from ..remoting.codes import (
     GET_BROKER_RUNTIME_INFO,
 )
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 ORIGIN = "the master's answer"
 SIZES = (
     "mapped_file_size_commit_log",

@@ -30,7 +30,7 @@ from .first_bytes import Start, start_of
 from .frames import REPORT, REPORT_EVERY_S, SILENCE_S, FrameReader
 from .master_state import Metadata, log_range, settings_of
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 RECEIVE_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 RECONNECT_S = 1.0
