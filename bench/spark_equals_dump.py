@@ -41,6 +41,7 @@ def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
         for row in rows:
             row["body_base64"] = base64.b64encode(row.pop("body")).decode()
             row["properties"] = dict(row["properties"])
+            del row["born_time"], row["store_time"]
         places = pa.array([row["physical_offset"] for row in rows], pa.int64())
         yield pa.RecordBatch.from_arrays([places, pa.array([digest(row) for row in rows], pa.binary())], names=["at", "digest"])
 

@@ -1,6 +1,7 @@
 """Parse the options of reading.
 
     path                 one folder, several (`load([a, b])` or with commas), or a glob; `protocol://...` is read through fsspec
+    columns              columns to build, separated by commas, instead of all
     topic                a topic, or several separated by commas
     queueId              a number, or several separated by commas
     startingOffsets      earliest (default), a physical offset, or JSON {"topic": {"0": queue offset}}
@@ -15,9 +16,11 @@
     splitBytes           maximum bytes of one task (default 256m); 0: one task per file
     batchRows            rows of one Arrow batch (default 8192)
     fileBytes            size of the log's files, if it cannot be detected
-    pushFilters          true: evaluate `where(...)` on numbers and topic; needs spark.sql.python.filterPushdown.enabled
+    pushFilters          true: evaluate `where(...)` on numbers, times and topic; needs
+                         spark.sql.python.filterPushdown.enabled.  Load anew for each query: Spark 4.3 keeps the reader of a
+                         DataFrame, so a later query without conditions would return only the rows of the one before
     trace                true: errors come with Python's stack (default false: one line)
-    vhost, queue         for RabbitMQ folders, which otherwise take path, badRecords and batchRows
+    vhost, queue         for RabbitMQ folders, which otherwise take path, columns, badRecords and batchRows
 
 Names are those of Spark's Kafka source where it has one.  An unknown option is an error.
 """
@@ -27,6 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from .errors import BadOption
@@ -36,6 +40,7 @@ BATCH_ROWS = 8192
 BATCH_ROWS_MAX = 1 << 20
 TASKS_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAIL, SKIP, REPORT = "fail", "skip", "report"
 STORED, PLAIN = "stored", "plain"
 _WORDS = {"true": True, "false": False}
@@ -43,8 +48,8 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LATEST = -1  # Kafka's numbers for the two ends of a queue
 _EARLIEST = -2
 NAMES = (
-    "path", "paths", "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "key",
-    "bodyDecoding", "checkCrc", "badRecords", "failOnDataLoss", "splitBytes", "batchRows", "fileBytes", "pushFilters",
+    "path", "paths", "columns", "topic", "queueId", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "key", "bodyDecoding", "checkCrc", "badRecords", "failOnDataLoss", "splitBytes", "batchRows", "fileBytes", "pushFilters",
     "vhost", "queue", "trace",
 )  # fmt: skip
 
@@ -72,6 +77,7 @@ class ReadOptions:
     """The parsed options of a read.  Ranges are half-open; times are in milliseconds."""
 
     paths: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
     start: Bounds = EARLIEST
@@ -104,6 +110,7 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
     given.check({name.lower() for name in (*NAMES, *also)})
     made = ReadOptions(
         paths=_paths(given),
+        columns=given.names("columns"),
         topics=given.words("topic"),
         queue_ids=_queue_ids(given),
         start=_bounds(given, "startingOffsets", "earliest", 0),
@@ -132,10 +139,13 @@ def parse_read_options(options: Mapping[str, str], also: Iterable[str] = ()) -> 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
     """Convert Python values to the strings that Spark passes on; None means not given.
 
-    Raises `BadOption` for a value that is not a string, an integer or a boolean, since its text would be ambiguous.
+    A time with a zone becomes its milliseconds.  Raises `BadOption` for a value that is not a string, an integer, a boolean or
+    such a time, since its text would be ambiguous.
     """
     found = {}
     for name, value in options.items():
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = -((EPOCH - value) // timedelta(milliseconds=1))  # up: a range begins at or ends before it
         if value is not None and not isinstance(value, str | int):
             raise BadOption(f"option {name}: expected a string, an integer or a boolean, found {value!r}")
         if value is not None:
@@ -207,12 +217,17 @@ class _Given:
             raise BadOption(f"option {name}: expected a name, found {text!r}")
         return text
 
-    def words(self, name: str) -> frozenset[str] | None:
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """Return the different words between commas, in their order."""
         text = self.text(name)
-        found = None if text is None else frozenset(word for part in text.split(",") if (word := part.strip()))
+        found = None if text is None else tuple(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
         if found is not None and not found:
             raise BadOption(f"option {name}: expected a name, found {text!r}")
         return found
+
+    def words(self, name: str) -> frozenset[str] | None:
+        found = self.names(name)
+        return None if found is None else frozenset(found)
 
     def number(self, name: str) -> int | None:
         text = self.text(name)

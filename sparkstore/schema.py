@@ -1,17 +1,18 @@
 """The columns of the source: the keys of the tool's JSON with Spark types.
 
-There are two differences from the JSON: `body` holds raw bytes instead of base64 text, and `properties` omits the
-whole-record checksum (`__CRC32#`), as everything in this library except `dump` does.  Two columns do not belong to the message:
-`store`, and `problem` where bad records are reported as rows.
+Three differences from the JSON: `body` holds raw bytes instead of base64 text, `properties` omits the whole-record checksum
+(`__CRC32#`), as everything in this library except `dump` does, and `born_time` and `store_time` are the same times as
+timestamps.  `body_text` is built only on request.  Two columns do not belong to the message: `store`, and `problem` where bad
+records are reported as rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .errors import UnknownColumn
+from .errors import BadOption, UnknownColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,12 @@ MESSAGE_COLUMNS: dict[str, str] = {
     "keys": "array<string>",
     "properties": "map<string,string>",
     "body": "binary",
+    "born_time": "timestamp",
+    "store_time": "timestamp",
 }
+TIMES = {"born_time": "born_timestamp_ms", "store_time": "store_timestamp_ms"}
+BODY_TEXT = "body_text"
+STORED_AS = {**TIMES, BODY_TEXT: "body"}  # columns that are another form of a stored one
 
 # A RabbitMQ folder's columns.  Properties are JSON text because AMQP's are typed and nested.
 RABBIT_COLUMNS: dict[str, str] = {
@@ -75,7 +81,8 @@ PROBLEM_FIELDS: dict[str, str] = {
 # The cheap columns: they need neither a copy of the body nor parsed properties.
 META_COLUMNS: tuple[str, ...] = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "store_timestamp_ms")
 
-TEXT_BODY = "string"  # `body` may be asked for as text
+# Other types that a user's schema may name.
+OTHER_TYPES = {"body": "string", **dict.fromkeys(TIMES.values(), "timestamp")}
 
 
 def message_schema(columns: Iterable[str] | None = None, *, store: bool = False, problem: bool = False) -> StructType:
@@ -86,6 +93,19 @@ def message_schema(columns: Iterable[str] | None = None, *, store: bool = False,
 def rabbit_schema(columns: Iterable[str] | None = None, *, store: bool = False, problem: bool = False) -> StructType:
     """Return the schema of a RabbitMQ folder."""
     return _made(RABBIT_COLUMNS, columns, store, problem)
+
+
+def named_schema(columns: Iterable[str], make: Callable[..., StructType]) -> StructType:
+    """Return the schema of the named columns, `store` and `problem` among them; `make` is one of the two functions above."""
+    names = list(columns)
+    stored = [name for name in names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
+    return make(stored, store=STORE_COLUMN in names, problem=PROBLEM_COLUMN in names)
+
+
+def check_columns_option(columns: Sequence[str] | None, schema: StructType) -> None:
+    """Raise `BadOption` if a schema and the option columns name different columns."""
+    if columns is not None and set(columns) != set(schema.names):
+        raise BadOption(f"option columns: the schema has the columns {', '.join(schema.names)}; give only one of the two")
 
 
 def meta_schema(*, store: bool = False) -> StructType:
@@ -99,7 +119,7 @@ def ddl(columns: Sequence[str], table: dict[str, str] | None = None) -> str:
     >>> ddl(["topic", "queue_id"])
     'topic string, queue_id int'
     """
-    kinds = (table or MESSAGE_COLUMNS) | {STORE_COLUMN: "string"}
+    kinds = (table or MESSAGE_COLUMNS) | {BODY_TEXT: "string", STORE_COLUMN: "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in columns)
 
 
@@ -108,14 +128,15 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
     known = table or MESSAGE_COLUMNS
     kinds = _kinds()
     wanted = {name: kinds[kind] for name, kind in known.items()} | {
+        BODY_TEXT: kinds["string"],
         STORE_COLUMN: kinds["string"],
         PROBLEM_COLUMN: problem_type(),
     }
     for field in schema.fields:
         if field.name not in wanted:
             raise UnknownColumn(f"unknown column {field.name!r}; the columns are {', '.join(wanted)}")
-        is_text_body = field.name == "body" and field.dataType == kinds[TEXT_BODY]
-        if field.dataType != wanted[field.name] and not is_text_body:
+        other = kinds.get(OTHER_TYPES.get(field.name, ""))
+        if field.dataType not in (wanted[field.name], other):
             expected, found = wanted[field.name].simpleString(), field.dataType.simpleString()
             raise UnknownColumn(f"column {field.name!r}: expected {expected}, found {found}")
 
@@ -141,10 +162,11 @@ def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, pro
 
     kinds = _kinds()
     names = list(table) if columns is None else list(columns)
-    unknown = [name for name in names if name not in table]
+    known = {**table, BODY_TEXT: "string"}
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise UnknownColumn(f"unknown column {unknown[0]!r}; the columns are {', '.join(table)}")
-    fields = [StructField(name, kinds[table[name]]) for name in names]
+        raise UnknownColumn(f"unknown column {unknown[0]!r}; the columns are {', '.join(known)}")
+    fields = [StructField(name, kinds[known[name]]) for name in names]
     if store:
         fields.append(StructField(STORE_COLUMN, kinds["string"]))
     if problem:
@@ -155,7 +177,7 @@ def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, pro
 @cache
 def _kinds() -> dict[str, DataType]:
     """Return Spark's types by name; all are nullable, as Spark requires of a Python source."""
-    from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, MapType, StringType
+    from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, MapType, StringType, TimestampType
 
     text = StringType()
     return {
@@ -164,6 +186,7 @@ def _kinds() -> dict[str, DataType]:
         "bigint": LongType(),
         "boolean": BooleanType(),
         "binary": BinaryType(),
+        "timestamp": TimestampType(),
         "array<string>": ArrayType(text),
         "map<string,string>": MapType(text, text),
     }

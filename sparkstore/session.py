@@ -32,7 +32,6 @@ JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_che
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 # They print the stack of an error that the driver reports anyway.
 LOGGERS = (

@@ -22,7 +22,7 @@ from storageio import MissingExtra, StoreCorrupt
 
 from ..errors import DataLost
 from ..options import FAIL, REPORT, ReadOptions
-from ..schema import PROBLEM_COLUMN, STORE_COLUMN, arrow_schema
+from ..schema import PROBLEM_COLUMN, STORE_COLUMN, STORED_AS, arrow_schema
 from .row_filter import filter_from, filter_of
 from .split_reader import SplitReader, walk
 from .splits import LogSplit
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .start_position import StartPosition
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
+MS_MAX = ((1 << 63) - 1) // 1000
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,19 @@ class ReadRequest:
     @cached_property
     def stored_columns(self) -> list[str]:
         """Return the columns that come from the log."""
-        return [name for name in self.schema.names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
+        names = [name for name in self.schema.names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
+        return list(dict.fromkeys(STORED_AS.get(name, name) for name in names))
+
+    @cached_property
+    def has_body(self) -> bool:
+        """Return whether bodies are read."""
+        return "body" in self.stored_columns
 
     @property
     def checks(self) -> int:
         """Return the checks of every record: lengths and offset always, checksums if requested or if bodies are read."""
         wanted = self.options.check_crc
-        is_checked = "body" in self.schema.names if wanted is None else wanted
+        is_checked = self.has_body if wanted is None else wanted
         return CHECK_READ if is_checked else CHECK_PLACE
 
 
@@ -121,7 +128,7 @@ def _of_rows(rows: list[dict[str, Any]], request: ReadRequest) -> pa.RecordBatch
 
 
 def _made(batch: Batch, split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    if request.options.is_plain and "body" in request.schema.names:
+    if request.options.is_plain and request.has_body:
         batch, bodies, findings = _unpacked(batch, split)
         for finding in findings:
             yield from damage_batches(finding, split.store, split.file_start, request)
@@ -148,7 +155,7 @@ def _columns(batch: Batch, bodies: list[bytes] | None, store: str, request: Read
         elif field.name == PROBLEM_COLUMN:
             arrays.append(pa.nulls(rows, field.type))
         else:
-            arrays.append(_as(made[field.name], field.type))
+            arrays.append(_as(made[STORED_AS.get(field.name, field.name)], field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=request.arrow)
 
 
@@ -162,12 +169,24 @@ def _as(column: Any, kind: Any) -> Any:
         return column.dictionary_decode()
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(column.offsets, column.values, type=kind)
-    if pa.types.is_map(kind):
-        return column.cast(kind)
+    if pa.types.is_timestamp(kind):
+        return _times(column, kind)
     try:
         return column.cast(kind)
     except pa.ArrowInvalid:
         return pa.array([bytes(item).decode("utf-8", "replace") for item in column.to_pylist()], kind)
+
+
+def _times(column: Any, kind: Any) -> Any:
+    """Convert milliseconds to timestamps; a number that microseconds cannot express becomes null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        return column.cast(pa.timestamp("ms", kind.tz)).cast(kind)
+    except pa.ArrowInvalid:
+        is_small = pc.and_(pc.less_equal(column, MS_MAX), pc.greater_equal(column, -MS_MAX))
+        return _times(pc.if_else(is_small, column, pa.scalar(None, column.type)), kind)
 
 
 def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None, list[Finding]]:

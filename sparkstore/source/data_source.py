@@ -24,10 +24,19 @@ from storageio import StoreError
 
 from ..errors import BadOption
 from ..options import REPORT, ReadOptions, parse_read_options, refuse_foreign_options
-from ..schema import PROBLEM_COLUMN, RABBIT_COLUMNS, check_schema, message_schema, rabbit_schema
+from ..schema import (
+    PROBLEM_COLUMN,
+    RABBIT_COLUMNS,
+    check_columns_option,
+    check_schema,
+    message_schema,
+    named_schema,
+    rabbit_schema,
+)
 from .batches import ReadRequest, record_batches
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
+from .time_filter import by_milliseconds, narrowed
 from .worker import one_line_errors, settled
 
 if TYPE_CHECKING:
@@ -62,6 +71,8 @@ class BrokerStoreSource(DataSource):
         """Return all columns for this kind of store, with `store` and `problem` where the options make them useful."""
         options = parse_read_options(self.options, also=self.options)
         make = rabbit_schema if find_stores(options.paths)[0].is_rabbit else message_schema
+        if options.columns is not None:
+            return named_schema(options.columns, make)
         return make(store=options.has_store_column, problem=options.bad_records == REPORT)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -105,6 +116,7 @@ class BrokerStoreReader(DataSourceReader):
         self._stores = find_stores(options.paths)
         is_rabbit = self._stores[0].is_rabbit
         check_schema(schema, RABBIT_COLUMNS if is_rabbit else None)
+        check_columns_option(options.columns, schema)
         if options.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         refuse_foreign_options(options, is_rabbit=is_rabbit)
@@ -134,7 +146,9 @@ class PushdownReader(BrokerStoreReader):
     """A reader that also takes conditions of `where(...)`.
 
     It is a separate class because Spark rejects every read of a reader that has `pushFilters` while
-    `spark.sql.python.filterPushdown.enabled` is false, as it is by default.
+    `spark.sql.python.filterPushdown.enabled` is false, as it is by default.  Spark 4.3 keeps the planned reader of a DataFrame:
+    after a query with pushed conditions, one without any would return only the rows of the first.  So the option is off by
+    default whatever that setting is.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
@@ -150,6 +164,7 @@ class PushdownReader(BrokerStoreReader):
         return filters if self._options.bad_records == REPORT else rest
 
     def _take(self, conditions: list[Condition]) -> None:
+        self._options = narrowed(self._options, conditions)
         request = self._request
         self._request = ReadRequest(request.schema, request.options, request.row_filter.plus(conditions))
 
@@ -161,5 +176,5 @@ def _condition(found: Filter) -> Condition | None:
         return None
     attribute: tuple[str, ...] = getattr(found, "attribute", ())
     value = tuple(found.value) if isinstance(found, In) else getattr(found, "value", None)
-    condition = Condition(attribute[0], name, value) if len(attribute) == 1 else None
+    condition = by_milliseconds(Condition(attribute[0], name, value)) if len(attribute) == 1 else None
     return condition if condition is not None and condition.is_known else None

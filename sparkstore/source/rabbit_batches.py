@@ -14,7 +14,7 @@ from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 
 from ..object_disk import disk_for
-from ..schema import STORE_COLUMN
+from ..schema import BODY_TEXT, STORE_COLUMN
 from .batches import ReadRequest, damage_batches
 from .splits import RabbitSplit
 from .stores import check_mounted
@@ -27,6 +27,7 @@ BATCH_BYTES = 16 << 20  # of bodies in a batch; a single body may be larger
 _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
     "msg_id": lambda message: message.msg_id.hex(),
     "routing_keys": lambda message: [_text(key) for key in message.routing_keys],
+    BODY_TEXT: lambda message: message.body.decode("utf-8", "replace"),
     "exchange": lambda message: _text(message.exchange),
     "properties": lambda message: json.dumps(to_json(message.properties)),
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from storageio import MissingExtra
 
 from ..options import option_texts
-from ..schema import META_COLUMNS, PROBLEM_COLUMN, RABBIT_COLUMNS, STORE_COLUMN, message_schema, rabbit_schema
+from ..schema import META_COLUMNS, RABBIT_COLUMNS, message_schema, named_schema, rabbit_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ def read_messages(
     `options` are those of the source, by Spark's names: `read_messages(spark, path, ["topic"], checkCrc=True)`.
     Raises `MissingExtra` if the Python that Spark starts does not have brokerstore installed.
     """
-    return _read(spark, path, None if columns is None else _schema(columns, message_schema), options)
+    return _read(spark, path, None if columns is None else named_schema(columns, message_schema), options)
 
 
 def read_meta(spark: SparkSession, path: str | Sequence[str], **options: object) -> DataFrame:
@@ -40,15 +40,7 @@ def read_rabbit(
     spark: SparkSession, path: str | Sequence[str], columns: Iterable[str] | None = None, **options: object
 ) -> DataFrame:
     """Return the messages of RabbitMQ folders."""
-    return _read(spark, path, _schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
-
-
-def _schema(columns: Iterable[str], make: object) -> StructType:
-    names = list(columns)
-    stored = [name for name in names if name not in (STORE_COLUMN, PROBLEM_COLUMN)]
-    assert callable(make)
-    made: StructType = make(stored, store=STORE_COLUMN in names, problem=PROBLEM_COLUMN in names)
-    return made
+    return _read(spark, path, named_schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
 
 
 def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | None, options: dict[str, object]) -> DataFrame:

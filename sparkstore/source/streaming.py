@@ -31,7 +31,7 @@ from storageio import REAL_DISK, StoreError, StoreRewound, UnknownStore
 from ..errors import BadOption
 from ..object_disk import is_remote
 from ..options import EARLIEST, REPORT, parse_read_options, refuse_foreign_options, size_of
-from ..schema import PROBLEM_COLUMN, check_schema
+from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
 from .queue_starts import check_queue_starts
@@ -64,6 +64,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parsed = parse_read_options(given)
         refuse_foreign_options(parsed, is_rabbit=False)
         check_schema(schema)
+        check_columns_option(parsed.columns, schema)
         if parsed.bad_records == REPORT and PROBLEM_COLUMN not in schema.names:
             raise BadOption(f"option badRecords: {REPORT} needs the column {PROBLEM_COLUMN!r} in the schema")
         self._options = parsed

@@ -6,6 +6,7 @@ import json
 import shutil
 from base64 import b64decode
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,19 @@ from sparkstore.schema import message_schema
 from sparkstore.source.data_source import BrokerStoreSource
 from storageio import REAL_DISK
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def dumped(store: Path | str) -> list[dict[str, Any]]:
-    """Return what `brokerstore dump --json` prints, in the source's form: bytes as body, no checksum property."""
+    """Return what `brokerstore dump --json` prints, in the source's form: bytes as body, no checksum property, times."""
     made = []
     for found in LogFiles(REAL_DISK, identify(str(store)).log_folders).messages():
         if isinstance(found, StoredMessage):
             row = message_json(found)
             row["body"] = b64decode(row.pop("body_base64"))
             row["properties"].pop("__CRC32#", None)
+            for name in ("born", "store"):
+                row[f"{name}_time"] = EPOCH + timedelta(milliseconds=row[f"{name}_timestamp_ms"])
             made.append(row)
     return made
 
@@ -102,6 +107,14 @@ def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 def tree(folder: Path) -> dict[str, bytes]:
     """Return every file below a folder by its relative name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def of_spark(rows: list[Any]) -> list[dict[str, Any]]:
+    """Return Spark's rows as dictionaries; its times have no zone, and mean the local one."""
+    made = [row.asDict(recursive=True) for row in rows]
+    for row in made:
+        row |= {name: value.astimezone(UTC) for name, value in row.items() if isinstance(value, datetime)}
+    return made
 
 
 def copied(store: Path, to: Path) -> Path:

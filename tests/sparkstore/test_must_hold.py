@@ -18,7 +18,7 @@ from sparkstore.jobs import export
 from sparkstore.spark_errors import JobError, plain_errors
 from storageio import StoreCorrupt, UnknownStore
 
-from .local import dumped
+from .local import dumped, of_spark
 from .stores import SMALL, damage
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_rows_equal_the_dump_in_several_files_and_odd_splits(spark: SparkSession
     """All columns of every row are equal; nothing is lost or repeated."""
     assert len(list((made / "commitlog").iterdir())) > 10
     found = read_messages(spark, str(made), splitBytes="40009").orderBy("physical_offset").collect()
-    assert [row.asDict(recursive=True) for row in found] == dumped(made)
+    assert of_spark(found) == dumped(made)
 
 
 def test_a_pattern_of_folders_with_the_store_of_each_row(spark: SparkSession, made: Path) -> None:

@@ -41,6 +41,7 @@ READ: dict[str, tuple[list[str], list[str]]] = {
     "splitBytes": (["0", *SIZE[0]], ["", *SIZE[1]]),
     "batchRows": (["1", "8192"], ["", "0", "-1", "x", "1.5", str((1 << 20) + 1)]),
     "fileBytes": (["0", *SIZE[0]], ["", *SIZE[1]]),
+    "columns": (["topic", "topic, body"], ["", " , "]),
     "pushFilters": FLAG,
     "vhost": (["/", "a b"], ["", " "]),
     "queue": NAME,

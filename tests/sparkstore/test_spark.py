@@ -24,7 +24,7 @@ from sparkstore.spark_errors import JobError, find_store_error, plain_errors
 from storageio import StoreCorrupt, UnknownStore
 
 from .conftest import ROOT
-from .local import copied, dumped, tree
+from .local import copied, dumped, of_spark, tree
 from .stores import SMALL, damage
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def collected(frame: Any) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in frame.orderBy("physical_offset").collect()]
+    return of_spark(frame.orderBy("physical_offset").collect())
 
 
 def test_the_format_is_found_and_rows_equal_the_dump(spark: SparkSession, fixture_store: Any) -> None:
