@@ -9,7 +9,7 @@
 - `client.py` has the connections of a process that is not the owner, and takes over when the owner ends.
 - `groups.py` has the consumers of all processes at the owner, `consumer.py` has `SharedConsumer`.
 - `aio.py` has the store for asyncio, which `brokerstore.aio` makes public.
-- `protocol.py` has the frames and requests, `answers.py` the answers.
+- `protocol.py` has the frames and requests, `answers.py` the answers, `_packing_cy.py` the bytes of messages and results.
 
 A process that is not the owner sends what changes the store to the owner, and reads through its own maps, as a reader beside a
 writer does. No body crosses the socket on its way out.

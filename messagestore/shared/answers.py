@@ -32,7 +32,8 @@ from storageio import (
     UnsupportedFormat,
 )
 
-from .protocol import HEADER, BadFrame, Frame, Operation, pack_frame
+from ._packing_cy import BadFrame, unpack_results
+from .protocol import HEADER, Frame, Operation, pack_frame
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 _RESULT = struct.Struct(">BiqqqIIBI")
@@ -149,4 +150,6 @@ def unpack_answer(frame: Frame) -> Any:
         return json.loads(frame.payload)
     if frame.operation == Operation.ERROR:
         raise unpack_error(frame.payload)
+    if frame.operation == Operation.RESULTS:
+        return unpack_results(frame.payload, lambda packed: unpack_error(packed[HEADER.size :]))
     raise BadFrame(f"operation {frame.operation} is no answer")

@@ -6,8 +6,9 @@ import threading
 
 from storageio.local_sockets import connect_local
 
+from ._packing_cy import BadFrame
 from .answers import unpack_answer
-from .protocol import BadFrame, Frame, FrameReader, Operation, pack_frame
+from .protocol import Frame, FrameReader, Operation, pack_frame
 
 CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the same time
 

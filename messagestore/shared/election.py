@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from commitlog import PutResult
-from storageio import REAL_DISK, StoreBusy, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
+from storageio import REAL_DISK, InvalidMessage, StoreBusy, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
 from storageio.background import BackgroundThread
 from storageio.local_sockets import PeerGone, PeerSilent
 
@@ -32,7 +32,7 @@ from .answers import unpack_answer
 from .client import Channel, Channels
 from .consumer import SharedConsumer
 from .owner import Owner
-from .protocol import WATCH, Frame, marked_again, pack_call, parse_frame
+from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_call, pack_frame, parse_frame
 from .service import Service
 
 ADDRESS = "owner.socket"
@@ -41,6 +41,7 @@ RETRY_MAX_S = 0.020
 NEW_OWNER = 1 << 62
 ANSWER_S = 60.0
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
+SEND_COUNT, SEND_BYTES = 256, 1 << 20  # of one request of pipelined puts
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
@@ -69,7 +70,9 @@ class Member:
         self._news: Channel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
-        self._window = threading.BoundedSemaphore(IN_FLIGHT_MAX)
+        self._unsent: list[bytes] = []  # the last ones of the pending puts
+        self._unsent_bytes = 0
+        self._requests = 0  # sent and not answered
         self._unanswered: PutFuture | None = None  # the oldest one when the owner was silent before
         self._send_guard = threading.RLock()  # a callback of a future may put
         self._join(time.monotonic() + wait_s)
@@ -119,7 +122,7 @@ class Member:
         assert channel is not None
         try:
             for frame in channel.receive():
-                self._resolve(frame)
+                self._take_answer(frame)
         except PeerGone:
             channel.close()
             if not self._is_closed:
@@ -138,8 +141,7 @@ class Member:
         """Let the unanswered puts fail, and connect again, so that no late answer is mistaken for one to a later put."""
         with self._send_guard:
             channel.close()
-            while self._pending:
-                self._settle_first(self.busy())
+            self._settle([self.busy()] * len(self._pending))
         self._change_owner()
 
     def _change_owner(self) -> None:
@@ -160,8 +162,7 @@ class Member:
         LOG.error("%s: this process lost the store: %s", self.path, error)
         with self._send_guard:
             self.failure = error
-            while self._pending:
-                self._settle_first(error)
+            self._settle([error] * len(self._pending))
 
     def busy(self) -> StoreBusy:
         """Return the error of a wait for an owner that does not answer."""
@@ -169,14 +170,23 @@ class Member:
 
     def _repeat_pending(self) -> None:
         """Send unanswered puts to the next owner, or carry them out here. The answers fit the socket's buffer."""
-        pending = [marked_again(data) for data, _ in self._pending]
-        if self.service is None:
-            assert self._channel is not None
-            for data in pending:
-                self._channel.send(data)
-            return
-        for data in pending:
-            self._resolve(parse_frame(self.service.answer(parse_frame(data))))
+        self._requests = 0
+        self._unsent.clear()
+        for batch in batches([data for data, _ in self._pending], SEND_COUNT, SEND_BYTES):
+            self._send(batch, AGAIN)
+
+    def _send(self, batch: list[bytes], flags: int = 0) -> None:
+        """Send puts in one request, or carry them out here."""
+        data = pack_frame(Operation.PUT_EACH, b"".join(batch), flags)
+        if self.service is not None:
+            self._settle(unpack_answer(parse_frame(self.service.answer(parse_frame(data)))))
+        elif self._channel is not None:
+            self._requests += 1
+            self._channel.send(data)
+
+    def _send_unsent(self) -> None:
+        batch, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        self._send(batch)
 
     # Requests
 
@@ -276,59 +286,69 @@ class Member:
         if not self._changes.wait_until(lambda: not self._pending, self.wait_s):
             raise self.busy()
 
-    def submit(self, data: bytes) -> PutFuture:
-        """Send a put without waiting for its answer; wait while IN_FLIGHT_MAX others are unanswered."""
+    def submit(self, packed: bytes) -> PutFuture:
+        """Send a put without waiting for its answer; wait while IN_FLIGHT_MAX others are unanswered.
+
+        Puts that are made while a request is unanswered go together in the next one.
+        """
         self.check_open()
+        if len(packed) > FRAME_MAX:
+            raise InvalidMessage(f"a message of {len(packed)} bytes: at most {FRAME_MAX}")
         future = PutFuture()
         future.set_running_or_notify_cancel()
-        if not self._window.acquire(timeout=self.wait_s):
+        if len(self._pending) >= IN_FLIGHT_MAX and not self._changes.wait_until(self._has_room, self.wait_s):
             raise self.busy()
         with self._sending():
             if self.failure is not None:
                 raise self.failure
-            channel = self._channel
             try:
-                self._pending.append((data, future))
-                if channel is not None:
-                    channel.send(data)
+                if self._unsent and self._unsent_bytes + len(packed) > SEND_BYTES:
+                    self._send_unsent()
+                self._pending.append((packed, future))
+                self._unsent.append(packed)
+                self._unsent_bytes += len(packed)
+                if not self._requests or len(self._unsent) >= SEND_COUNT:
+                    self._send_unsent()
             except (PeerGone, PeerSilent):  # the watcher sends it again, or gives up
                 pass
             except BaseException:  # perhaps sent in part
+                channel = self._channel
                 if channel is not None:
                     channel.shut_down()
                 raise
-            if channel is None:
-                assert self.service is not None
-                self._resolve(parse_frame(self.service.answer(parse_frame(data))))
         return future
+
+    def _has_room(self) -> bool:
+        return len(self._pending) < IN_FLIGHT_MAX or self._is_closed or self.failure is not None
 
     @contextlib.contextmanager
     def _sending(self) -> Iterator[None]:
         """Let one thread at a time send. Raises `StoreBusy` if a change of the owner takes too long."""
         if not self._send_guard.acquire(timeout=self.wait_s):
-            self._window.release()
             raise self.busy()
         try:
             yield
         finally:
             self._send_guard.release()
 
-    def _resolve(self, frame: Frame) -> None:
-        try:
-            self._settle_first(unpack_answer(frame))
-        except Exception as error:
-            self._settle_first(error)
+    def _take_answer(self, frame: Frame) -> None:
+        """Resolve the puts of the oldest request, and send those that were made meanwhile."""
+        outcomes = unpack_answer(frame)
+        with self._send_guard:
+            self._requests -= 1
+            if self._unsent and not self._requests:
+                self._send_unsent()
+        self._settle(outcomes)
 
-    def _settle_first(self, outcome: PutResult | Exception) -> None:
-        """Resolve the oldest unanswered put."""
-        _, future = self._pending.popleft()
-        self._window.release()
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-        if not self._pending:
-            self._changes.notify()
+    def _settle(self, outcomes: list[PutResult | Exception]) -> None:
+        """Resolve the oldest unanswered puts."""
+        for outcome in outcomes:
+            _, future = self._pending.popleft()
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+        self._changes.notify()
 
     # Closing
 

@@ -16,9 +16,10 @@ from storageio.background import BackgroundThread
 from storageio.local_sockets import LocalListener, LocalSocket, PeerGone, PeerSilent
 
 from ..store import MessageStore
+from ._packing_cy import BadFrame
 from .answers import pack_error, pack_value
 from .groups import Origin, Session
-from .protocol import WATCH, BadFrame, Frame, FrameReader, Operation
+from .protocol import WATCH, Frame, FrameReader, Operation
 from .service import Service
 
 CONNECTIONS_MAX = 512
@@ -127,7 +128,7 @@ class _Session(Session):
             self._origin = Origin(frames[0].payload.decode("ascii", "replace"), self)
             self._is_watch = bool(frames[0].flags & WATCH)
             frames = frames[1:]
-        return hello + self._owner.service.answer_all(frames, self._origin)
+        return hello + [self._owner.service.answer(frame, self._origin) for frame in frames]
 
     def _report(self, error: StoreError) -> None:
         try:

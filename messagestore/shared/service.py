@@ -13,19 +13,10 @@ from storageio import InvalidMessage, StoreClosed
 
 from ..broker.services.half_messages import HalfMessage
 from ..store import MessageStore
+from ._packing_cy import BadFrame, pack_results, unpack_message, unpack_messages
 from .answers import pack_error, pack_result, pack_value
 from .groups import Claim, Groups, Opening, Origin, Parked
-from .protocol import (
-    AGAIN,
-    NO_CHECK,
-    BadFrame,
-    Frame,
-    Operation,
-    unique_key_of,
-    unpack_call,
-    unpack_message,
-    unpack_messages,
-)
+from .protocol import AGAIN, NO_CHECK, Frame, Operation, pack_frame, unique_key_of, unpack_call
 
 NOWHERE = Origin("", None)
 
@@ -58,32 +49,6 @@ class Service:
             "undecided": self._undecided,
         }
 
-    def answer_all(self, frames: list[Frame], origin: Origin) -> list[bytes]:
-        """Return the answers to requests that arrived together. With synchronous flush their puts share a sync.
-
-        `origin`: what the consumers that these requests open depend on.
-        """
-        if len(frames) == 1 or not self._is_sync:
-            return [self.answer(frame, origin) for frame in frames]
-        answers = [pending() for pending in [self._begin_answer(frame) for frame in frames]]
-        self.groups.hurry()
-        return answers
-
-    def _begin_answer(self, frame: Frame) -> Callable[[], bytes]:
-        """Begin a put and return what waits for it; answer every other request immediately."""
-        if frame.operation != Operation.PUT or frame.flags:
-            answer = self.answer(frame)
-            return lambda: answer
-        message = unpack_message(frame.payload, 0)[0]
-        try:
-            future: Future[PutResult] = self._store.put_async(message)
-        except StoreClosed:
-            raise
-        except Exception as error:
-            refusal = pack_error(error)
-            return lambda: refusal
-        return lambda: _resolved(future)
-
     def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
         """Return the answer to a request; nothing for one that is answered later.
 
@@ -106,6 +71,10 @@ class Service:
             result = found or self._store.put(message, check=check)
             self.groups.hurry()
             return pack_result(result)
+        if frame.operation == Operation.PUT_EACH:
+            outcomes = self._put_each(unpack_messages(frame.payload), is_again)
+            self.groups.hurry()
+            return pack_frame(Operation.RESULTS, pack_results(outcomes, pack_error))
         if frame.operation == Operation.PUT_MANY:
             messages = unpack_messages(frame.payload)
             result = self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
@@ -120,6 +89,20 @@ class Service:
         if name in ("consumer_open", "consumer_poll"):
             more = (origin,)
         return pack_value(self._calls[name](*arguments, *more))
+
+    def _put_each(self, messages: list[Message], is_again: bool) -> list[PutResult | Exception]:
+        """Return what the put of each message returned or raised. With synchronous flush they share a sync."""
+        put: Callable[[Message], PutResult | Future[PutResult]] = self._store.put_async if self._is_sync else self._store.put
+        begun: list[PutResult | Future[PutResult] | Exception] = []
+        for message in messages:
+            try:
+                found = self._found(message.topic, unique_key_of(message)) if is_again else None
+                begun.append(found or put(message))
+            except StoreClosed:
+                raise
+            except Exception as error:
+                begun.append(error)
+        return [_outcome(one) if isinstance(one, Future) else one for one in begun]
 
     # Requests that an earlier owner may have carried out
 
@@ -207,13 +190,13 @@ class Service:
         return [[half.queue_offset, half.message.physical_offset] for half in halves]
 
 
-def _resolved(future: Future[PutResult]) -> bytes:
+def _outcome(future: Future[PutResult]) -> PutResult | Exception:
     try:
-        return pack_result(future.result())
+        return future.result()
     except StoreClosed:
         raise
     except Exception as error:
-        return pack_error(error)
+        return error
 
 
 def _packed(result: PutResult) -> str:

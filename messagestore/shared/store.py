@@ -21,17 +21,11 @@ from ..config import StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore, PutFuture
+from ._packing_cy import pack_message
 from .answers import unpack_packed_result
 from .consumer import SharedConsumer
 from .election import Member
-from .protocol import (
-    NO_CHECK,
-    Operation,
-    batches,
-    pack_call,
-    pack_frame,
-    pack_message,
-)
+from .protocol import BATCH_BYTES, NO_CHECK, Operation, batches, pack_call, pack_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +127,7 @@ class SharedStore:
             return result
         packed = [pack_message(message, self._unique_key()) for message in messages]
         first: PutResult | None = None
-        for batch in batches(packed) if packed else [[]]:
+        for batch in batches(packed, len(packed), BATCH_BYTES) if packed else [[]]:
             result = self._put_batch(b"".join(batch), check, first.message_count if first is not None else 0)
             if first is None or result.status is not PutStatus.PUT_OK:
                 first = result
@@ -166,7 +160,7 @@ class SharedStore:
             future = local.put_async(message)
             self._member.hurry()
             return future
-        return self._member.submit(pack_frame(Operation.PUT, pack_message(message, self._unique_key())))
+        return self._member.submit(pack_message(message, self._unique_key()))
 
     def flush(self) -> int:
         """Sync everything that is written; return the flushed physical offset."""

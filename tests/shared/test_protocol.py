@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
-from commitlog import Message
+from commitlog import Message, PutResult, PutStatus
+from messagestore.shared._packing_cy import (
+    BadFrame,
+    pack_message,
+    pack_results,
+    unpack_message,
+    unpack_messages,
+    unpack_results,
+)
+from messagestore.shared.answers import pack_error, unpack_error
 from messagestore.shared.protocol import (
     AGAIN,
     FRAME_MAX,
-    BadFrame,
+    HEADER,
     Frame,
     FrameReader,
     Operation,
     marked_again,
     pack_call,
     pack_frame,
-    pack_message,
     parse_frame,
     unpack_call,
-    unpack_message,
-    unpack_messages,
 )
 from storageio import InvalidMessage, UnsupportedFormat
 from storageio.local_sockets import LocalSocket
@@ -112,3 +118,34 @@ def test_bytes_that_are_no_call_are_refused(payload: bytes) -> None:
     """The error is a named one."""
     with pytest.raises(BadFrame):
         unpack_call(payload)
+
+
+def result_with(**fields: Any) -> PutResult:
+    result: PutResult = PutResult.__new__(PutResult)
+    for name, value in fields.items():
+        setattr(result, name, value)
+    return result
+
+
+RESULT_FIELDS = {
+    "status": PutStatus.PUT_OK, "reason": None, "queue_id": 7, "queue_offset": 1 << 40, "physical_offset": 1 << 50,
+    "store_timestamp_ms": 1 << 41, "size_bytes": 1 << 20, "message_count": 1, "store_host": bytes(range(8)),
+}  # fmt: skip
+
+
+def test_results_and_errors_come_back_in_their_order() -> None:
+    """Each result has its fields, each error its type and text."""
+    outcomes: list[PutResult | Exception] = [result_with(**RESULT_FIELDS), InvalidMessage("no"), result_with(**RESULT_FIELDS)]
+    packed = pack_results(outcomes, pack_error)
+    first, error, last = unpack_results(packed, lambda data: unpack_error(data[HEADER.size :]))
+    for found in (first, last):
+        assert {name: getattr(found, name) for name in RESULT_FIELDS} == RESULT_FIELDS
+    assert type(error) is InvalidMessage and str(error) == "no"
+
+
+def test_results_that_are_cut_are_refused() -> None:
+    """Wherever the cut is, except between two rows."""
+    packed = pack_results([result_with(**RESULT_FIELDS)], pack_error)
+    for size in range(10, len(packed)):
+        with pytest.raises(BadFrame):
+            unpack_results(packed[:size], unpack_error)
