@@ -11,6 +11,9 @@ PACKAGES := brokerstore commitlog consumequeue indexfile messagestore rabbitstor
 KERNELS := $(shell find $(PACKAGES) -name '*_cy.py' -o -name '*.pxd')
 PIP_OPTIONS := --quiet --disable-pip-version-check
 TESTS ?= tests bench
+# What may differ where nothing is compiled: kernels, the engines on them, and the damage that both meet.
+PLAIN_TESTS ?= $(addprefix tests/,storebytes commitlog consumequeue indexfile messagestore rabbitstore faults fuzz lab \
+	brokerstore/test_damage_table.py brokerstore/test_golden.py brokerstore/test_golden_outputs.py packaging/test_builds_here.py)
 WORKERS ?= auto
 PYTEST := -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # tests/conftest.py has the order
 DEMO ?=
@@ -25,7 +28,7 @@ help:
 	@echo "make demo         put and read back more than a million messages"
 	@echo "make test         the tests of every change, in minutes (TESTS=tests/commitlog for a part, WORKERS=1 for one process)"
 	@echo "make test-all     all tests: also the crash lab, fault injection, fuzzers and Spark"
-	@echo "make test-plain   all tests where nothing is compiled and Cython is absent"
+	@echo "make test-plain   tests of kernels, engines and damage where nothing is compiled and Cython is absent"
 	@echo "make lint         ruff, its format, mypy --strict, and the prose check        make format      apply the format"
 	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
@@ -82,7 +85,7 @@ test-all: $(VENV)/.kernels $(VENV)/.dev
 test-plain: $(PLAIN)/.test
 	@$(PLAIN)/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("Cython") is not None)' \
 		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
-	@$(RUN_PLAIN) $(PYTEST) $(TESTS)
+	@$(RUN_PLAIN) $(PYTEST) -m "not spark and not interop and (not deep or both_builds)" $(PLAIN_TESTS)
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .

@@ -1,6 +1,6 @@
 """Plant each bug in a copy of the source; the tests named beside it must fail there on the plain build.
 
-`make test-plain` shows that they pass on the unchanged source.
+Before that, these tests must pass on an unchanged copy.
 
     python scripts/planted_bugs.py              all of them
     python scripts/planted_bugs.py --quick      the four that run in every change
@@ -177,7 +177,8 @@ def main() -> int:
     bugs = [bug for bug in BUGS if (not asked.quick or bug.is_quick) and asked.only in (None, bug.name)][start::step]
     missed = 0
     tier = DEFAULT_TIER if asked.tier else ""
-    if is_caught(NOTHING, tier):
+    named = {path for bug in bugs for path in bug.tests.partition(" -k ")[0].split()}
+    if is_caught(NOTHING._replace(tests=" ".join(sorted(named))), tier):
         print("a copy in which nothing was changed fails its tests: that a bug is caught proves nothing")
         return 1
     for bug in bugs:

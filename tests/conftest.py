@@ -42,8 +42,28 @@ ENGINE_TESTS = (
 )
 
 
-# Files that take long, the longest first: a worker that starts one of them last would keep the others waiting.
-LONG_FILES = ("tests/LONG",)
+# Files that take long run first: a worker that starts one of them last would keep the others waiting.
+LONG_FILES = (
+    "tests/lab/",
+    "tests/sparkstore/",
+    "tests/faults/",
+    "tests/fuzz/",
+    "tests/packaging/test_spark_pages.py",
+    "tests/packaging/test_documents.py",
+    "tests/brokerstore/test_damage_table.py",
+    "tests/brokerstore/test_golden_outputs.py",
+    "tests/shared/",
+    "tests/brokerstore/test_crash_images.py",
+    "tests/brokerstore/test_export_resumed.py",
+    "tests/rabbitstore/test_store_killed.py",
+    "tests/messagestore/test_pool.py",
+    "tests/messagestore/test_recover.py",
+    "tests/messagestore/test_processes.py",
+    "tests/messagestore/test_follower.py",
+    "tests/rabbitstore/test_damage.py",
+    "tests/rabbitstore/test_variable_queue.py",
+    "tests/consumequeue/test_append.py",
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,8 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     """Return the place of a test's file among LONG_FILES; other files keep their order after these."""
-    file = item.nodeid.partition("::")[0]
-    return LONG_FILES.index(file) if file in LONG_FILES else len(LONG_FILES)
+    return next((place for place, name in enumerate(LONG_FILES) if item.nodeid.startswith(name)), len(LONG_FILES))
 
 
 def _is_repeated(item: pytest.Item) -> bool:

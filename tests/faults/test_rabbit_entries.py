@@ -13,7 +13,7 @@ from storebytes.builds import build_name
 from tests.faults.golden import fast_folder
 from tests.faults.rabbit_entries import GONE, Entry, Vhost, flip_clean, small_vhost, stopped_cleanly, sweeps
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = [pytest.mark.both_builds, pytest.mark.usefixtures("quiet")]
 SCARCE = 1 if build_name() == "compiled" else 7  # the plain build is slower
 # (step between places, step between recoveries); odd steps reach every bit of every field
 SHARES = {

@@ -15,6 +15,7 @@ from storageio import StoreCorrupt, StoreError
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
 
+pytestmark = pytest.mark.both_builds  # a plain kernel meets damage as errors of Python
 SCARCE = 1 if build_name() == "compiled" else 20  # the plain build is slower
 DECODER_RUNS = 200_000 // SCARCE
 FOLDER_RUNS = {"batchcq": 200, "lmq": 20, "rabbitmq-clean": 20}
