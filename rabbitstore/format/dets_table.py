@@ -16,11 +16,13 @@ An object's slot is phash2 of its key modulo the number of slots, here always 25
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from struct import Struct
+from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from .terms import VERSION, CharList, Term, decode, encode
+from .terms import VERSION, Atom, CharList, Term, decode, encode
 
 COOKIE = b"\x00\xab\xcd\xef"
 FORMAT_VERSION = 9
@@ -46,6 +48,7 @@ _FREE = Struct(">4I")  # size, magic, log2 + 1 of the blocks, where the free one
 _FREE_LAST = Struct(">3I")
 _HASH_BITS = 27
 _TEXT_SALT, _END_SALT, _END_OF_LIST = 0x78DDE6E4, 0x3C6EF372, 2
+_GOLDEN, _BINARY_SALT, _HASH_BLOCK = 0x9E3779B9, 0x08D12E65, 12
 _WORD = 0xFFFFFFFF
 
 
@@ -104,11 +107,14 @@ def _read_block(data: bytes, start: int, found: list[Term], file: str) -> int:
     return stop
 
 
-def write_dets(rows: list[tuple[CharList, Term]]) -> bytes:
-    """Return the file of a closed table with these rows (key, value); keys are unique and not empty."""
-    chains: dict[int, list[tuple[CharList, bytes]]] = {}
-    for key, value in rows:
-        chains.setdefault(phash2(key) % SLOTS, []).append((key, encode((key, value))))
+def write_dets(rows: Sequence[tuple[Term, ...]]) -> bytes:
+    """Return the file of a closed table with these rows, whose first field is the key; keys are unique and not empty.
+
+    A key is a `CharList`, an atom or a binary; all rows have the same kind.
+    """
+    chains: dict[int, list[tuple[Any, bytes]]] = {}
+    for row in rows:
+        chains.setdefault(phash2(row[0]) % SLOTS, []).append((row[0], encode(row)))
     slots, body, used, counters = _allocate({slot: _block(chain) for slot, chain in chains.items()})
     tail = body + _free_lists(used)
     count = len(rows)
@@ -123,7 +129,7 @@ def _md5(data: bytes) -> bytes:
     return hashlib.md5(data, usedforsecurity=False).digest()
 
 
-def _block(chain: list[tuple[CharList, bytes]]) -> bytes:
+def _block(chain: list[tuple[Any, bytes]]) -> bytes:
     """Return the block of one slot: its objects by key."""
     objects = b"".join(_U32.pack(len(term) + 4) + term for _key, term in sorted(chain))
     return _U32.pack(len(objects) + _BLOCK_HEAD) + ACTIVE + objects
@@ -161,8 +167,43 @@ def _free_lists(used: int) -> bytes:
     return b"".join(parts) + _FREE_LAST.pack(_FREE_LAST.size, FREE_MAGIC, FREE_END)
 
 
-def phash2(text: bytes) -> int:
-    """Return Erlang's `phash2` of a list of bytes that is not empty."""
+def phash2(key: Term) -> int:
+    """Return Erlang's `phash2` of an atom, of a binary, or of a list of bytes that is not empty."""
+    if isinstance(key, Atom):
+        return _hash_of_atom(key)
+    if isinstance(key, bytes) and not isinstance(key, CharList):
+        return _hash_of_binary(key)
+    if not isinstance(key, bytes):
+        raise TypeError(f"a key of {type(key).__name__}")
+    return _hash_of_list(key)
+
+
+def _hash_of_atom(name: str) -> int:
+    """Hash the characters as P. J. Weinberger's function does; those from 256 on count as their UTF-8 bytes."""
+    found = 0
+    for character in name:
+        for value in (ord(character),) if ord(character) < 256 else character.encode():
+            found = (found << 4) + value & _WORD
+            top = found & 0xF0000000
+            found ^= top >> 24 ^ top
+    return found % (1 << _HASH_BITS)
+
+
+def _hash_of_binary(data: bytes) -> int:
+    """Hash twelve bytes at a time; the last step has the rest and the length."""
+    a = b = _GOLDEN
+    c = _BINARY_SALT
+    for at in range(0, len(data) if data else -1, _HASH_BLOCK):
+        words = [int.from_bytes(data[at + skip : at + skip + 4], "little") for skip in (0, 4, 8)]
+        if at + _HASH_BLOCK > len(data):
+            words[2] = (words[2] << 8) + len(data)
+        a, b, c = _mixed_words(a + words[0] & _WORD, b + words[1] & _WORD, c + words[2] & _WORD)
+    if data and len(data) % _HASH_BLOCK == 0:
+        c = _mixed_words(a, b, c + len(data) & _WORD)[2]
+    return c % (1 << _HASH_BITS)
+
+
+def _hash_of_list(text: bytes) -> int:
     found = 0
     for start in range(0, len(text), 4):
         found = _mixed(_TEXT_SALT, int.from_bytes(text[start : start + 4], "big"), found)
@@ -171,9 +212,12 @@ def phash2(text: bytes) -> int:
 
 def _mixed(salt: int, number: int, before: int) -> int:
     """Mix three words with Bob Jenkins' hash, as Erlang's runtime does."""
-    a, b, c = salt + number & _WORD, salt, before
+    return _mixed_words(salt + number & _WORD, salt, before)[2]
+
+
+def _mixed_words(a: int, b: int, c: int) -> tuple[int, int, int]:
     for right, left, last in ((13, 8, 13), (12, 16, 5), (3, 10, 15)):
         a = (a - b - c & _WORD) ^ c >> right
         b = (b - c - a & _WORD) ^ a << left & _WORD
         c = (c - a - b & _WORD) ^ b >> last
-    return c
+    return a, b, c

@@ -186,6 +186,25 @@ def decode(data: bytes, *, file: str = "", base: int = 0, improper: bool = False
     return found
 
 
+def read_parts(data: bytes, at: int, file: str) -> list[tuple[int, int]]:
+    """Return start and end of each element of the tuple at `at`, or of each key and value of the map there.
+
+    The parts stay as they were encoded: a term that is decoded and encoded again may get other bytes.
+    """
+    reader = _Reader(data, file, 0, improper=True)
+    reader.at = at
+    tag = reader.byte()
+    if tag not in (104, 105, 116):
+        raise reader.bad("not a tuple or map", "104, 105 or 116", tag)
+    count = reader.count(reader.byte() if tag == 104 else reader.u32())
+    found = []
+    for _ in range(2 * count if tag == 116 else count):
+        start = reader.at
+        reader.term()
+        found.append((start, reader.at))
+    return found
+
+
 def encode(term: Term) -> bytes:
     """Encode a term as `term_to_binary` of OTP 25 does."""
     out = bytearray((VERSION,))
@@ -195,8 +214,7 @@ def encode(term: Term) -> bytes:
 
 def _put(out: bytearray, term: Term) -> None:
     if isinstance(term, Atom):
-        text = term.encode("latin-1")
-        out += b"d" + _U16.pack(len(text)) + text
+        _put_atom(out, term)
     elif isinstance(term, CharList):
         out += b"k" + _U16.pack(len(term)) + term
     elif isinstance(term, bytes):
@@ -207,6 +225,15 @@ def _put(out: bytearray, term: Term) -> None:
         _put_int(out, term)
     else:
         _put_many(out, term)
+
+
+def _put_atom(out: bytearray, term: Atom) -> None:
+    """Write tag 100, or 118 for a name with a character that Latin-1 lacks."""
+    try:
+        tag, text = b"d", term.encode("latin-1")
+    except UnicodeEncodeError:
+        tag, text = b"v", term.encode()
+    out += tag + _U16.pack(len(text)) + text
 
 
 def _put_int(out: bytearray, value: int) -> None:

@@ -5,7 +5,8 @@
     quorum/<node>/<UId>/snapshots/, checkpoints/  states of the queue
 
 `layout`, `wal`, `segment`, `snapshot`, `tables`, `config_text` and `state` decode bytes and open no file; `machine` applies the
-commands of a log; `folder` joins the files of one queue, and `check` verifies them.  Nothing here writes.
+commands of a log; `folder` joins the files of one queue, and `check` verifies them.
+`repair` plans new files, which `encode` makes; `rabbitstore.staging` puts them in place.
 """
 
 from .folder import QuorumNode, QuorumQueue, quorum_nodes

@@ -35,6 +35,7 @@ def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -
         entries += len(queue.entries())
         messages += _check_queue(queue)
     node.notes += _unregistered(node, queues)
+    _check_meta(node)
     return CheckedQuorum(len(queues), entries, messages, list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes)))
 
 
@@ -57,6 +58,19 @@ def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
         problems.append(
             Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
         )
+
+
+def _check_meta(node: QuorumNode) -> None:
+    """Report a missing or damaged `meta.dets`: without it a server dead-letters again what the log has."""
+    file = f"{node.relative}/meta.dets"
+    data = read_head(node.disk, f"{node.path}/meta.dets", _TABLE_SIZE_MAX)
+    try:
+        if data is None:
+            node.problems.append(Problem(file, 0, "bad_meta_table", "a table", "no file"))
+        else:
+            read_rows(data, file)
+    except StoreCorrupt as error:
+        node.problems.append(to_problem(error, "bad_meta_table"))
 
 
 def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:

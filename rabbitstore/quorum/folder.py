@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from ..format.problems import Problem, to_problem
 from ..format.terms import Atom, Term, decode
 from .config_text import parse_config
 from .machine import Machine, Message, Settings
-from .message import CHECKED_OUT, DEAD_LETTERED, READY, QuorumMessage, info_of, message_term, read_content, to_message
+from .message import CHECKED_OUT, DEAD_LETTERED, READY, Placed, QuorumMessage, info_of, message_term, read_content, to_message
 from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
@@ -26,6 +27,8 @@ _SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
 _STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
 _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
+_SETTINGS = b"\x0dupdate_config"
+_SETTINGS_BEFORE = 128  # bytes of an entry in which the name of its command is
 
 
 class Entry(NamedTuple):
@@ -52,10 +55,12 @@ class QuorumNode:
         """Set the path; files are mapped on first use."""
         self.path = path
         self.disk = disk
-        self.relative = "quorum/" + path.rstrip("/").rsplit("/", 1)[-1]
+        self.relative = "/".join(path.rstrip("/").rsplit("/", 2)[-2:])
+        self.has_queues = self.relative.startswith("quorum/")
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
         self._stack = ExitStack()
+        self.lost: set[tuple[str, int]] = set()
         self._logged: dict[str, dict[int, Entry]] | None = None
         self._owners: dict[str, str] = {}
 
@@ -77,21 +82,44 @@ class QuorumNode:
         return self._stack.enter_context(mapped(self.disk, f"{self.path}/{file}"))
 
     def queues(self) -> list[QuorumQueue]:
-        """Return the queues that have a `config`, by name; the tables of the node may lack young ones."""
+        """Return the folders with a `config` or a log, by the queue's name; the tables of the node may lack young ones."""
         names = [entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER]
-        found = [QuorumQueue(self, name) for name in names if self.disk.stat(f"{self.path}/{name}/config") is not None]
+        parts = ("config", "snapshots")
+        found = [
+            QuorumQueue(self, name) for name in names if any(self.disk.stat(f"{self.path}/{name}/{part}") for part in parts)
+        ]
         return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
+
+    def _has(self, file: str) -> bool:
+        return self.disk.stat(f"{self.path}/{file}") is not None
 
     def logged(self, advance: Callable[[int], None] | None = None) -> dict[str, dict[int, Entry]]:
         """Return the entries in the write-ahead logs by queue, read once."""
         if self._logged is None:
             self._logged = {}
-            files = (entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FILE and _WAL.match(entry.name))
-            for name in sorted(files, key=lambda name: int(name.partition(".")[0])):
+            for name in self.wal_files():
                 self._read_wal(name, self._logged)
                 if advance is not None:
                     advance(len(self.map(name)))
         return self._logged
+
+    def wal_files(self) -> list[str]:
+        """Return the names of the write-ahead logs, oldest first."""
+        files = (entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FILE and _WAL.match(entry.name))
+        return sorted(files, key=lambda name: int(name.partition(".")[0]))
+
+    def wal_records(self, name: str) -> Iterator[tuple[str, WalRecord]]:
+        """Yield the whole records of a write-ahead log, each with the folder that it belongs to; add damage to `problems`."""
+        file = f"{self.relative}/{name}"
+        self._find_owners()
+        scan = WalScan(self.map(name), file, self.problems, self.notes, self._owners)
+        for record in scan.records():
+            yield self._owner(record, file), record
+        self.lost |= set(scan.lost)
+
+    def _find_owners(self) -> None:
+        if not self._owners:
+            self._owners = {entry.name: entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER}
 
     def _owner(self, record: WalRecord, file: str) -> str:
         """Return the folder that a record belongs to.
@@ -99,8 +127,6 @@ class QuorumNode:
         No checksum covers the name in a log.  A name without a folder is that of a deleted queue, or, if it differs from a
         folder's in one character, a damaged one.
         """
-        if not self._owners:
-            self._owners = {entry.name: entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER}
         if record.uid not in self._owners:
             close = [name for name in set(self._owners.values()) if _differences(name, record.uid) == 1]
             self._owners[record.uid] = close[0] if len(close) == 1 else record.uid
@@ -111,8 +137,8 @@ class QuorumNode:
     def _read_wal(self, name: str, logged: dict[str, dict[int, Entry]]) -> None:
         view, file = self.map(name), f"{self.relative}/{name}"
         try:
-            for record in WalScan(view, file, self.problems, self.notes).records():
-                entries = logged.setdefault(self._owner(record, file), {})
+            for uid, record in self.wal_records(name):
+                entries = logged.setdefault(uid, {})
                 put(entries, record.index, Entry(record.term, view, file, record.at, record.size), record.truncates)
         except UnsupportedFormat as error:
             self.problems.append(to_problem(error, ""))
@@ -147,6 +173,9 @@ class QuorumQueue:
             node.problems.append(to_problem(error, "bad_queue_config"))
         self.vhost, self.queue = self._name()
         self.members = len(self.config.get(Atom("initial_members"), [None]))
+        self.lost_entries = 0
+        self._log_start = 0
+        self._last_ms = 0
         self._machine: Machine | None = None
         self._entries: dict[int, Entry] | None = None
 
@@ -170,6 +199,18 @@ class QuorumQueue:
         if self.node.disk.stat(path) is None:
             return []
         return sorted(entry.name for entry in self.node.disk.list(path) if pattern.match(entry.name))
+
+    @property
+    def registered_name(self) -> Atom | None:
+        """Return the name of the queue's process, under which `names.dets` has the folder; None when `config` lacks it."""
+        identity = self.config.get(Atom("id"))
+        name = identity[0] if isinstance(identity, tuple) and identity else None
+        return name if isinstance(name, Atom) else None
+
+    def files(self) -> list[str]:
+        """Return the segments and the folders of the states, below the queue's folder."""
+        states = [f"{folder}/{name}" for folder in ("snapshots", "checkpoints") for name in self._files(folder, _STATE)]
+        return self._files(".", _SEGMENT) + states
 
     def segment_count(self) -> int:
         """Return the number of segment files."""
@@ -195,6 +236,7 @@ class QuorumQueue:
 
     def snapshots(self) -> list[Snapshot]:
         """Return the readable snapshots and checkpoints, newest first; damaged ones are problems."""
+        self._log_start = 0
         states: list[tuple[int, str]] = []
         for folder in ("snapshots", "checkpoints"):
             for name in self._files(folder, _STATE)[-_STATES_MAX:]:
@@ -208,7 +250,10 @@ class QuorumQueue:
             return None
         name = f"{self.node.relative}/{file}"
         try:
-            return read_snapshot(read_all(self.node.disk, f"{self.node.path}/{file}"), name)
+            found = read_snapshot(read_all(self.node.disk, f"{self.node.path}/{file}"), name)
+            if "/snapshots/" in file:
+                self._log_start = max(self._log_start, found.index + 1)
+            return found
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(to_problem(error, "bad_snapshot"))
             return None
@@ -236,15 +281,24 @@ class QuorumQueue:
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
         entries = self.entries()
+        ordered = sorted(entries)
+        self._check_start([index for index in ordered if self._log_start <= index < first], first)
         expected = first
-        for index in sorted(index for index in entries if index >= first):
+        for index in ordered[bisect_left(ordered, first) :]:
             if index > expected:
                 self._gap(machine, expected, index)
             expected = index + 1
             self._apply(machine, index, entries[index])
 
+    def _check_start(self, present: list[int], first: int) -> None:
+        """Report entries that are missing before a checkpoint: a start needs all entries after the snapshot."""
+        if len(present) < first - self._log_start:
+            expected = next(number for number, index in enumerate([*present, -1], self._log_start) if number != index)
+            self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {first}"))
+
     def _gap(self, machine: Machine, expected: int, found: int) -> None:
         machine.is_lenient = True
+        self.lost_entries += found - expected
         self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
 
     def _apply(self, machine: Machine, index: int, entry: Entry) -> None:
@@ -253,6 +307,7 @@ class QuorumQueue:
         except StoreCorrupt as error:
             self.node.problems.append(to_problem(error, "bad_entry"))
             machine.is_lenient = True
+            self.lost_entries += 1
             return
         if not isinstance(term, tuple) or not term:
             return
@@ -262,37 +317,64 @@ class QuorumQueue:
         elif term[0] == "$usr" and len(term) == 4:
             meta, command, reply_mode = term[1:]
             time = meta.get(Atom("ts")) if isinstance(meta, dict) else None
+            self._last_ms = time if isinstance(time, int) else self._last_ms
             try:
                 machine.apply(index, time if isinstance(time, int) else 0, command, reply_mode, info_of(command))
             except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
                 found = Problem(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
                 self.node.problems.append(found)
                 machine.is_lenient = True
+                self.lost_entries += 1
+
+    def ordered(self) -> Iterator[Placed]:
+        """Yield messages without their content in the order of `messages`."""
+        machine = self.machine()
+        held = {message.index: _tag(tag) for tag, message in machine.held()}
+        by_index = {message.index: message for _tag, message in machine.held()}
+        restarted = self.restarted() if held else machine
+        if restarted is not machine:
+            by_index |= {message.index: message for message in (*machine.high, *machine.normal, *machine.returns)}
+        for message in restarted.ready():
+            yield _placed(by_index.pop(message.index, message), held)
+        for index, message in by_index.items():
+            yield _placed(message, held)._replace(reason=restarted.dropped.get(index, ""))
+        yield from (Placed(message, DEAD_LETTERED, "", reason) for reason, message in machine.dead.every())
+
+    def restarted(self) -> Machine:
+        """Return the state after a start of the server, at the time of the last entry."""
+        return self.machine().restarted(self._last_ms)
+
+    def entry_of(self, message: Message) -> Entry | None:
+        """Return the entry with a message's content; None, with the problem added, when the content cannot be read."""
+        found = self._content(message.index)
+        return None if found is None else found[1]
+
+    def last_settings(self) -> Entry | None:
+        """Return the last entry of the log that changed the queue's settings."""
+        for entry in reversed(self.entries().values()):
+            if _SETTINGS in bytes(entry.view[entry.at : entry.at + min(entry.size, _SETTINGS_BEFORE)]):
+                term = entry.decode()
+                if isinstance(term, tuple) and len(term) == 4 and isinstance(term[2], tuple) and term[2][0] == "update_config":
+                    return entry
+        return None
 
     def messages(self) -> Iterator[QuorumMessage]:
-        """Yield messages in the order in which a server started on this folder delivers them, then the dead-lettered ones.
+        """Yield messages in the order in which a server started on this folder delivers them.
 
-        Returned messages come first, then those that consumers hold, then the others.
+        Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
-        machine = self.machine()
-        ready = list(machine.ready())
-        returned = len(machine.returns)
-        yield from self._with_content([(message, READY, "") for message in ready[:returned]])
-        yield from self._with_content([(message, CHECKED_OUT, _tag(tag)) for tag, message in machine.held()])
-        yield from self._with_content([(message, READY, "") for message in ready[returned:]])
-        yield from self._with_content([(message, DEAD_LETTERED, reason) for reason, message in machine.dead.every()])
-
-    def _with_content(self, rows: list[tuple[Message, str, str]]) -> Iterator[QuorumMessage]:
-        for message, state, detail in rows:
+        for placed in self.ordered():
+            message = placed.message
             found = self._content(message.index)
             if found is not None:
                 content, entry = found
-                yield to_message(message, content, self.queue, (entry.file, entry.at), state, detail)
+                yield to_message(placed, content, self.queue, (entry.file, entry.at))
 
     def _content(self, index: int) -> tuple[Content, Entry] | None:
         entry = self.entries().get(index)
         if entry is None:
             self.node.problems.append(Problem(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
+            self.lost_entries += 1
             return None
         try:
             term = entry.decode()
@@ -301,6 +383,11 @@ class QuorumQueue:
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(to_problem(error, "bad_entry"))
             return None
+
+
+def _placed(message: Message, held: dict[int, str]) -> Placed:
+    is_held = message.index in held
+    return Placed(message, CHECKED_OUT if is_held else READY, held.get(message.index, ""), "")
 
 
 def _tag(tag: Any) -> str:

@@ -117,8 +117,44 @@ class Machine:
     dead: DeadLetters = field(default_factory=DeadLetters)
     ready_bytes: int = 0
     is_lenient: bool = False
+    dropped: dict[int, str] = field(default_factory=dict)
 
     # Contents
+
+    def restarted(self, time_ms: int) -> Machine:
+        """Return the state after a start of the server: every process is down, in the order of their numbers.
+
+        Messages that one consumer held may go to another one before that is found to be down.  `dropped` has the reason of each
+        message that the start removes, by index.
+        """
+        found = self._copy()
+        pids = [*found.enqueuers, *(one.pid for one in found.consumers.values()), *(one.pid for _key, one in found.waiting)]
+        for pid in sorted({pid for pid in pids if isinstance(pid, Opaque)}, key=pid_order):
+            found._process_down(pid)
+            found._activate()
+            found.checkout(time_ms)
+        return found
+
+    def _copy(self) -> Machine:
+        """Copy what changes, messages included."""
+
+        def copied(consumer: Consumer) -> Consumer:
+            return replace(consumer, held={number: replace(message) for number, message in consumer.held.items()})
+
+        high, normal, returns = (deque(map(replace, part)) for part in (self.high, self.normal, self.returns))
+        dead = replace(self.dead, waiting=deque(self.dead.waiting), held=dict(self.dead.held))
+        return replace(
+            self,
+            high=high,
+            normal=normal,
+            returns=returns,
+            dead=dead,
+            dropped={},
+            enqueuers=dict(self.enqueuers),
+            service={priority: deque(part) for priority, part in self.service.items()},
+            consumers={key: copied(consumer) for key, consumer in self.consumers.items()},
+            waiting=[(key, copied(consumer)) for key, consumer in self.waiting],
+        )
 
     def ready(self) -> Iterator[Message]:
         """Yield the messages that no consumer holds, in the order of their delivery."""
@@ -131,7 +167,7 @@ class Machine:
             yield message
 
     def held(self) -> Iterator[tuple[Any, Message]]:
-        """Yield consumer tag and message of each that a consumer holds, in the order in which a restart requeues them."""
+        """Yield consumer tag and message of each that a consumer holds, by consumer."""
         for key in sorted(self.consumers, key=_key_order):
             consumer = self.consumers[key]
             for number in sorted(consumer.held):
@@ -383,10 +419,10 @@ class Machine:
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
-        for part in (self.high, self.normal, self.returns, self.dead.waiting):
+        for part in (self.high, self.normal, self.returns):
             part.clear()
-        self.dead.held.clear()
         self.taken = self.ready_bytes = 0
+        self._apply_limits()
         return False
 
     def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -516,6 +552,7 @@ class Machine:
         return size is not None and self.ready_bytes + sum(message.size for _reason, message in self.dead.every()) > size
 
     def _dead_letter(self, reason: str, message: Message) -> None:
+        self.dropped[message.index] = reason
         if self.settings.dead_letters == AT_LEAST_ONCE:
             self.dead.waiting.append((reason, message))
 
@@ -571,9 +608,19 @@ def node_of(pid: Any) -> str:
     return name[2 if name[:1] == b"w" else 3 :].decode("utf-8", "replace")
 
 
-def _key_order(key: Any) -> tuple[int, Any]:
-    """Order consumer keys as Erlang does: numbers before tuples."""
-    return (0, key) if isinstance(key, int) else (1, repr(key))
+def pid_order(pid: Any) -> tuple[int, ...]:
+    """Order processes of one node as Erlang does: by serial and number."""
+    if not isinstance(pid, Opaque) or len(pid.data) < _PID_TAIL:
+        return (0, 0)
+    return int.from_bytes(pid.data[-8:-4], "big"), int.from_bytes(pid.data[-12:-8], "big")
+
+
+def _key_order(key: Any) -> tuple[int, Any, tuple[int, ...]]:
+    """Order consumer keys as Erlang does: numbers before tuples of tag and process."""
+    if isinstance(key, int):
+        return 0, key, ()
+    is_pair = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], bytes)
+    return (1, bytes(key[0]), pid_order(key[1])) if is_pair else (2, repr(key), ())
 
 
 def _priority(meta: Any) -> int:

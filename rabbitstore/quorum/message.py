@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
@@ -15,16 +15,26 @@ from ..read.stored_message import StoredMessage
 from .machine import Message, MessageInfo
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
-_BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
+BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
 _US_A_MS = 1000
 _NO_ID = b""
+
+
+class Placed(NamedTuple):
+    """A message in a queue, with the consumer that holds it, and why it is dead-lettered or a start would drop it."""
+
+    message: Message
+    state: str
+    consumer: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class QuorumMessage(StoredMessage):
     """A message with the index of its entry as `seq_id`.
 
-    `state` is ready, checked_out or dead_lettered (waiting for at-least-once dead-lettering, with its `reason`).
+    `state` is ready, checked_out or dead_lettered (waiting for at-least-once dead-lettering).  `reason` is why it was
+    dead-lettered, or why the next start of the server drops it.
     `acquired_count` counts deliveries that ended in a return, `delivery_count` only those that failed.
     """
 
@@ -44,7 +54,7 @@ def message_term(command: Any) -> Any:
     """Return the message in a command; None for a command without one."""
     if not isinstance(command, tuple) or not command or not isinstance(command[0], str):
         return None
-    at = _BODY_FIELD.get((str(command[0]), len(command)))
+    at = BODY_FIELD.get((str(command[0]), len(command)))
     return None if at is None else command[at]
 
 
@@ -79,26 +89,25 @@ def _body_size(term: Any) -> int:
         return 0
 
 
-def to_message(
-    message: Message, content: Content, queue: str, where: tuple[str, int], state: str, detail: str = ""
-) -> QuorumMessage:
-    """Join the state of a message and its content; `detail` is the consumer's tag or the reason."""
+def to_message(placed: Placed, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:
+    """Join the state of a message and its content."""
+    message = placed.message
     return QuorumMessage(
         queue=queue,
         priority=None,
         seq_id=message.index,
         persistent=content.persistent,
         acked=False,
-        redelivered=message.acquired + message.delivery_count > 0 or state == CHECKED_OUT,
+        redelivered=message.acquired + message.delivery_count > 0 or placed.state == CHECKED_OUT,
         expiry_us=(message.expiry_ms or 0) * _US_A_MS,
         size=len(content.body),
         embedded=True,
         file=where[0],
         offset=where[1],
         content=content,
-        state=state,
-        consumer=detail if state == CHECKED_OUT else "",
+        state=placed.state,
+        consumer=placed.consumer,
         acquired_count=message.acquired,
         delivery_count=message.delivery_count,
-        reason=detail if state == DEAD_LETTERED else "",
+        reason=placed.reason,
     )

@@ -8,7 +8,7 @@ from struct import Struct
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from ..format.problems import Problem
+from ..format.problems import Problem, to_problem
 from . import layout
 from .wal import View
 
@@ -24,11 +24,11 @@ class SegmentEntry:
 
 
 def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, SegmentEntry]:
-    """Return the good entries by index; raise `UnsupportedFormat` for another version.
+    """Return the good entries by index; raise `UnsupportedFormat` for another version.  A wrong magic alone hides no entry.
 
     A file that ends before or in the index has zeros there: the server had only created it.
     """
-    layouts = _check_head(view, file)
+    layouts = _check_head(view, file, problems)
     if layouts is None:
         return {}
     entry, max_count = layouts
@@ -54,14 +54,17 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
     return found
 
 
-def _check_head(view: View, file: str) -> tuple[Struct, int] | None:
+def _check_head(view: View, file: str, problems: list[Problem]) -> tuple[Struct, int] | None:
     if len(view) < layout.SEGMENT_HEAD.size:
         if any(bytes(view)) and not layout.SEGMENT_MAGIC.startswith(bytes(view[:4])):
             raise StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SEGMENT_MAGIC, found=bytes(view[:4]))
         return None
     magic, version, max_count = layout.SEGMENT_HEAD.unpack_from(view)
     if magic != layout.SEGMENT_MAGIC:
-        raise StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SEGMENT_MAGIC, found=magic)
+        error = StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SEGMENT_MAGIC, found=magic)
+        if version not in layout.SEGMENT_ENTRY:
+            raise error
+        problems.append(to_problem(error, "bad_segment_head"))
     if version not in layout.SEGMENT_ENTRY:
         raise UnsupportedFormat("segment version", file=file, offset=4, found=version, supported="1, 2")
     return layout.SEGMENT_ENTRY[version], max_count

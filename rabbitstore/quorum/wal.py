@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Container, Iterator, MutableMapping
 from dataclasses import dataclass, field
 
 from storageio import StoreCorrupt, UnsupportedFormat
@@ -42,12 +42,17 @@ class WalRecord:
 
 @dataclass
 class WalScan:
-    """One walk over a write-ahead log; `notes` has a tail that the server drops silently."""
+    """One walk over a write-ahead log; `notes` has a tail that the server drops silently.
+
+    `folders` are the known names of writers.  `lost` gets writer and index of each bad record whose head shows them.
+    """
 
     view: View
     file: str
     problems: list[Problem]
     notes: list[Problem]
+    folders: Container[str] = ()
+    lost: list[tuple[str, int]] = field(default_factory=list)
     writers: dict[int, str] = field(default_factory=dict)
     position: int = layout.WAL_HEAD_SIZE
     budget: int = field(init=False)
@@ -126,6 +131,7 @@ class WalScan:
 
     def _continue_after(self, error: StoreCorrupt) -> bool:
         """Report a bad record and move to the next good one; return whether there is one."""
+        self._keep_head()
         found = self._next_record()
         is_torn = found is None and self._is_torn()
         problem = to_problem(error, "torn_wal_entry" if is_torn else "bad_wal_entry")
@@ -134,6 +140,21 @@ class WalScan:
             return False
         self.position = found
         return True
+
+    def _keep_head(self) -> None:
+        """Take writer and index from a bad record: its data may be what is damaged, and no later record has the name."""
+        word = int.from_bytes(self.view[self.position : self.position + layout.WRITER_SIZE], "big")
+        at, uid = self.position + layout.WRITER_SIZE, self.writers.get(word & layout.WRITER_MASK)
+        try:
+            if not word & layout.KNOWN_BIT:
+                at, uid = self._name(at)
+        except StoreCorrupt:
+            return
+        if uid is None or at + layout.WAL_RECORD.size > len(self.view):
+            return
+        if uid in self.folders:
+            self.writers.setdefault(word & layout.WRITER_MASK, uid)
+        self.lost.append((uid, layout.WAL_RECORD.unpack_from(self.view, at)[2]))
 
     def _is_torn(self) -> bool:
         """Return whether the server drops what follows as a torn write."""

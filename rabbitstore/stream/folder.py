@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
@@ -163,8 +164,11 @@ class StreamFolder:
 
 
 def _skip(scan: Scan, segment: OpenSegment, first_offset: int, since_ms: int | None) -> None:
-    """Move a scan to the chunk that the index names, if a chunk of this id is there."""
+    """Move a scan to the chunk that the index names, if a chunk of this id is there; a damaged index does not move it."""
     records = segment.index_records
+    is_whole = first_offset <= segment.number and since_ms is None
+    if is_whole or any(left.chunk_id >= right.chunk_id for left, right in pairwise(records)):
+        return
     at = max(sum(record.chunk_id <= first_offset for record in records) - 1, 0)
     if since_ms is not None:
         at = max(at, first_at_or_after(records, since_ms))

@@ -28,6 +28,7 @@ SUB_BATCH = Struct(">BHII")  # 1:1 compression:3 0:4, records, uncompressed size
 UNPACKED_MAX = 256 << 20  # of one sub-batch
 
 TRACKING_HEAD = Struct(">BB")
+NAME_SIZE_MAX = 255
 TRACKING_VALUE = Struct(">Q")
 TRACKING_SEQUENCE = Struct(">QQ")  # in a snapshot: chunk id, sequence
 SEQUENCE, OFFSET, TIMESTAMP = range(3)

@@ -45,7 +45,7 @@ def _read_data(view: View, chunk: Chunk, file: str) -> Tracking:
     """Decode the single entry of a tracking chunk."""
     start = chunk.data_at + layout.ENTRY_HEAD.size
     size = layout.ENTRY_HEAD.unpack_from(view, chunk.data_at)[0]
-    if start + size != chunk.trailer_at or chunk.records != 1:
+    if start + size != chunk.trailer_at:
         expected = f"1 entry of {chunk.trailer_at - start} bytes"
         raise StoreCorrupt("wrong tracking chunk", file=file, offset=chunk.data_at, expected=expected, found=size)
     return read_tracking(view, start, chunk.trailer_at, file, is_snapshot=chunk.kind == layout.TRACKING_SNAPSHOT)
@@ -74,3 +74,19 @@ def read_tracking(view: View, at: int, stop: int, file: str, *, is_snapshot: boo
 
 def _cut(file: str, at: int, stop: int) -> StoreCorrupt:
     return StoreCorrupt("tracking entry is cut", file=file, offset=at, expected="a whole entry", found=f"{stop - at} bytes")
+
+
+def encode_snapshot(state: Tracking, chunk_id: int) -> bytes:
+    """Encode the state as the entry of a snapshot; sequences get `chunk_id` as the chunk that they are from."""
+    found = bytearray()
+    for name, value in state.sequences.items():
+        found += _head(layout.SEQUENCE, name) + layout.TRACKING_SEQUENCE.pack(chunk_id, value)
+    for kind, values in ((layout.OFFSET, state.offsets), (layout.TIMESTAMP, state.timestamps)):
+        for name, value in values.items():
+            found += _head(kind, name) + layout.TRACKING_VALUE.pack(value)
+    return bytes(found)
+
+
+def _head(kind: int, name: str) -> bytes:
+    text = name.encode()[: layout.NAME_SIZE_MAX]
+    return layout.TRACKING_HEAD.pack(kind, len(text)) + text

@@ -11,7 +11,7 @@ from rabbitstore.format import tables
 from rabbitstore.format.dets_table import SLOTS, phash2, read_dets, write_dets
 from rabbitstore.format.ets_table import CHUNK, HEAD, read_ets
 from rabbitstore.format.layout import CLEAN_FILES
-from rabbitstore.format.terms import CharList
+from rabbitstore.format.terms import Atom, CharList
 from rabbitstore.stop_checksums import changed_since_stop
 from storageio import REAL_DISK, DiskError, StoreCorrupt
 
@@ -44,8 +44,13 @@ def test_what_is_written_is_what_the_server_wrote(clean):
 
 def test_the_hash_is_erlangs():
     """The values are those of `erlang:phash2/1` of OTP 25."""
-    known = {b"a": 49011133, b"628WB79CIFDYO9LJI6DKMI09L": 110563360}
-    assert {text: phash2(text) for text in known} == known
+    lists = {b"a": 49011133, b"628WB79CIFDYO9LJI6DKMI09L": 110563360}
+    assert {text: phash2(CharList(text)) for text in lists} == lists
+    uid = b"2F_QMIYIVGT90HR4MB"
+    binaries = {b"": 13708901, b"a": 112802447, uid: 100957311, 2 * uid: 86747919}
+    assert {text: phash2(text) for text in binaries} == binaries
+    atoms = {"abc": 26499, "%2F_q.mixed": 75260628, "%2F_q.a\u00e9": 113657465, "%2F_q.\u4e2d": 73721933}
+    assert {text: phash2(Atom(text)) for text in atoms} == atoms
 
 
 def test_queues_that_share_a_slot(tmp_path):

@@ -51,11 +51,15 @@ def test_every_kind_of_damage_is_on_its_page():
     assert {kind for kind, _ in recover._STEP_OF} <= kinds
 
 
+def _damage(name):
+    return page(name).partition("\n## Damage\n")[2].partition("\n## ")[0]
+
+
 @pytest.mark.parametrize("package", ["stream", "quorum"])
 def test_every_kind_of_damage_of_the_other_queues_is_on_its_page(package):
     """The pages of streams and quorum queues list the kinds that the code reports, and no others."""
     name = {"stream": "streams", "quorum": "quorum"}[package]
-    listed = set(re.findall(r"^\| `(\w+)`(?: \(note\))? \|", page(name).partition("\n## Damage\n")[2], re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)`(?: \(note\))? \|", _damage(name), re.MULTILINE))
     sources = "".join(path.read_text() for path in (Path(check.__file__).parents[1] / package).glob("*.py"))
     words = set(re.findall(r'"((?:bad|torn|lost|missing|wal|index|unregistered)_[a-z_]+)"', sources))
     assert listed == words

@@ -10,7 +10,7 @@ import rabbitstore
 ROOT = Path(rabbitstore.__file__).parent
 LAYERS = [  # each imports from itself and from those before it
     {"format"},
-    {"errors", "settings", "files", "declarations", "stop_checksums", "folder_lock"},
+    {"errors", "settings", "files", "declarations", "stop_checksums", "folder_lock", "staging"},
     {"read"},
     {"stream", "quorum"},
     {"node_folder"},

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from rabbitstore import RabbitStore
 from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.node_folder import CheckedNode
+from rabbitstore.read.node import survey
 from rabbitstore.repair.check import size_bytes, verify
-from rabbitstore.repair.recover import Plan, apply_recovery, plan_recovery
+from rabbitstore.repair.node_recover import NodePlan, apply_node_recovery, plan_node_recovery
+from rabbitstore.repair.recover import Action, Plan, apply_recovery, plan_recovery
+from storageio import UnsupportedFormat
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
-from ..output import Answer, Table, check_answer, count_text, problem_text, progress
+from ..output import Answer, Table, check_answer, count_text, problem_text, progress, say
 from . import Repair
 from .rabbitmq import RabbitmqBackend, open_node, outcome
 
@@ -48,16 +52,68 @@ def _check_node(backend: RabbitmqBackend) -> CheckedNode:
 
 
 def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
-    """Plan a recovery, and execute it with `repair.apply`."""
+    """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path = backend.path
+    survey_of_node = survey(backend.target.path)
+    has_others = survey_of_node is not None and bool(survey_of_node.not_read())
     with progress("recover", size_bytes(path) * (1 + repair.apply), quiet=quiet) as advance:
+        plan = _classic(path, repair, advance, is_needed=not has_others)
+        node = plan_node_recovery(backend.target.path) if has_others else None
+        if node is not None and repair.apply and node.actions:
+            apply_node_recovery(node, keep_backup=repair.keep_backup)
+    code = max(_code(plan.actions, plan.applied, plan.records_dropped), 0 if node is None else _code_of_node(node))
+    facts = plan.to_json()
+    if node is not None:
+        facts = {**facts, "applied": plan.applied or node.applied, "node": node.to_json()}
+    return Answer(facts, _text(plan) if node is None else _text_of_both(plan, node), code)
+
+
+def _classic(path: str, repair: Repair, advance: Callable[[int], None], *, is_needed: bool) -> Plan:
+    """Recover the classic queues; with other queues in the node, a format that cannot be repaired is only reported."""
+    try:
         plan = plan_recovery(path, progress=advance)
         if repair.apply and plan.actions:
             apply_recovery(plan, keep_backup=repair.keep_backup, progress=advance)
-    code = PROBLEM if plan.actions else CLEAN
-    if plan.applied:
-        code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
-    return Answer(plan.to_json(), _text(plan), code)
+        return plan
+    except UnsupportedFormat as error:
+        if is_needed:
+            raise
+        say(f"brokerstore: classic queues are left as they are: {error}")
+        return Plan(path)
+
+
+def _code(actions: list[Action], applied: bool, dropped: int) -> int:
+    if applied:
+        return REPAIRED_DROPPED if dropped else REPAIRED_KEPT
+    return PROBLEM if actions else CLEAN
+
+
+def _code_of_node(node: NodePlan) -> int:
+    if node.unrepaired:
+        return PROBLEM if not node.applied else REPAIRED_DROPPED
+    return _code(node.actions, node.applied, node.lost_entries + node.lost_offsets)
+
+
+def _text_of_both(plan: Plan, node: NodePlan) -> list[str | dict[str, object] | Table]:
+    """Describe the repair of a node with quorum queues or streams."""
+    if plan.applied or node.applied:
+        verdict = "Repaired."
+    else:
+        is_damaged = plan.actions or node.actions
+        verdict = "Nothing was changed; --apply executes the plan." if is_damaged else "Nothing to repair."
+    counts = f"{count_text(node.messages_kept, 'message')} of quorum queues and streams kept"
+    if node.lost_entries or node.lost_offsets:
+        entries = "entry" if node.lost_entries == 1 else "entries"
+        counts += f"; lost: {node.lost_entries} log {entries}, {count_text(node.lost_offsets, 'stream offset')}"
+    text: list[str | dict[str, object] | Table] = [verdict, counts]
+    if plan.actions:
+        text.append(f"classic queues: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped")
+    text += [f"problem: {problem_text(problem)}" for problem in [*plan.problems, *node.problems]]
+    text += [f"not repaired: {problem_text(problem)}" for problem in node.unrepaired]
+    actions = [*plan.actions, *node.actions]
+    if actions:
+        text.append(Table(["step", "file", "because of"], [list(action) for action in actions]))
+    return text
 
 
 def _text(plan: Plan) -> list[str | dict[str, object] | Table]:

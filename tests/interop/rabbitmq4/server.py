@@ -30,11 +30,26 @@ def why_not() -> str:
 class Server:
     """A node; `node` is its data folder as seen from outside of the chroot."""
 
-    def __init__(self, name: str, *, plugins: str = "", advanced: str = "", settings: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        node_name: str = "interop",
+        shift: int = 0,
+        plugins: str = "",
+        advanced: str = "",
+        settings: str = "",
+    ) -> None:
         """Prepare the node; its folder /srv/`name` in the chroot is recreated.
 
-        `plugins` and `advanced` are Erlang terms, `settings` lines of `rabbitmq.conf`.
+        `shift` is added to all ports.  `plugins` and `advanced` are Erlang terms, `settings` lines of `rabbitmq.conf`.
         """
+        self.node_name = f"{node_name}@localhost"
+        self.port, self._distribution_port, self._mapper_port = (
+            AMQP_PORT + shift,
+            DISTRIBUTION_PORT + shift,
+            MAPPER_PORT + shift,
+        )
         self.inside = f"/srv/{name}"
         self.outside = HOME / "root" / "srv" / name
         shutil.rmtree(self.outside, ignore_errors=True)
@@ -44,9 +59,9 @@ class Server:
         (self.outside / "advanced.config").write_text(f"[{advanced}].\n")
         (self.outside / "environment.conf").write_text("")
         (self.outside / "rabbitmq.conf").write_text(
-            f"listeners.tcp.local = 127.0.0.1:{AMQP_PORT}\ndisk_free_limit.absolute = 50MB\n{settings}"
+            f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 50MB\n{settings}"
         )
-        self.node = self.outside / "mnesia" / "interop@localhost"
+        self.node = self.outside / "mnesia" / self.node_name
         self._pid_file = self.outside / "pid"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,9 +74,9 @@ class Server:
             "LANG": "C.UTF-8",
             "ERL_CRASH_DUMP": "/dev/null",
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(MAPPER_PORT),
-            "RABBITMQ_NODENAME": "interop@localhost",
-            "RABBITMQ_DIST_PORT": str(DISTRIBUTION_PORT),
+            "ERL_EPMD_PORT": str(self._mapper_port),
+            "RABBITMQ_NODENAME": self.node_name,
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_MNESIA_BASE": f"{base}/mnesia",
             "RABBITMQ_LOG_BASE": f"{base}/log",
             "RABBITMQ_CONFIG_FILE": f"{base}/rabbitmq.conf",
@@ -69,7 +84,7 @@ class Server:
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{base}/enabled_plugins",
             "RABBITMQ_CONF_ENV_FILE": f"{base}/environment.conf",
             "RABBITMQ_PID_FILE": f"{base}/pid",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1",
         }
         return ["chroot", str(HOME / "root"), "env", "-i", *(f"{name}={value}" for name, value in settings.items()), *words]
 
@@ -82,7 +97,7 @@ class Server:
             )
         for _ in range(_PATIENCE_S * 10):
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", AMQP_PORT)) == 0 and self._pid_file.exists():
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0 and self._pid_file.exists():
                     return
             assert self._process.poll() is None, (self.outside / "log" / "console").read_text()[-2000:]
             time.sleep(0.1)
@@ -96,8 +111,18 @@ class Server:
         self._process.wait(_PATIENCE_S)
         self._process = None
 
+    def abandon(self) -> None:
+        """Forget a process that ended while it started; kill it if it hangs."""
+        if self._process is not None and self._process.poll() is None:
+            if self._pid_file.exists():
+                os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
+            else:
+                self._process.kill()
+            self._process.wait(_PATIENCE_S)
+        self._process = None
+
     def close(self) -> None:
         """Stop the node and its port mapper and delete its data."""
         self.end(signal.SIGKILL)
-        subprocess.run(self._command("epmd", "-port", str(MAPPER_PORT), "-kill"), capture_output=True, check=False)
+        subprocess.run(self._command("epmd", "-port", str(self._mapper_port), "-kill"), capture_output=True, check=False)
         shutil.rmtree(self.outside, ignore_errors=True)

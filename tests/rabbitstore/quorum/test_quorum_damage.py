@@ -190,12 +190,12 @@ def test_a_damaged_segment(copy, damage):
 
 
 def test_a_damaged_snapshot_with_a_good_checkpoint(copy):
-    """The checkpoint alone has every message, and the snapshot is named."""
+    """The checkpoint has every message; snapshot and the entries before the checkpoint are named."""
     path = copy()
     before = checked(path)[2]
     flip(next(path.glob(f"2F_QRO*/{SNAPSHOT}")), 100)
     kinds, _notes, after = checked(path)
-    assert kinds == {"bad_snapshot"} and after == before
+    assert kinds == {"bad_snapshot", "missing_entries"} and after == before
 
 
 def test_both_states_damaged(copy):

@@ -1,0 +1,218 @@
+"""Plan the repair of a node's quorum queues (docs/formats/rabbitmq-quorum.md#recovery).
+
+A damaged write-ahead log is written again without its bad records.  A queue whose log has a gap, or whose state is damaged,
+gets a new log: every message that can be read becomes an enqueue, in the order of delivery.  The tables get missing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..files import read_if_there
+from ..format.dets_table import write_dets
+from ..format.problems import Problem, to_problem
+from ..format.terms import UNDEFINED, Atom, Term
+from ..staging import Change
+from .encode import FIRST_ENTRY, SEGMENT_ENTRIES, LogEntry, LogRecord, new_leader, plain_enqueue, segment_pieces, wal_pieces
+from .folder import Entry, QuorumNode, QuorumQueue
+from .machine import Message
+from .tables import read_rows
+from .wal import View
+
+_NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_entry", "missing_entries", "lost_body"}
+_NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
+_NAMES, _META = "names.dets", "meta.dets"
+_FIRST_MESSAGE = 2  # index 0 is the first entry of every log, 1 the new leader
+
+
+@dataclass
+class QuorumPlan:
+    """The changes below a node's folder; `unrepaired` is damage that stays, with the reason in `found`."""
+
+    changes: list[Change] = field(default_factory=list)
+    kept: int = 0
+    lost_entries: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    unrepaired: list[Problem] = field(default_factory=list)
+
+
+@dataclass
+class _Repair:
+    """The repair of one node's folder while it is planned; `last` is the last index of each queue's log."""
+
+    node: QuorumNode
+    plan: QuorumPlan = field(default_factory=QuorumPlan)
+    queues: list[QuorumQueue] = field(default_factory=list)
+    new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    term: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> QuorumPlan:
+        queues = self.queues = self.node.queues()
+        self.node.logged()
+        for queue in queues:
+            self._plan_queue(queue)
+        for name in self.node.wal_files():
+            self._plan_wal(name)
+        self._plan_names(queues)
+        self._plan_meta(queues)
+        self.plan.problems = list(dict.fromkeys(self.node.problems))
+        return self.plan
+
+    def _change(self, kind: str, file: str, reason: str, pieces: Any = None) -> None:
+        self.plan.changes.append(Change(kind, f"{self.node.relative}/{file}", reason, pieces))
+
+    # Logs
+
+    def _plan_queue(self, queue: QuorumQueue) -> None:
+        before = len(self.node.problems)
+        entries, states = queue.entries(), queue.snapshots()[:1]
+        self.last[queue.uid] = max([*entries, *(state.index for state in states)], default=0)
+        self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
+        if not self.node.has_queues:
+            return
+        messages = self._messages(queue)
+        kinds = [problem.kind for problem in self.node.problems[before:] if problem.kind in _NEEDS_NEW_LOG]
+        lost = {index for uid, index in self.node.lost if uid == queue.uid and index > self.last[queue.uid]}
+        self.plan.lost_entries += queue.lost_entries + len(lost)
+        self.plan.kept += len(messages)
+        if kinds:
+            reason = ", ".join(dict.fromkeys(kinds))
+            refusal = self._refusal(queue)
+            if refusal:
+                self.plan.unrepaired.append(Problem(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
+            else:
+                self._rebuild(queue, messages, reason)
+
+    def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
+        """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last."""
+        try:
+            ordered = [placed.message for placed in queue.ordered()]
+            return [(message, entry) for message in ordered if (entry := queue.entry_of(message)) is not None]
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.node.problems.append(to_problem(error, "bad_snapshot"))
+            return []
+
+    def _rebuild(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], reason: str) -> None:
+        """Replace segments and states by segments with a new log."""
+        uid, term = queue.uid, self.term[queue.uid]
+        leader = partial(new_leader, self.node.disk.now_ms(), self._version(queue))
+        log = [LogEntry(0, 0, lambda: FIRST_ENTRY), LogEntry(1, term, leader)]
+        settings = queue.last_settings()
+        if settings is not None:
+            log.append(LogEntry(len(log), term, partial(_bytes_of, settings)))
+        for message, entry in messages:
+            log.append(LogEntry(len(log), term, partial(_enqueue, message, entry)))
+        self.new_logs[uid], self.last[uid] = log, len(log) - 1
+        parts = [log[start : start + SEGMENT_ENTRIES] for start in range(0, len(log), SEGMENT_ENTRIES)]
+        files = {f"{number:08}.segment": part for number, part in enumerate(parts, 1)}
+        for name in queue.files():
+            if name not in files:
+                self._change("move_aside", f"{uid}/{name}", reason)
+        for name, part in files.items():
+            self._change("rebuild_log", f"{uid}/{name}", reason, partial(segment_pieces, part))
+
+    def _version(self, queue: QuorumQueue) -> int:
+        """Return the version of the queue machine: that of the other queues if no entry of this one is left."""
+        if queue.machine().version:
+            return queue.machine().version
+        found = 0
+        for other in self.queues:
+            try:
+                found = max(found, other.machine().version)
+            except (StoreCorrupt, UnsupportedFormat):
+                continue
+        return found
+
+    def _refusal(self, queue: QuorumQueue) -> str:
+        """Return why a queue cannot get a new log."""
+        if queue.members > 1:
+            return f"one of {queue.members} members; delete this member and add it again"
+        try:
+            version = self._version(queue)
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            return str(error)
+        return "" if version else "no entry has the version of the queue machine"
+
+    def _plan_wal(self, name: str) -> None:
+        """Write a log again without bad records and without those of queues that get a new log."""
+        file = f"{self.node.relative}/{name}"
+        found = [problem for problem in [*self.node.problems, *self.node.notes] if problem.file == file]
+        kinds = [problem.kind for problem in found if problem.kind in _NEEDS_NEW_WAL]
+        if any(problem.kind == "unsupported_format" for problem in found):
+            return
+        gone = any(uid in self.new_logs for uid, _record in self.node.wal_records(name))
+        if kinds or gone:
+            self._change("rewrite_wal", name, ", ".join(dict.fromkeys(kinds)) or "rebuild_log", partial(self._wal, name))
+
+    def _wal(self, name: str) -> Iterator[View]:
+        view = self.node.map(name)
+        yield from wal_pieces(
+            LogRecord(uid, record.index, record.term, view[record.at : record.stop], record.truncates)
+            for uid, record in self.node.wal_records(name)
+            if uid not in self.new_logs
+        )
+
+    # Tables
+
+    def _rows(self, name: str) -> list[tuple[Term, ...]] | None:
+        """Return the rows of a table; None when it is missing or damaged."""
+        data = read_if_there(self.node.disk, f"{self.node.path}/{name}")
+        try:
+            rows = None if data is None else read_rows(data, f"{self.node.relative}/{name}")
+        except StoreCorrupt:
+            return None
+        return None if rows is None else [row for row in rows if isinstance(row, tuple)]
+
+    def _plan_names(self, queues: list[QuorumQueue]) -> None:
+        """Register the queues that the table lacks; a name that it has for another folder stays."""
+        rows = self._rows(_NAMES)
+        known: dict[Term, tuple[Term, ...]] = {row[0]: row for row in rows or [] if isinstance(row[0], Atom)}
+        missing = {
+            queue.registered_name: (queue.registered_name, queue.uid.encode())
+            for queue in queues
+            if queue.registered_name is not None and queue.registered_name not in known
+        }
+        if rows is None or missing:
+            reason = "bad_names_table" if rows is None else "unregistered_queue"
+            self._change("write_names", _NAMES, reason, lambda: [write_dets([*known.values(), *missing.values()])])
+
+    def _plan_meta(self, queues: list[QuorumQueue]) -> None:
+        """Write the table if it is damaged, or if it has applied entries that a log no longer has."""
+        rows = self._rows(_META)
+        if rows is None:
+            fresh = [(queue.uid.encode(), self.term[queue.uid], UNDEFINED, self.last[queue.uid]) for queue in queues]
+            self._change("write_meta", _META, "bad_meta_table", lambda: [write_dets(fresh)])
+            return
+        limits = {queue.uid.encode(): self.last[queue.uid] for queue in queues}
+        changed = [_limited(row, limits) for row in rows]
+        if changed != rows:
+            self._change(
+                "write_meta", _META, "rebuild_log" if self.new_logs else "applied_ahead", lambda: [write_dets(changed)]
+            )
+
+
+def _limited(row: tuple[Term, ...], limits: dict[bytes, int]) -> tuple[Term, ...]:
+    """Lower the last applied index to the end of the log."""
+    uid, applied = row[0], row[-1]
+    if isinstance(uid, bytes) and isinstance(applied, int) and applied > limits.get(uid, applied):
+        return (*row[:-1], limits[uid])
+    return row
+
+
+def _bytes_of(entry: Entry) -> bytes:
+    return bytes(entry.view[entry.at : entry.at + entry.size])
+
+
+def _enqueue(message: Message, entry: Entry) -> bytes:
+    return plain_enqueue(_bytes_of(entry), message.delivery_count, entry.file)
+
+
+def plan_node(node: QuorumNode) -> QuorumPlan:
+    """Read everything and plan; the changes read the node's files, so it must stay open until they are staged."""
+    return _Repair(node).run()

@@ -1,0 +1,202 @@
+"""Plan the repair of a stream (docs/formats/rabbitmq-streams.md#recovery).
+
+A damaged end is cut.  Offsets lost in the middle are covered by a tracking chunk without entries: the server counts its records
+and delivers none of them, so every later message keeps its offset.  Indexes are made again from the segments.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..format.problems import UNSUPPORTED, Problem, to_problem
+from ..staging import Change
+from . import layout
+from .check import check_stream
+from .chunk import Chunk, View, read_records
+from .folder import OpenSegment, StreamFolder
+from .index import IndexRecord
+from .scan import Scan
+from .tracking import Tracking, apply_chunk, encode_snapshot
+
+_COPIED = "compression"  # a batch that is not unpacked here is copied as it is
+_RECORDS_MAX = (1 << 32) - 1
+_INDEX_HEAD = layout.FILE_HEAD.pack(layout.INDEX_MAGIC, layout.FILE_VERSION)
+_SEGMENT_HEAD = layout.FILE_HEAD.pack(layout.SEGMENT_MAGIC, layout.FILE_VERSION)
+
+
+@dataclass
+class StreamPlan:
+    """The changes of one stream; `unrepaired` is damage that stays."""
+
+    changes: list[Change] = field(default_factory=list)
+    kept: int = 0
+    lost_offsets: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    unrepaired: list[Problem] = field(default_factory=list)
+
+
+class _Part(NamedTuple):
+    """A chunk of the new segment: bytes of the old one, or `made` ones in their place."""
+
+    record: IndexRecord
+    start: int
+    stop: int
+    made: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.made) or self.stop - self.start
+
+
+@dataclass
+class _Repair:
+    """The repair of one stream while it is planned; `expected` is the next offset."""
+
+    folder: StreamFolder
+    plan: StreamPlan = field(default_factory=StreamPlan)
+    tracking: Tracking = field(default_factory=Tracking)
+    expected: int | None = None
+    epoch: int = 1
+    timestamp_ms: int = 0
+
+    def run(self) -> StreamPlan:
+        checked = check_stream(self.folder)
+        self.plan.problems, self.plan.kept = checked.problems, checked.messages
+        unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not one.found.startswith(_COPIED)]
+        if unknown or not checked.problems:
+            self.plan.unrepaired = unknown
+            return self.plan
+        numbers = self.folder.segments()
+        for number, after in zip(numbers, [*numbers[1:], None], strict=True):
+            with self.folder.open_segment(number, []) as segment:
+                self._plan_segment(segment, after)
+        for number in sorted(set(self.folder.numbers("index")) - set(numbers)):
+            self.plan.changes.append(Change("move_aside", self.folder.file(number, "index"), "missing_segment"))
+        return self.plan
+
+    def _plan_segment(self, segment: OpenSegment, after: int | None) -> None:
+        self.expected = segment.number
+        parts = list(self._parts(segment))
+        if after is not None and after > self.expected:
+            parts.append(self._filler(after, is_first=not parts))
+        kinds = [problem.kind for problem in self.plan.problems if problem.file == segment.file]
+        reason = ", ".join(dict.fromkeys(kinds)) or "lost_offsets"
+        records = _placed(parts)
+        is_whole = segment.view[: layout.FILE_HEAD_SIZE] == _SEGMENT_HEAD and sum(part.size for part in parts) == (
+            len(segment.view) - layout.FILE_HEAD_SIZE
+        )
+        if not is_whole or any(part.made for part in parts):
+            pieces = partial(_segment_pieces, self.folder, segment.number, parts)
+            self.plan.changes.append(Change("rewrite_segment", segment.file, reason, pieces))
+        if records != segment.index_records:
+            self._change_index(segment.number, records)
+
+    def _change_index(self, number: int, records: list[IndexRecord]) -> None:
+        file = self.folder.file(number, "index")
+        kinds = [problem.kind for problem in self.plan.problems if problem.file == file]
+        reason = ", ".join(dict.fromkeys(kinds)) or "rewrite_segment"
+        self.plan.changes.append(Change("make_index", file, reason, partial(_index_pieces, records)))
+
+    def _parts(self, segment: OpenSegment) -> Iterator[_Part]:
+        """Yield the good chunks, with a filler for each range of lost offsets."""
+        positions = [record.position for record in segment.index_records]
+        is_first = True
+        for chunk in Scan(segment.view, segment.file, [], positions, segment.number).chunks():
+            if not _is_good(segment, chunk):
+                continue
+            if self.expected is not None and chunk.chunk_id > self.expected:
+                yield self._filler(chunk.chunk_id, is_first=is_first)
+            is_first = False
+            apply_chunk(self.tracking, segment.view, chunk, segment.file)
+            self.expected, self.epoch, self.timestamp_ms = chunk.next_id, max(self.epoch, chunk.epoch), chunk.timestamp_ms
+            record = IndexRecord(chunk.chunk_id, chunk.timestamp_ms, chunk.epoch, chunk.position, chunk.kind)
+            yield _Part(record, chunk.position, chunk.stop)
+
+    def _filler(self, next_id: int, *, is_first: bool) -> _Part:
+        """Return a chunk for the offsets before `next_id`: at a segment's start the state that the lost snapshot had."""
+        assert self.expected is not None
+        chunk_id, count = self.expected, next_id - self.expected
+        if count > _RECORDS_MAX:
+            raise StoreCorrupt("too many lost offsets", file=self.folder.relative, offset=0, expected=_RECORDS_MAX, found=count)
+        is_snapshot = is_first and chunk_id > 0
+        kind = layout.TRACKING_SNAPSHOT if is_snapshot else layout.TRACKING_DELTA
+        body = encode_snapshot(self.tracking, chunk_id) if is_snapshot else b""
+        self.expected = next_id
+        self.plan.lost_offsets += count
+        record = IndexRecord(chunk_id, self.timestamp_ms, self.epoch, 0, kind)
+        return _Part(record, 0, 0, tracking_chunk(record, count, body))
+
+
+def tracking_chunk(record: IndexRecord, count: int, body: bytes) -> bytes:
+    """Encode a tracking chunk that takes up `count` offsets."""
+    data = layout.ENTRY_HEAD.pack(len(body)) + body
+    first = layout.CHUNK_MAGIC << 4 | layout.CHUNK_VERSION
+    return (
+        layout.CHUNK_HEAD.pack(
+            first,
+            record.kind,
+            1,
+            count,
+            record.timestamp_ms,
+            record.epoch,
+            record.chunk_id,
+            zlib.crc32(data),
+            len(data),
+            0,
+            0,
+            b"",
+        )
+        + data
+    )
+
+
+def _is_good(segment: OpenSegment, chunk: Chunk) -> bool:
+    """Return whether the server can read a chunk to its end."""
+    try:
+        apply_chunk(Tracking(), segment.view, chunk, segment.file)
+        if chunk.kind == layout.USER:
+            read_records(segment.view, chunk, segment.file)
+    except StoreCorrupt:
+        return False
+    except UnsupportedFormat:  # such as a compression
+        return True
+    return True
+
+
+def _placed(parts: list[_Part]) -> list[IndexRecord]:
+    """Return the records of the index, with positions in the new segment."""
+    at = layout.FILE_HEAD_SIZE
+    found = []
+    for part in parts:
+        found.append(part.record._replace(position=at))
+        at += part.size
+    return found
+
+
+def _segment_pieces(folder: StreamFolder, number: int, parts: list[_Part]) -> Iterator[View]:
+    yield _SEGMENT_HEAD
+    with folder.open_segment(number, []) as segment:
+        for part in parts:
+            yield part.made or segment.view[part.start : part.stop]
+
+
+def _index_pieces(records: list[IndexRecord]) -> Iterator[View]:
+    yield _INDEX_HEAD
+    yield b"".join(layout.INDEX_RECORD.pack(*record) for record in records)
+
+
+def plan_stream(folder: StreamFolder) -> StreamPlan:
+    """Read a stream and plan; damage that cannot be repaired is in the plan."""
+    repair = _Repair(folder)
+    try:
+        return repair.run()
+    except StoreCorrupt as error:
+        repair.plan.changes.clear()
+        repair.plan.unrepaired.append(to_problem(error, "lost_offsets"))
+        return repair.plan

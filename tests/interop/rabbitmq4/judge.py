@@ -1,0 +1,155 @@
+"""Compare what a folder lists with what the real server delivers after a start on it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rabbitstore.node_folder import NodeFolder
+from storageio import StoreCorrupt
+
+from .server import Server
+
+HEARTBEAT_OFF = 0
+_SETTLE_S = 2.0
+_SILENCE_S = 0.7
+_PATIENCE_S = 20
+STREAM_PREFETCH = 100
+_ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
+_SETTINGS = "raft.wal_max_size_bytes = 300000\nraft.segment_max_entries = 128\n"
+
+
+class Delivered(NamedTuple):
+    """One message as a consumer gets it; `count` is the header x-delivery-count, which counts every return."""
+
+    message_id: str | None
+    body: bytes
+    count: int
+
+
+class Judge:
+    """A server whose data folder can be saved and put back."""
+
+    def __init__(self, name: str, shift: int) -> None:
+        """Prepare a node of its own name and ports, which writes segments and snapshots soon."""
+        self.server = Server(name, node_name=name, shift=shift, advanced=_ADVANCED, settings=_SETTINGS)
+
+    @property
+    def node(self) -> Path:
+        """The node's data folder."""
+        return self.server.node
+
+    def save(self, target: Path) -> Path:
+        """Copy the folder of the stopped node, and the feature flags beside it."""
+        shutil.copytree(self.node, target)
+        shutil.copy(f"{self.node}-feature_flags", f"{target}-feature_flags")
+        return target
+
+    def put_back(self, source: Path) -> None:
+        """Let the node have a copy of a saved folder."""
+        shutil.rmtree(self.server.outside / "mnesia")
+        (self.server.outside / "mnesia").mkdir()
+        shutil.copytree(source, self.node)
+        shutil.copy(f"{source}-feature_flags", f"{self.node}-feature_flags")
+        for file in (self.server.outside / "log").iterdir():
+            file.unlink()
+
+    def connect(self) -> Any:
+        """Return a connection."""
+        import pika
+
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.server.port, heartbeat=HEARTBEAT_OFF))
+
+    def start(self) -> str:
+        """Start the node and wait for its elections; return an empty text, or why it did not start."""
+        try:
+            self.server.start()
+        except AssertionError as error:
+            self.server.abandon()
+            return str(error) or "no start"
+        time.sleep(_SETTLE_S)
+        return ""
+
+    def kill(self) -> None:
+        """Kill the node."""
+        self.server.end(signal.SIGKILL)
+
+    def log(self) -> str:
+        """Return the server's own log."""
+        files = sorted((self.server.outside / "log").glob("*.log"))
+        return "".join(file.read_text(errors="replace") for file in files)
+
+    def drain(self, queue: str, kind: str) -> list[Delivered] | str:
+        """Return what a queue delivers, or the error."""
+        try:
+            connection = self.connect()
+            try:
+                return _stream(connection, queue) if kind == "stream" else _queue(connection, queue)
+            finally:
+                with contextlib.suppress(Exception):
+                    connection.close()
+        except Exception as error:  # of pika: what the server answered is the result
+            return f"{type(error).__name__} {error}"[:200]
+
+
+def _queue(connection: Any, queue: str) -> list[Delivered]:
+    """Consume without a limit: a queue with a single active consumer answers no `basic.get`."""
+    channel = connection.channel()
+    count = channel.queue_declare(queue, passive=True).method.message_count
+    rows: list[Delivered] = []
+    channel.basic_consume(queue, lambda _channel, _method, properties, body: rows.append(_row(properties, body)))
+    stop = time.monotonic() + (_PATIENCE_S if count else _SILENCE_S)
+    while len(rows) < count and time.monotonic() < stop:
+        connection.process_data_events(0.1)
+    connection.process_data_events(_SILENCE_S)
+    return rows
+
+
+def _stream(connection: Any, queue: str) -> list[Delivered]:
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=STREAM_PREFETCH)
+    rows: list[Delivered] = []
+    last = time.monotonic()
+
+    def take(own: Any, method: Any, properties: Any, body: bytes) -> None:
+        nonlocal last
+        last = time.monotonic()
+        rows.append(_row(properties, body))
+        own.basic_ack(method.delivery_tag)
+
+    channel.basic_consume(queue, take, arguments={"x-stream-offset": "first"})
+    while time.monotonic() - last < _SILENCE_S:
+        connection.process_data_events(0.1)
+    return rows
+
+
+def _row(properties: Any, body: bytes) -> Delivered:
+    return Delivered(properties.message_id, body, (properties.headers or {}).get("x-delivery-count", 0))
+
+
+def listed(node: Path) -> dict[str, tuple[str, list[Delivered]]]:
+    """Return type and messages of every quorum queue and stream, as the server should deliver them.
+
+    A message that a consumer held counts as failed once more.  Messages that wait for dead-lettering are not delivered.
+    """
+    found: dict[str, tuple[str, list[Delivered]]] = {}
+    folder = NodeFolder(str(node), "/")
+    with contextlib.closing(folder):
+        for queue in folder.quorum_queues:
+            counts = {message.index: message.acquired for message in queue.restarted().ready()}
+            rows = [message for message in queue.messages() if not message.reason]
+            found[queue.queue] = "quorum", [_listed(row, counts[row.seq_id]) for row in rows]
+        for stream in folder.streams:
+            found[stream.queue] = "stream", [_listed(row, 0) for row in stream.messages()]
+    return found
+
+
+def _listed(message: Any, count: int) -> Delivered:
+    try:
+        return Delivered(message.properties.get("message_id"), message.body, count)
+    except StoreCorrupt:
+        return Delivered(None, message.body, count)

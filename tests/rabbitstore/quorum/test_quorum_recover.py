@@ -1,0 +1,338 @@
+"""`recover` of quorum queues: only what was hurt is lost, and nothing is left to report."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import struct
+
+import pytest
+
+from rabbitstore.format.dets_table import read_dets
+from rabbitstore.node_folder import NodeFolder
+from rabbitstore.quorum.encode import LogRecord, plain_enqueue, wal_pieces
+from rabbitstore.quorum.wal import WalScan
+from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
+from rabbitstore.staging import Change, commit, is_staged, stage
+from storageio import REAL_DISK, RealDisk, StoreCorrupt
+from tests.brokerstore.tool import run
+
+from .test_quorum_damage import CHECKPOINT, SNAPSHOT, edit, flip, wal_of
+
+REPAIRED_DROPPED, REPAIRED_KEPT = 6, 7
+
+
+@pytest.fixture
+def copy(folders, tmp_path):
+    """Return a function that copies the quorum queues and the coordinator of a fixture's node."""
+
+    def make(kind="rabbitmq4-quorum-snapshot"):
+        for part in ("quorum", "coordination"):
+            shutil.copytree(folders[kind][0] / part, tmp_path / "node" / part)
+        return tmp_path / "node"
+
+    return make
+
+
+def quorum_of(node):
+    return next((node / "quorum").iterdir())
+
+
+def listed(node):
+    """Return id, body and delivery count of every message by queue, in order."""
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        return {
+            queue.queue: [
+                (message.properties.get("message_id"), message.body, message.delivery_count) for message in queue.messages()
+            ]
+            for queue in folder.quorum_queues
+        }
+
+
+def problems(node):
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        return folder.check().problems
+
+
+def recovered(node):
+    """Recover; every message that was listed before is listed afterwards, nothing is reported, and a second plan is empty."""
+    before = listed(node)
+    plan = plan_node_recovery(str(node))
+    assert plan.messages_kept == sum(map(len, before.values()))
+    apply_node_recovery(plan)
+    after = listed(node)
+    assert {queue: sorted(rows) for queue, rows in after.items()} == {queue: sorted(rows) for queue, rows in before.items()}
+    assert problems(node) == [] and plan_node_recovery(str(node)).actions == []
+    return plan, after
+
+
+def hurt_record(node, at=None):
+    """Flip a bit in the data of a record in the middle of the log; return its queue's folder."""
+    file = wal_of(quorum_of(node))
+    every = list(WalScan(file.read_bytes(), "", [], []).records())
+    record = every[len(every) // 2]
+    flip(file, record.at + record.size // 2 if at is None else at(record))
+    return record.uid
+
+
+def test_a_healthy_folder_has_no_plan(folders):
+    """No step is planned for a folder of the real server, stopped or killed."""
+    for kind in ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq4-streams"):
+        plan = plan_node_recovery(str(folders[kind][0]))
+        assert (plan.actions, plan.unrepaired, plan.lost_entries) == ([], [], 0), kind
+
+
+def test_a_damaged_entry_in_the_middle(copy):
+    """The write-ahead log is written without it, its queue gets a new log, and the old file is kept."""
+    node = copy("rabbitmq4-streams")
+    whole = listed(node)
+    before = wal_of(quorum_of(node)).read_bytes()
+    uid = hurt_record(node)
+    damaged = wal_of(quorum_of(node)).read_bytes()
+    plan, after = recovered(node)
+    assert before != damaged and plan.lost_entries == 1
+    kept = next((node / "brokerstore" / "cut").glob("*.wal"))
+    assert kept.read_bytes() == damaged
+    assert {action.kind for action in plan.actions} >= {"rewrite_wal", "rebuild_log"}
+    assert any(uid in action.file for action in plan.actions)
+    assert sum(map(len, whole.values())) - sum(map(len, after.values())) <= 1
+
+
+def test_a_torn_tail_is_cut_and_kept(copy):
+    """Only the log is written again; no queue is touched."""
+    node = copy()
+    file = wal_of(quorum_of(node))
+    last = list(WalScan(file.read_bytes(), "", [], []).records())[-1]
+    with file.open("r+b") as opened:
+        opened.truncate(last.at + 3)
+    damaged = file.read_bytes()
+    plan = plan_node_recovery(str(node))
+    assert [action.kind for action in plan.actions if "dets" not in action.file] == ["rewrite_wal"]
+    recovered(node)
+    assert (node / "brokerstore/cut" / f"quorum__{file.parent.name}__{file.name}").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["data", "name"])
+def test_a_damaged_first_record_keeps_the_name(copy, place):
+    """The record that names a queue is damaged; the records behind it still belong to the queue."""
+    node = copy("rabbitmq4-streams")
+    whole = listed(node)
+    file = wal_of(quorum_of(node))
+    named = next(record for record in WalScan(file.read_bytes(), "", [], []).records() if record.index == 0)
+    flip(file, (named.at + 4, named.position + 9)[place])
+    assert recovered(node)[1] == whole
+
+
+@pytest.mark.parametrize("field", ["data", "entry", "magic", "lost"])
+def test_a_damaged_segment(copy, field):
+    """The queue gets a new log of what is left; the others stay as they are."""
+    node = copy()
+    whole = listed(node)
+    file = next(quorum_of(node).glob("2F_QSL*/00000001.segment"))
+    offset, size = struct.unpack_from(">QI", file.read_bytes(), 8 + 32 * 10 + 16)
+    if field == "lost":
+        file.unlink()
+    elif field == "entry":
+        edit(file, 8 + 32 * 10, bytes(32))
+    else:
+        flip(file, 1 if field == "magic" else offset + size // 2)
+    _plan, after = recovered(node)
+    assert {queue: rows for queue, rows in after.items() if queue != "q.slow"} == {
+        queue: rows for queue, rows in whole.items() if queue != "q.slow"
+    }
+    assert len(whole["q.slow"]) - len(after["q.slow"]) <= (len(whole["q.slow"]) if field in ("magic", "lost") else 1)
+
+
+@pytest.mark.parametrize("names", [(SNAPSHOT,), (CHECKPOINT,), (SNAPSHOT, CHECKPOINT)], ids=["snapshot", "checkpoint", "both"])
+def test_a_damaged_state(copy, names):
+    """The other state is used; without one the entries that are left are."""
+    node = copy()
+    whole = listed(node)
+    for name in names:
+        flip(next(quorum_of(node).glob(f"2F_QRO*/{name}")), 100)
+    plan, after = recovered(node)
+    assert {"rebuild_log", "move_aside"} <= {action.kind for action in plan.actions}
+    assert len(names) == 2 or {queue: sorted(rows) for queue, rows in after.items()} == {
+        queue: sorted(rows) for queue, rows in whole.items()
+    }
+
+
+def test_a_young_queue_is_registered(copy):
+    """The table gets the row that a killed server had not written."""
+    node = copy("rabbitmq4-young")
+    plan, after = recovered(node)
+    assert {action.kind for action in plan.actions} == {"write_names"} and len(after["q.fan"]) == 5
+    rows = read_dets((quorum_of(node) / "names.dets").read_bytes(), "")
+    (folder,) = (entry.name for entry in quorum_of(node).iterdir() if entry.is_dir())
+    assert rows == [("%2F_q.fan", folder.encode())]
+
+
+@pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_a_lost_table(copy, name, how):
+    """All queues are in the new table, with the last index that their log has."""
+    node = copy()
+    whole = listed(node)
+    file = quorum_of(node) / name
+    old = read_dets(file.read_bytes(), "")
+    if how == "lost":
+        file.unlink()
+    else:
+        flip(file, 5)
+    assert [problem.kind for problem in problems(node)] == ["bad_names_table" if name == "names.dets" else "bad_meta_table"]
+    assert recovered(node)[1] == whole
+    rows = read_dets(file.read_bytes(), "")
+    keys = {row[0] for row in old}
+    assert {row[0] for row in rows} == keys
+    if name == "meta.dets":
+        applied = {row[0]: row[-1] for row in old}
+        assert all(row[-1] >= applied[row[0]] for row in rows)
+
+
+def test_the_last_applied_entry_is_lowered(copy):
+    """A new log is shorter; the server would wait for entries that no longer exist."""
+    node = copy()
+    flip(next(quorum_of(node).glob(f"2F_QRO*/{SNAPSHOT}")), 100)
+    before = {row[0]: row[-1] for row in read_dets((quorum_of(node) / "meta.dets").read_bytes(), "")}
+    recovered(node)
+    after = {row[0]: row[-1] for row in read_dets((quorum_of(node) / "meta.dets").read_bytes(), "")}
+    (changed,) = (uid for uid in before if before[uid] != after[uid])
+    assert changed.startswith(b"2F_QRO") and after[changed] == 101 < before[changed]  # 100 messages behind two entries
+
+
+def test_one_of_several_members_is_left_alone(copy):
+    """A new log would differ from that of the other members."""
+    node = copy("rabbitmq4-streams")
+    uid = hurt_record(node)
+    config = quorum_of(node) / uid / "config"
+    config.write_bytes(config.read_bytes().replace(b"initial_members => [", b"initial_members => [{'%2F_q',b@localhost},"))
+    plan = plan_node_recovery(str(node))
+    assert [one.found for one in plan.unrepaired] == ["one of 2 members; delete this member and add it again"]
+    assert not any(action.kind == "rebuild_log" for action in plan.actions)
+
+
+def test_the_tool_plans_and_applies(copy, folders):
+    """Nothing changes without --apply; the exit codes are those of other folders."""
+    node = copy("rabbitmq4-streams")
+    shutil.copytree(folders["rabbitmq4-streams"][0] / "msg_stores", node / "msg_stores")
+    hurt_record(node)
+    before = wal_of(quorum_of(node)).read_bytes()
+    planned = run("recover", "--json", node)
+    assert planned.code == 1 and planned.json["node"]["lost_entries"] == 1
+    assert wal_of(quorum_of(node)).read_bytes() == before and not (node / "brokerstore").exists()
+    assert run("recover", "--apply", "--json", node).code == REPAIRED_DROPPED
+    again = run("recover", node)
+    assert again.code == 0 and "Nothing to repair." in again.out
+    assert run("verify", node).code == 0
+
+
+def test_an_enqueue_keeps_message_and_time():
+    """A numbered enqueue becomes one of no process; bytes of the message and of the time stay."""
+    meta = b"t\0\0\0\x01w\x02tsn\x06\0\x4d\xb9\x39\x08\xa2\x01"
+    message = b"h\x04w\x02mcw\x08mc_amqplm\0\0\0\x04bodyt\0\0\0\x01w\x01pa\x07"
+    data = b"\x83h\x04w\x04$usr" + meta + b"h\x04w\x01ea\x05" + message + b"h\x02a\x03a\x04" + b"h\x03w\x06notifya\x01a\x02"
+    assert plain_enqueue(data, 0, "f") == (
+        b"\x83h\x04w\x04$usr" + meta + b"h\x04w\x07enqueuew\x09undefinedw\x09undefined" + message + b"w\x07noreply"
+    )
+    counted = message[:-10] + b"t\0\0\0\x02w\x01pa\x07w\x0edelivery_counta\x03"
+    assert counted in plain_enqueue(data, 3, "f")
+    with pytest.raises(StoreCorrupt):
+        plain_enqueue(b"\x83h\x04w\x04$usr" + meta + b"h\x01w\x05purgew\x07noreply", 0, "f")
+
+
+def test_a_log_is_written_as_the_page_says():
+    """The bytes are those of the format page, with the checksum of zlib."""
+    import zlib
+
+    records = [LogRecord("2F_QA", 1, 3, b"x"), LogRecord("2F_QA", 2, 3, b"", True)]
+    places = [struct.pack(">QQ", 1, 3) + b"x", struct.pack(">QQ", 2, 3)]
+    assert b"".join(wal_pieces(records)) == (
+        b"RAWA\x01" + b"\x00\x00\x01\x00\x052F_QA" + struct.pack(">II", zlib.adler32(places[0]), 1) + places[0]
+        + b"\xc0\x00\x01" + struct.pack(">II", zlib.adler32(places[1]), 0) + places[1]
+    )  # fmt: skip
+
+
+class Stopped(Exception):
+    """The process ended here."""
+
+
+class StoppingDisk(RealDisk):
+    """A disk on which a process ends before a change of the folder."""
+
+    left = 0
+
+    def _count(self):
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+    def rename(self, source, target):
+        self._count()
+        super().rename(source, target)
+
+    def delete(self, path):
+        self._count()
+        super().delete(path)
+
+    def delete_folder(self, folder):
+        self._count()
+        super().delete_folder(folder)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_kill_at_any_step(copy, keeps):
+    """The next recovery completes an interrupted one, with the same messages."""
+    node = copy()
+    hurt_record(node)
+    flip(next(quorum_of(node).glob(f"2F_QRO*/{SNAPSHOT}")), 100)
+    before = listed(node)
+    for step in range(1, 40):
+        again = node.with_name(f"step{step}")
+        shutil.copytree(node, again)
+        disk = StoppingDisk()
+        disk.left = step
+        with contextlib.suppress(Stopped):
+            apply_node_recovery(plan_node_recovery(str(again)), disk, keep_backup=keeps)
+        apply_node_recovery(plan_node_recovery(str(again)), keep_backup=keeps)
+        found = listed(again)
+        assert {name: sorted(rows) for name, rows in found.items()} == {name: sorted(rows) for name, rows in before.items()}, (
+            step
+        )
+        assert problems(again) == [] and not (again / "brokerstore/staged").exists()
+        shutil.rmtree(again)
+        if disk.left >= 0:
+            return
+    raise AssertionError("the recovery has more steps")
+
+
+def test_a_list_of_changes_that_leaves_the_folder_is_refused(tmp_path):
+    """Only files below the folder are replaced."""
+    stage(REAL_DISK, str(tmp_path), [Change("x", "a/b", "", lambda: [b"new"])])
+    assert is_staged(REAL_DISK, str(tmp_path))
+    rows = tmp_path / "brokerstore/staged/commit.json"
+    for text in ('[["../x", "0"]]', '[["/x", "0"]]', '[["x", "../0"]]', "[1]", "{", '[["x"]]'):
+        rows.write_text(text)
+        with pytest.raises(StoreCorrupt):
+            commit(REAL_DISK, str(tmp_path))
+    rows.write_text('[["a/b", "0"]]')
+    commit(REAL_DISK, str(tmp_path))
+    assert (tmp_path / "a/b").read_bytes() == b"new"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(40))
+def test_random_damage_is_recovered(copy, seed):
+    """After any damage the recovery keeps what was listed, or says what it leaves."""
+    chance = random.Random(seed)
+    node = copy()
+    files = [file for file in sorted(quorum_of(node).rglob("*")) if file.is_file() and file.name != "config"]
+    for _ in range(chance.randint(1, 4)):
+        file = chance.choice([wal_of(quorum_of(node)), chance.choice(files)])
+        data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
+        edit(file, chance.randrange(file.stat().st_size), data)
+    plan = plan_node_recovery(str(node))
+    apply_node_recovery(plan)
+    again = plan_node_recovery(str(node))
+    assert again.actions == [] or again.unrepaired
+    assert again.messages_kept == plan.messages_kept

@@ -1,0 +1,212 @@
+"""`recover` of streams: what is hurt is replaced, every other message keeps its offset, and nothing is left to report."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import zlib
+
+import pytest
+
+from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
+from rabbitstore.stream import stream_folders
+from rabbitstore.stream.check import check_stream
+
+HEAD = 48
+
+
+@pytest.fixture
+def copy(sources, tmp_path):
+    """Return a function that copies one stream of the real server into a node's folder; it returns the folder."""
+
+    def make(name="s.segments", kind="rabbitmq4-streams"):
+        source = next((sources[kind].node / "stream").glob(f"__{name.replace('.', '_')}_*"))
+        return shutil.copytree(source, tmp_path / "node/stream" / source.name)
+
+    return make
+
+
+def node_of(folder):
+    return str(folder.parent.parent)
+
+
+def stream_of(folder):
+    (found,) = stream_folders(node_of(folder))
+    return found
+
+
+def listed(folder):
+    return {message.seq_id: message.raw for message in stream_of(folder).messages()}
+
+
+def chunks(file):
+    """Return position, end, chunk id and number of records of each chunk, by the format page."""
+    data, found, at = file.read_bytes(), [], 8
+    while at < len(data):
+        records = struct.unpack_from(">I", data, at + 4)[0]
+        chunk_id = struct.unpack_from(">Q", data, at + 24)[0]
+        size, trailer, filtered = struct.unpack_from(">IIB", data, at + 36)
+        found.append((at, at + HEAD + filtered + size + trailer, chunk_id, records))
+        at = found[-1][1]
+    return found
+
+
+def edit(file, at, data):
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(data)
+
+
+def flip(file, at):
+    edit(file, at, bytes((file.read_bytes()[at] ^ 1,)))
+
+
+def recovered(folder):
+    """Recover; messages, offsets and stored offsets are as they were listed, nothing is reported, a second plan is empty."""
+    before, tracking = listed(folder), stream_of(folder).tracking()
+    plan = plan_node_recovery(node_of(folder))
+    apply_node_recovery(plan)
+    assert listed(folder) == before and stream_of(folder).tracking().offsets == tracking.offsets
+    checked = check_stream(stream_of(folder))
+    assert (checked.problems, checked.notes) == ([], [])
+    assert plan_node_recovery(node_of(folder)).actions == []
+    return plan
+
+
+def segments(folder):
+    return sorted(folder.glob("*.segment"))
+
+
+def expected_without(folder, lost):
+    return {offset: raw for offset, raw in listed(folder).items() if offset not in lost}
+
+
+@pytest.mark.parametrize("field", ["data", "magic", "id", "records", "size", "crc", "zeros"])
+def test_a_damaged_chunk_in_the_middle(copy, field):
+    """Its offsets are covered by a tracking chunk with the same number of records, and only its messages are gone."""
+    folder = copy()
+    file = segments(folder)[1]
+    at, stop, chunk_id, records = chunks(file)[3]
+    expected = expected_without(folder, range(chunk_id, chunk_id + records))
+    if field == "zeros":
+        edit(file, at, bytes(stop - at))
+    else:
+        flip(file, {"data": stop - 60, "magic": at, "id": at + 31, "records": at + 7, "size": at + 39, "crc": at + 35}[field])
+    plan = recovered(folder)
+    assert listed(folder) == expected and plan.lost_offsets == records
+    made = next(row for row in chunks(file) if row[2] == chunk_id)
+    data = file.read_bytes()[made[0] : made[1]]
+    assert (data[0], data[1], made[3], len(data)) == (0x50, 1, records, HEAD + 4)
+    assert struct.unpack_from(">I", data, 32)[0] == zlib.crc32(bytes(4))
+    assert [action.kind for action in plan.actions] == ["rewrite_segment", "make_index"]
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "garbage"])
+def test_a_damaged_end_is_cut(copy, how):
+    """The last chunk is gone, or what is behind it; the old segment is kept."""
+    folder = copy("s.mixed")
+    file = segments(folder)[-1]
+    whole = file.read_bytes()
+    at, stop, chunk_id, records = chunks(file)[-1]
+    expected = expected_without(folder, () if how == "garbage" else range(chunk_id, chunk_id + records))
+    if how == "cut":
+        file.write_bytes(whole[: stop - 10])
+    elif how == "flipped":
+        flip(file, stop - 70)
+    else:
+        file.write_bytes(whole + b"\x50\0\0\1garbage")
+    damaged = file.read_bytes()
+    recovered(folder)
+    assert listed(folder) == expected
+    assert file.read_bytes() == (whole if how == "garbage" else whole[:at])
+    assert (folder.parent.parent / "brokerstore/cut" / f"stream__{folder.name}__{file.name}").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("how", ["lost", "cut", "flipped", "head"])
+def test_an_index_is_made_again(copy, how):
+    """Its bytes are those of the server; the segment stays as it is."""
+    folder = copy()
+    file = sorted(folder.glob("*.index"))[1]
+    whole = file.read_bytes()
+    if how == "lost":
+        file.unlink()
+    elif how == "cut":
+        file.write_bytes(whole[:50])
+    else:
+        flip(file, 1 if how == "head" else 40)
+    plan = recovered(folder)
+    assert file.read_bytes() == whole and [action.kind for action in plan.actions] == ["make_index"]
+
+
+def test_a_segment_without_its_magic(copy):
+    """Only the head is written again."""
+    folder = copy()
+    file = segments(folder)[1]
+    whole = file.read_bytes()
+    flip(file, 1)
+    recovered(folder)
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_a_lost_segment(copy, number):
+    """Its offsets are covered at the end of the segment before it; the first and the last one need no cover."""
+    folder = copy()
+    files = segments(folder)
+    lost = files[number]
+    gone = range(chunks(lost)[0][2], chunks(lost)[-1][2] + chunks(lost)[-1][3])
+    expected = expected_without(folder, gone)
+    lost.unlink()
+    plan = recovered(folder)
+    assert listed(folder) == expected and not lost.with_suffix(".index").exists()
+    assert plan.lost_offsets == (len(gone) if number == 2 else 0)
+    if number == 2:
+        assert chunks(files[1])[-1][2:] == (gone[0], len(gone))
+
+
+def test_the_stored_offsets_of_a_lost_snapshot(copy):
+    """A segment starts with the state of the consumers; when that chunk is damaged, the state before it is written again."""
+    folder = copy("s.protocol")
+    offsets = stream_of(folder).tracking().offsets
+    assert offsets
+    last = segments(folder)[-1]
+    number = chunks(last)[-1][2] + chunks(last)[-1][3]
+    body = b"\x01\x01c" + struct.pack(">Q", 7)
+    data = struct.pack(">I", len(body)) + body
+    head = struct.pack(">BBHIqQQIIIB3s", 0x50, 2, 1, 1, 5, 9, number, zlib.crc32(data), len(data), 0, 0, b"")
+    message = b"\0Sr\xc1\1\0\0Su\xa0\1x"
+    entry = struct.pack(">I", len(message)) + message
+    user = struct.pack(">BBHIqQQIIIB3s", 0x50, 0, 1, 1, 5, 9, number + 1, zlib.crc32(entry), len(entry), 0, 0, b"")
+    file = folder / f"{number:020}.segment"
+    file.write_bytes(b"OSIL\0\0\0\1" + head + data + user + entry)
+    flip(file, 8 + HEAD + 6)
+    apply_node_recovery(plan_node_recovery(node_of(folder)))
+    assert check_stream(stream_of(folder)).problems == []
+    assert (file.read_bytes()[9], stream_of(folder).tracking().offsets) == (2, offsets)
+
+
+def test_an_unknown_version_is_left_alone(copy):
+    """Nothing is written to a stream of another format."""
+    folder = copy()
+    flip(segments(folder)[1], 7)
+    plan = plan_node_recovery(node_of(folder))
+    assert plan.actions == [] and [one.kind for one in plan.unrepaired] == ["unsupported_format"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(40))
+def test_random_damage_is_recovered(copy, seed):
+    """After any damage the recovery keeps what was listed."""
+    chance = random.Random(seed)
+    folder = copy()
+    for _ in range(chance.randint(1, 5)):
+        file = chance.choice(sorted(folder.iterdir()))
+        data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
+        edit(file, chance.randrange(file.stat().st_size), data)
+    before = listed(folder)
+    plan = plan_node_recovery(node_of(folder))
+    apply_node_recovery(plan)
+    assert listed(folder) == before
+    again = plan_node_recovery(node_of(folder))
+    assert again.actions == [] or again.unrepaired
