@@ -26,7 +26,7 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.services.names import DELAY, REAL_TOPIC
 from messagestore.broker.services.routing import SPECIAL
-from storageio import InvalidMessage, MissingExtra, PutRejected, StoreCorrupt, StoreError, UnknownStore
+from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
 
 BATCH = 256
 LINE_SIZE_MAX = 1 << 30  # a body of 512 MiB in base64, and its fields
@@ -217,11 +217,9 @@ def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
-    try:
+    with needs_extra("arrow"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
     try:
         with pq.ParquetFile(path) as file:
             batches = file.iter_batches(PARQUET_ROWS)

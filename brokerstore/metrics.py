@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from messagestore.write.durations import BOUNDS_S, Histogram
-from storageio import MissingExtra, StoreClosed
+from storageio import StoreClosed, needs_extra
 
 if TYPE_CHECKING:
     from messagestore import Metrics
@@ -127,10 +127,8 @@ def observe(store: HasMetrics, meter: Any = None, /, **attributes: str) -> None:
     `meter`: an `opentelemetry.metrics.Meter`; by default that of the global provider. Durations appear as a sum of seconds and
     a count, because an instrument that is read has no buckets.
     """
-    try:
+    with needs_extra("otel"):
         from opentelemetry.metrics import Observation, get_meter
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'otel' extra: pip install 'brokerstore[otel]'") from error
     target = get_meter("brokerstore") if meter is None else meter
 
     def register(instrument: Instrument) -> None:

@@ -225,7 +225,7 @@ class Appender:
         if self._refusal(body_size, properties_size, result).status is OK:
             self._reserve(size, result)
         if result.status is not OK:
-            raise PutRejected(result.status, str(result.reason))
+            raise PutRejected(result.status, str(result.reason)) from result.cause
 
     def append_many(self, messages: list[Message], queue_ids: list[int] | None = None) -> PutResult:
         """Append messages under one lock, to `queue_ids` if given.
@@ -265,6 +265,7 @@ class Appender:
                     self.last_store_timestamp_ms = before_ms
             first.status = result.status
             first.reason = result.reason
+            first.cause = result.cause
             first.size_bytes = min(total, 0x7FFFFFFF)
             return first
 
@@ -582,6 +583,7 @@ class Appender:
         try:
             view, base = self._next_file()
         except DiskError as error:
+            result.cause = error
             return _refused(result, NO_FILE, str(error))
         left: Size = self._capacity - self.position
         if left >= BLANK_SIZE:
@@ -595,6 +597,7 @@ class Appender:
             try:
                 self._more_room(self.position, size)
             except DiskError as error:
+                result.cause = error
                 return _refused(result, NO_FILE, str(error))
         return result
 
@@ -611,6 +614,8 @@ class Appender:
         result: PutResult = PutResult.__new__(PutResult)
         result.status = OK
         result.reason = None
+        if not cython.compiled:  # a C field is None already
+            result.cause = None
         result.physical_offset = -1
         result.queue_id = -1
         result.queue_offset = -1

@@ -3,6 +3,7 @@ from storebytes._bytes_cy cimport *
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE
+cdef object ZERO, NO_QUEUE
 cdef Size START_SIZE, UNUSUAL, DECODE_AHEAD, _decode_ahead
 cdef Source _CRC, _KEYS, _TAGS, _KEYS_START, _TAGS_START
 
@@ -13,6 +14,9 @@ cdef class Message:
     cdef str _key
     cdef list _keys
     cdef void _set_keys(self, object keys) except *
+    cdef int _set_numbers(
+        self, object queue_id, object flag, object sys_flag, object born_ms, object reconsumed, object prepared
+    ) except -1
     cdef public dict properties
     cdef public I32 queue_id, flag, sys_flag, reconsume_times
     cdef public I64 born_timestamp_ms, prepared_transaction_offset
@@ -23,7 +27,7 @@ cpdef dict decode_properties(bytes raw, bint with_crc=*)
 
 @cython.final
 cdef class PutResult:
-    cdef public object status, reason
+    cdef public object status, reason, cause
     cdef public I64 physical_offset, queue_offset, store_timestamp_ms
     cdef public I32 queue_id, size_bytes, message_count
     cdef public bytes store_host

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import InvalidMessage
+from storageio import InvalidMessage, OutOfRange
 from storebytes.source_signature import SourceSignature
 
 from .hosts import decode_host
@@ -37,13 +38,18 @@ _TAGS_START: Source = source_of_bytes(b"TAGS\x01")
 START_SIZE = 5
 _decode_ahead: Size = 0  # how many further messages are fully decoded at the first access of a property
 UNUSUAL = -1  # needs `encode_properties`
-_RANGES = {  # bits of the integers, for the plain build; C types enforce the same in the compiled one
-    "queue_id": 31, "flag": 31, "sys_flag": 31, "reconsume_times": 31,
-    "born_timestamp_ms": 63, "prepared_transaction_offset": 63,
-}  # fmt: skip
 _KINDS: dict[str, type] = {
-    "tags": str, "born_host": str, "store_host": str, "properties_raw": bytes, "properties": dict,
+    "topic": str, "body": bytes, "tags": str, "properties": dict, "born_host": str, "store_host": str, "properties_raw": bytes,
 }  # fmt: skip
+_DEFAULTS: dict[str, object] = {
+    "tags": None, "keys": None, "properties": None, "queue_id": -1, "flag": 0, "sys_flag": 0, "born_timestamp_ms": 0,
+    "born_host": None, "store_host": None, "reconsume_times": 0, "prepared_transaction_offset": 0, "properties_raw": None,
+}  # fmt: skip
+DELAY = "DELAY"
+UNRESOLVED = "ms"  # ends a DELAY that the store has not replaced by a level yet
+BODY_SHOWN = 32
+ZERO: Any = 0
+NO_QUEUE: Any = -1
 
 
 @cython.freelist(1024)  # the messages of a `put_many` are alive at the same time
@@ -55,6 +61,9 @@ class Message:
     With `queue_id` -1 the store chooses the queue.  `keys`, one or a list, must not contain spaces; tags, keys and properties
     must not contain \\x01 or \\x02. `properties_raw` replaces tags, keys and properties by a properties string in the log's
     format.  A zero `born_timestamp_ms` becomes the time of the put, a missing host that of the store.
+
+    `delay` must be the time of one of the store's delay levels, `delay_level` is the number of one. Both set the property
+    DELAY. Messages with equal fields are equal; they can change, so they have no hash.
     """
 
     __slots__ = (
@@ -71,6 +80,7 @@ class Message:
     properties: dict[str, str] | None
     properties_raw: bytes | None
 
+    @cython.annotation_typing(False)  # which would turn a float into an int
     def __init__(
         self,
         topic: str,
@@ -87,8 +97,18 @@ class Message:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         properties_raw: bytes | None = None,
+        delay: timedelta | None = None,
+        delay_level: int = 0,
     ) -> None:
-        """Raise `TypeError` for wrong types, `OverflowError` for integers that do not fit their field."""
+        """Raise `TypeError` for wrong types, `OutOfRange` for integers that do not fit their field."""
+        if (
+            type(topic) is not str or type(body) is not bytes or (tags is not None and type(tags) is not str)
+            or (properties is not None and type(properties) is not dict)
+            or (born_host is not None and type(born_host) is not str)
+            or (store_host is not None and type(store_host) is not str)
+            or (properties_raw is not None and type(properties_raw) is not bytes)
+        ):  # fmt: skip
+            raise TypeError(_wrong_kind((topic, body, tags, properties, born_host, store_host, properties_raw)))
         self.topic = topic
         self.body = body
         self._set_keys(keys)
@@ -96,22 +116,42 @@ class Message:
             self.tags = tags
         if not cython.compiled or self.properties is not properties:
             self.properties = properties
+            if properties is not None:
+                _check_properties(properties)
         if not cython.compiled or self.born_host is not born_host:
             self.born_host = born_host
         if not cython.compiled or self.store_host is not store_host:
             self.store_host = store_host
         if not cython.compiled or self.properties_raw is not properties_raw:
             self.properties_raw = properties_raw
-        self.queue_id = queue_id
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp_ms = born_timestamp_ms
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
-        if topic is None or body is None:
-            raise TypeError("topic: a str, body: bytes")
-        if not cython.compiled:
-            _check_types(self)
+        if (
+            cython.compiled and flag is ZERO and sys_flag is ZERO and born_timestamp_ms is ZERO and reconsume_times is ZERO
+            and prepared_transaction_offset is ZERO and (queue_id is NO_QUEUE or queue_id is ZERO)
+        ):  # fmt: skip
+            self.queue_id = -1 if queue_id is NO_QUEUE else 0  # the others are 0 in a new object
+        else:
+            self._set_numbers(queue_id, flag, sys_flag, born_timestamp_ms, reconsume_times, prepared_transaction_offset)
+        if delay is not None or delay_level is not ZERO:
+            self._set_delay(delay, delay_level)
+
+    def _set_numbers(self, queue_id: Any, flag: Any, sys_flag: Any, born_ms: Any, reconsumed: Any, prepared: Any) -> I32:
+        try:
+            self.queue_id = _number("queue_id", queue_id, 31)
+            self.flag = _number("flag", flag, 31)
+            self.sys_flag = _number("sys_flag", sys_flag, 31)
+            self.born_timestamp_ms = _number("born_timestamp_ms", born_ms, 63)
+            self.reconsume_times = _number("reconsume_times", reconsumed, 31)
+            self.prepared_transaction_offset = _number("prepared_transaction_offset", prepared, 63)
+        except OverflowError as error:
+            raise OutOfRange(f"a number of the message does not fit its field: {error}") from error
+        return 0
+
+    def _set_delay(self, delay: Any, level: Any) -> None:
+        """Set the property DELAY."""
+        text: str = _delay_text(delay, level)
+        if self.properties is not None and DELAY in self.properties:
+            raise InvalidMessage("delay, delay_level and the property DELAY: give one of them")
+        self.properties = {**(self.properties or {}), DELAY: text}
 
     @property
     def keys(self) -> list[str] | None:
@@ -132,24 +172,87 @@ class Message:
         elif keys is None or type(keys) is list:
             self._key = None
             self._keys = keys
+            if keys is not None:
+                _check_keys(keys)
         else:
-            raise TypeError(f"keys: a str or a list of them, got {type(keys).__name__}")
+            raise TypeError(f"keys: expected str or a list of str, got {type(keys).__name__}")
+
+    def _fields(self) -> tuple[Any, ...]:
+        """Return the arguments that make an equal message."""
+        return (
+            self.topic, self.body, self.tags, self.keys, self.properties, self.queue_id, self.flag, self.sys_flag,
+            self.born_timestamp_ms, self.born_host, self.store_host, self.reconsume_times, self.prepared_transaction_offset,
+            self.properties_raw,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether all fields are equal."""
+        if type(other) is not Message:
+            return NotImplemented
+        return bool(self._fields() == other._fields())
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        """Copy and pickle by the fields, alike in both builds."""
+        return Message, self._fields()
+
+    def __repr__(self) -> str:
+        """Return topic, body and the fields that are not at their default; a long body is cut."""
+        body = repr(self.body[:BODY_SHOWN]) + (f"... ({len(self.body)} bytes)" if len(self.body) > BODY_SHOWN else "")
+        fields = [f"{name}={getattr(self, name)!r}" for name, default in _DEFAULTS.items() if getattr(self, name) != default]
+        return f"Message({', '.join([repr(self.topic), body, *fields])})"
 
 
-def _check_types(message: Message) -> None:
-    """Check what the compiled class checks by its C types."""
-    if type(message.topic) is not str or type(message.body) is not bytes:
-        raise TypeError("topic: a str, body: bytes")
-    for name, kind in _KINDS.items():
-        value = getattr(message, name)
-        if value is not None and type(value) is not kind:
-            raise TypeError(f"{name}: expected {kind.__name__}, got {type(value).__name__}")
-    for name, bits in _RANGES.items():
-        number = getattr(message, name)
-        if not isinstance(number, int):
-            raise TypeError(f"{name}: an integer is required")
-        if not -(1 << bits) <= number < 1 << bits:
-            raise OverflowError(f"{name}: {number} does not fit {bits + 1} bits")
+@cython.cfunc
+def _check_keys(keys: list[Any]) -> bool:
+    for key in keys:
+        if type(key) is not str:
+            raise TypeError(f"keys: expected a list of str, got {type(key).__name__} in it")
+    return True
+
+
+@cython.cfunc
+def _check_properties(properties: dict[Any, Any]) -> bool:
+    for name, value in properties.items():
+        if type(name) is not str or type(value) is not str:
+            wrong = name if type(name) is not str else value
+            raise TypeError(f"properties: expected names and values of str, got {type(wrong).__name__}")
+    return True
+
+
+def _delay_text(delay: Any, level: Any) -> str:
+    """Return the property DELAY: a level, or milliseconds that the store replaces by a level."""
+    if type(level) is not int:
+        raise TypeError(f"delay_level: expected int, got {type(level).__name__}")
+    if delay is None:
+        if not 0 < level < 1 << 31:
+            raise OutOfRange(f"delay_level: {level} is no level; levels begin at 1")
+        return str(level)
+    if not isinstance(delay, timedelta):
+        raise TypeError(f"delay: expected timedelta, got {type(delay).__name__}")
+    if level:
+        raise InvalidMessage("delay, delay_level and the property DELAY: give one of them")
+    if delay < timedelta():
+        raise OutOfRange(f"delay: {delay} is negative")
+    time_ms = -(-delay // timedelta(milliseconds=1))
+    return f"{time_ms}{UNRESOLVED}" if time_ms else "0"
+
+
+@cython.cfunc
+def _number(name: str, number: Any, bits: Size) -> Any:
+    """Return a number; raise `TypeError` for anything else, even for what C would round."""
+    if not isinstance(number, int):
+        raise TypeError(f"{name}: expected int, got {type(number).__name__}")
+    if not cython.compiled and not -(1 << bits) <= number < 1 << bits:
+        raise OverflowError(f"{name}: {number} does not fit {bits + 1} bits")
+    return number
+
+
+def _wrong_kind(values: tuple[Any, ...]) -> str:
+    """Return which of the values of `_KINDS` has a wrong type; only topic and body must be given."""
+    for (name, kind), value in zip(_KINDS.items(), values, strict=True):
+        if type(value) is not kind and (value is not None or name in ("topic", "body")):
+            return f"{name}: expected {kind.__name__}, got {type(value).__name__}"
+    raise AssertionError("no value has a wrong type")  # pragma: no cover
 
 
 def encode_properties(message: Message) -> bytes:
@@ -401,12 +504,13 @@ class PutResult:
     """The result of a put.  For several messages the offsets are those of the first one."""
 
     __slots__ = (
-        "message_count", "physical_offset", "queue_id", "queue_offset", "reason", "size_bytes", "status", "store_host",
-        "store_timestamp_ms",
+        "cause", "message_count", "physical_offset", "queue_id", "queue_offset", "reason", "size_bytes", "status",
+        "store_host", "store_timestamp_ms",
     )  # fmt: skip
 
     status: PutStatus
     reason: str | None  # set if the status is not PUT_OK
+    cause: Exception | None  # the disk's error, if it is the reason
     physical_offset: int
     queue_id: int
     queue_offset: int

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from storageio import needs_extra
+
 from ._scan_cy import gather, locate, split_pairs
 from .column_batch import KERNEL_COLUMNS, ColumnBatch, as_numbers, as_text
 from .columns import FIXED, Batch, batches, fixed_columns
@@ -35,7 +37,8 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 @cache
 def _schema(columns: tuple[str, ...]) -> pa.Schema:
-    import pyarrow as pa  # 150 ms
+    with needs_extra("arrow"):
+        import pyarrow as pa  # 150 ms
 
     named = pa.dictionary(pa.int32(), pa.string())
     kinds: dict[str, Any] = {name: pa.int32() if kind == "i4" else pa.int64() for name, kind in FIXED}
@@ -56,7 +59,8 @@ def read_columns(
     **options: Any,
 ) -> pa.RecordBatchReader:
     """Read the given columns of a log or a buffer as Arrow batches.  `options` are those of `columns.batches`."""
-    import pyarrow as pa  # 150 ms
+    with needs_extra("arrow"):
+        import pyarrow as pa  # 150 ms
 
     wanted = schema(columns)
     made: Iterator[Any] = (record_batch(batch, columns) for batch in batches(source, start, stop, **options))

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,17 +19,18 @@ from storageio import (
     REAL_DISK,
     Disk,
     InvalidMessage,
+    OutOfRange,
     PutRejected,
     RefusedMessage,
     UnknownStore,
     in_forked_child,
     memory_bytes,
 )
-from storageio.settings import settings_or_default
+from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import refused
+from .broker.services.putting import message_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -85,8 +87,9 @@ class MessageStore:
             engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
         )
         self._finalizer = weakref.finalize(self, _close, engine)
-        for path, names in ((self._puts, ("put", "put_many")), (self._lookups, ("message_at", "query", "offset_by_time"))):
+        for path, names in ((self._puts, ("put_many",)), (self._lookups, ("message_at", "query", "offset_by_time"))):
             self.__dict__.update((name, getattr(path, name)) for name in names)  # saves one frame per call
+        self.__dict__["put"] = self._puts.bound_put()
 
     # Opening and closing
 
@@ -164,13 +167,21 @@ class MessageStore:
 
     # Writing
 
-    def put(self, message: Message, *, check: bool = True) -> PutResult:
-        """Put one message.  Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.
+    def put(
+        self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
+        keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
+        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
 
-        With `check=False` the status of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record
-        can hold, and `TypeError` for anything but a `Message`.
+            store.put("orders", b"...", keys="order-17")
+
+        Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.  With `check=False` the status
+        of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record can hold, and `TypeError`,
+        with the name of the field, for values of a wrong type.  A full disk is a `DiskFull` in the cause of the error.
         """
-        return self._puts.put(message, check=check)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
+        return self._puts.put(item, check=check)
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
         """Put messages under one lock; `message_count` of the result is the number that was written.
@@ -185,6 +196,8 @@ class MessageStore:
 
         `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.
         """
+        if attributes is not None:
+            check_type("attributes", attributes, dict)
         self._engine.check_open()
         self._rules.must_write()
         self._engine.admission.admit(topic, queues)
@@ -236,7 +249,8 @@ class MessageStore:
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
-        with self._engine.routing.batch.guard if topic not in self._rules.admitted else contextlib.nullcontext():
+        guard = self._engine.routing.batch.guard if topic not in self._rules.admitted else contextlib.nullcontext()
+        with _named_errors(), guard:
             result = self._engine.log.appender.append_columns(
                 topic, queue_id, offsets, data, key_column, tag_column, properties
             )
@@ -256,7 +270,7 @@ class MessageStore:
             append = routing.append if routing.is_special(message) else self._engine.log.appender.append
             result = append(message, queue_id)
         if result.status is not PutStatus.PUT_OK:
-            future.set_exception(PutRejected(result.status, result.reason or ""))
+            future.set_exception(rejection(result))
         elif self._engine.config.is_sync_flush:
             self._engine.flusher.resolve_later(result, future)
         else:
@@ -271,6 +285,7 @@ class MessageStore:
 
         After a crash `undecided_transactions` lists it.
         """
+        check_type("message", message, Message)
         refusal = self._rules.refusal(message.topic)
         if refusal is not None:
             raise PutRejected(refusal.status, refusal.reason or "")
@@ -285,11 +300,13 @@ class MessageStore:
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""
+        check_type("half", half, HalfMessage)
         self._rules.must_write()
         return self._engine.transactions.commit(half.queue_offset)
 
     def roll_back_transaction(self, half: HalfMessage) -> None:
         """Roll back a message that `undecided_transactions` returned."""
+        check_type("half", half, HalfMessage)
         self._rules.must_write()
         self._engine.transactions.rollback(half.queue_offset)
 
@@ -411,6 +428,7 @@ class MessageStore:
         A record of a batch queue counts as the messages that it holds, as in RocketMQ; the first record always fits.
         """
         self._engine.settle()
+        check_names("tags", tags)
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
@@ -519,6 +537,7 @@ class MessageStore:
         Raises `StoreCorrupt` for bytes that do not match the flag or exceed 64 MiB decompressed, and `MissingExtra` if LZ4
         or Zstandard is not installed.
         """
+        check_type("message", message, StoredMessage)
         return decompress(message.body, message.sys_flag, file=self.path, offset=message.physical_offset)
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -608,8 +627,10 @@ def _named_errors() -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:  # pragma: no cover - encoders raise a named error first
         raise InvalidMessage(str(error)) from error
+    except OverflowError as error:
+        raise OutOfRange(str(error)) from error
     except AttributeError as error:
-        raise TypeError(f"a Message is wanted: {error}") from error
+        raise TypeError(f"message: expected Message: {error}") from error
 
 
 def _memory_share() -> int:

@@ -11,9 +11,9 @@ from typing import Any
 
 from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, StoreReadOnly, UnknownStore, in_forked_child
 from storageio.background import Wakeup
-from storageio.settings import settings_or_default
+from storageio.settings import check_type, settings_or_default
 
-from .declarations import DEFAULT, QueueOptions
+from .declarations import DEFAULT, LAZY, QueueOptions
 from .engine.consumer import Consumer
 from .engine.credit import Credit
 from .engine.housekeeper import Housekeeper
@@ -188,6 +188,7 @@ class RabbitStore:
         message_ttl_ms: int | None = None,
     ) -> LiveQueue:
         """Create the queue unless it exists; raise `StoreError` for one that was declared with other options."""
+        check_type("name", name, str)
         return self._writable().declare_queue(name, QueueOptions(durable, mode, max_priority, message_ttl_ms))
 
     def delete_queue(self, name: str) -> int:
@@ -199,6 +200,9 @@ class RabbitStore:
 
     def set_mode(self, queue: str, mode: str) -> None:
         """Make a queue lazy or default."""
+        check_type("queue", queue, str)
+        if mode not in (DEFAULT, LAZY):
+            raise ValueError(f"mode {mode!r}: {DEFAULT} or {LAZY}")
         self._writable().set_mode(queue, mode)
 
     # --- messages
@@ -238,6 +242,7 @@ class RabbitStore:
         If some of several queues fail, the others get it and `PartlyPublished` names both.  A single queue raises its own
         error.
         """
+        check_type("content", content, Content)
         self._writable().publish(list(targets), content, priority, ttl_ms)
 
     def publisher(self, credit: tuple[int, int] | None = None) -> Publisher:
@@ -257,6 +262,7 @@ class RabbitStore:
 
         A second acknowledgement raises `UnknownDelivery`, where RabbitMQ closes the channel; with `multiple` it returns 0.
         """
+        check_type("delivery", delivery, Delivery)
         vhost = self._writable()
         count = vhost.queue(delivery.queue).acknowledge(delivery.tag, multiple=multiple)
         vhost.wake()
@@ -264,6 +270,7 @@ class RabbitStore:
 
     def requeue(self, delivery: Delivery, *, multiple: bool = False) -> int:
         """Return a delivery, with `multiple` all up to it, to their old positions, flagged redelivered; return how many."""
+        check_type("delivery", delivery, Delivery)
         return self.queue(delivery.queue).requeue(delivery.tag, multiple=multiple)
 
     def consumer(self, queue: str, *, prefetch: int = 0) -> Consumer:

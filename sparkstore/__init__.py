@@ -37,6 +37,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from storageio import needs_extra
+
 if TYPE_CHECKING:
     from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
     from .schema import arrow_schema, check_schema, message_schema, meta_schema, rabbit_schema
@@ -75,7 +77,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'sparkstore' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    with needs_extra("spark"):
+        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
     return found
 
 

@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from storageio import REAL_DISK, Disk, DiskError, Entry, Kind, MissingExtra, Mode, StoreReadOnly, UnknownStore, Writer
+from storageio import (
+    REAL_DISK,
+    Disk,
+    DiskError,
+    Entry,
+    Kind,
+    MissingExtra,
+    Mode,
+    StoreReadOnly,
+    UnknownStore,
+    Writer,
+    needs_extra,
+)
 
 HADOOP = ("hdfs://", "viewfs://")
 _KINDS = {"file": Kind.FILE, "directory": Kind.FOLDER}
@@ -115,10 +127,8 @@ class _ObjectFile:
 
 
 def _system(path: str) -> tuple[Any, str]:
-    try:
+    with needs_extra("spark"):
         from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise MissingExtra("reading an object store needs fsspec: pip install 'brokerstore[spark]'") from error
     try:
         found: tuple[Any, str] = url_to_fs(path)
     except ImportError as error:

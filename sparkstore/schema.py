@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from storageio import needs_extra
+
 from .errors import BadOption, UnknownColumn
 
 if TYPE_CHECKING:
@@ -143,7 +145,8 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return exactly the Arrow types that Spark expects; it rejects a batch of any others."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    with needs_extra("spark"):
+        from pyspark.sql.pandas.types import to_arrow_schema
 
     made: Any = to_arrow_schema(schema, timezone="UTC")
     return made
@@ -158,7 +161,8 @@ def problem_type() -> DataType:
 
 
 def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, problem: bool) -> StructType:
-    from pyspark.sql.types import StructField, StructType
+    with needs_extra("spark"):
+        from pyspark.sql.types import StructField, StructType
 
     kinds = _kinds()
     names = list(table) if columns is None else list(columns)
@@ -177,16 +181,17 @@ def _made(table: dict[str, str], columns: Iterable[str] | None, store: bool, pro
 @cache
 def _kinds() -> dict[str, DataType]:
     """Return Spark's types by name; all are nullable, as Spark requires of a Python source."""
-    from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, MapType, StringType, TimestampType
+    with needs_extra("spark"):
+        from pyspark.sql import types
 
-    text = StringType()
+    text = types.StringType()
     return {
         "string": text,
-        "int": IntegerType(),
-        "bigint": LongType(),
-        "boolean": BooleanType(),
-        "binary": BinaryType(),
-        "timestamp": TimestampType(),
-        "array<string>": ArrayType(text),
-        "map<string,string>": MapType(text, text),
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "boolean": types.BooleanType(),
+        "binary": types.BinaryType(),
+        "timestamp": types.TimestampType(),
+        "array<string>": types.ArrayType(text),
+        "map<string,string>": types.MapType(text, text),
     }

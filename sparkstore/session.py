@@ -17,7 +17,7 @@ import sysconfig
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from storageio import MissingExtra
+from storageio import MissingExtra, needs_extra
 
 from .source.reading import FORMAT, NOT_FOUND, missing_in_python
 from .source.worker import TRACE
@@ -61,10 +61,8 @@ def session(
     """
     if not trace:
         install_hooks()
-    try:
+    with needs_extra("spark"):
         from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingExtra("reading stores in Spark needs pyspark: pip install 'brokerstore[spark]'") from error
     if not remote and "SPARK_REMOTE" not in os.environ and not _is_running():
         _prepare_java(trace)
     builder: Any = SparkSession.builder.appName(app_name)

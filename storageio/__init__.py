@@ -23,6 +23,7 @@ from .errors import (
     InvalidMessage,
     InvalidSetting,
     MissingExtra,
+    OutOfRange,
     PutRejected,
     RefusedMessage,
     StoreBusy,
@@ -36,6 +37,7 @@ from .errors import (
     UnsupportedFormat,
     UnsupportedPlatform,
 )
+from .extras import needs_extra
 from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
@@ -57,6 +59,7 @@ __all__ = [
     "Map",
     "MissingExtra",
     "Mode",
+    "OutOfRange",
     "PutRejected",
     "RealDisk",
     "RefusedMessage",
@@ -76,6 +79,7 @@ __all__ = [
     "maps_max",
     "memory_bytes",
     "misplaced",
+    "needs_extra",
     "process_id",
     "random_bytes",
     "replace_file",

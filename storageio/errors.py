@@ -62,6 +62,10 @@ class InvalidMessage(StoreError, ValueError):
     """A message that no store can hold and return unchanged."""
 
 
+class OutOfRange(InvalidMessage, OverflowError):
+    """A number that does not fit its field."""
+
+
 class InvalidSetting(InvalidMessage, TypeError):
     """A setting that is unknown, of the wrong type or out of range.
 

@@ -85,3 +85,17 @@ def _expected(kind: Any, allowed: Range) -> str:
     if issubclass(kind, Enum):
         return " or ".join(f"{kind.__name__}.{member.name}" for member in kind)
     return _WORDS.get(kind, f"a {kind.__name__}")
+
+
+def check_type(name: str, value: object, kind: type) -> None:
+    """Raise `TypeError` with the name of an argument that has another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: expected {kind.__name__}, got {type(value).__name__}")
+
+
+def check_names(name: str, values: Any) -> None:
+    """Raise `TypeError` unless an argument is None or a collection of text; text itself would be one of its letters."""
+    if values is None:
+        return
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name}: expected a set of str")

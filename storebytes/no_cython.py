@@ -29,6 +29,11 @@ def freelist(_count: int) -> Any:
     return cclass
 
 
+def annotation_typing(_is_on: bool) -> Any:
+    """Return a decorator without effect; compiled, annotations of the function are not C types if it is off."""
+    return cfunc
+
+
 def exceptval(*_values: Any, **_options: Any) -> Any:
     """Return a decorator without effect; compiled, it sets how a C function reports an exception."""
     return cfunc

@@ -18,6 +18,7 @@ class SourceSignature:
         source = pkgutil.get_data(package, f"{name}.py") or b""
         kind = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
         init = next(node for node in kind.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+        init.decorator_list = []
         init.body = [ast.copy_location(ast.Pass(), init)]
         names: dict[str, object] = {}
         code = compile(ast.Module([init], []), owner.__module__, "exec", __future__.annotations.compiler_flag)

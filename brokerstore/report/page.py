@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from importlib import resources
 
-from storageio import MissingExtra
+from storageio import needs_extra
 
 from ..tool.escapes import printable
 from .facts import SHOWN, Facts
@@ -28,11 +28,9 @@ ABOUT = {
 
 def render(facts: Facts, made_ms: int) -> str:
     """Return the whole page; raise `MissingExtra` without jinja2 or matplotlib."""
-    try:
+    with needs_extra("report"):
         from jinja2 import Environment, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'report' extra: pip install 'brokerstore[report]'") from error
-    from markupsafe import Markup
+        from markupsafe import Markup
 
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from storageio import MissingExtra
+from storageio import needs_extra
 
 from ..tool.escapes import printable
 from .facts import Facts, FileMap
@@ -108,11 +108,9 @@ def grouped(files: Sequence[FileMap]) -> list[FileMap]:
 
 def _svg(title: str, height: float, draw: Draw) -> str:
     """Return one chart as SVG, without a fixed size and without external references."""
-    try:
+    with needs_extra("report"):
         import matplotlib
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'report' extra: pip install 'brokerstore[report]'") from error
-    from matplotlib.figure import Figure
+        from matplotlib.figure import Figure
 
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": title, "font.size": TEXT_PT, "text.parse_math": False}
     style |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)

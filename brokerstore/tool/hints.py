@@ -143,7 +143,7 @@ def _corrupt(error: StoreError, _command: str, place: str) -> str:
 
 
 _NEXT = (
-    (MissingExtra, lambda *_: "run: pip install 'brokerstore[all]'"),
+    (MissingExtra, lambda *_: "run: brokerstore doctor  (shows which packages are installed)"),
     (
         UnsupportedFormat,
         lambda _error, _command, place: (

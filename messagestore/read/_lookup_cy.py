@@ -21,6 +21,7 @@ from commitlog.layout import FOREVER_MS
 from consumequeue.boundary import Boundary
 from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
 from storageio import DiskError
+from storageio.settings import check_type
 
 from ..write._gate_cy import Gate
 
@@ -64,7 +65,7 @@ class ReadPath:
         return self._log_readers.message_at(offset, CHECK_READ)
 
     def query(
-        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: Size = 32
+        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
     ) -> list[StoredMessage]:
         """Return the messages of a topic with a key, oldest first.
 
@@ -73,6 +74,9 @@ class ReadPath:
         """
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
+        if not cython.compiled:
+            check_type("topic", topic, str)
+            check_type("key", key, str)
         index: IndexList | None = self._index
         if index is None:
             self._settle()  # raises if the store is closed

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from commitlog.layout import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
-from storageio import MissingExtra, StoreCorrupt
+from storageio import StoreCorrupt, needs_extra
 
 LIMIT_BYTES = 64 << 20
 PIECE_SIZE = 1024  # input bytes per call, which limits the output to about 40 MiB
@@ -82,7 +82,7 @@ def _unpack_zlib(body: bytes, limit: int) -> bytes:
 
 def _unpack_lz4(body: bytes, limit: int) -> bytes:
     """Decompress the LZ4 frame format, which clients write, rather than the bare block format."""
-    frame = _extra("lz4.frame", "lz4")
+    frame = _extra("lz4.frame")
     unpacker = frame.LZ4FrameDecompressor()
     try:
         unpacked: bytes = unpacker.decompress(body, max_length=limit + 1)
@@ -96,7 +96,7 @@ def _unpack_zstd(body: bytes, limit: int) -> bytes:
 
     It refuses windows above 128 MiB itself.
     """
-    zstandard = _extra("zstandard", "zstandard")
+    zstandard = _extra("zstandard")
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     size = 0
@@ -121,12 +121,10 @@ def _checked(unpacked: bytes, limit: int, is_whole: bool) -> bytes:
     return unpacked
 
 
-def _extra(module: str, package: str) -> Any:
+def _extra(module: str) -> Any:
     """Import an optional library on first use, because most stores hold no compressed body."""
-    try:
+    with needs_extra("compression"):
         return import_module(module)
-    except ImportError as error:
-        raise MissingExtra(f"the body is packed with {package}: install brokerstore[compression]") from error
 
 
 _UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {

@@ -21,6 +21,7 @@ from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
+from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
 from ..broker.services.names import IS_BATCH
@@ -341,6 +342,7 @@ class Consumer(Polled):
         Returns False and changes nothing if the message is not pending: it is already acknowledged, was delivered before a
         `seek`, or belongs to a queue that was reassigned.
         """
+        check_type("message", message, StoredMessage)
         self._must_write()
         if self._retry is not None and message.topic == self._retry.topic:
             return self._retry.ack(message)
@@ -372,6 +374,7 @@ class Consumer(Polled):
         immediately.  The new record is as durable as the flush mode promises before the old one is acknowledged, so a crash in
         between may deliver the message twice.
         """
+        check_type("message", message, StoredMessage)
         self._must_write()
         if self._retry is not None and message.topic == self._retry.topic:
             return self._retry.nack(message, delay_level=delay_level)

@@ -23,7 +23,7 @@ from commitlog.columns import BATCH_ROWS, Batch
 from commitlog.row_filter import RowFilter
 from consumequeue import Queue
 from consumequeue.layout import EXT_ADDRESS_MAX, TAGS_CODE_AT, UNIT, UNIT_SIZE
-from storageio import DiskError
+from storageio import DiskError, needs_extra
 from storebytes.java_hash import java_hash_code
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def read_queue_columns(
     `confirm(queue, queue_offset, physical_offset, size)` is called for a unit that points at no record of its size: it raises
     `StoreCorrupt`, or returns None if the record left the log meanwhile.  `low(queue)` returns where the queue begins now.
     """
-    import pyarrow as pa  # takes 150 ms
+    with needs_extra("arrow"):
+        import pyarrow as pa  # takes 150 ms
 
     wanted = schema(selection.columns)
     pieces = _pieces(log, queue, start, stop, selection, confirm, low) if queue is not None else iter(())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from commitlog.arrow_columns import COLUMNS, schema
 from commitlog.row_filter import IN, Condition, RowFilter
 from commitlog.topic_names import SCHEDULE_TOPIC
-from storageio import MissingExtra
 
 from .queue_columns import Selection
 
@@ -50,7 +49,7 @@ class Scan:
         self._begin_ms, self._end_ms = _milliseconds(begin, "begin"), _milliseconds(end, "end")
         self._start, self._stop = start, stop
         self._selection = self._select(_words(tags, "tags"), _words(keys, "keys"))
-        self.schema: pa.Schema = _need_arrow(self.columns)
+        self.schema: pa.Schema = schema(self.columns)
 
     def _select(self, tags: frozenset[str] | None, keys: frozenset[str] | None) -> Selection:
         """Return what a queue's reader compares; the codes of delayed messages are not codes of tags."""
@@ -104,13 +103,6 @@ class Scan:
             found = store.offset_by_time(self.topic, queue_id, self._end_ms)
             stop = min(stop, found) if found > 0 else stop  # 0: perhaps the search met an unreadable time
         return max(start, _offset(self._start, queue_id, start)), min(stop, _offset(self._stop, queue_id, stop))
-
-
-def _need_arrow(columns: Sequence[str]) -> pa.Schema:
-    try:
-        return schema(columns)
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
 
 
 def _offset(given: Offsets | None, queue_id: int, default: int) -> int:

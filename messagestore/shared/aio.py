@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from commitlog import Message, PutResult, PutStatus, StoredMessage
 from storageio import PutRejected, StoreError
 from storageio.background import BackgroundThread, Wakeup
 
+from ..broker.services.putting import message_of
 from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
@@ -64,10 +66,15 @@ class AsyncStore:
 
     # Writing
 
-    async def put(self, message: Message, *, check: bool = True) -> PutResult:
+    async def put(
+        self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
+        keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
+        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+    ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. Puts are stored in the order in which they were begun."""
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
         try:
-            return await self._in_order(lambda: self.store.put_async(message))
+            return await self._in_order(lambda: self.store.put_async(item))
         except PutRejected as error:
             if check:
                 raise

@@ -19,6 +19,7 @@ from storageio import (
     InvalidMessage,
     InvalidSetting,
     MissingExtra,
+    OutOfRange,
     PutRejected,
     RefusedMessage,
     StoreBusy,
@@ -44,6 +45,7 @@ _PLAIN: dict[str, type[Exception]] = {
         InvalidMessage,
         InvalidSetting,
         MissingExtra,
+        OutOfRange,
         OverflowError,
         StoreBusy,
         StoreClosed,
@@ -103,20 +105,26 @@ def unpack_result(payload: bytes) -> PutResult:
     result.store_timestamp_ms, result.size_bytes, result.message_count = time_ms, size_bytes, count
     at = _RESULT.size + host_size
     result.store_host = payload[_RESULT.size : at]
-    result.reason = payload[at : at + reason_size].decode() or None
+    result.reason, result.cause = payload[at : at + reason_size].decode() or None, None
     return result
 
 
 def pack_error(error: Exception) -> bytes:
-    """Return the answer to a request that raised."""
+    """Return the answer to a request that raised; the disk's error goes with the error that it caused."""
+    listed = _listed(error)
+    if isinstance(error.__cause__, DiskError):
+        listed.append({"cause": _listed(error.__cause__)})
+    return pack_frame(Operation.ERROR, json.dumps(listed).encode())
+
+
+def _listed(error: Exception) -> list[Any]:
     name = type(error).__name__
-    arguments: list[Any] = [str(error)]
     if name in _FIELDS:
-        arguments = [_plain(_field(error, field)) for field in _FIELDS[name]]
-    elif _PLAIN.get(name) is not type(error):
-        LOG.error("a request failed", exc_info=error)
-        name, arguments = "StoreError", [f"{name}: {error}"]
-    return pack_frame(Operation.ERROR, json.dumps([name, *arguments]).encode())
+        return [name, *(_plain(_field(error, field)) for field in _FIELDS[name])]
+    if _PLAIN.get(name) is type(error):
+        return [name, str(error)]
+    LOG.error("a request failed", exc_info=error)
+    return ["StoreError", f"{name}: {error}"]
 
 
 def _field(error: Exception, name: str) -> Any:
@@ -132,7 +140,16 @@ def _plain(value: Any) -> Any:
 
 def unpack_error(payload: bytes) -> Exception:
     """Return the error of an answer."""
-    name, *arguments = json.loads(payload)
+    listed = json.loads(payload)
+    cause = listed.pop()["cause"] if isinstance(listed[-1], dict) else None
+    error = _made(listed)
+    if cause is not None:
+        error.__cause__ = _made(cause)
+    return error
+
+
+def _made(listed: list[Any]) -> Exception:
+    name, *arguments = listed
     maker = _MAKERS.get(name) or _PLAIN.get(name, StoreError)
     return maker(*arguments)
 

@@ -11,6 +11,7 @@ from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary
 from storageio import StoreClosed, random_bytes
 from storageio.local_sockets import PeerGone, PeerSilent
+from storageio.settings import check_type
 
 from ..read.consumer import Consumer
 from ..read.polled import FETCH_COUNT, Polled
@@ -189,6 +190,7 @@ class SharedConsumer(Polled):
 
     def ack(self, message: StoredMessage) -> bool:
         """Acknowledge a message, as `Consumer.ack`."""
+        check_type("message", message, StoredMessage)
         place = message.topic, message.queue_id, message.queue_offset
         found = self._call(pack_call("consumer", self._id, "ack", *place), lambda own: own.ack(message))
         self._forget(message)
@@ -196,6 +198,7 @@ class SharedConsumer(Polled):
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Send a message back, as `Consumer.nack`."""
+        check_type("message", message, StoredMessage)
         data = pack_call("consumer_nack", self._id, message.physical_offset, delay_level)
         found = self._call(data, lambda own: own.nack(message, delay_level=delay_level))
         self._forget(message)
@@ -257,6 +260,7 @@ class SharedConsumer(Polled):
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
         """Continue, in every queue in hand, at the first message stored at or after a time, as `Consumer.seek_to_time`."""
+        check_type("boundary", boundary, Boundary)
         data = pack_call("consumer", self._id, "seek_to_time", timestamp_ms, boundary.name)
         self._call(data, lambda own: own.seek_to_time(timestamp_ms, boundary))
         for queue_id in self.queues:

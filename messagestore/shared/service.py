@@ -207,7 +207,7 @@ def _packed(result: PutResult) -> str:
 def result_of(message: StoredMessage) -> PutResult:
     """Return the result of the put that stored a message."""
     result: PutResult = PutResult.__new__(PutResult)
-    result.status, result.reason, result.message_count = PutStatus.PUT_OK, None, 1
+    result.status, result.reason, result.cause, result.message_count = PutStatus.PUT_OK, None, None, 1
     result.queue_id, result.queue_offset = message.queue_id, message.queue_offset
     result.physical_offset, result.size_bytes = message.physical_offset, message.size
     result.store_timestamp_ms = message.store_timestamp_ms

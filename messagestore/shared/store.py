@@ -7,15 +7,17 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from consumequeue import Boundary
 from storageio import InvalidSetting, PutRejected, StoreCorrupt, random_bytes
-from storageio.settings import settings_or_default
+from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
+from ..broker.services.putting import message_of
 from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
 from ..read.follower import Follower
@@ -101,15 +103,20 @@ class SharedStore:
         """Create a topic with a number of queues, as `MessageStore.create_topic`."""
         self._member.request(pack_call("create_topic", topic, queues, attributes))
 
-    def put(self, message: Message, *, check: bool = True) -> PutResult:
+    def put(
+        self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
+        keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
+        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+    ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
-            result = local.put(message, check=check)
+            result = local.put(item, check=check)
             self._member.hurry()
             return result
-        packed = pack_message(message, self._unique_key())
+        packed = pack_message(item, self._unique_key())
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
 
@@ -187,6 +194,7 @@ class SharedStore:
 
         Any owner can decide it: the transaction survives the end of the owner that prepared it.
         """
+        check_type("message", message, Message)
         packed = pack_message(message, self._unique_key())
         half, transaction_id = self._member.request(pack_call("begin", producer_group, messages=packed))
         return SharedTransaction(self._member, unpack_packed_result(half), message.topic, transaction_id)
@@ -198,10 +206,12 @@ class SharedStore:
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""
+        check_type("half", half, HalfMessage)
         return _commit(self._member, half.queue_offset, half.topic, half.transaction_id)
 
     def roll_back_transaction(self, half: HalfMessage) -> None:
         """Roll back a message that `undecided_transactions` returned."""
+        check_type("half", half, HalfMessage)
         self._member.request(pack_call("roll_back", half.queue_offset))
 
     # Reading

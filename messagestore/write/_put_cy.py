@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -16,7 +18,7 @@ from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
 from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES
-from ..broker.services.putting import refused
+from ..broker.services.putting import message_of, refused
 
 if TYPE_CHECKING:
     from .put_rules import PutRules
@@ -24,7 +26,14 @@ if not cython.compiled:
     from storebytes._bytes_cy import I32, Bool
     from storebytes._lock_cy import is_taken
 
+    def quick_put(path: PutPath) -> Callable[..., PutResult]:
+        """Return the method `put`; compiled, a function that skips its arguments if a message is the only one."""
+        return path.put
+
+
 OK = PutStatus.PUT_OK
+ZERO: Any = 0
+NO_QUEUE: Any = -1
 
 
 class PutPath:
@@ -46,10 +55,25 @@ class PutPath:
         self._dispatcher = dispatcher
         self._routing = routing
 
-    def put(self, message: Message, *, check: bool = True) -> PutResult:
+    def bound_put(self) -> Callable[..., PutResult]:
+        """Return `put` in its quickest form."""
+        return quick_put(self)
+
+    @cython.annotation_typing(False)  # `message_of` names what has a wrong type
+    def put(
+        self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
+        keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
+        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+    ) -> PutResult:  # fmt: skip
         """Put one message; see `MessageStore.put`."""
-        if type(message) is not Message:
-            raise TypeError(f"a Message is wanted, not {type(message).__name__}")
+        if (
+            type(message) is not Message or body is not None or tags is not None or keys is not None
+            or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
+        ):  # fmt: skip
+            return self._put(message_of(message, body, tags, keys, properties, queue_id, delay, delay_level), check)
+        return self._put(message, check)
+
+    def _put(self, message: Message, check: bool) -> PutResult:
         try:
             topic: str = message.topic
             is_special: Bool = False
@@ -122,3 +146,12 @@ def _is_special(message: Message) -> Bool:
         return True
     properties = message.properties
     return properties is not None and (DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties)
+
+
+@cython.cfunc
+def _put_one(path: PutPath, message: Message) -> PutResult:
+    return path._put(message, True)
+
+
+if cython.compiled:
+    set_quick_put(_put_one, Message)  # type: ignore[name-defined]  # noqa: F821

@@ -10,7 +10,7 @@ from storageio import DiskError, FlushTimeout, PutRejected, StoreReadOnly
 from storebytes.java_hash import java_hash_code
 
 from ..broker.services.admission import Admission, topic_problem
-from ..broker.services.putting import refused
+from ..broker.services.putting import refused, rejection
 from ..config import Role
 from ..parts import StoreParts
 
@@ -71,13 +71,15 @@ class PutRules:
         number = self.admitted.get(message.topic) or self.must_write().batch_queues_of[message.topic]
         keys = message.keys
         if keys:
+            if type(keys[0]) is not str:  # the caller changed the message's list
+                raise TypeError(f"keys: expected a list of str, got {type(keys[0]).__name__} in it")
             return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
         return next(self._turn) % number
 
     def answer(self, result: PutResult, check: bool) -> PutResult:
         """Raise a refusal, or with `check=False` return it."""
         if check:
-            raise PutRejected(result.status, result.reason or "", result.message_count)
+            raise rejection(result)
         return result
 
     def finish(self, result: PutResult, check: bool) -> PutResult:

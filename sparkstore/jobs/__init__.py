@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from storageio import needs_extra
+
 if TYPE_CHECKING:
     from .auditing import AuditReport, audit
     from .compacting import compact
@@ -33,7 +35,8 @@ def __getattr__(name: str) -> Any:
     """Import a job on first use."""
     if name not in _WHERE:
         raise AttributeError(f"module 'sparkstore.jobs' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    with needs_extra("spark"):
+        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:

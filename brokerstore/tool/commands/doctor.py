@@ -20,6 +20,10 @@ from ..output import Answer, emit_json, say, show
 PACKAGES = (
     "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "matplotlib", "lz4", "zstandard", "cython",
 )  # fmt: skip
+EXTRAS = {
+    "click": "cli", "rich": "cli", "pyarrow": "arrow", "jinja2": "report", "matplotlib": "report", "lz4": "compression",
+    "zstandard": "compression",
+}  # fmt: skip
 ROOT = Path(storebytes.__file__).resolve().parent.parent
 
 
@@ -99,9 +103,14 @@ def _build_command() -> str:
     return f"{python} -m pip install --force-reinstall --no-deps --no-cache-dir brokerstore"
 
 
+def _absent(package: str) -> str:
+    extra = EXTRAS.get(package)
+    return "not installed" if extra is None else f"not installed: pip install 'brokerstore[{extra}]'"
+
+
 def _fields(facts: dict[str, Any]) -> dict[str, object]:
     is_chosen = " (BROKERSTORE_PURE=1)" if facts["plain_wanted"] else ""
-    packages = {name: found or "not installed" for name, found in facts["packages"].items()}
+    packages = {name: found or _absent(name) for name, found in facts["packages"].items()}
     return {
         "Kernels": f"{facts['build']}{is_chosen}, {len(facts['kernels'])} modules",
         "Python": f"{facts['python']} ({facts['implementation']})",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from storageio import MissingExtra
+from storageio import needs_extra
 
 from ..backends import Backend, ExportItem, ExportSource
 from ..codes import CLEAN, PROBLEM
@@ -59,10 +59,8 @@ def export(
         raise click.UsageError("--json needs --out FILE: the messages go to stdout")
     written_form = "csv-guarded" if form == "csv" and csv_guard else form
     source = backend.export(form, filters, limit)
-    try:
+    with needs_extra("arrow"):
         return _write(backend, source, Order(form, out, as_json, quiet), written_form, limit)
-    except ModuleNotFoundError as error:
-        raise MissingExtra("this needs the 'arrow' extra: pip install 'brokerstore[arrow]'") from error
 
 
 def _write(backend: Backend, source: ExportSource, order: Order, form: str, limit: int | None) -> int:

@@ -19,8 +19,11 @@ def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int
     if out is None and as_json:
         raise click.UsageError("--json needs --out FILE: the page goes to stdout")
     from brokerstore.report import render
-    from storageio import REAL_DISK
+    from storageio import REAL_DISK, needs_extra
 
+    with needs_extra("report"):  # before the folder is read
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
     facts, more = backend.report(quiet)
     page = render(facts, REAL_DISK.now_ms())
     with text_file(out) as write:

@@ -10,6 +10,7 @@ from commitlog import QueueOffsets
 from commitlog.topic_names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
+from storageio.settings import check_type
 
 from ..config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
 from .names import SYSTEM_QUEUES
@@ -106,6 +107,7 @@ class Admission:
 
 def topic_problem(topic: str) -> str | None:
     """Return why no message of such a topic can be put, or None (`docs/formats/put-rules.md#checks-before-a-write`)."""
+    check_type("topic", topic, str)
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:

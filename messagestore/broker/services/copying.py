@@ -68,7 +68,7 @@ def copy_topics(
             offsets.set_next_offset(message.topic, message.queue_id, message.queue_offset)
         result = target.log.appender.append(message.to_message(), message.queue_id)
         if result.status is not PutStatus.PUT_OK:
-            raise PutRejected(result.status, str(result.reason), count)
+            raise PutRejected(result.status, str(result.reason), count) from result.cause
         count += 1
         if progress is not None:
             progress(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from commitlog import Message, StoredMessage
+from commitlog._message_cy import UNRESOLVED
 from commitlog.java_numbers import is_java_number
 from commitlog.layout import QUEUES_MAX
 from commitlog.topic_names import SCHEDULE_TOPIC
@@ -13,8 +14,17 @@ from .names import DELAY, REAL_QUEUE, REAL_TOPIC
 from .putting import with_pairs
 
 
-def delay_level(text: str) -> int:
-    """Return the level in a property DELAY. Raises `InvalidMessage` for text that no broker could read."""
+def delay_level(text: str, levels_ms: list[int]) -> int:
+    """Return the level in a property DELAY, which may be the time of one of the levels.
+
+    Raises `InvalidMessage` for a time that is none of them, and for text that no broker could read.
+    """
+    number = text.removesuffix(UNRESOLVED)
+    if number != text and is_java_number(number, 64):
+        if int(number) not in levels_ms:
+            times = ", ".join(f"{time_ms / 1000:g}" for time_ms in levels_ms)
+            raise InvalidMessage(f"a delay of {int(number) / 1000:g} s is no delay level of this store; levels in s: {times}")
+        return levels_ms.index(int(number)) + 1
     if not is_java_number(text, 32):
         raise InvalidMessage(f"property {DELAY} is {text!r}: a number of 32 bits wanted")
     return int(text)

@@ -40,7 +40,7 @@ class InternalPuts:
 
     def _finished(self, result: PutResult, waits: bool) -> PutResult:
         if result.status is not PutStatus.PUT_OK:
-            raise PutRejected(result.status, str(result.reason))
+            raise PutRejected(result.status, str(result.reason)) from result.cause
         self._parts.dispatcher.nudge()
         if waits:
             self.wait(result)

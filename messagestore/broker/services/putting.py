@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from commitlog import PutResult, PutStatus, delete_property
-from storageio import InvalidMessage
+from datetime import timedelta
+from typing import Any
+
+from commitlog import Message, PutResult, PutStatus, delete_property
+from storageio import InvalidMessage, PutRejected
 
 NEVER = (
     PutStatus.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED,
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
 )  # a retry cannot succeed
+FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
+
+
+def message_of(
+    message: Any, body: bytes | None, tags: str | None, keys: str | list[str] | None, properties: dict[str, str] | None,
+    queue_id: int, delay: timedelta | None, delay_level: int,
+) -> Message:  # fmt: skip
+    """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields."""
+    if type(message) is str:
+        if body is None:
+            raise TypeError("body: expected bytes, got None")
+        return Message(message, body, tags, keys, properties, queue_id, delay=delay, delay_level=delay_level)
+    if type(message) is not Message:
+        raise TypeError(f"message: expected Message or a topic, got {type(message).__name__}")
+    if (body, tags, keys, properties, queue_id, delay, delay_level) != (None, None, None, None, -1, None, 0):
+        raise TypeError(FIELDS_TWICE)
+    return message
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:
     """Return the result of a put that wrote nothing."""
     result: PutResult = PutResult.__new__(PutResult)
-    result.status, result.reason, result.message_count = status, reason, 0
+    result.status, result.reason, result.cause, result.message_count = status, reason, None, 0
     result.physical_offset = result.queue_offset = result.queue_id = -1
     result.store_timestamp_ms = result.size_bytes = 0
     result.store_host = b"\0" * 8
     return result
+
+
+def rejection(result: PutResult) -> PutRejected:
+    """Return the error for a refused put; its cause is the disk's error, if there was one."""
+    error = PutRejected(result.status, result.reason or "", result.message_count)
+    error.__cause__ = result.cause
+    return error
 
 
 def encoded_pairs(pairs: dict[str, str]) -> bytes:

@@ -34,7 +34,7 @@ class Routing:
         """Create the router without reading anything."""
         self._parts = parts
         self._admission = admission
-        self._levels = len(parts.levels.current_ms)
+        self._levels_ms = parts.levels.current_ms
         self.lmq = LmqPuts(parts)
         self.batch = BatchPuts(parts)
 
@@ -48,7 +48,7 @@ class Routing:
     def append(self, message: Message, queue_id: int) -> PutResult:
         """Append a message as its properties demand. Raises `InvalidMessage`."""
         raw = encode_properties(message)
-        level = delay_level(decode_properties(raw).get(DELAY, "0"))
+        level = delay_level(decode_properties(raw).get(DELAY, "0"), self._levels_ms)
         if self._waits(message, level):
             return self.append_scheduled(message, raw, queue_id, level)
         return self._append(message, raw, queue_id)
@@ -69,7 +69,7 @@ class Routing:
             if result.status is not PutStatus.PUT_OK:
                 if first is None:
                     return result
-                first.status, first.reason = result.status, result.reason
+                first.status, first.reason, first.cause = result.status, result.reason, result.cause
                 break
             total += result.size_bytes
             first = first or result
@@ -86,7 +86,7 @@ class Routing:
         self._parts.log.appender._prepare(messages, queue_ids)  # the checks of `append_many` before it writes
         for message in messages:
             pairs = decode_properties(encode_properties(message))
-            level = delay_level(pairs.get(DELAY, "0"))
+            level = delay_level(pairs.get(DELAY, "0"), self._levels_ms)
             refusal = self._delay_refusal() if self._waits(message, level) else None
             refusal = refusal or self._refusal(message, pairs)
             if refusal is not None:
@@ -105,7 +105,7 @@ class Routing:
         return None
 
     def _delay_refusal(self) -> PutResult | None:
-        return None if self._levels else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
+        return None if self._levels_ms else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
 
     def _waits(self, message: Message, level: int) -> bool:
         """Return whether a put with this delay level goes to SCHEDULE_TOPIC_XXXX first."""
@@ -119,7 +119,7 @@ class Routing:
             delay = properties.get(DELAY, "0")
             if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
-            if delay != "0" and delay_level(delay) > 0:
+            if delay != "0" and delay_level(delay, self._levels_ms) > 0:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no delayed messages")
         is_numbered = bool(messages) and messages[0].topic in self._admission.batch_queues_of
         with self.batch.guard if is_numbered else contextlib.nullcontext():
@@ -136,7 +136,7 @@ class Routing:
         if refusal is not None:
             return refusal
         self._admission.admit(SCHEDULE_TOPIC)
-        waiting = scheduled(message, raw, queue_id, level, self._levels)
+        waiting = scheduled(message, raw, queue_id, level, len(self._levels_ms))
         return self._parts.log.appender.append(waiting, waiting.queue_id)
 
     def append_undelayed(self, message: Message, queue_id: int) -> PutResult:
