@@ -469,8 +469,9 @@ class MessageStore:
         self, topic: str, queue_id: int, start: int, stop: int | None, selection: Selection
     ) -> pa.RecordBatchReader:
         """Read the messages of a queue that `selection` describes, for `Scan`."""
-        from .read.queue_columns import read_queue_columns
+        from .read.queue_columns import Selection, read_queue_columns
 
+        check_type("selection", selection, Selection)
         queue = self._queue(topic, queue_id)
         end = stop if stop is not None else queue.max_offset if queue is not None else 0
         reader = self._reader

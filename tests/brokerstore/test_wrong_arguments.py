@@ -9,80 +9,82 @@ from typing import Any
 
 import pytest
 
-from brokerstore import Message, MessageStore, StoreConfig, StoreError
+import brokerstore
+from brokerstore import Message, MessageStore, RabbitStore, StoreConfig, StoreError
 
-WRONG: tuple[Any, ...] = (
-    None,
-    5,
-    -1,
-    1 << 70,
-    1.5,
-    "",
-    "T",
-    "\ud800",
-    "a\0b",
-    b"",
-    b"x",
-    [],
-    [5],
-    {},
-    {1: 2},
-    object(),
-    int,
-    True,
-)
-CONTROL = {"__enter__", "__exit__", "close", "close_cleanly"}  # take no arguments that a program passes
-
-
-def calls_of(thing: object) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the public methods of an object."""
-    for name in dir(thing):
-        if not name.startswith("_") and name not in CONTROL and callable(getattr(thing, name)):
-            yield name, getattr(thing, name)
-
-
-def call(name: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> None:
-    """Call it and read what it returns; fail on an error of another kind."""
-    try:
-        found = function(*arguments, **options)
-        if inspect.isgenerator(found) or hasattr(found, "read_next_batch"):
-            next(iter(found), None)
-    except (StoreError, TypeError, ValueError):
-        pass
-    except Exception as error:
-        given = ", ".join([*map(repr, arguments), *(f"{key}={value!r}" for key, value in options.items())])
-        pytest.fail(f"{name}({given}): {type(error).__name__}: {error}")
-
-
+WRONG: tuple[Any, ...] = (None, 5, -1, 1 << 70, 1.5, "", "\ud800", "a\0b", b"x", [5], {1: 2}, object(), int)
+IGNORED = ("close", "close_cleanly", "abandon", "forget", "poll", "open")  # of no arguments, or of a time to wait
+TIMES = ("wait", "timeout")
 RIGHT: dict[str, Any] = {
     "topic": "T", "queue_id": 0, "offset": 0, "message": Message("T", b"x"), "messages": [Message("T", b"x", queue_id=0)],
     "key": "k", "physical_offset": 0, "timestamp_ms": 0, "queue_offset": 0, "group": "g", "data": b"", "bodies": [b"x"],
-    "topics": ["T"], "half": None, "max_count": 1, "timeout_s": 0.0, "decide": lambda half: None, "max_bytes": 10,
-    "queue": "q", "body": b"x", "vhost": "/",
+    "topics": ["T"], "max_count": 1, "decide": lambda half: None, "max_bytes": 10, "queue": "q", "body": b"x", "name": "q",
 }  # fmt: skip
 
 
-def walk(thing: object) -> int:
+def call(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Call it and read what it returns; fail on an error of another kind."""
+    try:
+        found = function(**options)
+        if inspect.isgenerator(found):
+            next(iter(found), None)
+        elif hasattr(found, "close"):
+            found.close()
+    except (StoreError, TypeError, ValueError):
+        pass
+    except Exception as error:
+        pytest.fail(f"{function.__qualname__}({options}): {type(error).__name__}: {error}")
+
+
+def methods_of(thing: object) -> Iterator[Callable[..., Any]]:
+    """Yield the public methods of an object."""
+    for name in dir(thing):
+        if not name.startswith("_") and name not in IGNORED and inspect.isroutine(getattr(thing, name)):
+            yield getattr(thing, name)
+
+
+def walk(thing: object, **right: Any) -> int:
     """Call each method with one wrong argument at a time; return the number of calls."""
     count = 0
-    for name, function in calls_of(thing):
-        parameters = [
-            p for p in inspect.signature(function).parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        ]
-        needed = {p.name: RIGHT.get(p.name) for p in parameters if p.default is p.empty}
-        if name in ("consumer", "follow"):
+    for method in methods_of(thing):
+        parameters = [one for one in inspect.signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        needed = {one.name: {**RIGHT, **right}.get(one.name) for one in parameters if one.default is one.empty}
+        if any(one.name == "timeout_s" for one in parameters):
             needed["timeout_s"] = 0.0
-        for parameter in parameters:
-            for wrong in WRONG:
-                call(name, function, **{**needed, parameter.name: wrong})
+        for one in parameters:
+            for wrong in WRONG if not one.name.startswith(TIMES) else ():
+                call(method, {**needed, one.name: wrong})
                 count += 1
     return count
 
 
-def test_a_store_of_messages(tmp_path: Path) -> None:
-    """Each method of `MessageStore`, with each argument wrong in turn."""
-    with MessageStore.open(tmp_path / "s", config=StoreConfig.small()) as store:
+@pytest.mark.parametrize("opened", [MessageStore.open, brokerstore.connect])
+def test_a_store_of_messages(opened: Callable[..., Any], tmp_path: Path) -> None:
+    """Each method of both kinds of stores, and of their consumers, with each argument wrong in turn."""
+    with opened(tmp_path / "s", config=StoreConfig.small()) as store:
         store.put("T", b"first", keys="k", queue_id=0)
-        assert walk(store) > 500
+        assert walk(store) > 400
+        with store.consumer("T", group="walked", timeout_s=0.0) as consumer:
+            assert walk(consumer, message=store.message_at(0)) > 40
         assert store.put("T", b"last", queue_id=0).queue_offset > 0
         assert store.get("T", 0, 0).messages[0].body == b"first"
+
+
+def test_a_store_of_queues(tmp_path: Path) -> None:
+    """Each method of `RabbitStore`."""
+    with RabbitStore.open(tmp_path / "s", "a") as store:
+        store.declare_queue("q")
+        store.publish("q", b"first")
+        assert walk(store) > 100
+        store.publish("q", b"last")
+
+
+@pytest.mark.parametrize("opened", [brokerstore.open, brokerstore.connect, MessageStore.open, RabbitStore.open])
+def test_openings(opened: Callable[..., Any], tmp_path: Path) -> None:
+    """Path, mode and settings."""
+    for number, wrong in enumerate(WRONG):
+        if wrong != "":  # the current folder
+            call(opened, {"path": wrong})
+        for name in ("mode", "config", "settings"):
+            if name in inspect.signature(opened).parameters:
+                call(opened, {"path": tmp_path / f"{number}{name}", name: wrong})
