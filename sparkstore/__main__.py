@@ -99,7 +99,7 @@ def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
 
     columns = asked.columns.split(",") if asked.columns else None
     made = export(
-        spark, asked.path, asked.to, columns=columns, json=asked.body_json, mode=asked.mode, is_rabbit=asked.rabbit,
+        spark, asked.path, asked.to, columns=columns, json=asked.body_json, mode=asked.mode, is_rabbit=asked.rabbit or None,
         **_options(asked),
     )  # fmt: skip
     size = "" if made.size_bytes is None else f" of {made.size_bytes} bytes"
@@ -163,9 +163,11 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--columns", help="columns to write, separated by commas")
     export.add_argument("--body-json", metavar="SCHEMA", help='a column with the parsed body: a schema as text, or "variant"')
     export.add_argument("--mode", choices=("error", "append", "overwrite", "ignore"), default="error")
-    export.add_argument("--rabbit", action="store_true", help="the paths are RabbitMQ folders")
+    export.add_argument(
+        "--rabbit", action="store_true", help="the paths are RabbitMQ folders (found out without this option too)"
+    )
     stats = _job(jobs, "stats", run_stats, "count messages and bytes", many=True)
-    stats.add_argument("--by", choices=BY, default="topic")
+    stats.add_argument("--by", choices=BY, help="default: topic, or queue of a RabbitMQ folder")
     stats.add_argument("--limit", type=int, help="maximum number of rows to show")
     compact = _job(jobs, "compact", run_compact, "copy the last message of each key to a new store")
     compact.add_argument("--to", required=True, metavar="NEW", help="folder of the new store")

@@ -49,7 +49,8 @@ TIMES = {"born_time": "born_timestamp_ms", "store_time": "store_timestamp_ms"}
 BODY_TEXT = "body_text"
 STORED_AS = {**TIMES, BODY_TEXT: "body"}  # columns that are another form of a stored one
 
-# A RabbitMQ folder's columns.  Properties are JSON text because AMQP's are typed and nested.
+# A RabbitMQ folder's columns.  Properties are JSON text because AMQP's are typed and nested.  The columns after `type` are
+# those of quorum queues and of streams, and null for other queues.
 RABBIT_COLUMNS: dict[str, str] = {
     "queue": "string",
     "vhost": "string",
@@ -67,6 +68,15 @@ RABBIT_COLUMNS: dict[str, str] = {
     "routing_keys": "array<string>",
     "properties": "string",
     "body": "binary",
+    "type": "string",
+    "state": "string",
+    "consumer": "string",
+    "acquired_count": "bigint",
+    "delivery_count": "bigint",
+    "reason": "string",
+    "timestamp_ms": "bigint",
+    "epoch": "bigint",
+    "filter_value": "string",
 }
 
 # Both kinds: the store that a row comes from, and the damage that a row reports instead of a message.
@@ -136,7 +146,8 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
     }
     for field in schema.fields:
         if field.name not in wanted:
-            raise UnknownColumn(f"unknown column {field.name!r}; the columns are {', '.join(wanted)}")
+            kind = "RabbitMQ folder" if known is RABBIT_COLUMNS else "RocketMQ store"
+            raise UnknownColumn(f"unknown column {field.name!r} of a {kind}; the columns are {', '.join(wanted)}")
         other = kinds.get(OTHER_TYPES.get(field.name, ""))
         if field.dataType not in (wanted[field.name], other):
             expected, found = wanted[field.name].simpleString(), field.dataType.simpleString()

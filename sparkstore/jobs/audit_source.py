@@ -11,6 +11,7 @@ It returns rows with one schema; `kind` selects the columns in use:
     queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
                its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
+    folder     file: a RabbitMQ folder; count: messages, units: queues, items: records, bytes: files
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from messagestore.repair.cross_check import CrossCheck, accepts, unit_difference
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
+from rabbitstore import Problem
+from rabbitstore.format.problems import UNSUPPORTED
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
 
 from ..errors import BadOption, DataLost
@@ -67,6 +70,7 @@ FIELDS: dict[str, str] = {
     "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
 }  # fmt: skip
 PROBLEM, NOTE, RANGE, RUN, LMQ, QUEUE, INDEX = "problem", "note", "range", "log_run", "lmq", "queue", "index"
+FOLDER = "folder"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 20
@@ -100,6 +104,15 @@ class VhostSplit:
 
     store: str
     folder: str
+
+
+@dataclass(frozen=True)
+class NodeSplit:
+    """All quorum queues of a RabbitMQ node, or one stream."""
+
+    store: str
+    folder: str
+    is_stream: bool
 
 
 @one_line_errors
@@ -136,10 +149,18 @@ class _Reader(DataSourceReader):
             splits += self._vhosts(store) if store.is_rabbit else self._of_log(store)
         return [InputPartition(split) for split in splits]
 
-    def _vhosts(self, store: FoundStore) -> list[VhostSplit]:
+    def _vhosts(self, store: FoundStore) -> list[VhostSplit | NodeSplit]:
+        from rabbitstore.quorum import quorum_nodes
+        from rabbitstore.read.node import survey
         from rabbitstore.read.vhost_folder import find_vhosts
+        from rabbitstore.stream import stream_folders
 
-        return [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk_for(store.path))]
+        disk = disk_for(store.path)
+        made: list[VhostSplit | NodeSplit] = [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk)]
+        if survey(store.path, disk) is None:
+            return made
+        quorum = [NodeSplit(store.path, node.path, is_stream=False) for node in quorum_nodes(store.path, disk)]
+        return [*made, *quorum, *(NodeSplit(store.path, one.path, is_stream=True) for one in stream_folders(store.path, disk))]
 
     def _of_log(self, store: FoundStore) -> list[Any]:
         made: list[Any] = list(plan_log(store, self._options))
@@ -171,6 +192,8 @@ def _rows_of(split: Any) -> Iterator[Row]:
         return _store_rows(split)
     if isinstance(split, VhostSplit):
         return _vhost_rows(split)
+    if isinstance(split, NodeSplit):
+        return _node_rows(split)
     return iter(())
 
 
@@ -460,10 +483,40 @@ def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
     from rabbitstore.repair.check import verify
 
     found = verify(split.folder, disk_for(split.folder))
-    for problem in found.problems:
-        file = f"{split.folder}/{problem.file}"
-        yield _finding_row(split.store, Finding(file, problem.offset, problem.kind, problem.expected, problem.found))
+    yield from _rabbit_findings(split.store, split.folder, found.problems, found.notes)
     yield {
-        "kind": RANGE, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
+        "kind": FOLDER, "store": split.store, "file": split.folder, "count": found.messages, "units": found.queues,
         "items": found.records, "bytes": found.files,
     }  # fmt: skip
+
+
+def _node_rows(split: NodeSplit) -> Iterator[Row]:
+    from rabbitstore.quorum import quorum_nodes
+    from rabbitstore.quorum.check import check_node
+    from rabbitstore.stream import StreamFolder
+    from rabbitstore.stream.check import check_stream
+
+    disk = disk_for(split.folder)
+    row: Row = {"kind": FOLDER, "store": split.store, "file": split.folder}
+    if split.is_stream:
+        stream = StreamFolder(split.folder, disk)
+        checked = check_stream(stream)
+        yield from _rabbit_findings(split.store, split.store, checked.problems, checked.notes)
+        files = len(stream.numbers("segment")) + len(stream.numbers("index"))
+        yield row | {"count": checked.messages, "units": 1, "items": checked.chunks, "bytes": files}
+        return
+    for node in quorum_nodes(split.store, disk):
+        with node:
+            if node.path == split.folder:
+                found = check_node(node)
+                files = sum(queue.segment_count() + 1 for queue in node.queues())
+                yield from _rabbit_findings(split.store, split.store, found.problems, found.notes)
+                yield row | {"count": found.messages, "units": found.queues, "items": found.entries, "bytes": files}
+
+
+def _rabbit_findings(store: str, folder: str, problems: list[Problem], notes: list[Problem]) -> Iterator[Row]:
+    """Yield findings; a file of an unsupported format is no damage."""
+    for found in (*problems, *notes):
+        is_problem = found in problems and found.kind != UNSUPPORTED
+        file = f"{folder}/{found.file}"
+        yield _finding_row(store, Finding(file, found.offset, found.kind, found.expected, found.found, is_problem))

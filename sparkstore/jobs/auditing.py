@@ -28,7 +28,8 @@ class AuditReport:
     """The result of an audit.
 
     `problems` and `notes`: rows with the tool's keys of a finding, and the store.  `queues`: topic, queue id, first and last
-    queue offset in the log, messages, gaps and duplicates.  `counts`: of stores, stretches, messages, bytes, units, items.
+    queue offset in the log, messages, gaps and duplicates.  `counts`: of stores, stretches, messages, bytes, units, items; of
+    RabbitMQ folders stores, queues, messages, records, files.
     """
 
     problems: list[dict[str, Any]] = field(default_factory=list)
@@ -176,14 +177,17 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     for row, found in at_seams(in_order):
         (problems if found.is_problem else notes).append(_problem(row, found.offset, *found[2:5], file=found.file))
     problems = list({_place(row): row for row in reversed(problems)}.values())
+    folders = of_kind.get("folder", [])
     queues = sorted(of_kind.get("log_run", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
     counts = {name: sum(row[column] or 0 for row in ranges) for name, column in _SUMS.items()}
-    counts |= {"queues": len(queues), "index_files": len(of_kind.get("index", []))}
+    counts |= {"stretches": len(ranges), "queues": len(queues), "index_files": len(of_kind.get("index", []))}
+    if folders:  # of RabbitMQ
+        counts = {name: sum(row[column] for row in folders) for name, column in _RABBIT_SUMS.items()}
     return AuditReport(
         sorted(map(_finding, problems), key=lambda row: (row["store"], row["file"], row["offset"])),
         sorted(map(_finding, notes), key=lambda row: (row["store"], row["file"], row["offset"])),
         [_queue(row) for row in queues],
-        {"stores": len({row["store"] for row in ranges}), "stretches": len(ranges), **counts},
+        {"stores": len({row["store"] for row in (*ranges, *folders)}), **counts},
     )
 
 
@@ -193,6 +197,7 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["store"], row["file"], row["what"], where, row["found"]
 
 
+_RABBIT_SUMS = {"queues": "units", "messages": "count", "records": "items", "files": "bytes"}
 _SUMS = {"messages": "count", "size_bytes": "bytes", "units": "units", "items": "items"}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import BadOption
 from ..options import is_several
 from ..schema import MESSAGE_COLUMNS, RABBIT_COLUMNS, STORE_COLUMN
-from ..source.reading import read_messages, read_rabbit
+from ..source.reading import is_rabbit_folder, read_messages, read_rabbit
 from ..spark_errors import plain_errors
 
 if TYPE_CHECKING:
@@ -39,15 +39,18 @@ def export(
     json: str | None = None,
     mode: str = "error",
     compression: str = "zstd",
-    is_rabbit: bool = False,
+    is_rabbit: bool | None = None,
     **options: object,
 ) -> Exported:
     """Write to `out`: folders `topic=.../day=yyyy-mm-dd` (UTC, of the store time), or `queue=...` of a RabbitMQ folder.
 
     `columns`: fewer than all; those that say where a message goes are there in any case, and of several stores the column
     `store`.  `json`: a schema as text, or "variant", adds a column `json` with the parsed body; null where it is
-    no JSON.  `mode` is Spark's; `options` are the source's.  Files appear when the job is whole.
+    no JSON.  `mode` is Spark's; `options` are the source's.  Files appear when the job is whole.  `is_rabbit` says what the
+    paths are; None finds out.
     """
+    with plain_errors():
+        is_rabbit = is_rabbit_folder(spark, path, options) if is_rabbit is None else is_rabbit
     wanted = _columns(path, columns, is_rabbit)
     if json is not None and "body" not in wanted:
         raise BadOption("columns: add body, which is needed to parse it as JSON")

@@ -43,6 +43,12 @@ def read_rabbit(
     return _read(spark, path, named_schema(RABBIT_COLUMNS if columns is None else columns, rabbit_schema), options)
 
 
+def is_rabbit_folder(spark: SparkSession, path: str | Sequence[str], options: dict[str, object]) -> bool:
+    """Return whether the paths are RabbitMQ folders, as Spark's side sees them."""
+    names = ("vhost", "queue", "trace")
+    return "queue" in _read(spark, path, None, {name: options[name] for name in names if name in options}).columns
+
+
 def _read(spark: SparkSession, path: str | Sequence[str], schema: StructType | None, options: dict[str, object]) -> DataFrame:
     reader = spark.read.format(FORMAT)
     for name, value in option_texts(options).items():

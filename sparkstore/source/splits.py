@@ -26,6 +26,7 @@ from ..options import OFFSET_MAX, ReadOptions
 from .queue_starts import check_queue_starts
 from .stores import FoundStore
 
+CLASSIC = "classic"  # the type of a RabbitMQ queue
 LOOK_AGAIN_S = 0.05  # a record that is being written is complete by then
 CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
 
@@ -50,12 +51,17 @@ class LogSplit:
 
 @dataclass(frozen=True)
 class RabbitSplit:
-    """One queue of a virtual host's folder; the first split of a folder also reports the folder's own problems."""
+    """One classic queue of a virtual host's folder, one stream, or all quorum queues, which share a write-ahead log.
+
+    The first split of a folder also reports the folder's own problems.
+    """
 
     store: str
     folder: str
     queue: str | None
     is_first: bool
+    vhost: str = "/"
+    type: str = CLASSIC
 
 
 def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
@@ -78,9 +84,11 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
 
 def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     """Plan one split per queue of all virtual hosts or the requested one.  Raises `UnknownStore` if it is absent."""
+    from rabbitstore.read.node import survey
     from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
+    has_others = survey(store.path, disk_for(store.path)) is not None
     vhosts = []
     for path in find_vhosts(store.path, disk_for(store.path)):
         folder = VhostFolder(path, disk_for(path))
@@ -89,12 +97,25 @@ def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
             names = list(dict.fromkeys(queue.queue for queue in folder.queue_folders()))
             wanted: list[str | None] = [name for name in names if options.queue in (None, name)]
             made += [RabbitSplit(store.path, path, name, number == 0) for number, name in enumerate(wanted or [None])]
+            made += _other_queues(store.path, folder.vhost, options.queue) if has_others else []
         folder.close()
     if options.vhost is not None and options.vhost not in vhosts:
         raise UnknownStore(
             f"{store.path}: no virtual host {options.vhost!r}; the virtual hosts are {', '.join(map(repr, vhosts))}"
         )
     return made
+
+
+def _other_queues(path: str, vhost: str, wanted: str | None) -> list[RabbitSplit]:
+    """Plan the quorum queues and streams of a node's folder; `wanted` is the only queue to read, if any."""
+    from rabbitstore.node_folder import QUORUM, STREAM, NodeFolder
+
+    folder = NodeFolder(path, vhost, disk_for(path))
+    quorum = [queue.queue for queue in folder.quorum_queues if wanted in (None, queue.queue)]
+    streams = [stream.queue for stream in folder.streams if wanted in (None, stream.queue)]
+    folder.close()
+    made = [RabbitSplit(path, path, wanted, True, vhost, QUORUM)] if quorum else []
+    return [*made, *(RabbitSplit(path, path, name, True, vhost, STREAM) for name in streams)]
 
 
 def log_range(store: FoundStore, begin: int, end: int, split_bytes: int, file_bytes: int | None = None) -> list[LogSplit]:
