@@ -28,8 +28,10 @@ HOT = (
     "commitlog._record_cy",
     "commitlog._rows_cy",
     "commitlog._scan_cy",
+    "commitlog._walk_cy",
     "consumequeue._units_cy",
     "indexfile._index_cy",
+    "indexfile._match_cy",
     "messagestore.write._dispatch_cy",
 )
 PROGRESS = next((number for number in (3, 2) if os.isatty(number)), None)  # make redirects 1 and 2 to a log, and opens 3

@@ -101,6 +101,10 @@ class MappedFile(ReadableFile):
             self._close_file()
         return found
 
+    def read_ahead(self, position: int, size_bytes: int) -> None:
+        """Ask the system to read a range into the page cache, as `storageio.File.read_ahead` does."""
+        self._opened().read_ahead(position, size_bytes)
+
     def forget_zeros(self, position: int) -> None:
         """Drop clean cached pages, as `storageio.File.forget_zeros` does."""
         if position < self.size_bytes:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from storebytes._crc_cy import checksum
 
 from ._record_cy import check, is_protected
+from ._walk_cy import find_nonzero
 from .checks import BLANK, CHECK_ALL, CHECK_BODY, CHECK_PLACE, EMPTY
 from .cursor import is_whole_blank
 from .layout import (
@@ -41,7 +42,6 @@ from .mapped_file import MappedFile
 _KNOWN = (MAGIC_V1, MAGIC_V2)
 _WINDOW_BITS = 16  # offsets that share all but their last two bytes
 _PIECE = 1 << 20
-_ZEROS = bytes(_PIECE)
 
 
 def is_unknown_version(view: memoryview, at: int, base: int, *, is_searched: bool = False) -> bool:
@@ -69,9 +69,10 @@ def find_unknown_version(file: MappedFile, start: int, stop: int | None = None) 
         if first >= end:
             break
         low, high = max(start, first - PHYSICAL_OFFSET_AT), min(last, end)
-        data = bytes(file.view[low : min(high + PHYSICAL_OFFSET_AT + 8, file.size_bytes)])
-        if data[:_PIECE] == _ZEROS[: len(data[:_PIECE])]:
+        after = min(high + PHYSICAL_OFFSET_AT + 8, file.size_bytes)
+        if find_nonzero(file.view, low, after) < 0:
             continue
+        data = bytes(file.view[low:after])
         for at in _places(data, low, high, file.start_offset):
             if is_unknown_version(file.view, at, file.start_offset, is_searched=True):
                 return at

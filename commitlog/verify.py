@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from storageio import REAL_DISK, Disk
 
 from ._record_cy import is_protected
-from ._scan_cy import Reader, count
+from ._scan_cy import Reader
 from .findings import Finding, note
 from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
 from .walk import Blank, LogFiles, Piece
@@ -124,12 +124,12 @@ def _has_whole_pairs(view: memoryview, at: int) -> bool:
 
 def verify_log(
     folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None, *,
-    end_offset: int | None = None,
+    end_offset: int | None = None, take: Callable[[Piece], None] | None = None,
 ) -> LogReport:  # fmt: skip
     """Check all files of a log's folders without stopping at damage; nothing is changed.
 
-    `progress` is called with the bytes walked since its last call.  `end_offset` of a log that a writer appends to is the
-    result of `growing.whole_end`; nothing after it is checked.
+    `progress` is called with the bytes walked since its last call, `take` with each range of good records.  `end_offset` of a
+    log that a writer appends to is the result of `growing.whole_end`; nothing after it is checked.
     """
     files = LogFiles(disk, folders, file_size_bytes, end_offset=end_offset)
     report = LogReport(files)
@@ -142,12 +142,13 @@ def verify_log(
         elif isinstance(step, Blank):
             report.blanks += 1
         else:
-            _, _, records, protected, _ = count(step.view, step.start, step.stop, step.base, 0)
-            report.records += records
-            report.protected_records += protected
+            report.records += len(step.positions)
+            report.protected_records += step.protected
             report.end_offset = step.base + step.stop
-            for finding in protection.take(step, protected):
+            for finding in protection.take(step, step.protected):
                 report.add(finding)
+            if take is not None:
+                take(step)
         if progress is not None and not isinstance(step, Finding):
             progress(step.stop - step.start if isinstance(step, Piece) else step.size_bytes)
     return report

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from storageio import Disk, DiskError, Entry, Kind
 
 from ._message_cy import StoredMessage
-from ._scan_cy import Reader, scan
+from ._scan_cy import Reader
+from ._walk_cy import find_nonzero, scan_positions
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
@@ -28,7 +29,9 @@ from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
 HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a descriptor
-_ZEROS = bytes(1 << 20)
+AHEAD_BYTES = 128 << 20  # read ahead of a walk
+AHEAD_STEP = 32 << 20  # read ahead in one call
+ZEROS_PIECE = 16 << 20
 
 
 class Piece(NamedTuple):
@@ -40,6 +43,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     positions: array[int]  # of the records in `view`
+    protected: int  # records with a checksum over the whole record
 
     def messages(self) -> Iterator[StoredMessage]:
         """Yield each record as an object."""
@@ -254,7 +258,10 @@ class _Walk:
         """Yield the steps of one file; each turn advances, so there are at most as many turns as bytes."""
         view, at = file.view, 0
         stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
+        ahead = _ReadAhead(file) if self._end is None else None  # beside a writer the pages are in memory
         while at < stop:
+            if ahead is not None:
+                ahead.reach(at)
             piece, why = _piece(file, at, CHECK_ALL, stop=stop)
             if piece.positions:
                 yield from self._resume(piece)
@@ -278,6 +285,8 @@ class _Walk:
     def _report_stop(self, file: MappedFile, location: Location, why: str, stop: int) -> Generator[Step, None, int]:
         """Report what is at the position; return where to continue."""
         is_growing = stop < file.size_bytes
+        if self._end is None and why == STOPS[EMPTY]:
+            _forget_zeros(file, location.at)
         if is_file_end(why, location.left, location.view[location.at :]):
             yield Blank(file.path, location.at, location.left)
             if self._end is None:  # beside a writer the descriptor for this search may be gone
@@ -308,13 +317,27 @@ class _Walk:
             yield unknown_version(file.path, Location(location.view, inside, location.base))
 
 
+class _ReadAhead:
+    """Brings the data of a file into the page cache ahead of a walk, which otherwise waits for each page that it touches."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+        self._left = file.pieces_of_data(0, AHEAD_STEP)[::-1]  # found first: reading ahead makes zeros look like data
+
+    def reach(self, at: int) -> None:
+        """Request the pieces that begin within `AHEAD_BYTES` of the walk's position."""
+        while self._left and self._left[-1][0] < at + AHEAD_BYTES:
+            start, stop = self._left.pop()
+            if stop > at:
+                self._file.read_ahead(start, stop - start)
+
+
 def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece, str]:
     """Return consecutive records from `at` on, and why there are no more."""
     view = file.view
-    room = min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)
-    positions, sizes = array("q", bytes(8 * room)), array("i", bytes(4 * room))
-    where, why, rows = scan(view, at, stop, file.start_offset, checks, positions, sizes)
-    return Piece(file.path, view, file.start_offset, at, where, positions[:rows]), why
+    positions = array("q", bytes(8 * min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)))
+    where, why, rows, protected = scan_positions(view, at, stop, file.start_offset, checks, positions)
+    return Piece(file.path, view, file.start_offset, at, where, positions[:rows], protected), why
 
 
 def _end_of(file: MappedFile, stop: int) -> LogEnd:
@@ -326,13 +349,17 @@ def _end_of(file: MappedFile, stop: int) -> LogEnd:
     return LogEnd(file.start_offset + cursor.at, last, problem)
 
 
+def _forget_zeros(file: MappedFile, start: int) -> None:
+    """Drop cached pages of a range that was never written, so that it need not be searched; data that follows is kept."""
+    if find_nonzero(file.view, start, min(start + ZEROS_PIECE, file.size_bytes)) < 0:
+        file.forget_zeros(start)
+
+
 def _stale_bytes(file: MappedFile, start: int) -> Iterator[Finding]:
     """Yield a note if bytes after the end are not zero, as a truncation leaves them."""
-    view, at = file.view, file.next_data(start)
-    while at < file.size_bytes:
-        part = bytes(view[at : at + len(_ZEROS)])
-        if part != _ZEROS[: len(part)]:
-            first = at + len(part) - len(part.lstrip(b"\0"))
+    view = file.view
+    for low, high in file.pieces_of_data(start, ZEROS_PIECE) if start < file.size_bytes else ():
+        first = find_nonzero(view, low, high)
+        if first >= 0:
             yield note(file.path, first, "stale_bytes", "zeros behind the end", bytes(view[first : first + 16]).hex(" "))
             return
-        at = file.next_data(at + len(part))

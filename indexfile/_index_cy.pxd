@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 
-cdef Size BLOCK_SLOTS
+cdef Size BLOCK_SLOTS, AHEAD_ITEMS
 cdef Size BEGIN_OFFSET_AT, BEGIN_TIME_AT, NEXT_ITEM_AT, END_OFFSET_AT, END_TIME_AT, HEADER_SIZE, ITEM_KEY_HASH_AT
 cdef Size ITEM_PHYSICAL_OFFSET_AT, ITEM_PREVIOUS_AT, ITEM_SECONDS_AT, ITEM_SIZE, SLOT_SIZE, SLOTS_USED_AT
 cdef I32 BAD_COUNT, BAD_HASH, BAD_PREVIOUS, BAD_SLOT, FIRST_ITEM, KEY_HASH_NONE, NO_ITEM, SOUND
@@ -37,6 +37,6 @@ cdef Bool leads_nowhere(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil
-cdef Nothing replay(IndexBuffer index, Size limit, I32s heads, I64s state) noexcept nogil
+cdef Nothing replay(IndexBuffer index, Size limit, I32s heads, Target heads_bytes, I64s state) noexcept nogil
 cpdef I32 hash_of_texts(str topic, str key) except? -1
 cpdef I32 hash_of(bytes topic, bytes key)

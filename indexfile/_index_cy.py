@@ -64,6 +64,7 @@ if not cython.compiled:
 
 MS_PER_SECOND = 1000
 BLOCK_SLOTS = 1024  # checked in one loop
+AHEAD_ITEMS = 16  # prefetch distance of `replay`
 _JOINT: Source = source_of_bytes(b"#")
 TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
 
@@ -136,13 +137,15 @@ class IndexBuffer:
 
         Returns (SOUND, 0) if every chain is what the puts would have made.
         """
-        held: memoryview = memoryview(bytearray(4 * self.slots)).cast("i")  # zeros take no memory until written
+        zeros: memoryview = memoryview(bytearray(4 * self.slots))  # zeros take no memory until written
+        held: memoryview = zeros.cast("i")
         heads: I32s = i32s_of(held)
+        heads_bytes: Target = target_of(zeros)
         held_state: memoryview = memoryview(array("q", [0, 0]))
         state: I64s = i64s_of(held_state)
         most: Size = limit
         with cython.nogil:
-            replay(self, most, heads, state)
+            replay(self, most, heads, heads_bytes, state)
         return state[0], state[1]
 
     def keep_items(self, next_item: int, log_end: int) -> int:
@@ -479,10 +482,11 @@ def walk(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing:
+def replay(index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, state: I64s) -> Nothing:
     """Rebuild the chains of the first `limit` items and compare them with the file.
 
-    heads[slot] = newest item of the slot so far.  state[0] = kind of damage, state[1] = its item, slot or count.
+    heads[slot] = newest item of the slot so far; `heads_bytes` is the same memory.  state[0] = kind of damage, state[1] = its
+    item, slot or count.
     """
     source: Target = index._target
     count: I32 = next_item(index)
@@ -498,6 +502,10 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, state: I64s) -> Nothing
         state[1] = count
         return
     while at < count and at <= limit:
+        if count - at > AHEAD_ITEMS:
+            hash_code = get_i32(source, items_at + ITEM_SIZE * (at + AHEAD_ITEMS) + ITEM_KEY_HASH_AT)
+            if hash_code >= 0:
+                prefetch(heads_bytes, SLOT_SIZE * (hash_code % index.slots), SLOT_SIZE)
         hash_code = get_i32(source, items_at + ITEM_SIZE * at + ITEM_KEY_HASH_AT)
         if hash_code < 0:
             state[0] = BAD_HASH

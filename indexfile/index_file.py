@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import Disk, File, Map, Mode, StoreCorrupt, StoreReadOnly
+from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from ._index_cy import IndexBuffer, MappedIndex
 from .layout import (
@@ -19,7 +20,9 @@ from .layout import (
     FIRST_ITEM,
     HEADER,
     HEADER_SIZE,
+    ITEM_SIZE,
     NEXT_ITEM_AT,
+    SLOT_SIZE,
     file_size,
 )
 
@@ -159,6 +162,16 @@ class IndexFile(MappedIndex):
             left -= count
             if not at:
                 return
+
+    def read_ahead(self) -> None:
+        """Ask the system for slots and items: the map is read at random, without any reading ahead."""
+        used = max(FIRST_ITEM, min(self.header.next_item, self.items))
+        with contextlib.suppress(DiskError):  # a writer may have deleted the file
+            file = self.disk.open(self.path, Mode.READ)
+            try:
+                file.read_ahead(0, HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * used)
+            finally:
+                file.close()
 
     def check(self) -> None:
         """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made."""

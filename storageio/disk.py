@@ -95,6 +95,9 @@ class File(Protocol):
     def data_end(self, offset: int) -> int:
         """Return the end of the data that `next_data` found, the file's size where the system cannot tell; zeros follow it."""
 
+    def read_ahead(self, offset: int, size_bytes: int) -> None:
+        """Ask the system to bring a range into the page cache, without waiting for it.  Releases the GIL.  Advice only."""
+
     def forget_zeros(self, offset: int) -> None:
         """Drop clean cached pages after `offset`, so that `next_data` does not report pages that were only read ahead.
 

@@ -133,6 +133,12 @@ class RealFile:
         """Return the end of the data by SEEK_HOLE."""
         return self._seek("SEEK_HOLE", offset, self.size())
 
+    def read_ahead(self, offset: int, size_bytes: int) -> None:
+        """Start reading, where the system has a call for that."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
     def forget_zeros(self, offset: int) -> None:
         """Drop clean pages from the page cache; dirty pages stay."""
         if hasattr(os, "posix_fadvise"):

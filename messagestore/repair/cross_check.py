@@ -1,14 +1,13 @@
 """Compare queues and index with the log in both directions: every unit and every item.
 
 The log is dispatched again into memory. The resulting units are compared with the bytes of the queue files, and the index
-items, as pairs of key hash and physical offset, with those of the index files. Nothing is changed.
+items with those of the index files (`index_comparison`). Nothing is changed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
 
 from commitlog.findings import Finding
 from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -17,18 +16,13 @@ from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import StoreCorrupt
+from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 
 from ..delay_levels import DelayLevels
 from ..write._dispatch_cy import Dispatcher
 from ..write.lmq_units import all_lmq_offsets, is_lmq, lmq_unit, names_lmqs
 from .excluded_topics import has_no_folder_name
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Pairs = np.ndarray[Any, np.dtype[Any]]
+from .index_comparison import IndexComparison
 
 END_MAX = (1 << 63) - 1
 KEYS_MAX = 1 << 17  # items collected per batch
@@ -76,10 +70,12 @@ class CrossCheck:
         """Create a comparison for queues and index opened for reading; `bounds` is for a log in use."""
         self._bounds = bounds or LogBounds()
         self._queues = queues
-        self._index = index
         self._levels = levels
-        self._files: LogFiles | None = None
+        self.files: LogFiles | None = None  # where units of delayed messages are checked against their records
         self._log_min_offset = log_min_offset
+        self._index = None if index is None else IndexComparison(
+            index, log_min_offset, self._bounds.end_offset, self._made_items
+        )  # fmt: skip
         self._kernel = Dispatcher(levels.current_ms)
         self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
         self._next: dict[QueueKey, int] = {}
@@ -91,25 +87,11 @@ class CrossCheck:
         self.items = 0
         self.problems: list[Finding] = []
 
-    def compare(self, files: LogFiles, progress: Callable[[int], None] | None = None) -> None:
-        """Compare the whole log. Damaged ranges are skipped; the verification of the log reports them."""
-        pairs: list[Any] = []
-        self._files = files
-        for step in files.walk():
-            if isinstance(step, Piece):
-                pairs += self._piece(step)
-                self.lmqs(step)
-                if progress is not None:
-                    progress(step.stop - step.start)
-        for queue in self._queues:
-            self.problems += self._ahead(queue)
-        if self._index is not None:
-            self._compare_index(pairs)
-
-    def _piece(self, piece: Piece) -> list[Any]:
-        """Compare the units of consecutive whole records and return their index items."""
+    def take(self, piece: Piece) -> None:
+        """Compare consecutive whole records with the files. Pieces must come in log order."""
         at, why, done = piece.start, "full", 0
-        gathered = []
+        if self._index is not None:
+            self._index.walk(piece)
         while at < piece.stop:
             buffer = self._fresh_index() if self._index is not None else None
             at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self._has_no_queue)
@@ -117,10 +99,28 @@ class CrossCheck:
                 if not is_lmq(topic):
                     self._run(topic, queue_id, first, bytes(units))
             self.expect_lmqs(self._kernel)
-            if buffer is not None:
-                gathered.append(self._pairs_of(self._items, buffer))
+            if self._index is not None and buffer is not None:
+                self._index.take(buffer, is_split=done > 0)
             assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
-        return gathered
+        self.lmqs(piece)
+
+    def finish(self) -> None:
+        """Look for units and items that belong to no record, after the last piece."""
+        for queue in self._queues:
+            self.problems += self._ahead(queue)
+        if self._index is not None:
+            low = max(self._log_min_offset, self._bounds.min_offset())
+            self.problems += self._index.problems(low, newest_is_growing=self._bounds.is_growing)
+            self.items = self._index.items
+
+    def _made_items(self, view: memoryview, at: int, stop: int, base: int) -> Iterator[IndexBuffer]:
+        """Yield the items that a range of whole records requires."""
+        done = 0
+        while at < stop:
+            buffer = self._fresh_index()
+            at, why, done = self._kernel.dispatch(view, at, stop, base, 0, buffer, done, self._has_no_queue)
+            yield buffer
+            assert why in ("full", "index_full", "end"), f"checked records stopped with {why}"
 
     def _has_no_queue(self, topic: str) -> bool:
         """Return whether the kernel must skip a topic; report a topic that cannot name a folder once."""
@@ -156,18 +156,6 @@ class CrossCheck:
         self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
         return IndexBuffer(self._items, 1, KEYS_MAX)
 
-    def _pairs_of(self, data: bytearray | memoryview, buffer: IndexBuffer) -> Any:
-        """Return (hash, physical offset) of every item of an index."""
-        import numpy as np
-
-        count = max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
-        start = HEADER_SIZE + SLOT_SIZE * buffer.slots
-        kind = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-        items = np.frombuffer(data, kind, count, start)[FIRST_ITEM:]
-        pairs = np.empty(len(items), np.dtype([("offset", "<i8"), ("hash", "<i4")]))
-        pairs["offset"], pairs["hash"] = items["offset"], items["hash"]
-        return pairs
-
     # Queues
 
     def _run(self, topic: str, queue_id: int, first: int, units: bytes) -> None:
@@ -184,7 +172,7 @@ class CrossCheck:
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
-        for at, wanted, found in unit_differences(queue, place, units, accepts(topic, self._levels, self._files)):
+        for at, wanted, found in unit_differences(queue, place, units, accepts(topic, self._levels, self.files)):
             if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
                 continue
             self._say(
@@ -223,41 +211,6 @@ class CrossCheck:
         elif end > known:
             yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
 
-    # Index
-
-    def _compare_index(self, pairs: list[Any]) -> None:
-        """Compare index items with the log in both directions, as sorted pairs."""
-        import numpy as np
-
-        assert self._index is not None
-        empty = np.empty(0, np.dtype([("offset", "<i8"), ("hash", "<i4")]))
-        wanted = np.unique(np.concatenate([empty, *pairs]))
-        parts = [empty]
-        for file in self._index.files:
-            try:
-                parts.append(self._pairs_of(file.buffer.data, file.buffer))
-                if (
-                    not self._bounds.is_growing or file is not self._index.files[-1]
-                ):  # the writer still changes the chains of the newest file
-                    file.check()
-            except StoreCorrupt as error:
-                self.problems.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
-        every = np.concatenate(parts)
-        low = max(self._log_min_offset, self._bounds.min_offset())
-        found = np.unique(every[(every["offset"] >= low) & (every["offset"] < self._bounds.end_offset)])
-        wanted = wanted[wanted["offset"] >= low] if self._bounds.is_growing else wanted
-        self.items = len(wanted)
-        for kind, missing in (("missing_item", np.setdiff1d(wanted, found)), ("dangling_item", np.setdiff1d(found, wanted))):
-            if len(missing):
-                first = f"key hash {missing[0]['hash']} of the record at {missing[0]['offset']}"
-                self._say(
-                    self._index.folder,
-                    0,
-                    kind,
-                    f"{len(wanted)} items",
-                    f"{len(missing)} {kind.split('_')[0]}, the first {first}",
-                )
-
     def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.problems.append(Finding(file, offset, kind, expected, found))
 
@@ -271,7 +224,7 @@ def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Ac
     while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
         wanted = units[(at - first) * UNIT_SIZE :]
         count = min(len(rest), len(wanted)) // UNIT_SIZE
-        if rest[: count * UNIT_SIZE] != wanted[: count * UNIT_SIZE]:
+        if bytes(rest[: count * UNIT_SIZE]) != wanted[: count * UNIT_SIZE]:  # a view is compared byte by byte
             for place in range(count):
                 part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
                 if rest[part] != wanted[part] and not is_right(bytes(rest[part]), wanted[part]):

@@ -61,14 +61,16 @@ class Survey:
 def survey(
     files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None,
     is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, force: bool = False,
+    take: Callable[[Piece], None] | None = None,
 ) -> Survey:  # fmt: skip
     """Scan the whole log. Records stored at or before `safe_ms` were on disk at the last checkpoint.
 
-    `progress` is called with the number of record bytes scanned since its last call. `is_unnumbered` names topics without
+    `progress` is called with the number of record bytes scanned since its last call, and `take` with each range of whole
+    records. `is_unnumbered` names topics without
     ordinary queues, in which a missing record does not shift other queue offsets. Raises `UnsupportedFormat` for a record of an
     unknown version; `force` treats it as damage if everything but its magic number is a whole record of a known version.
     """
-    found = _walk(files, safe_ms, in_detail=False, progress=progress, force=force)
+    found = _walk(files, safe_ms, in_detail=False, progress=progress, take=take, force=force)
     if found.holes:
         found = _walk(files, safe_ms, in_detail=True, force=force)
         found.lost = lost_messages(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
@@ -76,8 +78,9 @@ def survey(
 
 
 def _walk(
-    files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None, force: bool
-) -> Survey:
+    files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None,
+    take: Callable[[Piece], None] | None = None, force: bool,
+) -> Survey:  # fmt: skip
     """Scan the log once. `in_detail` decodes every record, to find lost messages and records older than `safe_ms`."""
     _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
@@ -85,6 +88,8 @@ def _walk(
     for step in files.walk():
         if isinstance(step, Piece):
             walk.piece(step)
+            if take is not None:
+                take(step)
             if progress is not None:
                 progress(step.stop - step.start)
         elif isinstance(step, Blank):

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.layout import FOREVER_MS
-from commitlog.walk import LogFiles
+from commitlog.walk import LogFiles, Piece
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
-from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
@@ -35,11 +34,12 @@ from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
-from ..store_settings import read_levels, refuse_unknown_shape
+from ..store_settings import refuse_unknown_shape
 from ..timer_files import timers_behind
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
-from .cross_check import NO_FOLDER, OF_THE_LOG, CrossCheck
+from .comparison import Comparison
+from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import Hole, Survey, survey
 from .excluded_topics import excluded_topics
 from .fillers import fill
@@ -161,7 +161,7 @@ class Recovery:
         return self._look().plan
 
     def _look(self) -> Seen:
-        found = self._survey()
+        found, wrong = self._inspect()
         plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value, is_forced=self.force)
         plan.problems = [finding.as_dict() for finding in found.findings]
         plan.problems += [hole.finding.as_dict() for hole in found.holes]
@@ -171,7 +171,6 @@ class Recovery:
         has_sound_log = not plan.actions
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
-        wrong = self._disagreements()
         _plan_derived(wrong, plan)
         last_ms = (
             found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
@@ -236,10 +235,17 @@ class Recovery:
         finally:
             checkpoint.close()
 
-    def _survey(self) -> Survey:
+    def _inspect(self) -> tuple[Survey, dict[str, list[dict[str, Any]]]]:
+        """Survey the log and compare queues and index with it, in one pass."""
+        with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
+            comparison.load(every_queue=False)
+            found = self._survey(comparison.take)
+            return found, self._disagreements(comparison)
+
+    def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
         queues = self._queues()
         try:
-            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force)
+            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force, take=take)
         except (DiskError, UnsupportedFormat):
             raise
         except StoreError:  # unreadable queue files: survey the log alone
@@ -294,19 +300,18 @@ class Recovery:
             return found.holes[0].start
         return None
 
-    def _disagreements(self) -> dict[str, list[dict[str, Any]]]:
+    def _compared(self) -> dict[str, list[dict[str, Any]]]:
+        """Compare queues and index with a log that was repaired."""
+        with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
+            comparison.load(every_queue=False)
+            comparison.walk(self.progress)
+            return self._disagreements(comparison)
+
+    def _disagreements(self, comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
         """Return the problems of queues and index; an unreadable folder counts as one problem."""
-        files = self._files()
-        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(files)}
-        low = files.files[0].start_offset if files.files else 0
-        queues, index = self._queues(), None
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(self._files())}
         try:
-            index = self._index()
-            comparison = CrossCheck(
-                queues, index, read_levels(self.disk, self.places.own, self.config.message_delay_level), low
-            )
-            comparison.is_ignored = self.is_ignored()
-            comparison.compare(files, self.progress)
+            result = comparison.finish()
         except (DiskError, UnsupportedFormat):
             raise
         except StoreError as error:
@@ -318,11 +323,7 @@ class Recovery:
                 "found": str(error),
             }
             return wrong | {QUEUES: [problem], INDEX: [problem]}
-        finally:
-            queues.close()
-            if index is not None:
-                index.close()
-        for finding in comparison.problems:
+        for finding in result.problems:
             if finding.kind in (OF_THE_LOG, NO_FOLDER):
                 continue
             of_index = finding.file.startswith(self.places.index)
@@ -331,15 +332,6 @@ class Recovery:
 
     def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
         return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
-
-    def _index(self) -> IndexFiles | None:
-        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
-        assert slots and items
-        if not self.config.message_index_enable:
-            return None
-        index = IndexFiles(self.disk, self.places.index, writable=False, slots=slots, items=items)
-        index.load()
-        return index
 
     def is_ignored(self) -> Callable[[str], bool]:
         """Return a predicate for topics that get no ordinary queue (see `excluded_topics`)."""
@@ -373,7 +365,7 @@ class Recovery:
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:
                 self._repair_log(seen.found if seen.has_sound_files else self._survey())
-                self._rebuild_wrong(self._disagreements(), None)
+                self._rebuild_wrong(self._compared(), None)
             self._set_checkpoint_back()
             self._keep_numbers()
         finally:

@@ -14,7 +14,6 @@ from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, ConsumeQueues
-from indexfile import IndexFiles
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
@@ -30,14 +29,12 @@ from ..config import StoreConfig
 from ..file_sizes import found_sizes
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
-from ..store_settings import read_levels
 from .batch_cross_check import batch_problems, batch_topics
-from .cross_check import END_MAX, CrossCheck, LogBounds
-from .excluded_topics import excluded_topics
+from .comparison import Comparison
+from .cross_check import END_MAX, LogBounds
 from .misplaced_sidecars import strange_sidecars
 
 Progress = Callable[[int], None]
-PASSES = 2  # over the log: the log alone, then queues and index against it
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # seconds between comparisons of a store in use
 SETTLED_S = 1.0  # a problem that lasts this long is not just the writer's lag
 TABLES: tuple[type[ConfigTable], ...] = (
@@ -91,7 +88,7 @@ class StoreReport:
 def verify_store(
     root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
 ) -> StoreReport:
-    """Check everything. `progress` is called with a number of bytes; the total is `PASSES` times the size of the log.
+    """Check everything in one pass over the log. `progress` is called with the bytes walked since its last call.
 
     A store that a process, including this one, has open for writing can be checked too. In that case the end of the log is read
     first, and log, queues and index are checked up to it (`StoreReport.checked_to`).
@@ -99,8 +96,8 @@ def verify_store(
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     if disk.is_locked(check.places.lock):
         return _verify_in_use(check, progress)
-    report = check.report = StoreReport(verify_log(check.folders, disk, check.config.mapped_file_size_commit_log, progress))
-    check.derived(progress)
+    report = check.report = StoreReport(LogReport(check.files()))
+    check.log_and_derived(progress)
     check.batch_queues()
     check.checkpoint()
     check.config_files()
@@ -133,13 +130,13 @@ def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
     """
     log = verify_growing_log(check.folders, check.disk, check.config.mapped_file_size_commit_log, progress)
     check.end_offset = log.checked_to
-    report = _beside_log(check, log, progress)
+    report = _beside_log(check, log)
     for pause_s in PAUSES_S:
         if not report.more_problems:
             break
         before = {problem[:3] for problem in report.more_problems}
         check.disk.sleep(pause_s)
-        report = _beside_log(check, log, None)
+        report = _beside_log(check, log)
         again = [(problem.file, problem.offset, problem.kind) in before for problem in report.more_problems]
         report.more_problems = [problem for problem, is_known in zip(report.more_problems, again, strict=True) if is_known]
         if pause_s >= SETTLED_S and report.more_problems:
@@ -147,12 +144,12 @@ def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
     return report
 
 
-def _beside_log(check: _Check, log: LogReport, progress: Progress | None) -> StoreReport:
+def _beside_log(check: _Check, log: LogReport) -> StoreReport:
     """Compare everything except the log of a store in use, once."""
     report = check.report = StoreReport(log)
     check.config = check.asked
     try:
-        check.derived(progress)
+        check.derived()
         check.batch_queues()
         check.checkpoint()
         check.config_files()
@@ -178,41 +175,53 @@ class _Check:
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.report.more_problems.append(Finding(file, offset, kind, expected, found))
 
-    def derived(self, progress: Progress | None) -> None:
-        """Compare queues and index with the log; report an unreadable one as a problem."""
+    def log_and_derived(self, progress: Progress | None) -> None:
+        """Check the log, and compare queues and index with it on the way."""
+        size, comparison = self.asked.mapped_file_size_commit_log, self._comparison()
+        if comparison is None:
+            self.report.log = verify_log(self.folders, self.disk, size, progress)
+            return
+        with comparison:
+            self.report.log = verify_log(self.folders, self.disk, size, progress, take=comparison.take)
+            self._finish(comparison)
+
+    def derived(self) -> None:
+        """Compare queues and index of a store in use with the log."""
+        comparison = self._comparison()
+        if comparison is not None:
+            with comparison:
+                comparison.walk(None)
+                self._finish(comparison)
+
+    def _comparison(self) -> Comparison | None:
+        """Return the comparison of queues and index, None if they cannot be read; that is reported as a problem."""
         try:
             self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
-            self._compare(progress)
+            files = self.files()
+            if self.end_offset is not None:
+                files.hold()
+            comparison = Comparison(self.disk, self.places, self.config, files, self._bounds())
         except StoreCorrupt as error:
-            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+            self._unreadable(error)
+            return None
+        comparison.load(every_queue=True)
+        self.report.index_files, self.report.queues = comparison.index_files, comparison.queue_count
+        return comparison
 
-    def _compare(self, progress: Progress | None) -> None:
-        config, files = self.config, self._files()
-        if self.end_offset is not None:
-            files.hold()
-        assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
-        low = files.files[0].start_offset if files.files else 0
-        queues = ConsumeQueues(
-            self.disk, self.places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue
-        )
-        index = IndexFiles(
-            self.disk, self.places.index, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
-        ) if config.message_index_enable else None  # fmt: skip
+    def _finish(self, comparison: Comparison) -> None:
+        """Add the result of a comparison to the report."""
         try:
-            if index is not None:
-                index.load()
-                self.report.index_files = len(index.files)
-            queues.load()
-            self.report.queues = len(queues)
-            levels = read_levels(self.disk, self.places.own, self.asked.message_delay_level)
-            self._cross_check(CrossCheck(queues, index, levels, low, self._bounds()), files, progress)
-            self._keep_ends(queues)
-        finally:
-            queues.close()
-            if index is not None:
-                index.close()
+            found = comparison.finish()
+            self.report.units, self.report.items = found.units, found.items
+            self.report.more_problems += found.problems
+            self._keep_ends(comparison.queues)
+        except StoreCorrupt as error:
+            self._unreadable(error)
 
-    def _files(self) -> LogFiles:
+    def _unreadable(self, error: StoreCorrupt) -> None:
+        self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+
+    def files(self) -> LogFiles:
         """Return the log files up to the end of the checked range."""
         return LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log, end_offset=self.end_offset)
 
@@ -221,7 +230,7 @@ class _Check:
 
     def _min_offset(self) -> int:
         """Return the physical offset where the log begins now."""
-        files = self._files().files
+        files = self.files().files
         return files[0].start_offset if files else self.end_offset or 0
 
     def queue_ends(self) -> None:
@@ -249,19 +258,13 @@ class _Check:
         try:
             is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
             if is_batch_topic is not None:
-                found = batch_problems(self._files(), batch, is_batch_topic)
+                found = batch_problems(self.files(), batch, is_batch_topic)
                 bounds = self._bounds()
                 self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
         except StoreCorrupt as error:
-            self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+            self._unreadable(error)
         finally:
             batch.close()
-
-    def _cross_check(self, cross_check: CrossCheck, files: LogFiles, progress: Progress | None) -> None:
-        cross_check.is_ignored = excluded_topics(self.disk, self.places.root)
-        cross_check.compare(files, progress)
-        self.report.units, self.report.items = cross_check.units, cross_check.items
-        self.report.more_problems += cross_check.problems
 
     def checkpoint(self) -> None:
         """Report a damaged checkpoint, one with times after the log's last record, and a leftover abort file."""

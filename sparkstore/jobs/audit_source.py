@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog._scan_cy import count as count_records
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.findings import Finding
@@ -295,10 +296,9 @@ class _SplitAudit:
 
     def _piece(self, batch: Batch) -> Piece:
         """Convert a batch to the form that `verify` takes."""
-        stop = int(batch.positions[-1]) + int(batch.sizes[-1])
-        return Piece(
-            self._split.file, batch.view, batch.base, int(batch.positions[0]), stop, array("q", batch.positions.tobytes())
-        )
+        start, stop = int(batch.positions[0]), int(batch.positions[-1]) + int(batch.sizes[-1])
+        protected = count_records(batch.view, start, stop, batch.base, 0)[3]
+        return Piece(self._split.file, batch.view, batch.base, start, stop, array("q", batch.positions.tobytes()), protected)
 
     def _protected(self, batch: Batch) -> Iterator[Row]:
         """Yield records without their checksum property, found as `verify` finds them."""

@@ -97,6 +97,9 @@ class ForgettingFile:
         self._disk.before("next data", self._path)
         return min(offset, len(self._node.live))
 
+    def read_ahead(self, _offset: int, _size_bytes: int) -> None:
+        """Do nothing: the bytes are in memory."""
+
     def forget_zeros(self, _offset: int) -> None:
         """Do nothing: memory has no read-ahead."""
 

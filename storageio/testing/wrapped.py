@@ -75,6 +75,10 @@ class WrappedFile:
         self._disk.before("next data", self.path)
         return self._inner.next_data(offset)
 
+    def read_ahead(self, offset: int, size_bytes: int) -> None:
+        """Pass it on without the hook: advice cannot fail."""
+        self._inner.read_ahead(offset, size_bytes)
+
     def forget_zeros(self, offset: int) -> None:
         """Pass it on without the hook: advice cannot fail."""
         self._inner.forget_zeros(offset)

@@ -56,10 +56,10 @@ def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | S
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if folder.is_in_use else verify_log
             return check(target.log_folders, file_size_bytes=size, progress=advance)
-    from messagestore.repair.verification import PASSES, verify_store
+    from messagestore.repair.verification import verify_store
 
     folder.require_index_layout()
-    with progress("verify", PASSES * total, quiet=quiet) as advance:
+    with progress("verify", total, quiet=quiet) as advance:
         return verify_store(target.path, folder.config(), progress=advance)
 
 

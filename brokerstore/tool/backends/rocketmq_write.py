@@ -14,7 +14,7 @@ from ..output import Answer, Table, count_text, progress, say, size_text
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
 
-PLAN_PASSES, APPLY_PASSES = 2, 5  # over the log at most: check, compare; repair, compare again, build
+PLAN_PASSES, APPLY_PASSES = 1, 4  # over the log at most: check and compare; repair, compare again, build
 
 
 def put(folder: RocketmqFolder, outgoing: Outgoing) -> Answer:

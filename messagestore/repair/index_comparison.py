@@ -1,0 +1,211 @@
+"""Compare index items with the log in both directions: which records lack items, and which items have no record.
+
+Items are compared as sets of key hash and physical offset, but only those of offsets at which the order of the log and that of
+the files differ (`indexfile._match_cy`). An index that a dispatcher built in one go has none.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commitlog._walk_cy import scan_positions
+from commitlog.findings import Finding
+from commitlog.mapped_file import MappedFile
+from commitlog.walk import PIECE_RECORDS, Piece
+from indexfile import IndexFiles
+from indexfile._index_cy import IndexBuffer
+from indexfile._match_cy import ItemMatcher
+from indexfile.index_file import IndexFile
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from storageio import DiskError, StoreCorrupt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, np.dtype[Any]]
+
+HASH_BIAS = 1 << 31  # added to a hash, so that the greater number is the greater hash
+MadeItems = Callable[[memoryview, int, int, int], Iterator[IndexBuffer]]  # of a range of whole records
+
+
+class _Range(NamedTuple):
+    """Consecutive whole records: bytes start..stop of a log file of `size_bytes` bytes that begins at `base`."""
+
+    file: str
+    size_bytes: int
+    base: int
+    start: int
+    stop: int
+
+
+class IndexComparison:
+    """One comparison of an index with a log whose records are taken in log order."""
+
+    def __init__(self, index: IndexFiles, low: int, end_offset: int, made_items: MadeItems) -> None:
+        """Compare records from `low` to before `end_offset`. `made_items` yields the items that a range of records requires."""
+        self._index = index
+        self._low = low
+        self._end = end_offset
+        self._made_items = made_items
+        self._left = index.files[::-1]
+        self._buffer: IndexBuffer | None = None
+        self._matcher = ItemMatcher()
+        self._ranges: list[_Range] = []
+        self._is_disordered = False
+        self.items = 0  # different items that the log requires, known after `problems`
+
+    def walk(self, piece: Piece) -> None:
+        """Note a range of the log before its items are taken. Ranges must not overlap, or everything is compared as sets."""
+        if self._ranges and piece.base + piece.start < self._ranges[-1].base + self._ranges[-1].stop:
+            self._is_disordered = True
+        self._ranges.append(_Range(piece.file, len(piece.view), piece.base, piece.start, piece.stop))
+
+    def take(self, made: IndexBuffer, *, is_split: bool) -> None:
+        """Match the next items of the log. `is_split` says that the last record's further items follow in the next buffer."""
+        at, stop = FIRST_ITEM, _next_item(made)
+        while at < stop:
+            if self._buffer is None:
+                self._next_file()
+            at = self._matcher.match(made, at, self._buffer, self._low, self._end)
+            if at < stop:
+                self._buffer = None
+        if is_split:
+            self._matcher.list_last(made)
+
+    def _next_file(self) -> None:
+        """Go on with the next index file that can be opened; `problems` reports the others."""
+        while self._left and self._buffer is None:
+            file = self._left.pop()
+            buffer = _opened(file)
+            if buffer is not None:
+                file.read_ahead()
+                self._buffer, self._matcher.at = buffer, FIRST_ITEM
+
+    def problems(self, low: int, newest_is_growing: bool) -> Iterator[Finding]:
+        """Yield damaged files, and missing and dangling items of records from `low` on, after the log's last record."""
+        while self._buffer is not None or self._left:
+            if self._buffer is None:
+                self._next_file()
+            if self._buffer is not None:
+                self._matcher.rest(self._buffer, self._low, self._end)
+                self._buffer = None
+        for file in self._index.files:
+            try:
+                _ = file.buffer
+                if not newest_is_growing or file is not self._index.files[-1]:  # the writer still changes its chains
+                    file.check()
+            except StoreCorrupt as error:
+                yield Finding(file.path, 0, "damaged_index", "sound chains", str(error))
+        self.items = self._matcher.unique
+        if self._is_disordered or len(self._matcher.odd_made) or len(self._matcher.odd_found):
+            yield from self._differences(low)
+
+    def _differences(self, low: int) -> Iterator[Finding]:
+        """Compare the items of all listed offsets as sets."""
+        import numpy as np
+
+        odd_made, odd_found = (np.frombuffer(odd, np.int64) for odd in (self._matcher.odd_made, self._matcher.odd_found))
+        odd = None if self._is_disordered else np.unique(np.concatenate([odd_made, odd_found]))
+        made, found = _joined(self._made_pairs(odd)), _joined(self._found_pairs(odd))
+        offsets = np.unique(np.concatenate([made[0], found[0]]))
+        wanted = np.unique(_keys(made, offsets))
+        own = wanted if odd is None else wanted[np.isin(offsets[wanted >> 32], odd_made)]
+        self.items = len(own) + (0 if odd is None else self._matcher.unique)
+        present = np.unique(_keys(found, offsets))
+        wanted, present = wanted[offsets[wanted >> 32] >= low], present[offsets[present >> 32] >= low]
+        differences = (("missing_item", np.setdiff1d(wanted, present)), ("dangling_item", np.setdiff1d(present, wanted)))
+        for kind, keys in differences:
+            if len(keys):
+                offset, key_hash = offsets[keys[0] >> 32], (keys[0] & 0xFFFFFFFF) - HASH_BIAS
+                first = f"the first key hash {key_hash} of the record at {offset}"
+                yield Finding(self._index.folder, 0, kind, f"{self.items} items", f"{len(keys)} {kind.split('_')[0]}, {first}")
+
+    def _made_pairs(self, odd: Numbers | None) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield offsets and hashes of the items that the log requires for the listed offsets."""
+        import numpy as np
+
+        for one in self._ranges:
+            first, stop = one.base + one.start, one.base + one.stop
+            if odd is not None and not np.searchsorted(odd, stop) > np.searchsorted(odd, first):
+                continue
+            file = MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False)
+            try:
+                for low, high in _odd_records(file.view, one, odd):
+                    for made in self._made_items(file.view, low, high, one.base):
+                        yield _pairs(made, odd, self._low, self._end)
+            except DiskError as error:
+                if error.errno != errno.ENOENT:  # a writer deletes files while its store is checked
+                    raise
+            finally:
+                file.close()
+
+    def _found_pairs(self, odd: Numbers | None) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield offsets and hashes of the index's items for the listed offsets."""
+        for file in self._index.files:
+            buffer = _opened(file)
+            if buffer is not None:
+                yield _pairs(buffer, odd, self._low, self._end)
+
+
+def _opened(file: IndexFile) -> IndexBuffer | None:
+    """Return the bytes of a file, None if its size is wrong."""
+    try:
+        return file.buffer
+    except StoreCorrupt:
+        return None
+
+
+def _next_item(buffer: IndexBuffer) -> int:
+    """Return the number behind the last item."""
+    return max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
+
+
+def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator[tuple[int, int]]:
+    """Yield ranges of consecutive records that begin at listed offsets."""
+    import numpy as np
+
+    if odd is None:
+        yield one.start, one.stop
+        return
+    at = one.start
+    while at < one.stop:
+        positions = array("q", bytes(8 * PIECE_RECORDS))
+        end, _, rows, _ = scan_positions(view, at, one.stop, one.base, 0, positions)
+        assert rows, "a range has whole records only"
+        bounds = np.append(np.frombuffer(positions, np.int64)[:rows], end)
+        is_odd = np.isin(bounds[:-1] + one.base, odd)
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], is_odd, [False]])))
+        yield from zip(bounds[changes[::2]].tolist(), bounds[changes[1::2]].tolist(), strict=True)
+        at = end
+
+
+def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> tuple[Numbers, Numbers]:
+    """Return offsets and hashes of the items of listed offsets in low..end."""
+    import numpy as np
+
+    kind = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+    start = HEADER_SIZE + SLOT_SIZE * buffer.slots + ITEM_SIZE * FIRST_ITEM
+    items = np.frombuffer(buffer.data, kind, _next_item(buffer) - FIRST_ITEM, start)
+    offsets, hashes = items["offset"].astype(np.int64), items["hash"].astype(np.int64)
+    kept = (offsets >= low) & (offsets < end)
+    if odd is not None:
+        kept &= np.isin(offsets, odd)
+    return offsets[kept], hashes[kept]
+
+
+def _joined(parts: Iterator[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
+    import numpy as np
+
+    empty = np.empty(0, np.int64)
+    every = [(empty, empty), *parts]
+    return np.concatenate([offsets for offsets, _ in every]), np.concatenate([hashes for _, hashes in every])
+
+
+def _keys(pairs: tuple[Numbers, Numbers], offsets: Numbers) -> Numbers:
+    """Return one number for each pair: the rank of its offset, then its hash."""
+    import numpy as np
+
+    return np.asarray((np.searchsorted(offsets, pairs[0]) << 32) | (pairs[1] + HASH_BIAS), np.int64)
