@@ -67,11 +67,11 @@ class ItemMatcher:
             if first >= stop or (has_found and self.at >= last):
                 return first
 
-    def list_last(self, made: IndexBuffer) -> None:
+    def list_last(self, made: IndexBuffer, low: int, end: int) -> None:
         """List the last record of `made`, whose further items follow in the next buffer."""
         stop: Size = next_item(made)
         offset: I64 = _offset(made, stop - 1)
-        if stop > FIRST_ITEM and self._state[5] != offset:
+        if stop > FIRST_ITEM and low <= offset < end and self._state[5] != offset:
             self.unique -= _unique_before(made, stop)
             self._state[5] = offset
             self.odd_made.append(offset)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
+from storageio import Disk, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from ._index_cy import IndexBuffer, MappedIndex
 from .layout import (
@@ -166,12 +165,11 @@ class IndexFile(MappedIndex):
     def read_ahead(self) -> None:
         """Ask the system for slots and items: the map is read at random, without any reading ahead."""
         used = max(FIRST_ITEM, min(self.header.next_item, self.items))
-        with contextlib.suppress(DiskError):  # a writer may have deleted the file
-            file = self.disk.open(self.path, Mode.READ)
-            try:
-                file.read_ahead(0, HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * used)
-            finally:
-                file.close()
+        file = self.disk.open(self.path, Mode.READ)
+        try:
+            file.read_ahead(0, HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * used)
+        finally:
+            file.close()
 
     def check(self) -> None:
         """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made."""

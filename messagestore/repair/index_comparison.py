@@ -73,7 +73,7 @@ class IndexComparison:
             if at < stop:
                 self._buffer = None
         if is_split:
-            self._matcher.list_last(made)
+            self._matcher.list_last(made, self._low, self._end)
 
     def _next_file(self) -> None:
         """Go on with the next index file that can be opened; `problems` reports the others."""
