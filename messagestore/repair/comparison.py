@@ -114,9 +114,9 @@ class Comparison:
             self.index.close()
 
     def __enter__(self) -> Self:
-        """Return this comparison."""
+        """Return the comparison itself; `load` opens it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close everything."""
+        """Close thread, queues and index."""
         self.close()
