@@ -66,6 +66,7 @@ def check(matcher: Any, made: list[Pair], found: list[Pair]) -> None:
 def test_differences_are_among_the_listed_offsets(
     world: World, made: list[Pair], found: list[Pair], batch: int, file: int
 ) -> None:
+    """Whatever both sides hold, a caller that compares the listed offsets as sets misses nothing."""
     check(matched(world, parts(made, batch), parts(found, file)), made, found)
 
 
@@ -74,6 +75,7 @@ def test_differences_are_among_the_listed_offsets(
 def test_a_few_foreign_items_list_only_a_few_offsets(
     world: World, made: list[Pair], added: list[tuple[int, Pair]], file: int
 ) -> None:
+    """An item that does not belong there must not make the two sides lose each other."""
     found = list(made)
     for place, pair in added:
         found.insert(min(place, len(found)), pair)
@@ -86,12 +88,14 @@ def test_a_few_foreign_items_list_only_a_few_offsets(
 @PROPERTY
 @given(records, st.integers(1, 9))
 def test_an_index_in_log_order_lists_nothing(world: World, made: list[Pair], file: int) -> None:
+    """This is the index of a dispatcher that never crashed, and it needs no comparison as sets."""
     matcher = matched(world, [made], parts(made, file))
     assert (list(matcher.odd_made), list(matcher.odd_found)) == ([], [])
     assert matcher.unique == len({pair for pair in made if LOW <= pair[0] < END})
 
 
 def test_a_record_with_many_keys_is_listed_and_not_counted(world: World) -> None:
+    """Comparing its items with each other would take quadratic time."""
     pairs = [(200, code) for code in range(100)] + [(300, 1)]
     matcher = matched(world, [pairs], [pairs])
     assert (list(matcher.odd_made), list(matcher.odd_found), matcher.unique) == ([200], [], 1)
