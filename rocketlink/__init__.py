@@ -13,5 +13,6 @@ from __future__ import annotations
 from .errors import MasterDiffers, RemoteError, WrongFrame
 from .ha.master import HaMaster
 from .ha.replica import Replica, ReplicaStatus
+from .server.broker import BrokerServer
 
-__all__ = ["HaMaster", "MasterDiffers", "RemoteError", "Replica", "ReplicaStatus", "WrongFrame"]
+__all__ = ["BrokerServer", "HaMaster", "MasterDiffers", "RemoteError", "Replica", "ReplicaStatus", "WrongFrame"]

@@ -67,23 +67,38 @@ class FrameReader:
     def __init__(self) -> None:
         """Create it for a new connection."""
         self._waiting = bytearray()
+        self._at = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Number of bytes that arrived and were not returned yet."""
+        return len(self._waiting) - self._at
+
+    def add(self, data: bytes) -> None:
+        """Take what arrived."""
+        if self._at:
+            del self._waiting[: self._at]
+            self._at = 0
+        self._waiting += data
+
+    def next(self) -> Command | None:
+        """Return the next command that is complete; None until more arrives.  Raises `WrongFrame`."""
+        begin = self._at + _WORD.size
+        if len(self._waiting) < begin:
+            return None
+        (size,) = _WORD.unpack_from(self._waiting, self._at)
+        if not 4 <= size <= FRAME_SIZE_MAX:
+            raise WrongFrame(f"a frame of {size} bytes: 4 to {FRAME_SIZE_MAX}")
+        if len(self._waiting) - begin < size:
+            return None
+        self._at = begin + size
+        return decode(bytes(self._waiting[begin : self._at]))
 
     def feed(self, data: bytes) -> Iterator[Command]:
-        """Yield the commands that are complete now.  Raises `WrongFrame`."""
-        self._waiting += data
-        at = 0
-        try:
-            while len(self._waiting) - at >= _WORD.size:
-                (size,) = _WORD.unpack_from(self._waiting, at)
-                if not 4 <= size <= FRAME_SIZE_MAX:
-                    raise WrongFrame(f"a frame of {size} bytes: 4 to {FRAME_SIZE_MAX}")
-                if len(self._waiting) - at - 4 < size:
-                    return
-                frame = bytes(self._waiting[at + 4 : at + 4 + size])
-                at += 4 + size
-                yield decode(frame)
-        finally:
-            del self._waiting[:at]
+        """Take what arrived, and yield the commands that are complete now.  Raises `WrongFrame`."""
+        self.add(data)
+        while (found := self.next()) is not None:
+            yield found
 
 
 def decode(frame: bytes) -> Command:

@@ -87,6 +87,11 @@ class ConfigTable(ABC):
                 raise
             self._is_dirty = True
 
+    def document(self) -> Document:
+        """Return the content as it would be written now."""
+        with self._lock:
+            return self._render()
+
     def write_again(self) -> None:
         """Write what was read durably, even without a change; this repairs a file that was read from its backup."""
         with self._lock:

@@ -1,0 +1,146 @@
+"""Clients and their groups: heartbeats, members, and locks of queues that are consumed in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import WrongFrame
+from ..remoting.codes import NOTIFY_CONSUMER_IDS_CHANGED, SUCCESS, SYSTEM_ERROR
+from ..remoting.frames import Command
+from .connections import Connection
+
+LOCK_S = 60.0  # a lock that is not renewed for this time is free
+GROUPS_MAX = 10_000
+QUEUES_MAX = 100_000  # of one lock request, and of all groups' locks together
+CLUSTERING = "CLUSTERING"
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """One consumer group: its members, and the tags that each topic is subscribed with."""
+
+    members: dict[str, Connection] = field(default_factory=dict)
+    expressions: dict[str, tuple[str, str]] = field(default_factory=dict)  # topic -> (expression type, expression)
+    is_clustering: bool = True
+
+
+class Clients:
+    """The clients that are connected now."""
+
+    def __init__(self) -> None:
+        """Create it without clients."""
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[str, Connection]] = {}
+        self._locks: dict[tuple[str, str, int], tuple[str, float]] = {}  # (group, topic, queue id) -> (client, locked at)
+
+    def heartbeat(self, connection: Connection, request: Command) -> list[str]:
+        """Register a client with its groups; return the consumer groups in clustering mode that it names."""
+        document = _json_object(request.body)
+        client = str(document.get("clientID"))
+        for entry in _objects(document, "producerDataSet"):
+            self.producers.setdefault(str(entry.get("groupName")), {})[client] = connection
+        clustering = []
+        for entry in _objects(document, "consumerDataSet"):
+            name = str(entry.get("groupName"))
+            if name not in self.groups and len(self.groups) >= GROUPS_MAX:
+                raise WrongFrame(f"more than {GROUPS_MAX} consumer groups")
+            group = self.groups.setdefault(name, ConsumerGroup())
+            group.is_clustering = entry.get("messageModel", CLUSTERING) == CLUSTERING
+            expressions = {
+                str(found.get("topic")): (str(found.get("expressionType") or "TAG"), str(found.get("subString") or "*"))
+                for found in _objects(entry, "subscriptionDataSet")
+            }
+            is_changed = group.members.get(client) is not connection or group.expressions != expressions
+            group.members[client] = connection
+            group.expressions = expressions
+            if group.is_clustering:
+                clustering.append(name)
+            if is_changed:
+                self._notify(name)
+        return clustering
+
+    def unregister(self, request: Command) -> Command:
+        """Remove a client from a group."""
+        client = request.fields.get("clientID", "")
+        self.producers.get(request.fields.get("producerGroup", ""), {}).pop(client, None)
+        self._leave(request.fields.get("consumerGroup", ""), client)
+        return request.answer(SUCCESS)
+
+    def closed(self, connection: Connection) -> None:
+        """Remove the clients of a connection from all groups."""
+        for producers in self.producers.values():
+            for client in [client for client, found in producers.items() if found is connection]:
+                del producers[client]
+        for name, group in list(self.groups.items()):
+            for client in [client for client, found in group.members.items() if found is connection]:
+                self._leave(name, client)
+
+    def members(self, request: Command) -> Command:
+        """Answer with the ids of a group's clients."""
+        group = self.groups.get(request.fields.get("consumerGroup", ""))
+        if group is None or not group.members:
+            return request.answer(SYSTEM_ERROR, remark="no consumer for this group")
+        return request.answer(SUCCESS, body=json.dumps({"consumerIdList": sorted(group.members)}).encode())
+
+    def lock(self, request: Command) -> Command:
+        """Lock queues for a client, and answer with those that it has now."""
+        group, client, queues = self._lock_request(request)
+        now_s = time.monotonic()
+        granted = []
+        for raw, key in queues:
+            owner, locked_s = self._locks.get((group, *key), (client, 0.0))
+            if owner == client or now_s - locked_s > LOCK_S:
+                self._locks[group, *key] = client, now_s
+                granted.append(raw)
+        if len(self._locks) > QUEUES_MAX:
+            self._locks = {key: lock for key, lock in self._locks.items() if now_s - lock[1] <= LOCK_S}
+        return request.answer(SUCCESS, body=json.dumps({"lockOKMQSet": granted}).encode())
+
+    def unlock(self, request: Command) -> Command:
+        """Give a client's locks back."""
+        group, client, queues = self._lock_request(request)
+        for _, key in queues:
+            if self._locks.get((group, *key), ("", 0.0))[0] == client:
+                del self._locks[group, *key]
+        return request.answer(SUCCESS)
+
+    @staticmethod
+    def _lock_request(request: Command) -> tuple[str, str, list[tuple[dict[str, Any], tuple[str, int]]]]:
+        document = _json_object(request.body)
+        queues = _objects(document, "mqSet")
+        if len(queues) > QUEUES_MAX:
+            raise WrongFrame(f"a lock of {len(queues)} queues: {QUEUES_MAX} at most")
+        keyed = [(queue, (str(queue.get("topic")), int(queue.get("queueId", -1)))) for queue in queues]
+        return str(document.get("consumerGroup")), str(document.get("clientId")), keyed
+
+    def _leave(self, name: str, client: str) -> None:
+        group = self.groups.get(name)
+        if group is not None and group.members.pop(client, None) is not None:
+            for key in [key for key, lock in self._locks.items() if key[0] == name and lock[0] == client]:
+                del self._locks[key]
+            self._notify(name)
+
+    def _notify(self, name: str) -> None:
+        """Let the members of a group divide its queues again."""
+        for connection in set(self.groups[name].members.values()):
+            connection.notify(NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WrongFrame(f"a body that is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise WrongFrame(f"a body that is no JSON object but {type(found).__name__}")
+    return found
+
+
+def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = document.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise WrongFrame(f"{name}: a list of objects")
+    return found

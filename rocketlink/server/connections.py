@@ -1,0 +1,143 @@
+"""Connections of clients: frames in, answers out, and limits that keep one client from harming others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from storageio import StoreError
+
+from ..errors import WrongFrame
+from ..remoting.codes import SYSTEM_ERROR
+from ..remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
+
+LOG = logging.getLogger(f"brokerstore.{__name__}")
+CONNECTIONS_MAX = 4096
+WAITING_MAX = 256 << 20  # bytes of incomplete frames on all connections together
+UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
+IDLE_S = 120.0
+ONE_FRAME_S = 30.0  # for a frame that began to arrive
+TRACE_MAX = 200  # characters of an error in a remark
+Handler = Callable[["Connection", Command], "Command | None"]
+
+
+class Connections:
+    """All connections of one server.  Everything runs in the loop's thread."""
+
+    def __init__(self, handle: Handler, on_closed: Callable[[Connection], None]) -> None:
+        """`handle` answers a request, or returns None if it has no answer or answers later."""
+        self.handle = handle
+        self.on_closed = on_closed
+        self.all: set[Connection] = set()
+        self.waiting_bytes = 0
+
+    def close_stale(self) -> None:
+        """Close connections that were silent for too long, or did not complete a frame."""
+        now_s = time.monotonic()
+        for connection in list(self.all):
+            limit_s = ONE_FRAME_S if connection.waiting_bytes else IDLE_S
+            if not connection.is_paused and now_s - connection.heard_s > limit_s:
+                connection.close(f"nothing was received for {limit_s:g} s")
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, connections: Connections) -> None:
+        """Create it before the client is connected."""
+        self._connections = connections
+        self._frames = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._asked = 0
+        self._is_ended = False
+        self.is_paused = False
+        self.heard_s = time.monotonic()
+        self.waiting_bytes = 0
+        self.host = "127.0.0.1:0"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a new client in, or refuse it if there are too many."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_HIGH)
+        host, port = (transport.get_extra_info("peername") or ("127.0.0.1", 0))[:2]
+        self.host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if len(self._connections.all) >= CONNECTIONS_MAX:
+            self.close(f"{CONNECTIONS_MAX} clients are connected")
+            return
+        self._connections.all.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the client."""
+        self._is_ended = True
+        self._connections.waiting_bytes -= self.waiting_bytes
+        self.waiting_bytes = 0
+        if self in self._connections.all:
+            self._connections.all.discard(self)
+            self._connections.on_closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer the requests that are complete."""
+        self.heard_s = time.monotonic()
+        self._frames.add(data)
+        self._pump()
+
+    def pause_writing(self) -> None:
+        """Read no more requests while answers wait."""
+        self.is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on with the requests that waited."""
+        self.is_paused = False
+        self.heard_s = time.monotonic()
+        self._pump()
+        if self._transport is not None and not self.is_paused and not self._is_ended:
+            self._transport.resume_reading()
+
+    def send(self, command: Command) -> None:
+        """Send an answer or a request; a client that is gone gets none."""
+        if self._transport is not None and not self._is_ended and not self._transport.is_closing():
+            self._transport.write(encode(command))
+
+    def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request that gets no answer."""
+        self._asked += 1
+        self.send(Command(code, fields, body, self._asked, IS_ONE_WAY))
+
+    def close(self, reason: str) -> None:
+        """End the connection without sending what still waits."""
+        if not self._is_ended:
+            LOG.info("client %s: %s", self.host, reason)
+            self._is_ended = True
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _pump(self) -> None:
+        """Answer requests until none is complete, or the client does not read."""
+        try:
+            while not self.is_paused and not self._is_ended and (request := self._frames.next()) is not None:
+                self._answer(request)
+        except WrongFrame as error:
+            self.close(str(error))
+            return
+        self._connections.waiting_bytes += self._frames.waiting_bytes - self.waiting_bytes
+        self.waiting_bytes = self._frames.waiting_bytes
+        if self._connections.waiting_bytes > WAITING_MAX:
+            self.close(f"more than {WAITING_MAX} bytes of incomplete frames wait")
+
+    def _answer(self, request: Command) -> None:
+        if request.is_answer:
+            return
+        try:
+            answer = self._connections.handle(self, request)
+        except (StoreError, TypeError, ValueError, OverflowError, KeyError) as error:
+            answer = request.answer(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:TRACE_MAX])
+        except Exception:
+            LOG.exception("request %d of client %s", request.code, self.host)
+            answer = request.answer(SYSTEM_ERROR, remark="internal error")
+        if answer is not None and not request.is_one_way:
+            self.send(answer)

@@ -1,0 +1,22 @@
+"""Fields of requests, which are texts."""
+
+from __future__ import annotations
+
+DIGITS_MAX = 20
+
+
+class WrongField(ValueError):
+    """A field of a request that is missing or no number."""
+
+
+def number(fields: dict[str, str], name: str, default: int | None = 0) -> int:
+    """Return a number; `default` if the field is absent or empty, which None does not allow."""
+    text = fields.get(name)
+    if (text is None or text == "") and default is not None:
+        return default
+    try:
+        if text is None or len(text) > DIGITS_MAX:
+            raise ValueError
+        return int(text)
+    except ValueError as error:
+        raise WrongField(f"{name}: {(text or '')[:40]!r} is no number") from error

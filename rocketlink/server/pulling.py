@@ -1,0 +1,148 @@
+"""Pulls of consumers, with long polling: a pull at the end of a queue is answered when a message arrives."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from messagestore import GetStatus, MessageStore
+from messagestore.read.queue_reader import Page
+
+from ..remoting.codes import (
+    NO_PERMISSION,
+    PULL_NOT_FOUND,
+    PULL_OFFSET_MOVED,
+    PULL_RETRY_IMMEDIATELY,
+    SUBSCRIPTION_NOT_EXIST,
+    SUCCESS,
+    SYSTEM_ERROR,
+    TOPIC_NOT_EXIST,
+)
+from ..remoting.frames import Command
+from .clients import Clients
+from .connections import Connection
+from .fields import number
+
+COMMITS, MAY_WAIT, HAS_SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
+COUNT_MAX = 1024  # messages of one answer
+BYTES_MAX = 4 << 20  # bytes of one answer; the first record always fits
+WAIT_MS_MAX = 25_000  # a client gives up after 30 s
+WAITING_MAX = 100_000  # pulls that wait at a time
+ALL_TAGS = "*"
+STATES = {
+    GetStatus.FOUND: SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: PULL_OFFSET_MOVED,
+}
+
+
+class _Waiting(NamedTuple):
+    """A pull that waits for a message behind `offset`."""
+
+    connection: Connection
+    request: Command
+    until_s: float
+    offset: int
+
+
+class Pulling:
+    """Answers pulls from the store's queues."""
+
+    def __init__(self, store: MessageStore, clients: Clients) -> None:
+        """Create it without waiting pulls."""
+        self._store = store
+        self._engine = store.engine
+        self._clients = clients
+        self._waiting: dict[tuple[str, int], list[_Waiting]] = {}
+        self._count = 0
+
+    def pull(self, connection: Connection, request: Command) -> Command | None:
+        """Answer a pull, or keep it until there is something to answer."""
+        fields = request.fields
+        topic, queue_id, offset = fields.get("topic", ""), number(fields, "queueId"), number(fields, "queueOffset")
+        flags = number(fields, "sysFlag")
+        known = self._engine.topics.get(topic)
+        if known is None:
+            return request.answer(TOPIC_NOT_EXIST, remark=f"topic {topic} does not exist")
+        if not known.is_readable:
+            return request.answer(NO_PERMISSION, remark=f"topic {topic} cannot be read")
+        if flags & COMMITS and number(fields, "commitOffset") >= 0:
+            group = fields.get("consumerGroup", "")
+            self._engine.consumer_offsets().commit(topic, group, queue_id, number(fields, "commitOffset"))
+        answer = self._look(request, topic, queue_id, offset)
+        if answer.code == PULL_NOT_FOUND and flags & MAY_WAIT and self._count < WAITING_MAX:
+            wait_ms = min(number(fields, "suspendTimeoutMillis"), WAIT_MS_MAX)
+            self._wait(_Waiting(connection, request, time.monotonic() + wait_ms / 1000, offset), topic, queue_id)
+            return None
+        return answer
+
+    def wake(self) -> None:
+        """Answer the waiting pulls that have a message now, or have waited long enough."""
+        now_s = time.monotonic()
+        for (topic, queue_id), pulls in list(self._waiting.items()):
+            end = self._store.max_offset(topic, queue_id)
+            ready = [one for one in pulls if one.offset < end or one.until_s <= now_s]
+            if not ready:
+                continue
+            left = [one for one in pulls if one.offset >= end and one.until_s > now_s]
+            if left:
+                self._waiting[topic, queue_id] = left
+            else:
+                del self._waiting[topic, queue_id]
+            self._count -= len(ready)
+            for one in ready:
+                one.connection.send(self._look(one.request, topic, queue_id, one.offset))
+
+    def closed(self, connection: Connection) -> None:
+        """Forget the pulls of a client that is gone."""
+        for key, pulls in list(self._waiting.items()):
+            left = [one for one in pulls if one.connection is not connection]
+            self._count -= len(pulls) - len(left)
+            if left:
+                self._waiting[key] = left
+            else:
+                del self._waiting[key]
+
+    def _wait(self, pull: _Waiting, topic: str, queue_id: int) -> None:
+        self._waiting.setdefault((topic, queue_id), []).append(pull)
+        self._count += 1
+
+    def _look(self, request: Command, topic: str, queue_id: int, offset: int) -> Command:
+        """Answer with what the queue has from an offset on."""
+        fields = request.fields
+        kind, expression = self._subscription(request, topic)
+        if kind != "TAG":
+            return request.answer(SYSTEM_ERROR, remark=f"filters of type {kind} are not supported, tags are")
+        if not expression:
+            return request.answer(SUBSCRIPTION_NOT_EXIST, remark=f"the group has no subscription to {topic}")
+        tags = None if expression == ALL_TAGS else {tag.strip() for tag in expression.split("||")}
+        count = min(max(1, number(fields, "maxMsgNums", 32)), COUNT_MAX)
+        size = min(number(fields, "maxMsgBytes", BYTES_MAX) or BYTES_MAX, BYTES_MAX)
+        page = self._store.get(topic, queue_id, offset, count, max_bytes=size, tags=tags)
+        code = STATES.get(page.status)
+        if code is None:  # the queue has no message
+            code = PULL_OFFSET_MOVED if offset else PULL_NOT_FOUND
+        bounds = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(page.next_offset),
+            "minOffset": str(page.min_offset),
+            "maxOffset": str(page.max_offset),
+        }
+        return request.answer(code, bounds, self._records(page))
+
+    def _subscription(self, request: Command, topic: str) -> tuple[str, str]:
+        """Return type and text of the filter, from the request or the group's last heartbeat."""
+        fields = request.fields
+        if number(fields, "sysFlag") & HAS_SUBSCRIPTION:
+            return fields.get("expressionType") or "TAG", fields.get("subscription") or ALL_TAGS
+        group = self._clients.groups.get(fields.get("consumerGroup", ""))
+        return group.expressions.get(topic, ("TAG", "")) if group is not None else ("TAG", "")
+
+    def _records(self, page: Page) -> bytes:
+        """Return the records as they are in the log."""
+        views = (self._engine.log.select(message.physical_offset, message.size) for message in page.messages)
+        return b"".join(view for view in views if view is not None)

@@ -1,0 +1,241 @@
+"""Requests that put messages: sends, batches, messages sent back, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from commitlog import Message, PutResult, PutStatus
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from commitlog.message_id import encode_message_id
+from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
+from messagestore import MessageStore
+from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
+from messagestore.broker.services.names import PRODUCER_GROUP
+from storageio import FlushTimeout, InvalidMessage, PutRejected
+
+from ..remoting.codes import (
+    FLUSH_DISK_TIMEOUT,
+    MESSAGE_ILLEGAL,
+    NO_PERMISSION,
+    SEND_BATCH_MESSAGE,
+    SEND_MESSAGE,
+    SERVICE_NOT_AVAILABLE,
+    SUCCESS,
+    SYSTEM_BUSY,
+    SYSTEM_ERROR,
+    TOPIC_NOT_EXIST,
+)
+from ..remoting.frames import Command
+from .connections import Connection
+from .fields import number
+
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
+    "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
+    "m": "batch",
+}  # fmt: skip
+AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_QUEUES = 8
+RETRIES_DEFAULT = 16
+TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DELAY_MS")
+CODES = {
+    PutStatus.PUT_OK: SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: FLUSH_DISK_TIMEOUT,
+    PutStatus.MESSAGE_ILLEGAL: MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: SERVICE_NOT_AVAILABLE,
+    PutStatus.OS_PAGE_CACHE_BUSY: SYSTEM_BUSY,
+}
+
+
+class _Refused(Exception):
+    """A send that is answered with an error code."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+class _Send(NamedTuple):
+    """The fields of a send."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    retries: int
+    is_batch: bool
+    producer_group: str
+
+
+class Sending:
+    """Puts what clients send into the store."""
+
+    def __init__(self, store: MessageStore, address: str, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """`address` is what clients connect to, and becomes the store host; `call_soon` runs a function in the loop's thread."""
+        self._store = store
+        self._engine = store.engine
+        self._address = address
+        self._call_soon = call_soon
+        self._is_sync = store.config.is_sync_flush
+
+    def send(self, connection: Connection, request: Command) -> Command | None:
+        """Answer a send of one message or of a batch."""
+        try:
+            send = self._parse(request)
+            if send.is_batch:
+                return self._answer(request, self._put_batch(connection, request.body, send))
+            message = self._message(connection, request.body, send)
+            if send.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
+                return self._prepare(request, message, send.producer_group)
+            if self._is_sync:
+                self._put_later(connection, request, message)
+                return None
+            return self._answer(request, self._store.put(message, check=False))
+        except _Refused as error:
+            return request.answer(error.code, remark=str(error))
+        except InvalidMessage as error:
+            return request.answer(MESSAGE_ILLEGAL, remark=str(error))
+
+    def _parse(self, request: Command) -> _Send:
+        fields = request.fields
+        if request.code != SEND_MESSAGE:
+            fields = {LONG_NAMES.get(name, name): value for name, value in fields.items()}
+        send = _Send(
+            fields.get("topic", ""), number(fields, "queueId", -1), number(fields, "sysFlag"), number(fields, "bornTimestamp"),
+            number(fields, "flag"), fields.get("properties", "").encode(), number(fields, "reconsumeTimes"),
+            number(fields, "maxReconsumeTimes", RETRIES_DEFAULT),
+            request.code == SEND_BATCH_MESSAGE or fields.get("batch") == "true", fields.get("producerGroup", ""),
+        )  # fmt: skip
+        if send.topic.startswith(RETRY_PREFIX):
+            send = self._retried(send)
+        queues = self._write_queues(send.topic, fields)
+        if send.queue_id >= queues:
+            raise _Refused(SYSTEM_ERROR, f"queue id {send.queue_id}: topic {send.topic} has {queues} queues")
+        return send._replace(queue_id=max(-1, send.queue_id))
+
+    def _retried(self, send: _Send) -> _Send:
+        """Return where a message goes that a consumer sends to its own group's retry topic."""
+        group = send.topic.removeprefix(RETRY_PREFIX)
+        if send.reconsume_times < send.retries:
+            self._store.create_topic(send.topic, max(1, self._engine.retries.group(group).retry_queues))
+            return send._replace(queue_id=0)
+        self._store.create_topic(DEAD_PREFIX + group, 1)
+        return send._replace(topic=DEAD_PREFIX + group, queue_id=0)
+
+    def _write_queues(self, topic: str, fields: dict[str, str]) -> int:
+        """Return how many queues a topic has; create it if the client may."""
+        known = self._engine.topics.get(topic)
+        if known is None:
+            base = self._engine.topics.get(fields.get("defaultTopic", ""))
+            is_allowed = fields.get("defaultTopic") == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
+            if not is_allowed:
+                raise _Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+            wanted = number(fields, "defaultTopicQueueNums", 4)
+            self._store.create_topic(topic, max(1, min(wanted, AUTO_CREATE_QUEUES, QUEUES_MAX)))
+            known = self._engine.topics.get(topic)
+            assert known is not None, "the topic was created"
+        if not known.is_writable:
+            raise _Refused(NO_PERMISSION, f"topic {topic} does not accept messages")
+        return known.write_queues
+
+    def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
+        for name in TIMERS:
+            if name.encode() + b"\x01" in send.properties:
+                raise _Refused(MESSAGE_ILLEGAL, f"property {name}: delays of any length are not supported, delay levels are")
+        return Message(
+            send.topic, body, queue_id=send.queue_id, flag=send.flag, sys_flag=send.sys_flag,
+            born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,
+            reconsume_times=send.reconsume_times, properties_raw=send.properties,
+        )  # fmt: skip
+
+    def _put_batch(self, connection: Connection, body: bytes, send: _Send) -> PutResult:
+        return self._store.put_wire_batch(
+            send.topic, max(0, send.queue_id), body, properties=send.properties, check=False, sys_flag=send.sys_flag,
+            born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,
+        )  # fmt: skip
+
+    def _put_later(self, connection: Connection, request: Command, message: Message) -> None:
+        """Answer when the message is synced, so that the puts of all clients share a sync."""
+
+        def answer(future: Future[PutResult]) -> None:
+            error = future.exception()
+            if error is None:
+                found = self._answer(request, future.result())
+            elif isinstance(error, PutRejected):
+                found = request.answer(CODES.get(PutStatus(error.status), SYSTEM_ERROR), remark=str(error))
+            elif isinstance(error, FlushTimeout):
+                found = request.answer(FLUSH_DISK_TIMEOUT, remark=str(error))
+            else:
+                found = request.answer(SYSTEM_ERROR, remark=str(error))
+            if not request.is_one_way:
+                self._call_soon(lambda: connection.send(found))
+
+        self._store.put_async(message).add_done_callback(answer)
+
+    def _answer(self, request: Command, result: PutResult) -> Command:
+        """Answer with where the message is, and with the ids that clients show for it."""
+        code = CODES.get(result.status, SYSTEM_ERROR)
+        if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+            return request.answer(code, remark=f"{result.status.name}: {result.reason}")
+        fields = {
+            "msgId": self._ids(result),
+            "queueId": str(result.queue_id),
+            "queueOffset": str(result.queue_offset),
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        return request.answer(code, fields)
+
+    def _ids(self, result: PutResult) -> str:
+        """Return the offset ids of the result's messages, separated by commas."""
+        if result.message_count <= 1:
+            return result.message_id
+        records = self._engine.log.select(result.physical_offset, result.size_bytes)
+        ids, at = [], 0
+        while records is not None and at < result.size_bytes:
+            ids.append(encode_message_id(result.store_host, result.physical_offset + at))
+            at += max(1, int.from_bytes(records[at : at + 4], "big"))
+        return ",".join(ids) or result.message_id
+
+    # Messages sent back, and transactions
+
+    def send_back(self, request: Command) -> Command:
+        """Put a message that a consumer could not handle again, after a delay or as a dead letter."""
+        fields = request.fields
+        message = self._store.message_at(number(fields, "offset"))
+        if message is None:
+            return request.answer(SYSTEM_ERROR, remark=f"no message at offset {fields.get('offset')}")
+        level = number(fields, "delayLevel")
+        if message.reconsume_times >= number(fields, "maxReconsumeTimes", RETRIES_DEFAULT):
+            level = -1
+        self._engine.retries.send_back(message, fields.get("group", ""), level)
+        return request.answer(SUCCESS)
+
+    def _prepare(self, request: Command, message: Message, producer_group: str) -> Command:
+        transaction = self._store.begin_transaction(message, producer_group=producer_group)
+        answer = self._answer(request, transaction.half)
+        answer.fields["transactionId"] = transaction.transaction_id
+        return answer
+
+    def end_transaction(self, request: Command) -> Command:
+        """Commit or roll back a half message; leave it for the next check if the producer does not know."""
+        fields = request.fields
+        decision = number(fields, "commitOrRollback")
+        if decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return request.answer(SUCCESS)
+        half_offset = number(fields, "tranStateTableOffset")
+        half = self._store.message_at(number(fields, "commitLogOffset"))
+        group = half.all_properties.get(PRODUCER_GROUP) if half is not None else None
+        if half is None or half.queue_offset != half_offset or group != fields.get("producerGroup"):
+            return request.answer(SYSTEM_ERROR, remark="the request does not name a half message of its producer group")
+        if decision == TRANSACTION_COMMIT:
+            self._engine.transactions.commit(half_offset)
+        else:
+            self._engine.transactions.rollback(half_offset)
+        return request.answer(SUCCESS)

@@ -1,0 +1,134 @@
+"""Routes, topics and the tables that replicas and slaves ask for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from messagestore import MessageStore
+from messagestore.broker.config.config_files import ConfigFile
+from messagestore.broker.config.config_table import ConfigTable
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.subscription_groups import SubscriptionGroups
+from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
+
+from ..remoting.codes import SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
+from ..remoting.frames import Command
+from .fields import number
+from .sending import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
+
+PERM_AUTO_CREATE = 7
+
+
+class Identity(NamedTuple):
+    """What clients know this broker by."""
+
+    cluster: str
+    name: str
+    address: str
+    ha_port: int
+
+
+class Tables:
+    """Answers about the broker itself."""
+
+    def __init__(self, store: MessageStore, identity: Identity) -> None:
+        """Create it for a store that is open for writing."""
+        self._store = store
+        self._engine = store.engine
+        self._identity = identity
+
+    def route(self, request: Command) -> Command:
+        """Answer with the queues of a topic, all of which are here."""
+        name = request.fields.get("topic", "")
+        topic = self._engine.topics.get(name)
+        if topic is None and name == AUTO_CREATE_TOPIC:
+            topic = TopicConfig(
+                name=name, read_queues=AUTO_CREATE_QUEUES, write_queues=AUTO_CREATE_QUEUES, perm=PERM_AUTO_CREATE
+            )
+        if topic is None:
+            return request.answer(TOPIC_NOT_EXIST, remark=f"no route info of topic {name}")
+        queues = {
+            "brokerName": self._identity.name, "readQueueNums": topic.read_queues, "writeQueueNums": topic.write_queues,
+            "perm": topic.perm, "topicSysFlag": topic.sys_flag,
+        }  # fmt: skip
+        route: dict[str, Any] = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
+        return request.answer(SUCCESS, body=json.dumps(route).encode())
+
+    def cluster(self, request: Command) -> Command:
+        """Answer with the cluster, which is this broker alone."""
+        identity = self._identity
+        body = {
+            "brokerAddrTable": {identity.name: self._broker()},
+            "clusterAddrTable": {identity.cluster: [identity.name]},
+        }
+        return request.answer(SUCCESS, body=json.dumps(body).encode())
+
+    def topic_names(self, request: Command) -> Command:
+        """Answer with the names of all topics."""
+        return request.answer(SUCCESS, body=json.dumps({"topicList": self._engine.topics.names()}).encode())
+
+    def create_topic(self, request: Command) -> Command:
+        """Create a topic, or change the number of its queues and its permissions."""
+        fields = request.fields
+        name = fields.get("topic", "")
+        reads, writes = (number(fields, key, AUTO_CREATE_QUEUES) for key in ("readQueueNums", "writeQueueNums"))
+        if not 0 < writes <= QUEUES_MAX or not 0 < reads <= QUEUES_MAX:
+            return request.answer(SYSTEM_ERROR, remark=f"topic {name}: {reads} and {writes} queues")
+        self._store.create_topic(name, writes)
+        known = self._engine.topics.get(name)
+        assert known is not None, "the topic was created"
+        changed = known.but(
+            read_queues=reads, write_queues=writes, perm=number(fields, "perm", PERM_DEFAULT),
+            is_ordered=fields.get("order") == "true", sys_flag=number(fields, "topicSysFlag"),
+        )  # fmt: skip
+        if changed != known:
+            self._engine.topics.put(changed)
+            self._engine.topics.persist()
+            self._engine.admission.admit(name)
+        return request.answer(SUCCESS)
+
+    def topics(self, request: Command) -> Command:
+        """Answer with the table of topics."""
+        return self._table(request, self._engine.topics)
+
+    def offsets(self, request: Command) -> Command:
+        """Answer with the offsets of all groups."""
+        return self._table(request, self._engine.consumer_offsets())
+
+    def groups(self, request: Command) -> Command:
+        """Answer with the table of consumer groups."""
+        return self._table(request, SubscriptionGroups(self._engine.disk, self._engine.places.config))
+
+    def delays(self, request: Command) -> Command:
+        """Answer with the progress of delayed messages."""
+        self._engine.delays.persist()
+        path = f"{self._engine.places.config}/{DelayOffsets.file_name}"
+        return request.answer(SUCCESS, body=json.dumps(ConfigFile(self._engine.disk, path).load().document).encode())
+
+    def settings(self, request: Command) -> Command:
+        """Answer with the broker's properties."""
+        config = self._engine.config
+        found = {
+            "brokerName": self._identity.name, "brokerClusterName": self._identity.cluster,
+            "haListenPort": self._identity.ha_port,
+            "mappedFileSizeCommitLog": self._engine.log.file_size_bytes,
+            "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
+            "maxHashSlotNum": config.max_hash_slot_num, "maxIndexNum": config.max_index_num,
+            "maxMessageSize": config.max_message_size,
+        }  # fmt: skip
+        return request.answer(SUCCESS, body="".join(f"{name}={value}\n" for name, value in found.items()).encode())
+
+    def state(self, request: Command) -> Command:
+        """Answer with the range of the log."""
+        low, high = self._engine.low_offset, max(0, self._store.log_end)
+        table = {"commitLogMinOffset": str(low), "commitLogMaxOffset": str(high)}
+        return request.answer(SUCCESS, body=json.dumps({"table": table}).encode())
+
+    def _broker(self) -> dict[str, Any]:
+        identity = self._identity
+        return {"cluster": identity.cluster, "brokerName": identity.name, "brokerAddrs": {"0": identity.address}}
+
+    @staticmethod
+    def _table(request: Command, table: ConfigTable) -> Command:
+        return request.answer(SUCCESS, body=json.dumps(table.document()).encode())
