@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from commitlog import StoredMessage
+from commitlog.layout import MAGIC_V2, PROPERTIES_SIZE_SIZE, QUEUE_ID_AT, TOPIC_SIZE_SIZE, TOPIC_SIZE_SIZE_V2
 from messagestore import MessageStore
 from messagestore.broker.services.half_messages import HalfMessage
 from storageio import InvalidSetting, StoreClosed, StoreError
@@ -95,6 +97,11 @@ class BrokerServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it on leaving the block."""
         self.close()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered; False after `close`, or after an error that the log names."""
+        return not self._thread.is_stopping
 
     @property
     def connections(self) -> int:
@@ -248,7 +255,23 @@ class BrokerServer:
             "tranStateTableOffset": str(half.queue_offset), "commitLogOffset": str(half.message.physical_offset),
             "msgId": half.transaction_id, "transactionId": half.transaction_id, "offsetMsgId": half.message.message_id,
         }  # fmt: skip
-        next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, bytes(record))
+        body = renamed(bytes(record), half.message, half.topic, half.queue_id)
+        next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, body)
+
+
+def renamed(record: bytes, message: StoredMessage, topic: str, queue_id: int) -> bytes:
+    """Return a record with another topic and queue id, for a producer that is asked about its half message.
+
+    The whole-record checksum no longer fits; clients check that of the body.
+    """
+    name = topic.encode()
+    end = len(record) - PROPERTIES_SIZE_SIZE - len(message.properties_raw)
+    size_size = TOPIC_SIZE_SIZE_V2 if message.magic == MAGIC_V2 else TOPIC_SIZE_SIZE
+    begin = end - len(message.topic.encode()) - size_size
+    changed = bytearray(record[:begin] + len(name).to_bytes(size_size, "big") + name + record[end:])
+    changed[:4] = len(changed).to_bytes(4, "big")
+    changed[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue_id.to_bytes(4, "big")
+    return bytes(changed)
 
 
 def _is_loopback(host: str) -> bool:

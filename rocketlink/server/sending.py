@@ -77,7 +77,10 @@ class Sending:
     """Puts what clients send into the store."""
 
     def __init__(self, store: MessageStore, address: str, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """`address` is what clients connect to, and becomes the store host; `call_soon` runs a function in the loop's thread."""
+        """Create it.
+
+        `address` is what clients connect to, and becomes the store host; `call_soon` runs a function in the loop's thread.
+        """
         self._store = store
         self._engine = store.engine
         self._address = address

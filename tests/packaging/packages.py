@@ -17,7 +17,7 @@ BELOW: dict[str, set[str]] = {
     "indexfile": {"commitlog", "storageio", "storebytes"},
     "messagestore": {"commitlog", "consumequeue", "indexfile", "storageio", "storebytes"},
     "rabbitstore": {"storageio", "storebytes"},
-    "rocketlink": {"messagestore", "storageio", "storebytes"},
+    "rocketlink": {"commitlog", "consumequeue", "messagestore", "storageio", "storebytes"},
     "sparkstore": {
         "brokerstore",
         "commitlog",

@@ -1,14 +1,19 @@
-"""`brokerstore replicate` against a master of ours."""
+"""`brokerstore replicate` against a master of ours, and `brokerstore serve`."""
 
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from brokerstore.tool import main
 from messagestore import MessageStore
+from rocketlink.remoting.client import RemotingClient
 from tests.brokerstore.schema import check_schema
 from tests.rocketlink.test_replica import Master, bodies, put
 
@@ -47,3 +52,24 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["replicate", "127.0.0.1:1", str(tmp_path)]) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_is_served_until_it_is_interrupted(tmp_path: Path) -> None:
+    """The address is printed, a client can send, and the store is closed cleanly."""
+    command = [sys.executable, "-m", "brokerstore", "serve", str(tmp_path / "s"), "--listen", "127.0.0.1:0", "--json"]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "HOST:PORT" in refused.stderr) == (2, True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command[command.index("127.0.0.1:0")] = f"127.0.0.1:{port}"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        check_schema("serve", facts)
+        with RemotingClient("127.0.0.1", port) as client:
+            client.ask(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"body")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert not (tmp_path / "s" / "abort").exists()
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert bodies(store) == [b"body"]

@@ -1,0 +1,74 @@
+"""A RocketMQ broker for tests of programs that use official clients: no JVM, no container.
+
+    with Broker() as broker:
+        start_my_program(names=broker.address)
+        assert broker.bodies("orders") == [b"1"]
+
+As a pytest fixture: `pytest_plugins = ["brokerstore.testing.broker"]`, then ask for `rocketmq_broker`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from messagestore import MessageStore, StoreConfig
+from rocketlink import BrokerServer
+
+
+class Broker:
+    """A broker and name server on a free port of this machine, with a store in a temporary folder or in `path`."""
+
+    def __init__(self, path: str | None = None, **options: Any) -> None:
+        """Start it; `options` are those of `BrokerServer`."""
+        self._temporary = tempfile.mkdtemp(prefix="brokerstore-broker-") if path is None else None
+        self.store = MessageStore.open(path or f"{self._temporary}/store", config=StoreConfig.small())
+        try:
+            self._server = BrokerServer(self.store, **options)
+        except BaseException:
+            self.close()
+            raise
+        self.address = self._server.address
+
+    def __enter__(self) -> Self:
+        """Return the broker itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stop the broker on leaving the block."""
+        self.close()
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """Return the bodies of a topic, queue by queue."""
+        self.store.engine.settle()
+        return [message.body for queue_id in self.store.queue_ids(topic) for message in self.store.read(topic, queue_id)]
+
+    def close(self) -> None:
+        """Stop serving, close the store, and delete a temporary folder."""
+        if hasattr(self, "_server"):
+            self._server.close()
+        self.store.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _fixture() -> Any:
+    """Return the pytest fixture; None where pytest is not installed."""
+    try:
+        import pytest
+    except ModuleNotFoundError:
+        return None
+
+    @pytest.fixture
+    def rocketmq_broker() -> Iterator[Broker]:
+        """Run a broker for one test."""
+        with Broker() as broker:
+            yield broker
+
+    return rocketmq_broker
+
+
+rocketmq_broker = _fixture()

@@ -1,0 +1,58 @@
+"""`serve`: a folder as a RocketMQ broker and name server for one machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from ..codes import CLEAN
+from ..options import JSON, plain_command
+from ..output import emit, emit_json
+from .replicate import address
+
+SECRET = "BROKERSTORE_SECRET"
+
+
+@plain_command("serve", "serve orders-store", "serve orders-store --listen 127.0.0.1:10911 --namesrv 127.0.0.1:9876")
+@click.argument("folder", metavar="DIR", type=click.Path())
+@click.option(
+    "--listen", type=address, default="127.0.0.1:10911", show_default=True, metavar="HOST:PORT", help="The broker's address."
+)
+@click.option("--namesrv", type=address, metavar="HOST:PORT", help="A second port for a name server's requests; the same host.")
+@click.option("--access-key", help=f"Require RocketMQ's signature; the secret is in the environment variable {SECRET}.")
+@JSON
+def serve(
+    folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, access_key: str | None, *, as_json: bool
+) -> int:  # fmt: skip
+    """Serve DIR to official RocketMQ clients until interrupted, for tests, small machines and several processes.
+
+    The broker's address also answers what clients ask a name server.  A folder that does not exist becomes a new store.
+    """
+    from brokerstore.identify import FolderKind
+    from brokerstore.write_target import check_write_target
+    from messagestore import MessageStore
+    from rocketlink import BrokerServer
+
+    if namesrv is not None and namesrv[0] != listen[0]:
+        raise click.UsageError(f"--namesrv: the host has to be that of --listen, {listen[0]}")
+    secret = os.environ.get(SECRET) if access_key else None
+    if access_key and not secret:
+        raise click.UsageError(f"--access-key: the environment variable {SECRET} has no secret")
+    check_write_target(folder, FolderKind.ROCKETMQ)
+    names_port = namesrv[1] if namesrv is not None else None
+    with (
+        MessageStore.open(folder) as store,
+        BrokerServer(store, *listen, names_port=names_port, access_key=access_key, secret=secret) as server,
+    ):
+        facts = {"broker": server.address, "names_port": server.names_port}
+        if as_json:
+            emit_json(facts)
+        else:
+            emit(f"Serving on {server.address}; the name server's port is {server.names_port}. Interrupt to stop.")
+        sys.stdout.flush()
+        while server.is_serving:
+            time.sleep(1)
+    return CLEAN

@@ -1,0 +1,469 @@
+"""A store behind the request protocol: answers of each request, rules of the store, and clients that misbehave."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import Message
+from commitlog._scan_cy import Reader
+from commitlog.checks import CHECK_BODY
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.broker.services.wire_batch import encode_wire_batch
+from rocketlink import BrokerServer, RemoteError, Replica
+from rocketlink.remoting import codes
+from rocketlink.remoting.client import RemotingClient
+from rocketlink.remoting.frames import Command, FrameReader, encode
+from rocketlink.server.broker import renamed
+from storageio import InvalidSetting
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000, max_index_num=20_000
+)  # fmt: skip
+
+
+class Served:
+    """A store, its server, and one client."""
+
+    def __init__(self, folder: Path, config: StoreConfig = CONFIG, **options: Any) -> None:
+        self.store = MessageStore.open(folder, "a", config)
+        self.server = BrokerServer(self.store, **options)
+        self.client = RemotingClient("127.0.0.1", self.server.port)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+        self.store.close()
+
+    def send(self, topic: str, body: bytes, **fields: object) -> dict[str, str]:
+        """Send as a Java producer does, and return the fields of the answer."""
+        given = {
+            "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": "",
+            "j": 0, "k": "false", "l": 16, "m": "false",
+        }  # fmt: skip
+        return self.client.ask(310, {name: str(value) for name, value in (given | fields).items()}, body).fields
+
+    def pull(self, topic: str, offset: int, **fields: object) -> Command:
+        """Pull as a Java consumer does, without waiting unless the flags say so."""
+        given = {
+            "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
+            "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+        }  # fmt: skip
+        return self.ask_raw(11, {name: str(value) for name, value in (given | fields).items()})
+
+    def ask_raw(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """Return the answer whatever its code is."""
+        with socket.create_connection(("127.0.0.1", self.server.port)) as link:
+            link.sendall(encode(Command(code, fields, body, 1)))
+            return answer_of(link)
+
+
+def answer_of(link: socket.socket, code: int | None = None) -> Command:
+    """Return the next frame, or the next one with a code."""
+    link.settimeout(30)
+    while True:
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            piece = link.recv(4 - len(data) if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data))
+            assert piece, "the server closed the connection"
+            data += piece
+        (found,) = FrameReader().feed(data)
+        if code is None or found.code == code:
+            return found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Serve an empty store."""
+    found = Served(tmp_path / "s")
+    yield found
+    found.close()
+
+
+def records(body: bytes) -> list[Any]:
+    """Decode records as a client does."""
+    found, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        message = Reader(body[at : at + size], int.from_bytes(body[at + 28 : at + 36], "big")).decode(0, CHECK_BODY)
+        assert message is not None
+        found.append(message)
+        at += size
+    return found
+
+
+def test_a_message_that_is_sent_is_in_the_store_as_sent(served: Served) -> None:
+    """Topic made by the first send, all fields, and the ids and offsets of the answer."""
+    fields = served.send("T", b"body", e=2, h=7, i="KEYS\x01k1\x02TAGS\x01a\x02", j=3)
+    found = served.store.get("T", 2, 0).messages[0]
+    assert (found.body, found.flag, found.reconsume_times, found.keys, found.tags) == (b"body", 7, 3, ["k1"], "a")
+    assert found.born_timestamp_ms == 1_700_000_000_000
+    assert found.store_host == served.server.address
+    assert (fields["queueId"], fields["queueOffset"], fields["msgId"]) == ("2", "0", found.message_id)
+    assert served.store.engine.topics.get("T").write_queues == 4  # type: ignore[union-attr]
+
+
+def test_a_route_names_this_server_for_every_topic_that_exists(served: Served) -> None:
+    """An unknown topic is answered with 17, the topic for automatic creation with permission 7."""
+    assert served.ask_raw(105, {"topic": "T"}).code == 17
+    served.store.create_topic("T", 3)
+    route = json.loads(served.ask_raw(105, {"topic": "T"}).body)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": served.server.address}
+    assert (route["queueDatas"][0]["writeQueueNums"], route["queueDatas"][0]["perm"]) == (3, 6)
+    assert json.loads(served.ask_raw(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
+
+
+def test_pulled_records_are_the_bytes_of_the_log(served: Served) -> None:
+    """With next offset and bounds; a tag filter moves past what does not match."""
+    for number in range(5):
+        served.send("T", b"%d" % number, i=f"TAGS\x01t{number % 2}\x02")
+    answer = served.pull("T", 0)
+    assert answer.code == codes.SUCCESS
+    assert {key: answer.fields[key] for key in ("nextBeginOffset", "minOffset", "maxOffset")} == {
+        "nextBeginOffset": "5", "minOffset": "0", "maxOffset": "5",
+    }  # fmt: skip
+    assert [message.body for message in records(answer.body)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert answer.body == served.store.engine.log.select(0, len(answer.body))
+    tagged = served.pull("T", 0, subscription="t1 || other")
+    assert [message.body for message in records(tagged.body)] == [b"1", b"3"]
+    assert tagged.fields["nextBeginOffset"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("offset", "flags", "code", "next_offset"),
+    [(2, 4, 19, 2), (9, 4, 21, 2), (-1, 4, 21, 0)],
+)
+def test_a_pull_outside_of_the_queue(served: Served, offset: int, flags: int, code: int, next_offset: int) -> None:
+    """The codes are those of the format page of page statuses."""
+    served.send("T", b"0")
+    served.send("T", b"1")
+    answer = served.pull("T", offset, sysFlag=flags)
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (code, str(next_offset))
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "code"), [("none", {}, 17), ("T", {"sysFlag": 0}, 24), ("T", {"expressionType": "SQL92"}, 1)]
+)
+def test_a_pull_without_topic_subscription_or_known_filter(
+    served: Served, topic: str, fields: dict[str, object], code: int
+) -> None:
+    """Each has its own code, and no message is skipped."""
+    served.send("T", b"0")
+    assert served.pull(topic, 0, **fields).code == code
+
+
+def test_a_pull_at_the_end_waits_for_the_next_message(served: Served) -> None:
+    """It is answered when the message is put, and with 19 when its time is over."""
+    served.send("T", b"0")
+    found: list[Command] = []
+    waiting = threading.Thread(target=lambda: found.append(served.pull("T", 1, sysFlag=6)))
+    waiting.start()
+    time.sleep(0.2)
+    assert not found
+    served.store.put(Message("T", b"1", queue_id=0))
+    waiting.join(20)
+    assert [message.body for message in records(found[0].body)] == [b"1"]
+    assert served.pull("T", 2, sysFlag=6, suspendTimeoutMillis=50).code == codes.PULL_NOT_FOUND
+
+
+def test_a_pull_commits_the_offset_that_it_carries(served: Served) -> None:
+    """Offsets are asked, set and counted as in a broker."""
+    served.send("T", b"0")
+    asked = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+    assert served.client.ask(14, asked).fields["offset"] == "0"
+    served.pull("T", 0, sysFlag=5, commitOffset=1)
+    assert served.client.ask(14, asked).fields["offset"] == "1"
+    served.client.ask(15, asked | {"commitOffset": "7"})
+    assert served.store.committed_offsets("T", "g") == {0: 7}
+    assert served.client.ask(30, asked).fields["offset"] == "1"
+    assert served.client.ask(31, asked).fields["offset"] == "0"
+    assert served.client.ask(29, asked | {"timestamp": "0"}).fields["offset"] == "0"
+
+
+def test_a_batch_is_stored_whole_and_its_ids_are_listed(served: Served) -> None:
+    """Each id names the record of its member."""
+    body = encode_wire_batch([Message("B", b"%d" % number, keys=[f"k{number}"]) for number in range(3)])
+    given = {
+        "a": "p",
+        "b": "B",
+        "c": "TBW102",
+        "d": "4",
+        "e": "1",
+        "f": "0",
+        "g": "1",
+        "h": "0",
+        "i": "",
+        "j": "0",
+        "m": "true",
+    }
+    fields = served.client.ask(320, given, body).fields
+    found = served.store.get("B", 1, 0).messages
+    assert [message.body for message in found] == [b"0", b"1", b"2"]
+    assert fields["msgId"].split(",") == [message.message_id for message in found]
+    assert fields["queueOffset"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"c": "other"}, 17),
+        ({"e": 4}, 1),
+        ({"e": "x"}, 1),
+        ({"b": "a/b"}, 13),
+        ({"i": "TIMER_DELAY_SEC\x015\x02"}, 13),
+        ({"b": "closed"}, 16),
+        ({"g": str(1 << 70)}, 1),
+    ],
+)
+def test_a_send_that_is_refused_writes_nothing(served: Served, fields: dict[str, object], code: int) -> None:
+    """The code says why."""
+    served.client.ask(17, {"topic": "closed", "readQueueNums": "1", "writeQueueNums": "1", "perm": "4"})
+    before = served.store.log_end
+    with pytest.raises(RemoteError) as caught:
+        served.send("T", b"x", **fields)
+    assert caught.value.code == code
+    assert served.store.log_end == before
+
+
+def test_a_one_way_send_gets_no_answer(served: Served) -> None:
+    """The next answer belongs to the next request."""
+    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+        fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0"}
+        link.sendall(encode(Command(310, fields, b"one", 1, 2)) + encode(Command(30, {"topic": "T", "queueId": "0"}, b"", 2)))
+        assert answer_of(link).opaque == 2
+    assert [message.body for message in served.store.get("T", 0, 0).messages] == [b"one"]
+
+
+def test_messages_of_a_synchronous_store_are_acknowledged_when_they_are_synced(tmp_path: Path) -> None:
+    """Several are sent before the first answer; each is answered."""
+    served = Served(tmp_path / "s", CONFIG.but(flush_disk_type=FlushMode.SYNC))
+    try:
+        with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+            fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0"}
+            link.sendall(b"".join(encode(Command(310, fields, b"%d" % number, number)) for number in range(20)))
+            reader, found = FrameReader(), []
+            while len(found) < 20:
+                found += list(reader.feed(link.recv(1 << 16)))
+        assert {answer.code for answer in found} == {0}
+        assert sorted(answer.opaque for answer in found) == list(range(20))
+        assert served.store.engine.flusher.flushed_offset == served.store.log_end
+    finally:
+        served.close()
+
+
+def heartbeat(client: str, group: str, expression: str = "*") -> bytes:
+    data = {"topic": "T", "subString": expression, "expressionType": "TAG"}
+    consumer = {"groupName": group, "messageModel": "CLUSTERING", "subscriptionDataSet": [data]}
+    return json.dumps({"clientID": client, "producerDataSet": [{"groupName": "p"}], "consumerDataSet": [consumer]}).encode()
+
+
+def test_members_of_a_group_know_each_other(served: Served) -> None:
+    """A new member, one that leaves and one whose connection ends: the others are told each time."""
+    served.send("T", b"0")
+    first = socket.create_connection(("127.0.0.1", served.server.port))
+    with first:
+        first.sendall(encode(Command(34, {}, heartbeat("c1", "g"), 1)))
+        assert {answer_of(first).code, answer_of(first).code} == {0, 40}
+        with RemotingClient("127.0.0.1", served.server.port) as second:
+            second.ask(34, {}, heartbeat("c2", "g"))
+            assert json.loads(second.ask(38, {"consumerGroup": "g"}).body) == {"consumerIdList": ["c1", "c2"]}
+            told = answer_of(first)
+            assert (told.code, told.fields) == (40, {"consumerGroup": "g"})
+        until(lambda: len(served.server._clients.groups["g"].members) == 1)
+        assert served.pull("T", 0, sysFlag=0).code == codes.SUCCESS  # with the subscription of the heartbeat
+    assert served.store.engine.topics.get("%RETRY%g") is not None
+
+
+def test_a_queue_is_locked_for_one_client(served: Served) -> None:
+    """Until it gives the lock back."""
+    queues = [{"brokerName": "b", "topic": "T", "queueId": number} for number in range(2)]
+
+    def lock(code: int, client: str) -> list[int]:
+        body = json.dumps({"consumerGroup": "g", "clientId": client, "mqSet": queues}).encode()
+        answer = served.client.ask(code, {}, body).body
+        return [one["queueId"] for one in json.loads(answer)["lockOKMQSet"]] if answer else []
+
+    assert lock(41, "c1") == [0, 1]
+    assert lock(41, "c2") == []
+    assert lock(41, "c1") == [0, 1]
+    lock(42, "c1")
+    assert lock(41, "c2") == [0, 1]
+
+
+def test_a_message_that_is_sent_back_comes_again_or_is_dead(served: Served) -> None:
+    """After its last retry it is in the group's dead letter queue."""
+    served.send("T", b"0")
+    fields = {"group": "g", "offset": "0", "delayLevel": "0", "originTopic": "T", "maxReconsumeTimes": "16"}
+    served.client.ask(36, fields)
+    (waiting,) = served.store.get("SCHEDULE_TOPIC_XXXX", 2, 0).messages
+    assert (waiting.body, waiting.reconsume_times) == (b"0", 1)
+    served.client.ask(36, fields | {"maxReconsumeTimes": "0"})
+    (dead,) = served.store.get("%DLQ%g", 0, 0).messages
+    assert dead.properties["RETRY_TOPIC"] == "T"
+
+
+@pytest.mark.parametrize(("decision", "count"), [(8, 1), (12, 0), (0, 0)])
+def test_a_transaction_is_decided_by_its_producer(served: Served, decision: int, count: int) -> None:
+    """Only its own group may; an unknown outcome leaves it open."""
+    served.store.create_topic("T", 1)
+    fields = served.send("T", b"half", f=4, i="TRAN_MSG\x01true\x02PGROUP\x01producers\x02UNIQ_KEY\x01U\x02")
+    assert fields["transactionId"] == "U"
+    assert served.store.get("T", 0, 0).messages == []
+    (half,) = served.store.undecided_transactions()
+    end = {
+        "producerGroup": "other", "tranStateTableOffset": fields["queueOffset"],
+        "commitLogOffset": str(half.message.physical_offset), "commitOrRollback": str(decision),
+    }  # fmt: skip
+    if decision:
+        with pytest.raises(RemoteError):
+            served.client.ask(37, end)
+    served.client.ask(37, end | {"producerGroup": "producers"})
+    found = served.store.get("T", 0, 0).messages
+    assert [message.body for message in found] == [b"half"] * count
+    assert all(message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT for message in found)
+    assert len(served.store.undecided_transactions()) == (decision == 0)
+
+
+def test_a_producer_is_asked_about_an_undecided_message(served: Served) -> None:
+    """It gets the message under its own topic, and where the half message is."""
+    served.store.create_topic("T", 1)
+    served.send("T", b"half", f=4, i="TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02", a="p")
+    (half,) = served.store.undecided_transactions()
+    record = served.store.engine.log.select(half.message.physical_offset, half.message.size)
+    changed = renamed(bytes(record), half.message, "T", 0)  # type: ignore[arg-type]
+    (message,) = records(changed)
+    assert (message.topic, message.queue_id, message.body) == ("T", 0, b"half")
+    with socket.create_connection(("127.0.0.1", served.server.port)) as producer:
+        producer.sendall(encode(Command(34, {}, heartbeat("c", "unused"), 1)))
+        answer_of(producer, 0)
+        served.server._call_soon(lambda: served.server._ask_producer(half))
+        asked = answer_of(producer, 39)
+    assert (asked.code, asked.is_one_way) == (39, True)
+    assert asked.fields["tranStateTableOffset"] == str(half.queue_offset)
+    assert asked.body == changed
+
+
+def test_messages_are_found_by_key_and_by_id(served: Served) -> None:
+    """As the same bytes; a key that no message has is answered with 22."""
+    served.send("T", b"0", i="KEYS\x01k\x02")
+    answer = served.client.ask(
+        12, {"topic": "T", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    )
+    assert [message.body for message in records(answer.body)] == [b"0"]
+    assert served.client.ask(33, {"offset": "0"}).body == answer.body
+    assert served.ask_raw(12, {"topic": "T", "key": "none"}).code == 22
+    assert served.ask_raw(33, {"offset": "5"}).code == 1
+
+
+def test_a_server_can_be_replicated(served: Served, tmp_path: Path) -> None:
+    """It answers what a replica asks, and serves the log."""
+    served.send("T", b"0")
+    served.client.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"})
+    with Replica("127.0.0.1", served.server.port, tmp_path / "r", from_start=True, metadata_every_s=0.05) as replica:
+        assert replica.wait(served.store.log_end, 20)
+        until(lambda: replica.store.committed_offsets("T", "g") == {0: 1})
+
+
+def test_an_unknown_request_is_answered_with_3(served: Served) -> None:
+    """The connection stays open."""
+    assert served.ask_raw(9999, {}).code == 3
+    assert served.send("T", b"0")["queueOffset"] == "0"
+
+
+def test_requests_need_the_signature_of_the_secret(tmp_path: Path) -> None:
+    """HMAC-SHA1 over the sorted fields and the body, as RocketMQ's ACL has it."""
+    served = Served(tmp_path / "s", access_key="user", secret="secret key")
+    try:
+        fields = {"topic": "T", "queueId": "0", "AccessKey": "user"}
+        signature = base64.b64encode(hmac.new(b"secret key", b"user0T", hashlib.sha1).digest()).decode()
+        assert served.ask_raw(30, fields).code == 16
+        assert served.ask_raw(30, fields | {"Signature": signature[:-2] + "AA"}).code == 16
+        assert served.ask_raw(30, fields | {"Signature": signature}).code == 0
+    finally:
+        served.close()
+
+
+def test_an_address_of_other_machines_needs_a_secret(tmp_path: Path) -> None:
+    """Nothing listens without one."""
+    with MessageStore.open(tmp_path / "s", "a", CONFIG) as store, pytest.raises(InvalidSetting, match="secret"):
+        BrokerServer(store, "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", 1 << 30), struct.pack(">ii", 8, 4) + b"nope", bytes(64)]
+)
+def test_a_client_that_sends_no_frames_is_closed_and_others_are_served(served: Served, data: bytes) -> None:
+    """Its connection ends without an answer."""
+    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+        link.settimeout(20)
+        link.sendall(data)
+        with contextlib.suppress(ConnectionResetError):
+            assert link.recv(100) == b""
+    assert served.send("T", b"0")["queueOffset"] == "0"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 50_000, b'{"consumerDataSet": 5}', b'{"consumerDataSet": [5]}'])
+def test_a_heartbeat_that_is_no_heartbeat_is_an_error(served: Served, body: bytes) -> None:
+    """The client gets code 1 and keeps its connection."""
+    with pytest.raises(RemoteError) as caught:
+        served.client.ask(34, {}, body)
+    assert caught.value.code == 1
+    assert served.send("T", b"0")["queueOffset"] == "0"
+
+
+def test_a_client_that_does_not_read_gets_no_more_answers_and_harms_nobody(served: Served) -> None:
+    """The server keeps at most about a megabyte of answers and one read of requests for it."""
+    for _ in range(40):
+        served.store.put(Message("T", bytes(100_000), queue_id=0))
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "0", "sysFlag": "4", "subscription": "*"}
+    with socket.create_connection(("127.0.0.1", served.server.port)) as slow:
+        slow.setblocking(False)
+        request, sent = encode(Command(11, fields, b"", 1)), 0
+        for _ in range(2000):
+            try:
+                sent += slow.send(request)
+            except BlockingIOError:
+                break
+        until(lambda: any(one.is_paused for one in served.server._connections.all))
+        began = time.monotonic()
+        assert served.send("T", b"0", e=1)["queueOffset"] == "0"
+        assert time.monotonic() - began < 15
+        buffered = sum(one._transport.get_write_buffer_size() for one in served.server._connections.all)  # type: ignore[union-attr]
+        assert buffered < 12 << 20
+
+
+def test_a_closed_server_leaves_the_store_open(tmp_path: Path) -> None:
+    """No connection, port or thread stays; it can be served again on the same port."""
+    with MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
+        server = BrokerServer(store)
+        with socket.create_connection(("127.0.0.1", server.port)) as link:
+            until(lambda: server.connections == 1)
+            server.close()
+            server.close()
+            link.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert link.recv(10) == b""
+        store.put(Message("T", b"x"))
+        with BrokerServer(store, port=server.port):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]
+
+
+def until(is_so: Any) -> None:
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
