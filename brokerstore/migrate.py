@@ -22,6 +22,7 @@ import json
 import string
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,9 +32,11 @@ from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
-from rabbitstore import RabbitStore, StoredMessage
+from rabbitstore import Problem, RabbitStore, StoredMessage
 from rabbitstore.format import properties as blocks
 from rabbitstore.format.message import Content
+from rabbitstore.node_folder import NodeFolder
+from rabbitstore.read.node import survey
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
@@ -49,12 +52,16 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Moved:
-    """Counts of a run: `skipped` messages were already there; `failed` lists those that could not be copied, and why."""
+    """Counts of a run: `skipped` messages were already there; `failed` lists those that could not be copied, and why.
+
+    `unread` names quorum queues of a later version.
+    """
 
     queues: int = 0
     messages: int = 0
     skipped: int = 0
     failed: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
 
 def topic_of(queue: str) -> str:
@@ -95,11 +102,27 @@ def import_rabbit(
                 moved.queues += 1
                 store.create_topic(topic_of(queue.queue), 1)
                 _move_queue(folder.messages(queue.queue), queue.queue, priorities.get(queue.queue), store, moved, progress)
-            moved.failed += [f"{one.file} at byte {one.offset}: {one.kind}" for one in dict.fromkeys(folder.problems)]
+            problems = [*folder.problems, *_move_others(source, folder.vhost, store, moved, progress)]
+            moved.failed += [f"{one.file} at byte {one.offset}: {one.kind}" for one in dict.fromkeys(problems)]
         finally:
             folder.close()
         store.close_cleanly()
     return moved
+
+
+def _move_others(
+    source: str, vhost: str, store: MessageStore, moved: Moved, progress: Progress | None
+) -> list[Problem]:  # fmt: skip
+    """Copy the quorum queues and streams of a node's folder; return the damage that was met."""
+    if survey(source) is None:
+        return []
+    with closing(NodeFolder(source, vhost)) as node:
+        for queue in node.names():
+            moved.queues += 1
+            store.create_topic(topic_of(queue), 1)
+            _move_queue(node.messages(queue), queue, None, store, moved, progress)
+        moved.unread += node.unread
+        return node.problems
 
 
 def _move_queue(
@@ -128,7 +151,7 @@ def _move_queue(
 
 def _is_there(store: MessageStore, topic: str, message: StoredMessage) -> bool:
     seq_id = str(message.seq_id)
-    found = store.query(topic, message.msg_id.hex())
+    found = store.query(topic, _id_of(message).hex())
     return any((one.properties or {}).get("AMQP_SEQ_ID") == seq_id for one in found)
 
 
@@ -154,6 +177,14 @@ def _put(batch: list[Message], store: MessageStore, moved: Moved) -> None:
             moved.failed.append(f"{properties['AMQP_QUEUE']} {properties['AMQP_SEQ_ID']}: {error}")
 
 
+def _id_of(message: StoredMessage) -> bytes:
+    """Return the message's id in a message store; one of a quorum queue or stream has none and gets it from its number."""
+    if message.msg_id:
+        return message.msg_id
+    name = json.dumps([message.vhost, message.queue, message.seq_id])
+    return hashlib.sha256(name.encode()).digest()[:_HASH_SIZE]
+
+
 def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> Message:
     """Return a message whose properties hold everything that the way back needs."""
     readable = json.dumps(blocks.to_json(message.properties))
@@ -163,7 +194,7 @@ def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> M
         "AMQP_EXCHANGE": json.dumps(message.exchange),
         "AMQP_ROUTING_KEYS": json.dumps(list(message.routing_keys)),
         "AMQP_SEQ_ID": str(message.seq_id),
-        "AMQP_MSG_ID": message.msg_id.hex(),
+        "AMQP_MSG_ID": _id_of(message).hex(),
         "AMQP_PERSISTENT": json.dumps(message.persistent),
         "AMQP_REDELIVERED": json.dumps(message.redelivered),
         "AMQP_BLOCK": b64encode(message.content.properties_bin).decode("ascii"),
@@ -174,7 +205,7 @@ def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> M
         properties["AMQP_PRIORITIES"] = str(priorities)
     if len(readable) <= READABLE_SIZE_MAX:
         properties["AMQP_PROPERTIES"] = readable
-    return Message(topic, message.body, keys=[message.msg_id.hex()], properties=properties, queue_id=0)
+    return Message(topic, message.body, keys=[_id_of(message).hex()], properties=properties, queue_id=0)
 
 
 # To RabbitMQ

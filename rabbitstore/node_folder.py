@@ -84,12 +84,11 @@ class NodeFolder:
             if queue is None or stream.queue == queue:
                 yield from self._stream_messages(stream)
 
-    def _quorum_messages(self, queue: QuorumQueue) -> Iterator[StoredMessage]:
+    def _quorum_messages(self, queue: QuorumQueue, *, by_number: bool = False) -> Iterator[StoredMessage]:
         try:
-            yield from queue.messages()
+            yield from queue.messages(by_number=by_number)
         except UnsupportedFormat:
-            if queue.queue not in self.unread:
-                self.unread.append(queue.queue)
+            self._leave_out(queue)
         except StoreCorrupt as error:
             self._errors.append(to_problem(error, "bad_snapshot"))
 
@@ -98,6 +97,30 @@ class NodeFolder:
             yield from stream.messages()
         except UnsupportedFormat as error:
             self._errors.append(to_problem(error, ""))
+
+    def names(self) -> list[str]:
+        """Return the names of the queues that can be read; `unread` has the others afterwards."""
+        for quorum in self.quorum_queues:
+            try:
+                quorum.machine()
+            except UnsupportedFormat:
+                self._leave_out(quorum)
+            except StoreCorrupt:  # reported when its messages are read
+                continue
+        return [one.queue for one in self.quorum_queues if one.queue not in self.unread] + [one.queue for one in self.streams]
+
+    def _leave_out(self, queue: QuorumQueue) -> None:
+        if queue.queue not in self.unread:
+            self.unread.append(queue.queue)
+
+    def numbered(self, queue: str) -> Iterator[StoredMessage]:
+        """Yield the messages of one queue in ascending order of their numbers."""
+        for quorum in self.quorum_queues:
+            if quorum.queue == queue:
+                yield from self._quorum_messages(quorum, by_number=True)
+        for stream in self.streams:
+            if stream.queue == queue:
+                yield from self._stream_messages(stream)
 
     def queues(self) -> list[NodeQueue]:
         """Return a row for each queue that can be read; every message is read for it."""

@@ -4,40 +4,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import chain
 from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
 from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore.node_folder import CheckedNode, NodeFolder
 from rabbitstore.read.node import survey
 from rabbitstore.repair.check import verify
 
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
 
-def rabbit_facts(path: str, vhost: str | None = None, progress: Callable[[int], None] | None = None) -> Facts:
-    """Return queues, messages, the garbage in each store file, and every problem that `verify` finds."""
-    with RabbitStore.open(path, "r", vhost=vhost) as store:
-        folder = store.folder()
-        try:
-            facts = _facts(folder, store.path)
-        finally:
-            folder.close()
+def rabbit_facts(
+    path: str, vhost: str | None = None, progress: Callable[[int], None] | None = None
+) -> tuple[Facts, list[str]]:  # fmt: skip
+    """Return queues, messages, the garbage in each store file, and every problem that `verify` finds.
+
+    The list names the quorum queues of a later version, which are not read.
+    """
+    with RabbitStore.open(path, "r", vhost=vhost) as store, ExitStack() as stack:
+        folder = stack.enter_context(closing(store.folder()))
+        is_node = survey(path) is not None
+        node = stack.enter_context(closing(NodeFolder(path, folder.vhost))) if is_node else None
+        facts = _facts(folder, node, store.path)
         found = verify(store.path, progress=progress)
-    facts.problems = [problem._asdict() for problem in found.problems]
-    facts.unread = sum(note.kind == UNSUPPORTED for note in found.notes)
-    node = survey(path)
-    if node is not None and node.not_read():
-        facts.cards.append(("Not read", node.not_read()))
+        unread = [] if node is None else node.unread
+        others = CheckedNode(0, 0, 0, 0, [], []) if node is None else node.check()
+    facts.problems = [problem._asdict() for problem in found.problems + others.problems]
+    facts.unread = sum(note.kind == UNSUPPORTED for note in found.notes + others.notes)
+    if unread:
+        facts.cards.append(("Not read", f"{len(unread)} quorum queue{'' if len(unread) == 1 else 's'}"))
     if facts.unread:
         facts.cards.append(("Unsupported format", f"{facts.unread:,} not read"))
-    return facts
+    return facts, unread
 
 
-def _facts(folder: VhostFolder, path: str) -> Facts:
+def _facts(folder: VhostFolder, node: NodeFolder | None, path: str) -> Facts:
     times, keys, sizes = Times(), Words(), Counter[int]()
     queues: dict[str, list[int]] = {queue.queue: [0, 0] for queue in folder.queues()}
+    queues |= {name: [0, 0] for name in ([] if node is None else node.names())}
     live: dict[str, set[bytes]] = {name: set() for name in folder.stores}
-    for message in folder.messages():
+    for message in chain(folder.messages(), () if node is None else node.messages()):
         row = queues.setdefault(message.queue, [0, 0])
         row[0] += 1
         row[1] += message.size

@@ -358,12 +358,13 @@ class QuorumQueue:
                     return entry
         return None
 
-    def messages(self) -> Iterator[QuorumMessage]:
-        """Yield messages in the order in which a server started on this folder delivers them.
+    def messages(self, *, by_number: bool = False) -> Iterator[QuorumMessage]:
+        """Yield messages in the order in which a server started on this folder delivers them, or in that of their numbers.
 
         Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
-        for placed in self.ordered():
+        rows = sorted(self.ordered(), key=lambda placed: placed.message.index) if by_number else self.ordered()
+        for placed in rows:
             message = placed.message
             found = self._content(message.index)
             if found is not None:

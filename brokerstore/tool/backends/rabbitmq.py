@@ -24,7 +24,7 @@ from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..escapes import quote
 from ..filters import Filters
 from ..hints import NoSuchMessage
-from ..output import Answer, body_text, json_line, problem_text, progress, say, time_text
+from ..output import Answer, body_text, count_text, json_line, problem_text, progress, say, time_text
 from . import Contents, ExportSource, Lookup, Outgoing, Repair
 
 if TYPE_CHECKING:
@@ -47,19 +47,15 @@ def report_running_server(path: str) -> None:
         say(f"brokerstore: a server runs on this folder ({who}): messages that it has only in memory are not shown")
 
 
-def report_unread(path: str) -> None:
-    """Report on stderr the quorum queues and streams of a node's folder, for a command that reads classic queues only."""
-    node = survey(path)
-    if node is not None and node.not_read():
-        say(f"brokerstore: not read: {node.not_read()}; the answer covers classic queues only")
+def report_unread(queues: list[str]) -> None:
+    """Report on stderr how many quorum queues were not read."""
+    if queues:
+        say(f"brokerstore: not read: {count_text(len(queues), 'quorum queue')} of a later version")
 
 
-def unread_keys(path: str) -> dict[str, Any]:
+def unread_keys(queues: list[str]) -> dict[str, Any]:
     """Return the JSON keys for these queues."""
-    node = survey(path)
-    if node is None or not node.not_read():
-        return {}
-    return {"not_read": {"quorum_queues": node.quorum_queues, "streams": node.streams}}
+    return {"not_read": {"quorum_queues": queues, "streams": []}} if queues else {}
 
 
 def open_node(path: str, vhost: str) -> NodeFolder | None:
@@ -118,11 +114,11 @@ class RabbitmqBackend:
         return RabbitStore.open(self.target.path, "r", vhost=self.target.vhost).path
 
     @contextlib.contextmanager
-    def open_folder(self, *, classic_only: bool = False) -> Iterator[VhostFolder]:
+    def open_folder(self) -> Iterator[VhostFolder]:
         """Open the virtual host's folder for reading, and the other queues of its node; at the end, report what was wrong."""
         with RabbitStore.open(self.target.path, "r", vhost=self.target.vhost) as store:
             folder = store.folder()
-            self.node = None if classic_only else open_node(self.target.path, folder.vhost)
+            self.node = open_node(self.target.path, folder.vhost)
             try:
                 yield folder
             finally:
@@ -143,17 +139,12 @@ class RabbitmqBackend:
             yield from self.node.messages(queue)
 
     def _report_unread(self) -> None:
-        if self.node is None:
-            report_unread(self.target.path)
-        elif self.node.unread:
-            count = len(self.node.unread)
-            say(f"brokerstore: not read: {count} quorum queue{'' if count == 1 else 's'} of a later version")
+        if self.node is not None:
+            report_unread(self.node.unread)
 
     def unread_keys(self) -> dict[str, Any]:
         """Return the JSON keys for the queues of a node's folder that were not read."""
-        if self.node is None:
-            return unread_keys(self.target.path)
-        return {"not_read": {"quorum_queues": self.node.unread, "streams": []}} if self.node.unread else {}
+        return {} if self.node is None else unread_keys(self.node.unread)
 
     # Messages
 
@@ -270,15 +261,18 @@ class RabbitmqBackend:
 
     def contents(self, stack: ExitStack) -> Contents:
         """Open the folder for a comparison by sequence number."""
-        folder = stack.enter_context(self.open_folder(classic_only=True))
+        folder = stack.enter_context(self.open_folder())
         queues = folder.queues()
+        others = [] if self.node is None else self.node.names()
 
         def messages(queue: tuple[Any, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
-            for message in folder.messages(*queue):
+            is_other = self.node is not None and queue[0] in others
+            for message in self.node.numbered(*queue) if is_other and self.node is not None else folder.messages(*queue):
                 found = message.to_json()
                 yield message.seq_id, {name: found[name] for name in _COMPARED}
 
-        return Contents({(queue.queue,) for queue in queues}, sum(queue.messages for queue in queues), messages)
+        names = {(queue.queue,) for queue in queues} | {(name,) for name in others}
+        return Contents(names, sum(queue.messages for queue in queues), messages)
 
     # Other operations
 
@@ -335,9 +329,9 @@ class RabbitmqBackend:
         from brokerstore.report import rabbit_facts
 
         with progress("read", size_bytes(self.path), quiet=quiet) as advance:
-            facts = rabbit_facts(self.target.path, self.target.vhost, advance)
-        report_unread(self.target.path)
-        return facts, self.unread_keys()
+            facts, unread = rabbit_facts(self.target.path, self.target.vhost, advance)
+        report_unread(unread)
+        return facts, unread_keys(unread)
 
 
 def _report_notes(count: int) -> None:

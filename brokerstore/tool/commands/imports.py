@@ -82,8 +82,8 @@ def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small:
         total = sum(queue.messages for queue in rabbit.queues())
     with progress("import", total, quiet=quiet, is_bytes=False) as advance:
         moved = import_rabbit(source, store, vhost=vhost, config=config, progress=advance)
-    report_unread(source)
-    return moved, unread_keys(source)
+    report_unread(moved.unread)
+    return moved, unread_keys(moved.unread)
 
 
 def _to_rabbit(source: str, rabbit: str, vhost: str | None, quiet: bool) -> Moved:

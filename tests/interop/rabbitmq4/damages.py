@@ -183,6 +183,30 @@ def _stream_tail_garbage(node: Node) -> None:
     node.edit(file, file.stat().st_size, node.chance.randbytes(300))
 
 
+def _classic(pattern: str, change: str) -> Callable[[Node], None]:
+    """Damage the queue of the evidence run, which is the one with the most bytes."""
+
+    def damage(node: Node) -> None:
+        folder = max(
+            node.files("msg_stores/vhosts/*/queues/*/"), key=lambda path: sum(file.stat().st_size for file in path.glob("*"))
+        )
+        files = sorted(folder.glob(pattern)) or node.files(f"msg_stores/vhosts/*/{pattern}")
+        file = max(files, key=lambda path: path.stat().st_size)
+        size = file.stat().st_size
+        if change == "lost":
+            file.unlink()
+        elif change == "cut":
+            node.cut(file, size // 2)
+        elif change == "status":
+            node.edit(file, 64 + 32 * 5, b"\x07")
+        elif change == "zeros":
+            node.edit(file, size // 2, bytes(SECTOR))
+        else:
+            node.flip(file, {"entry": 64 + 32 * 5 + 9, "body": size // 2, "magic": 1}[change])
+
+    return damage
+
+
 DAMAGES: dict[str, Callable[[Node], None]] = {
     "WAL: a bit of a message": _in_record("data"),
     "WAL: a bit of a checksum": _in_record("checksum"),
@@ -234,4 +258,15 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "stream: index lost": _lost("stream/*/*.index"),
     "stream: a bit of an index": _byte("stream/*/*.index"),
     "stream: index cut": lambda node: node.cut(node.one("stream/*/*.index"), 8 + 29 + 11),
+    "classic .qi: cut": _classic("*.qi", "cut"),
+    "classic .qi: a status byte": _classic("*.qi", "status"),
+    "classic .qi: a bit of an entry's location": _classic("*.qi", "entry"),
+    "classic .qi: the magic": _classic("*.qi", "magic"),
+    "classic .qi: lost": _classic("*.qi", "lost"),
+    "classic .qs: a bit of a message": _classic("*.qs", "body"),
+    "classic .qs: cut": _classic("*.qs", "cut"),
+    "classic .qs: lost": _classic("*.qs", "lost"),
+    "classic shared store: a bit of a message": _classic("msg_store_persistent/*.rdq", "body"),
+    "classic shared store: a sector of zeros": _classic("msg_store_persistent/*.rdq", "zeros"),
+    "classic shared store: cut": _classic("msg_store_persistent/*.rdq", "cut"),
 }

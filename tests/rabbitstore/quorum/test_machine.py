@@ -206,6 +206,17 @@ def test_credit_and_drain():
     assert list(queue.held(key).values()) == [2, 3] and queue.ready == [5]
 
 
+def test_credit_after_a_drain_counts_from_the_drained_deliveries():
+    """A drain counts the credit that it takes away as delivered, and so does the receiver: 2 sent, 3 drained, 4 more wanted."""
+    queue = Queue()
+    key = queue.apply("checkout", (b"tag", READER), (AUTO, (Atom("credited"), 0)), {})
+    queue.send(2)
+    queue.apply("credit", key, 5, 0, TRUE)
+    queue.apply("credit", key, 4, 5, FALSE)
+    queue.send(6)
+    assert len(queue.held(key)) == 2 + 4 and len(queue.ready) == 2
+
+
 def test_basic_get():
     """One message, settled immediately or held by a consumer that vanishes with it."""
     queue = Queue()
@@ -261,6 +272,58 @@ def test_purge_keeps_what_consumers_hold():
     key = queue.consume(1)
     queue.apply("purge")
     assert queue.held(key) == {0: 1} and queue.ready == []
+
+
+def test_purged_messages_do_not_count_for_a_limit():
+    """Two messages of 10 bytes fit into 25 bytes again after a purge."""
+    queue = Queue(max_bytes=25)
+    queue.send(2)
+    queue.apply("purge")
+    queue.send(2)
+    assert queue.ready == [4, 5]
+
+
+def test_purge_keeps_what_waits_for_dead_lettering():
+    """Purged are ready messages only."""
+    queue = Queue(dead_letters="at_least_once")
+    queue.send(2)
+    queue.apply("discard", queue.consume(1), [0])
+    queue.apply("purge")
+    assert [one.index for _reason, one in queue.machine.dead.every()] == [1]
+
+
+def process(number):
+    """Return the process of this number on the same node."""
+    return Opaque(88, NODE + number.to_bytes(4, "big") + bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("credit", "order", "counts"), [(1, [1, 2, 3], [1, 1, 0]), (5, [2, 3, 1], [1, 1, 2])], ids=["without", "with"]
+)
+def test_a_restart_ends_processes_in_the_order_of_their_numbers(credit, order, counts):
+    """What the first process held goes to one with credit that is only found to be down later."""
+    queue = Queue()
+    queue.send()
+    queue.consume(1, process(3), b"early")
+    queue.send(1)
+    queue.consume(credit, process(9), b"late")
+    queue.send(1)
+    order = [{1: 1, 2: 3, 3: 5}[number] for number in order]
+    found = list(queue.machine.restarted(0).ready())
+    assert [message.index for message in found] == order
+    assert [message.acquired for message in found] == counts
+    assert len(list(queue.machine.held())) == (2 if credit == 1 else 3)
+
+
+def test_a_restart_drops_what_is_above_a_limit():
+    """What consumers held counts for the limit when it comes back."""
+    queue = Queue(max_length=2)
+    queue.send(1)
+    queue.consume(3, process(5))
+    queue.send(4)
+    found = queue.machine.restarted(0)
+    assert [message.index for message in found.ready()] and len(found.dropped) == 5 - 2
+    assert set(found.dropped.values()) == {"maxlen"}
 
 
 def test_a_discard_is_dropped_or_waits():

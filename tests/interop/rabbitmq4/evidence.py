@@ -1,0 +1,166 @@
+"""Write docs/evidence/rabbitmq4-damage.md: what a real server does with each damage, what `verify` says, what `recover` saves.
+
+    BROKERSTORE_INTEROP=1 python -m tests.interop.rabbitmq4.evidence [PART OF A NAME ...]
+
+Each damage is one change in a copy of one folder.  The server is started on the damaged copy, and on another one that was
+recovered before.  Results are kept in a file of JSON lines, so that an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.brokerstore.tool import run
+
+from .damages import DAMAGES, Node
+from .judge import Delivered, Judge, listed
+from .programs import body, declare, run_and_kill
+from .server import why_not
+
+PAGE = Path(__file__).parents[3] / "docs/evidence/rabbitmq4-damage.md"
+QUEUES = ["q.one", "q.two", "q.three", "s.one", "s.two"]
+CLASSIC = "c.one"
+SEED, DURATION_S, CLASSIC_COUNT = 7, 3.0, 120
+UNSUPPORTED = 3
+Contents = dict[str, tuple[str, list[Delivered]]]
+
+
+def make_base(judge: Judge, target: Path) -> None:
+    """Fill a node by random programs, and a classic queue, and kill it."""
+    import pika
+
+    assert not judge.start()
+    declare(judge, QUEUES, random.Random(SEED))
+    connection = judge.connect()
+    channel = connection.channel()
+    channel.queue_declare(CLASSIC, durable=True)
+    channel.confirm_delivery()
+    for number in range(CLASSIC_COUNT):
+        size = 200 if number % 3 else 30_000
+        properties = pika.BasicProperties(message_id=f"{CLASSIC}-{number}", delivery_mode=2)
+        channel.basic_publish("", CLASSIC, body(CLASSIC, number, size), properties)
+    run_and_kill(judge, QUEUES, SEED, DURATION_S)
+    judge.save(target)
+
+
+def expected(base: Path) -> Contents:
+    """Return what the undamaged folder has."""
+    rows = [Delivered(f"{CLASSIC}-{n}", body(CLASSIC, n, 200 if n % 3 else 30_000), 0) for n in range(CLASSIC_COUNT)]
+    return listed(base) | {CLASSIC: ("classic", rows)}
+
+
+def served(judge: Judge, folder: Path, whole: Contents) -> str:
+    """Start the server on a folder and describe how what it delivers differs from what the undamaged folder has."""
+    judge.put_back(folder)
+    before = _segments(judge.node)
+    if judge.start():
+        return "does not start"
+    try:
+        found = [text for queue in whole if (text := _difference(judge, queue, whole))]
+        deleted = len(before - _segments(judge.node))
+    finally:
+        judge.kill()
+    if deleted and any("loses" in text or "unusable" in text for text in found):
+        found.append(f"deletes {deleted} stream segment{'' if deleted == 1 else 's'}")
+    return "; ".join(found) or "delivers everything"
+
+
+def _segments(node: Path) -> set[Path]:
+    return set((node / "stream").glob("*/*.segment"))
+
+
+def _difference(judge: Judge, queue: str, whole: Contents) -> str:
+    kind, rows = whole[queue]
+    got = judge.drain(queue, "stream" if kind == "stream" else "queue")
+    if isinstance(got, str):
+        return f"{kind} queue unusable" if kind != "stream" else "stream unusable"
+    wanted, found = (Counter((row.message_id, row.body) for row in part) for part in (rows, got))
+    ids = {row.message_id for row in got}
+    wrong = sum(count for (name, _body), count in (found - wanted).items() if any(name == row.message_id for row in rows))
+    lost = sum(row.message_id not in ids for row in rows)
+    parts = [f"loses {lost} of {len(rows)}"] if lost else []
+    parts += [f"delivers {wrong} wrong or twice"] if wrong else []
+    return f"{kind}: {', '.join(parts)}" if parts else ""
+
+
+def judged(judge: Judge, name: str, base: Path, whole: Contents, work: Path) -> dict[str, Any]:
+    """Judge one damage."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(base, work)
+    shutil.copy(f"{base}-feature_flags", f"{work}-feature_flags")
+    DAMAGES[name](Node(work, SEED))
+    row: dict[str, Any] = {"damage": name, "verify": _verified(work), "server": served(judge, work, whole)}
+    ran = run("recover", "--apply", "--json", work)
+    if ran.code == UNSUPPORTED or (name.startswith("classic") and not ran.json["applied"]):
+        return row | {"recover": "", "after": ""}
+    node = ran.json.get("node", {})
+    row["recover"] = (
+        ", ".join(dict.fromkeys(action["kind"] for action in [*ran.json["plan"]["actions"], *node["actions"]])) or "nothing"
+    )
+    if node.get("unrepaired"):
+        row["recover"] = f"{row['recover']}; leaves {node['unrepaired'][0]['kind']}"
+    return row | {"after": served(judge, work, whole)}
+
+
+def _verified(work: Path) -> str:
+    found = run("verify", "--json", work).json
+    kinds = dict.fromkeys([one["kind"] for one in found["problems"]])
+    notes = dict.fromkeys(f"{one['kind']} (note)" for one in found["notes"] if one["kind"] != "unsupported_format")
+    return ", ".join([*kinds, *notes]) or "nothing"
+
+
+def page_of(rows: list[dict[str, Any]], whole: Contents) -> str:
+    """Return the page."""
+    counts = ", ".join(
+        f"{len(part)} in a {kind} queue" if kind != "stream" else f"{len(part)} in a stream" for kind, part in whole.values()
+    )
+    lines = [
+        "# Damage to a RabbitMQ 4 node",
+        "",
+        "Written by `python -m tests.interop.rabbitmq4.evidence`. For each damage RabbitMQ 4.0.5 was started on",
+        "a copy of one folder,",
+        f"and on another copy after `brokerstore recover --apply`. The folder is that of a node killed at work: {counts}.",
+        "",
+        f"{len(rows)} damages. An empty cell means that `recover` cannot repair this kind yet.",
+        "",
+        "| Damage | RabbitMQ 4.0.5 | `verify` | `recover` | RabbitMQ after `recover` |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        lines.append("| " + " | ".join((row["damage"], row["server"], row["verify"], row["recover"], row["after"])) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(parts: list[str]) -> None:
+    """Judge the damages that the results do not have yet, and write the page."""
+    assert not why_not(), why_not()
+    folder = Path(os.environ.get("BROKERSTORE_EVIDENCE") or Path(tempfile.gettempdir()) / "brokerstore-evidence")
+    folder.mkdir(parents=True, exist_ok=True)
+    results = folder / "results.jsonl"
+    rows = {row["damage"]: row for row in map(json.loads, results.read_text().splitlines())} if results.exists() else {}
+    judge = Judge("evidence", 30)
+    try:
+        if not (folder / "base").exists():
+            make_base(judge, folder / "base")
+        whole = expected(folder / "base")
+        for name in DAMAGES:
+            if name not in rows and (not parts or any(part in name for part in parts)):
+                rows[name] = judged(judge, name, folder / "base", whole, folder / "work")
+                with results.open("a") as file:
+                    file.write(json.dumps(rows[name]) + "\n")
+                print(rows[name], flush=True)
+    finally:
+        judge.server.close()
+    PAGE.write_text(page_of([rows[name] for name in DAMAGES if name in rows], whole))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
