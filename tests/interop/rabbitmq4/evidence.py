@@ -119,17 +119,18 @@ def _verified(work: Path) -> str:
 
 def page_of(rows: list[dict[str, Any]], whole: Contents) -> str:
     """Return the page."""
-    counts = ", ".join(
-        f"{len(part)} in a {kind} queue" if kind != "stream" else f"{len(part)} in a stream" for kind, part in whole.values()
-    )
+    counts = Counter[str]()
+    for kind, part in whole.values():
+        counts[kind] += len(part)
+    contents = f"{counts['quorum']} messages in quorum queues, {counts['stream']} in streams and {counts['classic']}"
     lines = [
         "# Damage to a RabbitMQ 4 node",
         "",
-        "Written by `python -m tests.interop.rabbitmq4.evidence`. For each damage RabbitMQ 4.0.5 was started on",
-        "a copy of one folder,",
-        f"and on another copy after `brokerstore recover --apply`. The folder is that of a node killed at work: {counts}.",
+        "Written by `python -m tests.interop.rabbitmq4.evidence`. For each damage RabbitMQ 4.0.5 was started on a copy of one",
+        "folder, and on another copy after `brokerstore recover --apply`. The folder is that of a node killed at work.",
+        f"It has {contents} in a classic queue.",
         "",
-        f"{len(rows)} damages. An empty cell means that `recover` cannot repair this kind yet.",
+        f"{len(rows)} damages. Empty cells: `recover` does not repair this kind of queue.",
         "",
         "| Damage | RabbitMQ 4.0.5 | `verify` | `recover` | RabbitMQ after `recover` |",
         "| --- | --- | --- | --- | --- |",

@@ -20,7 +20,11 @@ from .judge import Judge, listed
 from .programs import declare, run_and_kill
 from .server import why_not
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # connections to a killed server
+]
 ROUNDS, SEED = int(os.environ.get("BROKERSTORE_ROUNDS") or 1), int(os.environ.get("BROKERSTORE_SEED") or 1)
 QUORUM_QUEUES, STREAMS = 12, 6
 LEFT = ("queue's config: cut", "queue's config: lost")  # `recover` reports them
