@@ -11,10 +11,12 @@ its own (`retry_progress.py`), unless it was given its queues.  After the last r
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
@@ -44,18 +46,29 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 class _QueueState:
     """The state of one queue that is assigned to a consumer."""
 
-    def __init__(self, position: int) -> None:
-        """Set the queue offset of the next message."""
+    def __init__(self, position: int, turn: int = 0) -> None:
+        """Set the queue offset of the next message, and the queue's turn."""
+        self.turn = turn
         self.position = position
         self.fetch_at = position
         self.fetched: deque[StoredMessage] = deque()
         self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
         self.committed = -1
+        self.is_committing = False
 
     @property
     def done_before(self) -> int:
         """The queue offset before which every message is acknowledged."""
         return next(iter(self.pending), self.position)
+
+    @contextlib.contextmanager
+    def committing(self) -> Iterator[None]:
+        """Keep the queue with its consumer until an acknowledgement is committed, so that the next one starts behind it."""
+        self.is_committing = True
+        try:
+            yield
+        finally:
+            self.is_committing = False
 
     def hand_out(self) -> StoredMessage:
         """Return the next fetched message and mark it as pending."""
@@ -170,7 +183,28 @@ class Consumer(Polled):
                 if len(found) == max_count:
                     self._turn += step if state.fetched else step + 1
                     break
+            if self._parts.sharing.changes != self._divided[0]:
+                found = self._still_mine(found)
         return found
+
+    def _still_mine(self, found: list[StoredMessage]) -> list[StoredMessage]:
+        """Take messages back whose queue was given to another consumer since the take began."""
+        lost = self._lost_queues()
+        for message in found:
+            if message.topic == self.topic and message.queue_id in lost:
+                del self._states[message.queue_id].pending[message.queue_offset]
+        return [message for message in found if message.topic != self.topic or message.queue_id not in lost]
+
+    def _lost_queues(self) -> set[int]:
+        """Return queues that another consumer took."""
+        if self._fixed is not None:
+            return set()
+        turn_of = self._parts.sharing.turn_of
+        return {
+            queue_id
+            for queue_id, state in self._states.items()
+            if turn_of(self._shared_name, self.group, queue_id, self) != state.turn
+        }
 
     def _check(self) -> None:
         if self.is_closed:
@@ -210,14 +244,22 @@ class Consumer(Polled):
                 return
             mine = sharing.share(self._shared_name, self.group, self, queue_ids)
             self._divided = divided
-        if mine == self._mine:
+        if mine == self._mine and len(mine) == len(self._states):
             return
-        kept = {queue_id for queue_id, turn in mine.items() if self._mine.get(queue_id) == turn}
-        for queue_id in self._states.keys() - kept:
-            del self._states[queue_id]
-        for queue_id in mine.keys() - self._states.keys():
-            self._states[queue_id] = _QueueState(self._first_position(queue_id))
+        states = self._states
+        kept = {queue_id for queue_id, turn in mine.items() if queue_id in states and states[queue_id].turn == turn}
+        if self._parts.sharing.hand_over_s:  # queues that are no longer assigned stay until their messages are acknowledged
+            kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
+        for queue_id in states.keys() - kept:
+            del states[queue_id]
+        for queue_id in mine.keys() - states.keys():
+            states[queue_id] = _QueueState(self._first_position(queue_id), mine[queue_id])
         self._mine = mine
+
+    def holds(self, queue_id: int) -> bool:
+        """Return whether messages of a queue are delivered and not acknowledged.  Takes no lock."""
+        state = self._states.get(queue_id)
+        return state is not None and (bool(state.pending) or state.is_committing)
 
     def _discover(self) -> list[int] | None:
         """Return the topic's queues; a reader lists them once a second, and in between this returns None."""
@@ -278,7 +320,7 @@ class Consumer(Polled):
             return self._in_hand()
 
     def _in_hand(self) -> list[tuple[str, int, int, int]]:
-        found = [(self.topic, queue_id, turn, self._states[queue_id].position) for queue_id, turn in self._mine.items()]
+        found = [(self.topic, queue_id, state.turn, state.position) for queue_id, state in self._states.items()]
         return found + (self._retry._in_hand() if self._retry is not None else [])
 
     def resume(self, topic: str, queue_id: int, position: int, held: list[int]) -> None:
@@ -287,8 +329,13 @@ class Consumer(Polled):
             self._retry.resume(topic, queue_id, position, held)
             return
         with self._lock:
-            self._state(queue_id)
-            state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]))
+            self._assign()
+            turn = self._mine.get(queue_id, -1)
+            if held and self._fixed is None:
+                turn = self._parts.sharing.claim(self._shared_name, self.group, queue_id, self)
+            if turn < 0:
+                return
+            state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]), turn)
             state.pending.update(dict.fromkeys(sorted(offset for offset in held if offset < state.position)))
 
     # Positions
@@ -350,8 +397,9 @@ class Consumer(Polled):
             state = self._holding(message)
             if state is None:
                 return False
-            del state.pending[message.queue_offset]
-            self._acked(message, state)
+            with state.committing():
+                del state.pending[message.queue_offset]
+                self._acked(message, state)
             return True
 
     def _acked(self, message: StoredMessage, state: _QueueState) -> None:
@@ -399,8 +447,9 @@ class Consumer(Polled):
         with self._lock:
             self._assign()
             for queue_id, state in self._states.items():
-                state.pending.clear()
-                self._commit(queue_id, state)
+                with state.committing():
+                    state.pending.clear()
+                    self._commit(queue_id, state)
         if self._retry is not None:
             self._retry.commit()
 

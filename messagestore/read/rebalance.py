@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+import time
+from typing import NamedTuple, Protocol, cast
+
+
+class Member(Protocol):
+    """A consumer."""
+
+    def holds(self, queue_id: int) -> bool:
+        """Return whether it has messages of a queue that are not acknowledged."""
 
 
 class _Hand(NamedTuple):
@@ -18,10 +26,16 @@ class QueueSharing:
 
     The division changes when a consumer joins or leaves and when the queues change.  Other processes are not known: two
     processes that consume with one group read everything twice.
+
+    With `hand_over_s` above 0, a queue is given to another consumer only when its last one holds no message of it any more,
+    or after so many seconds.
     """
 
     def __init__(self) -> None:
         """Create it without consumers."""
+        self.hand_over_s = 0.0
+        self.is_waited_for = False  # whether a consumer waits for a queue that another one holds
+        self._waits: dict[tuple[str, str, int], float] = {}  # queues that a consumer waits for, and since when
         self._members: dict[tuple[str, str], list[object]] = {}
         self._queue_ids: dict[tuple[str, str], list[int]] = {}
         self._hands: dict[tuple[str, str], dict[int, _Hand]] = {}
@@ -61,15 +75,46 @@ class QueueSharing:
                 self.changes += 1
             mine = block(self._queue_ids.get(key, []), members.index(member), len(members))
             hands = self._hands.setdefault(key, {})
-            return {queue_id: _take(hands, queue_id, member) for queue_id in mine}
+            free = [queue_id for queue_id in mine if not self._is_held(key, hands.get(queue_id), queue_id, member)]
+            return {queue_id: self._take(hands, queue_id, member) for queue_id in free}
 
+    def _is_held(self, key: tuple[str, str], hand: _Hand | None, queue_id: int, member: object) -> bool:
+        """Return whether another member still holds messages of a queue, and may do so for longer."""
+        if hand is None or hand.member is member or not self.hand_over_s:
+            return False
+        waits = (*key, queue_id)
+        now = time.monotonic()
+        is_held = hand.member in self._members.get(key, []) and cast(Member, hand.member).holds(queue_id)
+        if is_held and now - self._waits.setdefault(waits, now) < self.hand_over_s:
+            self.changes += 1  # so that the division is looked at again
+            self.is_waited_for = True
+            return True
+        self._waits.pop(waits, None)
+        self.is_waited_for = bool(self._waits)
+        return False
 
-def _take(hands: dict[int, _Hand], queue_id: int, member: object) -> int:
-    """Assign a queue to a member and return its turn."""
-    hand = hands.get(queue_id)
-    if hand is None or hand.member is not member:
-        hand = hands[queue_id] = _Hand(member, hand.turn + 1 if hand is not None else 0)
-    return hand.turn
+    def _take(self, hands: dict[int, _Hand], queue_id: int, member: object) -> int:
+        """Assign a queue to a member and return its turn."""
+        hand = hands.get(queue_id)
+        if hand is None or hand.member is not member:
+            self.changes += 1
+            hand = hands[queue_id] = _Hand(member, hand.turn + 1 if hand is not None else 0)
+        return hand.turn
+
+    def turn_of(self, topic: str, group: str, queue_id: int, member: object) -> int:
+        """Return the turn of a queue that a member took last; -1 if another one did."""
+        with self._guard:
+            hand = self._hands.get((topic, group), {}).get(queue_id)
+            return hand.turn if hand is not None and hand.member is member else -1
+
+    def claim(self, topic: str, group: str, queue_id: int, member: object) -> int:
+        """Give a queue to a member that has messages of it, unless another one has some; return its turn or -1."""
+        with self._guard:
+            hands = self._hands.setdefault((topic, group), {})
+            hand = hands.get(queue_id)
+            if hand is not None and hand.member is not member and cast(Member, hand.member).holds(queue_id):
+                return -1
+            return self._take(hands, queue_id, member)
 
 
 def block(items: list[int], number: int, parts: int) -> list[int]:

@@ -64,6 +64,7 @@ class SharedConsumer(Polled):
         self._guard = threading.RLock()  # one thread polls or opens
         self._tracks_guard = threading.Lock()
         self._tracks: dict[tuple[str, int], _Track] = {}
+        self._done: dict[tuple[str, int], int] = {}  # of queues that others have now: the owner may not have saved it
         self._channel: Channel | None = None
         self._own: Consumer | None = None
         self._open()
@@ -109,8 +110,11 @@ class SharedConsumer(Polled):
     def _claims(self) -> list[Claim]:
         with self._tracks_guard:
             return [
-                Claim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
-                for (topic, queue_id), track in self._tracks.items()
+                *(Claim(topic, queue_id, done, [], done, False) for (topic, queue_id), done in self._done.items()),
+                *(
+                    Claim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
+                    for (topic, queue_id), track in self._tracks.items()
+                ),
             ]
 
     def _drop_channel(self) -> None:
@@ -180,6 +184,8 @@ class SharedConsumer(Polled):
                     track = _Track(turn, position)
                 track.position = position
                 self._tracks[topic, queue_id] = track
+                self._done.pop((topic, queue_id), None)
+            self._done.update({key: track.done_before for key, track in before.items() if key not in self._tracks})
             for message in messages:
                 track = self._tracks.get((message.topic, message.queue_id))
                 if track is not None:
@@ -226,7 +232,10 @@ class SharedConsumer(Polled):
             self._check()
             consumer, channel = self._own, self._channel
             if consumer is not None:
-                return own(consumer)
+                found = own(consumer)
+                if self._member.service is not None:
+                    self._member.service.groups.hand_over()
+                return found
             answer = self._member.request(data)
             if answer is not None:
                 return answer[0]

@@ -25,6 +25,7 @@ from ..read.consumer import Consumer
 from ..store import MessageStore
 
 GRACE_S = 0.1
+HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
 
 
@@ -92,8 +93,10 @@ class Groups:
     def __init__(self, store: MessageStore) -> None:
         """Begin the time in which claims are collected."""
         self._store = store
+        store.engine.sharing.hand_over_s = HAND_OVER_S
         self._consumers: dict[str, tuple[Consumer, Origin]] = {}
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
+        self._claiming = 0  # consumers whose claims are not dealt with yet
         self._grace_ends = time.monotonic() + GRACE_S
         self._changed = threading.Condition()
         self._parked: dict[str, _Parked] = {}
@@ -105,23 +108,30 @@ class Groups:
         """Open a consumer, or open it again with what it had."""
         for claim in claims:
             self._commit(opening.group, claim)
+        with self._changed:
+            self._claiming += 1
+        try:
+            consumer = self._join(opening)
+            self.close(consumer_id)
+            with self._changed:
+                self._consumers[consumer_id] = consumer, origin
+            for claim in claims:
+                self._resume(consumer, opening.group, claim)
+        finally:
+            self._end_claims()
+        self.serve()  # the others may have fewer queues now
+        return consumer
+
+    def _join(self, opening: Opening) -> Consumer:
         self._wait_for_turn(opening.opened_ns)
         tags = None if opening.tags is None else set(opening.tags)
         try:
-            consumer = self._store.consumer(
+            return self._store.consumer(
                 opening.topic, group=opening.group, queues=opening.queues, tags=tags, start=opening.start,
                 missing_topic=opening.missing_topic,
             )  # fmt: skip
         finally:
             self._end_turn(opening.opened_ns)
-        self.close(consumer_id)
-        with self._changed:
-            self._consumers[consumer_id] = consumer, origin
-        in_hand = {row[:2] for row in consumer.in_hand()}
-        for claim in claims:
-            if (claim.topic, claim.queue_id) in in_hand:
-                self._resume(consumer, opening.group, claim)
-        return consumer
 
     def _wait_for_turn(self, opened_ns: int) -> None:
         """Wait for the end of the grace, and then for those that were opened earlier."""
@@ -139,6 +149,15 @@ class Groups:
             self._changed.notify_all()
             deadline = time.monotonic() + GRACE_S
             while self._waiting and (left_s := deadline - time.monotonic()) > 0:
+                self._changed.wait(left_s)
+
+    def _end_claims(self) -> None:
+        """Return when the claims of all consumers that join now are dealt with, so that none is given what another holds."""
+        with self._changed:
+            self._claiming -= 1
+            self._changed.notify_all()
+            deadline = time.monotonic() + GRACE_S
+            while self._claiming and (left_s := deadline - time.monotonic()) > 0:
                 self._changed.wait(left_s)
 
     def _commit(self, group: str, claim: Claim) -> None:
@@ -225,7 +244,9 @@ class Groups:
         if consumer is None:
             return None
         if name == "ack":
-            return [consumer.ack(cast(StoredMessage, Place(*arguments)))]
+            is_acked = consumer.ack(cast(StoredMessage, Place(*arguments)))
+            self.hand_over()
+            return [is_acked]
         if name == "seek_to_time":
             consumer.seek_to_time(arguments[0], Boundary[arguments[1]])
             return [None]
@@ -236,14 +257,24 @@ class Groups:
             return [None]
         if name not in ("commit", "lag", "position", "seek"):
             raise InvalidMessage(f"a consumer has no method {name!r}")
-        return [getattr(consumer, name)(*arguments)]
+        found = getattr(consumer, name)(*arguments)
+        self.hand_over()
+        return [found]
+
+    def hand_over(self) -> None:
+        """Let consumers that wait for a queue of another one look whether it is free now."""
+        if self._store.engine.sharing.is_waited_for:
+            self.serve()
+            self._store.engine.progress.notify()
 
     def nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[PutResult | None] | None:
         """Send a message back; None for an unknown consumer."""
         consumer, message = self.find(consumer_id), self._store.message_at(physical_offset)
         if consumer is None:
             return None
-        return [consumer.nack(message, delay_level=delay_level) if message is not None else None]
+        result = consumer.nack(message, delay_level=delay_level) if message is not None else None
+        self.hand_over()
+        return [result]
 
     def close(self, consumer_id: str) -> None:
         """Close a consumer; ignore an unknown id."""

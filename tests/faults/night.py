@@ -1,7 +1,7 @@
 """The long runs: kills, reads beside a writer, every bit of golden logs, fuzzers, planted bugs.
 
-    python -m tests.faults.night [--state FILE] [--kills 20000] [--live 2000] [--decoders 100000000] [--folders 1000000]
-                                 [--only PART]
+    python -m tests.faults.night [--state FILE] [--kills 20000] [--shared 20000] [--live 2000] [--decoders 100000000]
+                                 [--folders 1000000] [--only PART]
 
 The state file has the counts so far, so an interrupted run continues where it stopped.  Prints the counts as Markdown.
 """
@@ -26,11 +26,14 @@ from tests.faults.live_reads import live_runs
 from tests.faults.log_flips import golden_log, sweep
 from tests.faults.rabbit_entries import sweeps
 from tests.faults.rabbit_kill_loop import RabbitKillLoop
+from tests.shared.kill_run import KillRun
+from tests.shared.processes import Child
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
 RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # steps per folder; every n-th damaged folder is recovered too
 LIVE_STEP = 200  # runs beside one writer
+SHARED_KILLS, SHARED_PAUSE_S = 500, 0.05
 KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 320_000, 4000
 
 
@@ -70,6 +73,18 @@ def kills(kind: type[KillLoop]) -> Callable[[int], int]:
             return loop.cycles
 
     return step
+
+
+def shared_kills(done: int) -> int:
+    """Kill processes that share a new store."""
+    with fast_folder() as folder:
+        run = KillRun(folder / "store", seed=done)
+        try:
+            run.run(SHARED_KILLS, SHARED_PAUSE_S)
+        finally:
+            Child.kill_all()
+        run.check()
+        return SHARED_KILLS
 
 
 def live(done: int) -> int:
@@ -133,10 +148,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "damage-night.json")
     parser.add_argument("--kills", type=int, default=20_000)
+    parser.add_argument("--shared", type=int, default=20_000)
     parser.add_argument("--decoders", type=int, default=100_000_000)
     parser.add_argument("--folders", type=int, default=1_000_000)
     parser.add_argument("--live", type=int, default=2000)
-    parser.add_argument("--only", choices=("kills", "live", "bits", "rabbit", "decoders", "folders", "planted"))
+    parser.add_argument("--only", choices=("kills", "shared", "live", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
@@ -144,6 +160,8 @@ def main() -> None:
     if asked.only in (None, "kills"):
         night.until("SIGKILL cycles", asked.kills, kills(KillLoop))
         night.until("SIGKILL cycles of RabbitMQ's store", asked.kills, kills(RabbitKillLoop))
+    if asked.only in (None, "shared"):
+        night.until("SIGKILLs of processes that share a store", asked.shared, shared_kills)
     if asked.only in (None, "live"):
         night.until("reading commands beside a writer", asked.live, live)
     for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():

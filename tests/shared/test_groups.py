@@ -14,6 +14,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
+from messagestore.shared import groups
 from storageio import InvalidMessage, StoreClosed
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -51,7 +52,7 @@ def drained(consumer: SharedConsumer, *, acks: bool = True) -> list[Any]:
 def test_every_method_has_the_signature_of_the_consumer_of_one_process() -> None:
     """Parameters, defaults and kinds agree; no method is missing."""
     for name, member in inspect.getmembers(Consumer, inspect.isfunction):
-        if not name.startswith("_") and name not in ("in_hand", "resume", "take"):
+        if not name.startswith("_") and name not in ("holds", "in_hand", "resume", "take"):
             one, other = inspect.signature(member), inspect.signature(getattr(SharedConsumer, name))
             shape = [[(p.name, p.kind, p.default) for p in found.parameters.values()] for found in (one, other)]
             assert shape[0] == shape[1], name
@@ -158,8 +159,9 @@ def consuming_child(folder: Path, counters: Counters) -> Child:
 
 
 @pytest.mark.deep
-def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path: Path) -> None:
+def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each queue has one reader; what the killed process did not acknowledge comes to the living one."""
+    monkeypatch.setattr(groups, "HAND_OVER_S", 0.2)
     counters = Counters(2)
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 4))
     with open_shared(tmp_path / "s") as store:
@@ -167,6 +169,8 @@ def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path:
         other = consuming_child(tmp_path / "s", counters)
         counters.wait_for(0, 40)
         with store.consumer("T", group="G") as consumer:
+            assert consumer.queues == []
+            time.sleep(0.25)
             assert consumer.queues == [2, 3]
             assert {message.queue_id for message in drained(consumer)} == {2, 3}
             other.kill()
@@ -174,6 +178,29 @@ def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path:
             found = drained(consumer)
             assert (len(found), {message.queue_id for message in found}) == (20, {0, 1})
             assert time.monotonic() - began < 10
+    owner.kill()
+
+
+def test_a_queue_is_given_to_a_new_consumer_when_its_messages_are_acknowledged(tmp_path: Path) -> None:
+    """No message is in two hands, and the waiting consumer is woken by the last acknowledgement."""
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 2))
+    with open_shared(tmp_path / "s") as store, open_shared(tmp_path / "s") as other:
+        store.put_many([Message("T", b"%d" % number, queue_id=number % 2) for number in range(4)])
+        with store.consumer("T", group="G") as first, other.consumer("T", group="G") as second:
+            assert first.queues == [0] and second.queues == [1]
+            second.close()
+            held = drained(first, acks=False)
+            assert len(held) == 4
+            with other.consumer("T", group="G") as third:
+                store.put(Message("T", b"4", queue_id=1))
+                assert third.poll(1, 0.1) == first.poll(1, 0.1) == []
+                found: list[Any] = []
+                thread = threading.Thread(target=lambda: found.extend(third.poll(8, 10)))
+                thread.start()
+                assert [first.ack(message) for message in held] == [True] * 4
+                thread.join(4)
+                assert [message.body for message in found] == [b"4"]
+                assert (first.queues, third.queues) == ([0], [1])
     owner.kill()
 
 

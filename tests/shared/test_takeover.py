@@ -18,6 +18,7 @@ from commitlog import Message
 from messagestore import FlushMode, MessageStore, PutFuture, SharedStore
 from messagestore.shared.service import Service
 from storageio import StoreBusy, StoreCorrupt, StoreLocked
+from tests.shared.kill_run import KillRun
 from tests.shared.processes import CONFIG, Child, Counters, die, open_shared, owning_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -321,3 +322,12 @@ def test_processes_killed_at_random_for_a_minute(tmp_path: Path) -> None:
     producers = run_kills(tmp_path / "s", 60, 2)
     assert producers.check() > 1000
     assert producers.longest_pause_ms() < 5000
+
+
+@pytest.mark.deep
+def test_producers_and_consumers_killed_at_random(tmp_path: Path) -> None:
+    """Nothing is lost, order is kept, and no message is in two living hands; `tests.faults.night` runs it for longer."""
+    run = KillRun(tmp_path / "s", seed=1)
+    run.run(60, 0.05)
+    run.check()
+    assert run.pauses_ms()
