@@ -84,14 +84,17 @@ class QueueSharing:
             return False
         waits = (*key, queue_id)
         now = time.monotonic()
-        is_held = hand.member in self._members.get(key, []) and cast(Member, hand.member).holds(queue_id)
-        if is_held and now - self._waits.setdefault(waits, now) < self.hand_over_s:
+        if self._holds(key, hand, queue_id) and now - self._waits.setdefault(waits, now) < self.hand_over_s:
             self.changes += 1  # so that the division is looked at again
             self.is_waited_for = True
             return True
         self._waits.pop(waits, None)
         self.is_waited_for = bool(self._waits)
         return False
+
+    def _holds(self, key: tuple[str, str], hand: _Hand, queue_id: int) -> bool:
+        """Return whether a consumer that did not leave holds messages of a queue."""
+        return hand.member in self._members.get(key, []) and cast(Member, hand.member).holds(queue_id)
 
     def _take(self, hands: dict[int, _Hand], queue_id: int, member: object) -> int:
         """Assign a queue to a member and return its turn."""
@@ -112,7 +115,7 @@ class QueueSharing:
         with self._guard:
             hands = self._hands.setdefault((topic, group), {})
             hand = hands.get(queue_id)
-            if hand is not None and hand.member is not member and cast(Member, hand.member).holds(queue_id):
+            if hand is not None and hand.member is not member and self._holds((topic, group), hand, queue_id):
                 return -1
             return self._take(hands, queue_id, member)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from storageio.local_sockets import connect_local
 
@@ -16,7 +17,7 @@ CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the sam
 class Channel:
     """One connection. A thread at a time uses it, or one that sends and one that receives."""
 
-    def __init__(self, address: str, client_id: str, answer_s: float, flags: int = 0) -> None:
+    def __init__(self, address: str, client_id: str, answer_s: float, flags: int = 0, consumer_ids: Sequence[str] = ()) -> None:
         """Connect; let each wait for the owner raise `PeerSilent` after `answer_s` seconds.
 
         Raises `PeerGone` if nobody serves the address, `UnsupportedFormat` for another version of the protocol.
@@ -24,7 +25,8 @@ class Channel:
         self._connection = connect_local(address, answer_s)
         self._reader = FrameReader(self._connection)
         try:
-            unpack_answer(self.exchange(pack_frame(Operation.HELLO, client_id.encode(), flags)))
+            hello = pack_frame(Operation.HELLO, " ".join((client_id, *consumer_ids)).encode(), flags)
+            self.owner_id: str = unpack_answer(self.exchange(hello))
         except BaseException:
             self.close()
             raise

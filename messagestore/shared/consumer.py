@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary
-from storageio import StoreClosed, random_bytes
+from storageio import StoreClosed, StoreError, random_bytes
 from storageio.local_sockets import PeerGone, PeerSilent
 from storageio.settings import check_type
 
@@ -60,13 +61,14 @@ class SharedConsumer(Polled):
         self._message_at = message_at
         listed = None if tags is None else sorted(tags)
         self._opening = Opening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
-        self._id = random_bytes(8).hex()
+        self.id = random_bytes(8).hex()
         self._guard = threading.RLock()  # one thread polls or opens
         self._tracks_guard = threading.Lock()
         self._tracks: dict[tuple[str, int], _Track] = {}
         self._done: dict[tuple[str, int], int] = {}  # of queues that others have now: the owner may not have saved it
         self._channel: Channel | None = None
         self._own: Consumer | None = None
+        member.announce()
         self._open()
         member.consumers.add(self)
 
@@ -84,6 +86,14 @@ class SharedConsumer(Polled):
                     self._drop_channel()
                     self._member.wait_for_owner(deadline)
 
+    def rejoin(self, owner_id: str) -> None:
+        """Open again at a new owner, even if no thread uses the consumer now: others must not get what it holds."""
+        with suppress(StoreError), self._guard:
+            channel = self._channel
+            if self._own is None and (channel is None or channel.owner_id != owner_id):
+                self._drop_channel()
+                self._open()
+
     def _is_open(self) -> bool:
         return self._own is not None or (self._channel is not None and self._member.service is None)
 
@@ -91,11 +101,11 @@ class SharedConsumer(Polled):
         service = self._member.service
         claims = self._claims()
         if service is not None:
-            self._own = service.groups.open(self._id, self._opening, claims, Origin(self._member.client_id, None))
+            self._own = service.groups.open(self.id, self._opening, claims, Origin(self._member.client_id, None))
             self._drop_channel()
             return
         self._channel = self._member.new_channel()
-        answer = self._channel.exchange(pack_call("consumer_open", self._id, self._opening, claims))
+        answer = self._channel.exchange(pack_call("consumer_open", self.id, self._opening, claims))
         try:
             in_hand = unpack_answer(answer)
         except BaseException:
@@ -151,8 +161,8 @@ class SharedConsumer(Polled):
                 channel = self._channel
                 if channel is None:
                     return []
-                data = pack_call("consumer_poll", self._id, max_count, timeout_s > 0)
-                answer = unpack_answer(channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self._id)))
+                data = pack_call("consumer_poll", self.id, max_count, timeout_s > 0)
+                answer = unpack_answer(channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id)))
             except PeerGone:
                 self._drop_channel()
                 return []
@@ -198,21 +208,21 @@ class SharedConsumer(Polled):
         """Acknowledge a message, as `Consumer.ack`."""
         check_type("message", message, StoredMessage)
         place = message.topic, message.queue_id, message.queue_offset
-        found = self._call(pack_call("consumer", self._id, "ack", *place), lambda own: own.ack(message))
+        found = self._call(pack_call("consumer", self.id, "ack", *place), lambda own: own.ack(message))
         self._forget(message)
         return bool(found)
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Send a message back, as `Consumer.nack`."""
         check_type("message", message, StoredMessage)
-        data = pack_call("consumer_nack", self._id, message.physical_offset, delay_level)
+        data = pack_call("consumer_nack", self.id, message.physical_offset, delay_level)
         found = self._call(data, lambda own: own.nack(message, delay_level=delay_level))
         self._forget(message)
         return unpack_packed_result(found) if isinstance(found, str) else found
 
     def commit(self) -> None:
         """Acknowledge everything that was handed out."""
-        self._call(pack_call("consumer", self._id, "commit"), lambda own: own.commit())
+        self._call(pack_call("consumer", self.id, "commit"), lambda own: own.commit())
         with self._tracks_guard:
             for track in self._tracks.values():
                 track.held.clear()
@@ -249,28 +259,28 @@ class SharedConsumer(Polled):
     @property
     def queues(self) -> list[int]:
         """The queue ids in this consumer's hand."""
-        found: list[int] = self._call(pack_call("consumer", self._id, "queues"), lambda own: own.queues)
+        found: list[int] = self._call(pack_call("consumer", self.id, "queues"), lambda own: own.queues)
         return found
 
     def position(self, queue_id: int) -> int:
         """Return the queue offset that is handed out next."""
-        found: int = self._call(pack_call("consumer", self._id, "position", queue_id), lambda own: own.position(queue_id))
+        found: int = self._call(pack_call("consumer", self.id, "position", queue_id), lambda own: own.position(queue_id))
         return found
 
     def lag(self, queue_id: int | None = None) -> int:
         """Return the number of messages that are not acknowledged, of one queue or of all in hand."""
-        found: int = self._call(pack_call("consumer", self._id, "lag", queue_id), lambda own: own.lag(queue_id))
+        found: int = self._call(pack_call("consumer", self.id, "lag", queue_id), lambda own: own.lag(queue_id))
         return found
 
     def seek(self, queue_id: int, offset: int) -> None:
         """Continue at a queue offset, as `Consumer.seek`. Nothing is committed."""
-        self._call(pack_call("consumer", self._id, "seek", queue_id, offset), lambda own: own.seek(queue_id, offset))
+        self._call(pack_call("consumer", self.id, "seek", queue_id, offset), lambda own: own.seek(queue_id, offset))
         self._note_seek(queue_id, self.position(queue_id))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
         """Continue, in every queue in hand, at the first message stored at or after a time, as `Consumer.seek_to_time`."""
         check_type("boundary", boundary, Boundary)
-        data = pack_call("consumer", self._id, "seek_to_time", timestamp_ms, boundary.name)
+        data = pack_call("consumer", self.id, "seek_to_time", timestamp_ms, boundary.name)
         self._call(data, lambda own: own.seek_to_time(timestamp_ms, boundary))
         for queue_id in self.queues:
             self._note_seek(queue_id, self.position(queue_id))
@@ -291,9 +301,9 @@ class SharedConsumer(Polled):
         if own is not None:
             own.close()
             if service is not None:
-                service.groups.close(self._id)
+                service.groups.close(self.id)
         if channel is not None:
-            self._member.try_request(pack_call("consumer", self._id, "close"))
+            self._member.try_request(pack_call("consumer", self.id, "close"))
             channel.shut_down()
         with self._guard:
             self._drop_channel()

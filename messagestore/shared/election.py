@@ -32,6 +32,7 @@ from .answers import unpack_answer
 from .client import Channel, Channels
 from .consumer import SharedConsumer
 from .owner import Owner
+from .presence import Presence
 from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_call, pack_frame, parse_frame
 from .service import Service
 
@@ -43,6 +44,21 @@ ANSWER_S = 60.0
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
 SEND_COUNT, SEND_BYTES = 256, 1 << 20  # of one request of pipelined puts
 LOG = logging.getLogger(f"brokerstore.{__name__}")
+
+
+class _Rejoining:
+    """A thread that opens one consumer again."""
+
+    def __init__(self, consumer: SharedConsumer, owner_id: str) -> None:
+        self._consumer = consumer
+        self._owner_id = owner_id
+        self._thread = BackgroundThread("brokerstore-rejoin", self._step)
+        self._thread.start()
+
+    def _step(self) -> float | None:
+        self._consumer.rejoin(self._owner_id)
+        self._thread.is_stopping = True
+        return 0.0
 
 
 class Member:
@@ -62,6 +78,7 @@ class Member:
         self._lock_path = places.lock
         self._own = places.own
         self._address = os.path.join(places.own, ADDRESS)
+        self._presence = Presence(places.own, self.client_id)
         self._process_id = process_id()
         self._is_closed = False
         self._changes = Progress()  # of the role, and of answered puts
@@ -95,7 +112,7 @@ class Member:
     def _try_to_join(self) -> bool:
         """Connect to the owner, or take the lock; return False while another process has the lock and does not serve."""
         try:
-            self._channel = Channel(self._address, self.client_id, self.wait_s, WATCH)
+            self._channel = Channel(self._address, self.client_id, self.wait_s, WATCH, self._consumer_ids())
             return True
         except PeerSilent:
             return False
@@ -108,7 +125,7 @@ class Member:
             return False
         try:
             REAL_DISK.make_folder(self._own)
-            owner = Owner(store, self._address)
+            owner = Owner(store, self._address, self.client_id, self._consumer_ids())
         except BaseException:
             store.close()
             raise
@@ -151,11 +168,25 @@ class Member:
                 if self.service is not None:
                     LOG.info("%s: this process took over the store", self.path)
                 self._repeat_pending()
+                self._rejoin()
             except PeerGone:  # the next owner ended as well: the next look finds that out
                 pass
             except Exception as error:
                 self._fail(error)
         self._changes.notify()
+
+    def announce(self) -> None:
+        """Show a later owner that this process has consumers."""
+        self._presence.announce()
+
+    def _consumer_ids(self) -> list[str]:
+        return [consumer.id for consumer in list(self.consumers) if not consumer.is_closed]
+
+    def _rejoin(self) -> None:
+        """Open the consumers of this process again, each on a thread, because each waits for all."""
+        owner_id = self._channel.owner_id if self._channel is not None else ""
+        for consumer in list(self.consumers):
+            _Rejoining(consumer, owner_id)
 
     def _fail(self, error: Exception) -> None:
         """Let every call raise the error from now on."""
@@ -359,6 +390,7 @@ class Member:
         self._changes.wait_until(lambda: not self._pending, self.wait_s)
         for consumer in list(self.consumers):
             consumer.close()
+        self._presence.withdraw()
         self._is_closed = True
         channel = self._channel
         if channel is not None:

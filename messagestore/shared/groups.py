@@ -3,9 +3,10 @@
 The owner divides queues, hands out messages by their physical offsets, and counts what is acknowledged. Retries, dead letters
 and tags therefore work as in one process. A consumer lives as long as its connection, so a killed process loses its queues.
 
-After a takeover the consumers of living processes open again, and claim what they have. For GRACE_S the new owner only collects
-claims, so that no queue is given to another process before the one that has its messages comes back. Consumers then join in the
-order in which they were first opened, which keeps the division as it was.
+After a takeover the consumers of living processes open again, and claim what they have. The new owner only collects claims
+until all of them are back (`presence.py`), for GRACE_S at most. No queue is therefore given to another process before the one
+that has its messages comes back. Consumers then join in the order in which they were first opened, which keeps the division as
+it was.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, cast
 
 from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
-from storageio import InvalidMessage, StoreError
+from storageio import InvalidMessage, StoreError, random_bytes
 
 from ..read.consumer import Consumer
 from ..store import MessageStore
+from .presence import is_present, present
 
-GRACE_S = 0.1
+GRACE_S = 2.0
+LOOK_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
 
@@ -90,14 +93,18 @@ class _Parked(NamedTuple):
 class Groups:
     """The consumers that an owner has for other processes and for itself."""
 
-    def __init__(self, store: MessageStore) -> None:
-        """Begin the time in which claims are collected."""
+    def __init__(self, store: MessageStore, client_id: str = "", own_ids: Collection[str] = ()) -> None:
+        """Begin the time in which claims are collected; `own_ids` are the consumers of this process."""
         self._store = store
         store.engine.sharing.hand_over_s = HAND_OVER_S
         self._consumers: dict[str, tuple[Consumer, Origin]] = {}
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
         self._claiming = 0  # consumers whose claims are not dealt with yet
+        self.id = random_bytes(8).hex()
+        self._own_folder = store.engine.places.own
         self._grace_ends = time.monotonic() + GRACE_S
+        self._expected_clients = present(self._own_folder) - {client_id}
+        self._expected = dict.fromkeys(own_ids, client_id)  # consumers that will open again, and their processes
         self._changed = threading.Condition()
         self._parked: dict[str, _Parked] = {}
         self._parked_guard = threading.Lock()
@@ -111,7 +118,7 @@ class Groups:
         with self._changed:
             self._claiming += 1
         try:
-            consumer = self._join(opening)
+            consumer = self._join(consumer_id, opening)
             self.close(consumer_id)
             with self._changed:
                 self._consumers[consumer_id] = consumer, origin
@@ -122,8 +129,8 @@ class Groups:
         self.serve()  # the others may have fewer queues now
         return consumer
 
-    def _join(self, opening: Opening) -> Consumer:
-        self._wait_for_turn(opening.opened_ns)
+    def _join(self, consumer_id: str, opening: Opening) -> Consumer:
+        self._wait_for_turn(consumer_id, opening.opened_ns)
         tags = None if opening.tags is None else set(opening.tags)
         try:
             return self._store.consumer(
@@ -133,12 +140,31 @@ class Groups:
         finally:
             self._end_turn(opening.opened_ns)
 
-    def _wait_for_turn(self, opened_ns: int) -> None:
+    def expect(self, client_id: str, consumer_ids: list[str]) -> None:
+        """Wait for these consumers of a process, which will open again."""
+        with self._changed:
+            self._expected.update(dict.fromkeys(consumer_ids, client_id))
+            self._expected_clients.discard(client_id)
+            self._changed.notify_all()
+
+    def _is_grace_over(self) -> bool:
+        """Return whether every consumer that the owner before had is back, or its process ended."""
+        if time.monotonic() >= self._grace_ends:
+            return True
+        for client_id in {*self._expected_clients, *self._expected.values()}:
+            if not is_present(self._own_folder, client_id):
+                self._expected_clients.discard(client_id)
+                self._expected = {name: client for name, client in self._expected.items() if client != client_id}
+        return not self._expected_clients and not self._expected
+
+    def _wait_for_turn(self, consumer_id: str, opened_ns: int) -> None:
         """Wait for the end of the grace, and then for those that were opened earlier."""
         with self._changed:
+            self._expected.pop(consumer_id, None)
             self._waiting.append(opened_ns)
-            while (left_s := self._grace_ends - time.monotonic()) > 0:
-                self._changed.wait(left_s)
+            self._changed.notify_all()
+            while not self._is_grace_over():
+                self._changed.wait(LOOK_S)
             while min(self._waiting) < opened_ns:
                 self._changed.wait()
 
@@ -240,6 +266,9 @@ class Groups:
 
     def call(self, consumer_id: str, name: str, *arguments: Any) -> list[Any] | None:
         """Return what a method of a consumer returns, in a list; None for an unknown consumer."""
+        if name == "close":
+            self.close(consumer_id)
+            return [None]
         consumer = self.find(consumer_id)
         if consumer is None:
             return None
@@ -252,9 +281,6 @@ class Groups:
             return [None]
         if name == "queues":
             return [consumer.queues]
-        if name == "close":
-            self.close(consumer_id)
-            return [None]
         if name not in ("commit", "lag", "position", "seek"):
             raise InvalidMessage(f"a consumer has no method {name!r}")
         found = getattr(consumer, name)(*arguments)
@@ -280,6 +306,7 @@ class Groups:
         """Close a consumer; ignore an unknown id."""
         with self._changed:
             found = self._consumers.pop(consumer_id, None)
+            self._expected.pop(consumer_id, None)
         with self._parked_guard:
             parked = self._parked.pop(consumer_id, None)
         if parked is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Collection
 from typing import Any
 
 from storageio import StoreClosed, StoreError, UnsupportedFormat
@@ -31,9 +32,9 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 class Owner:
     """Serves a store on an address until it is closed."""
 
-    def __init__(self, store: MessageStore, address: str) -> None:
-        """Listen. Nobody is answered before `start`."""
-        self.service = Service(store)
+    def __init__(self, store: MessageStore, address: str, client_id: str, own_ids: Collection[str]) -> None:
+        """Listen. Nobody is answered before `start`. `own_ids` are the consumers of this process."""
+        self.service = Service(store, client_id, own_ids)
         self._listener = LocalListener(address)
         self._sessions: set[_Session] = set()
         self._guard = threading.Lock()
@@ -124,9 +125,12 @@ class _Session(Session):
     def _answers(self, frames: list[Frame]) -> list[bytes]:
         hello = []
         if frames[0].operation == Operation.HELLO:
-            hello = [pack_value([])]
-            self._origin = Origin(frames[0].payload.decode("ascii", "replace"), self)
+            hello = [pack_value(self._owner.service.groups.id)]
+            client_id, *consumer_ids = frames[0].payload.decode("ascii", "replace").split(" ")
+            self._origin = Origin(client_id, self)
             self._is_watch = bool(frames[0].flags & WATCH)
+            if self._is_watch:
+                self._owner.service.groups.expect(client_id, consumer_ids)
             frames = frames[1:]
         return hello + [self._owner.service.answer(frame, self._origin) for frame in frames]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any
 
@@ -24,10 +24,10 @@ NOWHERE = Origin("", None)
 class Service:
     """The requests of one owner. Any thread may call it."""
 
-    def __init__(self, store: MessageStore) -> None:
-        """Serve a store that is open for writing."""
+    def __init__(self, store: MessageStore, client_id: str = "", own_ids: Collection[str] = ()) -> None:
+        """Serve a store that is open for writing; `own_ids` are the consumers of this process, which will open again."""
         self._store = store
-        self.groups = Groups(store)
+        self.groups = Groups(store, client_id, own_ids)
         self._is_sync = store.config.is_sync_flush
         self._calls: dict[str, Callable[..., Any]] = {
             "begin": self._begin,
