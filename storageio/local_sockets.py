@@ -10,6 +10,7 @@ A forked child closes its copies, so that the death of the parent is seen by the
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -78,7 +79,7 @@ class LocalSocket:
         try:
             waiter = select.poll()
             waiter.register(self._socket, select.POLLIN)
-            return bool(waiter.poll(max(1, int(1000 * timeout_s))))
+            return bool(waiter.poll(math.ceil(1000 * timeout_s)))
         except (OSError, ValueError):  # closed: `receive` raises
             return True
 

@@ -26,7 +26,7 @@ class Channel:
         self._reader = FrameReader(self._connection)
         try:
             hello = pack_frame(Operation.HELLO, " ".join((client_id, *consumer_ids)).encode(), flags)
-            self.owner_id: str = unpack_answer(self.exchange(hello))
+            unpack_answer(self.exchange(hello))
         except BaseException:
             self.close()
             raise
@@ -56,6 +56,11 @@ class Channel:
         if len(frames) != 1:
             raise BadFrame(f"{len(frames)} answers to one request")
         return frames[0]
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the owner ended. No request may be unanswered."""
+        return self._connection.wait(0.0)
 
     def shut_down(self) -> None:
         """End the calls of other threads."""

@@ -86,11 +86,11 @@ class SharedConsumer(Polled):
                     self._drop_channel()
                     self._member.wait_for_owner(deadline)
 
-    def rejoin(self, owner_id: str) -> None:
+    def rejoin(self) -> None:
         """Open again at a new owner, even if no thread uses the consumer now: others must not get what it holds."""
         with suppress(StoreError), self._guard:
             channel = self._channel
-            if self._own is None and (channel is None or channel.owner_id != owner_id):
+            if self._own is None and (channel is None or channel.is_ended):
                 self._drop_channel()
                 self._open()
 

@@ -49,14 +49,13 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 class _Rejoining:
     """A thread that opens one consumer again."""
 
-    def __init__(self, consumer: SharedConsumer, owner_id: str) -> None:
+    def __init__(self, consumer: SharedConsumer) -> None:
         self._consumer = consumer
-        self._owner_id = owner_id
         self._thread = BackgroundThread("brokerstore-rejoin", self._step)
         self._thread.start()
 
     def _step(self) -> float | None:
-        self._consumer.rejoin(self._owner_id)
+        self._consumer.rejoin()
         self._thread.is_stopping = True
         return 0.0
 
@@ -184,9 +183,8 @@ class Member:
 
     def _rejoin(self) -> None:
         """Open the consumers of this process again, each on a thread, because each waits for all."""
-        owner_id = self._channel.owner_id if self._channel is not None else ""
         for consumer in list(self.consumers):
-            _Rejoining(consumer, owner_id)
+            _Rejoining(consumer)
 
     def _fail(self, error: Exception) -> None:
         """Let every call raise the error from now on."""

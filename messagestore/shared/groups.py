@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
-from storageio import InvalidMessage, StoreError, random_bytes
+from storageio import InvalidMessage, StoreError
 
 from ..read.consumer import Consumer
 from ..store import MessageStore
@@ -100,7 +100,6 @@ class Groups:
         self._consumers: dict[str, tuple[Consumer, Origin]] = {}
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
         self._claiming = 0  # consumers whose claims are not dealt with yet
-        self.id = random_bytes(8).hex()
         self._own_folder = store.engine.places.own
         self._grace_ends = time.monotonic() + GRACE_S
         self._expected_clients = present(self._own_folder) - {client_id}

@@ -125,7 +125,7 @@ class _Session(Session):
     def _answers(self, frames: list[Frame]) -> list[bytes]:
         hello = []
         if frames[0].operation == Operation.HELLO:
-            hello = [pack_value(self._owner.service.groups.id)]
+            hello = [pack_value([])]
             client_id, *consumer_ids = frames[0].payload.decode("ascii", "replace").split(" ")
             self._origin = Origin(client_id, self)
             self._is_watch = bool(frames[0].flags & WATCH)

@@ -5,7 +5,7 @@ big-endian. A payload has at most FRAME_MAX bytes. Answers come in the order of 
 
 | Operation | Payload |
 |---|---|
-| HELLO | id of the process, and with WATCH those of its consumers; the first frame, answered with the owner's id |
+| HELLO | id of the process, and with WATCH those of its consumers; the first frame, answered with VALUE |
 | PUT | one message |
 | PUT_MANY | messages one behind the other |
 | PUT_EACH | messages one behind the other, each put for itself |
