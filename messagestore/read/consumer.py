@@ -390,26 +390,30 @@ class Consumer(Polled):
         `seek`, or belongs to a queue that was reassigned.
         """
         check_type("message", message, StoredMessage)
+        return self.ack_at(message.topic, message.queue_id, message.queue_offset)
+
+    def ack_at(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Acknowledge the message of a queue offset, as `ack`."""
         self._must_write()
-        if self._retry is not None and message.topic == self._retry.topic:
-            return self._retry.ack(message)
+        if self._retry is not None and topic == self._retry.topic:
+            return self._retry.ack_at(topic, queue_id, queue_offset)
         with self._lock:
-            state = self._holding(message)
+            state = self._holding(topic, queue_id, queue_offset)
             if state is None:
                 return False
             with state.committing():
-                del state.pending[message.queue_offset]
-                self._acked(message, state)
+                del state.pending[queue_offset]
+                self._acked(queue_id, queue_offset, state)
             return True
 
-    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
-        self._commit(message.queue_id, state)
+    def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+        self._commit(queue_id, state)
 
-    def _holding(self, message: StoredMessage) -> _QueueState | None:
+    def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:
         """Return the state of the queue in which a message is pending, or None."""
         self._assign()
-        state = self._states.get(message.queue_id)
-        is_held = state is not None and message.topic == self.topic and message.queue_offset in state.pending
+        state = self._states.get(queue_id)
+        is_held = state is not None and topic == self.topic and queue_offset in state.pending
         return state if is_held else None
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
@@ -427,7 +431,7 @@ class Consumer(Polled):
         if self._retry is not None and message.topic == self._retry.topic:
             return self._retry.nack(message, delay_level=delay_level)
         with self._lock:
-            if self._holding(message) is None:
+            if self._holding(message.topic, message.queue_id, message.queue_offset) is None:
                 return None
             self._check_single(message)
             assert self._retries is not None, "a writer has them"
@@ -510,8 +514,8 @@ class _RetryReader(Consumer):
             if is_of_topic(message, self._origin) and not self._progress(message.queue_id).is_done(message.queue_offset)
         ]
 
-    def _acked(self, message: StoredMessage, state: _QueueState) -> None:
-        self._done(message.queue_id, message.queue_offset)
+    def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+        self._done(queue_id, queue_offset)
 
     def commit(self) -> None:
         """Acknowledge everything that was delivered."""

@@ -15,7 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import RETRY_PREFIX
@@ -30,14 +30,6 @@ GRACE_S = 2.0
 LOOK_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
-
-
-class Place(NamedTuple):
-    """What `Consumer.ack` looks at of a message."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
 
 
 class Claim(NamedTuple):
@@ -272,7 +264,7 @@ class Groups:
         if consumer is None:
             return None
         if name == "ack":
-            is_acked = consumer.ack(cast(StoredMessage, Place(*arguments)))
+            is_acked = consumer.ack_at(*arguments)
             self.hand_over()
             return [is_acked]
         if name == "seek_to_time":
