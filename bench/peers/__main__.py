@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import tempfile
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import embedded, growth, rocketmq
+from . import embedded, growth, rocketmq, shared
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -21,7 +22,7 @@ def machine() -> dict[str, Any]:
     cpu = [text.split(":", 1)[1].strip() for text in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in text]
     return {
         "cpu": cpu[0] if cpu else platform.processor(), "cores": len(cpu), "kernel": platform.release(),
-        "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     others = {
         "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, wanted),
         "growth": lambda: growth.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, wanted),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),
     }
     for name, made in others.items():

@@ -6,12 +6,13 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
+from commitlog.checks import CHECK_READ
 from consumequeue import Boundary
 from storageio import InvalidSetting, PutRejected, StoreCorrupt, random_bytes
 from storageio.settings import check_type, settings_or_default
@@ -283,8 +284,7 @@ class SharedStore:
 
         Consumers of one group in all processes divide the queues among themselves.
         """
-        message_at = self._reading(settled=False).message_at
-        return SharedConsumer(self._member, message_at, topic, group, queues, tags, timeout_s, start, missing_topic)
+        return SharedConsumer(self._member, self._handed_out(), topic, group, queues, tags, timeout_s, start, missing_topic)
 
     def metrics(self) -> Metrics:
         """Return what the store counts, as `MessageStore.metrics`: of a writer in the owner, of a reader in other processes."""
@@ -329,6 +329,16 @@ class SharedStore:
             if self._reader is None:
                 self._reader = MessageStore.open(self.path, "r", self._config)
             return self._reader
+
+    def _handed_out(self) -> Callable[[int], StoredMessage | None]:
+        """Return what reads a record that the owner handed out: it looks for new log files only if it needs one."""
+        reader = self._reading(settled=False)
+        read = reader.engine.log.message_at
+
+        def message_at(physical_offset: int) -> StoredMessage | None:
+            return read(physical_offset, CHECK_READ) or reader.message_at(physical_offset)
+
+        return message_at
 
     def _message_at(self, physical_offset: int) -> StoredMessage:
         """Return a record that the owner named."""
