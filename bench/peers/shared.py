@@ -393,6 +393,7 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
                     lambda measure=measure, count=count: measure(Own, folder / "own", count),  # type: ignore[misc]
                     lambda measure=measure, opened=opened, theirs=theirs: measure(opened, folder / "peer", theirs),  # type: ignore[misc]
                     rounds,
+                    is_of_memory=False,
                 )
 
 

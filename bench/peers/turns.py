@@ -57,12 +57,18 @@ def _make_even() -> None:
     touch_free_memory()
 
 
-def take_turns(row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None) -> Row:
-    """Measure both sides in turn, each from the same state of the machine; the side that starts alternates."""
+def take_turns(
+    row: Row, ours: Side, theirs: Side, rounds: int, bound: Bound | None = None, *, is_of_memory: bool = True
+) -> Row:  # fmt: skip
+    """Measure both sides in turn, each from the same state of the machine; the side that starts alternates.
+
+    With `is_of_memory=False` dirty pages and free memory do not matter, and stay as they are.
+    """
     for number in range(rounds):
         sides = [(ours, row.ours), (theirs, row.theirs)]
         for side, found in sides if number % 2 else reversed(sides):
-            _make_even()
+            if is_of_memory:
+                _make_even()
             found.append(side())
         if bound is not None:
             _make_even()
