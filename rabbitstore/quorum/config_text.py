@@ -1,4 +1,4 @@
-"""Parse a queue's `config`: one Erlang term as text (docs/formats/rabbitmq-quorum.md#folder).
+"""Parse and write a queue's `config`: one Erlang term as text (docs/formats/rabbitmq-quorum.md#folder).
 
 Maps, tuples, lists, atoms, strings, binaries and numbers become the values of `format.terms`; anything else is kept as text.
 """
@@ -118,3 +118,28 @@ def _unescape(match: re.Match[str]) -> str:
     if match[2]:
         return chr(min(int(match[2], 16), 0x10FFFF))
     return chr(int(match[1], 8)) if match[1][0] in "01234567" else _ESCAPES.get(match[1], match[1])
+
+
+def format_config(config: dict[Any, Any]) -> bytes:
+    """Return the text of a map that `parse_config` returned."""
+    return (_text_of(config) + ".\n").encode("ascii")
+
+
+def _text_of(term: Any) -> str:
+    if isinstance(term, Atom):
+        return "'" + _escaped(term, "'") + "'"
+    if isinstance(term, str):
+        return '"' + _escaped(term, '"') + '"'
+    if isinstance(term, bytes):
+        return "<<" + ",".join(map(str, term)) + ">>"
+    if isinstance(term, dict):
+        return "#{" + ",".join(f"{_text_of(key)} => {_text_of(value)}" for key, value in term.items()) + "}"
+    if isinstance(term, tuple | list):
+        start, end = "{}" if isinstance(term, tuple) else "[]"
+        return start + ",".join(map(_text_of, term)) + end
+    return str(term)
+
+
+def _escaped(text: str, quote: str) -> str:
+    is_plain = {character for character in map(chr, range(32, 127)) if character not in ("\\", quote)}
+    return "".join(character if character in is_plain else f"\\x{{{ord(character):X}}}" for character in text)

@@ -18,6 +18,7 @@ from ..format.dets_table import write_dets
 from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Change
+from .config_text import format_config
 from .encode import FIRST_ENTRY, SEGMENT_ENTRIES, LogEntry, LogRecord, new_leader, plain_enqueue, segment_pieces, wal_pieces
 from .folder import Entry, QuorumNode, QuorumQueue
 from .machine import Message
@@ -27,7 +28,11 @@ from .wal import View
 _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_entry", "missing_entries", "lost_body"}
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
 _NAMES, _META = "names.dets", "meta.dets"
-_FIRST_MESSAGE = 2  # index 0 is the first entry of every log, 1 the new leader
+_NEUTRAL = {
+    "max_length": "undefined", "max_bytes": "undefined", "delivery_limit": "undefined", "expires": "undefined",
+    "msg_ttl": "undefined", "dead_letter_handler": "undefined", "overflow_strategy": "drop_head",
+    "single_active_consumer_on": "false",
+}  # fmt: skip
 
 
 @dataclass
@@ -59,6 +64,7 @@ class _Repair:
             self._plan_queue(queue)
         for name in self.node.wal_files():
             self._plan_wal(name)
+        self._plan_configs(queues)
         self._plan_names(queues)
         self._plan_meta(queues)
         self.plan.problems = list(dict.fromkeys(self.node.problems))
@@ -158,6 +164,23 @@ class _Repair:
             if uid not in self.new_logs
         )
 
+    def _plan_configs(self, queues: list[QuorumQueue]) -> None:
+        """Write a lost `config` by the model of another queue's, with the name that the table has for the folder."""
+        names = {row[1]: row[0] for row in self._rows(_NAMES) or [] if len(row) == 2}
+        model = next((queue for queue in queues if queue.registered_name is not None), None)
+        vhosts = {queue.vhost for queue in queues if queue.vhost}
+        for queue in queues if self.node.has_queues else []:
+            if queue.registered_name is not None:
+                continue
+            name = names.get(queue.uid.encode())
+            if model is None or not isinstance(name, Atom):
+                found = "no queue with a config" if model is None else "no row in names.dets"
+                expected = "a queue with a config, and a name in names.dets"
+                self.plan.unrepaired.append(Problem(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
+                continue
+            text = format_config(new_config(model, name, queue, vhosts))
+            self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [text]))
+
     # Tables
 
     def _rows(self, name: str) -> list[tuple[Term, ...]] | None:
@@ -195,6 +218,47 @@ class _Repair:
             self._change(
                 "write_meta", _META, "rebuild_log" if self.new_logs else "applied_ahead", lambda: [write_dets(changed)]
             )
+
+
+def new_config(model: QuorumQueue, name: Atom, queue: QuorumQueue, vhosts: set[str]) -> dict[Any, Any]:
+    """Return the model's `config` with another name, and without limits, except those that the queue's log has."""
+    vhost, own_name = split_name(name, vhosts)
+    resource = (Atom("resource"), vhost.encode(), Atom("queue"), own_name.encode())
+    changes = {
+        repr(model.registered_name): name,
+        repr(model.uid.encode()): queue.uid.encode(),
+        repr(model.machine_config.get(Atom("queue_resource"))): resource,
+        repr(model.config.get(Atom("friendly_name"))): f"queue '{own_name}' in vhost '{vhost}'",
+    }
+    found: dict[Any, Any] = _replaced(model.config, changes)
+    settings = queue.last_settings()
+    command: Any = settings.decode() if settings is not None else None
+    limits = command[2][1] if command is not None and isinstance(command[2][1], dict) else {}
+    machine = found[Atom("machine")]
+    for key, neutral in _NEUTRAL.items():
+        if Atom(key) in machine[2]:
+            machine[2][Atom(key)] = limits.get(Atom(key), Atom(neutral))
+    return found
+
+
+def split_name(name: str, vhosts: set[str]) -> tuple[str, str]:
+    """Split a registered name into virtual host and queue; `_` joins them and may be in both, so known virtual hosts decide."""
+    for vhost in sorted(vhosts, key=len, reverse=True):
+        prefix = ("%2F" if vhost == "/" else vhost) + "_"
+        if name.startswith(prefix):
+            return vhost, name[len(prefix) :]
+    vhost, _, queue = name.partition("_")
+    return "/" if vhost == "%2F" else vhost, queue
+
+
+def _replaced(term: Any, changes: dict[str, Any]) -> Any:
+    if repr(term) in changes:
+        return changes[repr(term)]
+    if isinstance(term, dict):
+        return {key: _replaced(value, changes) for key, value in term.items()}
+    if isinstance(term, tuple | list):
+        return type(term)(_replaced(part, changes) for part in term)
+    return term
 
 
 def _limited(row: tuple[Term, ...], limits: dict[bytes, int]) -> tuple[Term, ...]:

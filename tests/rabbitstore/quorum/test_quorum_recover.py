@@ -11,7 +11,9 @@ import pytest
 
 from rabbitstore.format.dets_table import read_dets
 from rabbitstore.node_folder import NodeFolder
+from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.encode import LogRecord, plain_enqueue, wal_pieces
+from rabbitstore.quorum.repair import split_name
 from rabbitstore.quorum.wal import WalScan
 from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from rabbitstore.staging import Change, commit, is_staged, stage
@@ -188,6 +190,42 @@ def test_a_lost_table(copy, name, how):
     if name == "meta.dets":
         applied = {row[0]: row[-1] for row in old}
         assert all(row[-1] >= applied[row[0]] for row in rows)
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_a_lost_config(copy, how):
+    """It is written by the model of another queue, with the name in the table and without the model's limits."""
+    node = copy()
+    whole = listed(node)
+    file = next(quorum_of(node).glob("2F_QSL*/config"))
+    old = parse_config(file.read_bytes(), "")
+    if how == "lost":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:300])
+    assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert listed(node) == whole and problems(node) == [] and plan_node_recovery(str(node)).actions == []
+    new = parse_config(file.read_bytes(), "")
+    old["machine"][2]["created"] = new["machine"][2]["created"]
+    old["machine"][2]["delivery_limit"] = new["machine"][2]["delivery_limit"]
+    assert new == old
+
+
+def test_a_lost_config_without_a_row_is_left(copy):
+    """The name of the queue is not known; its messages can be exported."""
+    node = copy()
+    next(quorum_of(node).glob("2F_QSL*/config")).unlink()
+    (quorum_of(node) / "names.dets").unlink()
+    plan = plan_node_recovery(str(node))
+    assert [(one.kind, one.found) for one in plan.unrepaired] == [("bad_queue_config", "no row in names.dets")]
+
+
+def test_a_name_is_split_at_a_known_virtual_host():
+    """Both parts may have the character that joins them."""
+    assert split_name("%2F_a_b", {"/", "x"}) == ("/", "a_b")
+    assert split_name("a_b_c", {"/", "a_b", "a"}) == ("a_b", "c")
+    assert split_name("new_q", set()) == ("new", "q")
 
 
 def test_the_last_applied_entry_is_lowered(copy):
