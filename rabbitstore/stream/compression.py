@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
@@ -39,6 +40,23 @@ def _gunzip(body: bytes, size: int) -> bytes:
     return found
 
 
+def _zstandard() -> Any:
+    """Return the package of the extra `compression`, None where it is not installed: then the encoding is not known here."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
+def _unpack_zstd(zstandard: Any, body: bytes, size: int) -> bytes:
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=UNPACKED_MAX).stream_reader(body) as reader:
+            return bytes(reader.read(size + 1))
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
+
+
 def _unpack(compression: int, body: bytes, size: int, file: str, base: int) -> bytes:
     match compression:
         case 0:
@@ -49,5 +67,7 @@ def _unpack(compression: int, body: bytes, size: int, file: str, base: int) -> b
             return unpack_snappy(body, size)
         case 3:
             return unpack_lz4(body, size)
+        case 4 if (zstandard := _zstandard()) is not None:
+            return _unpack_zstd(zstandard, body, size)
     name = NAMES[compression] if compression < len(NAMES) else str(compression)
     raise UnsupportedFormat("compression", file=file, offset=base, found=name, supported="none, gzip, snappy, lz4")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import random
+import sys
 import zlib
 
 import pytest
@@ -21,12 +22,14 @@ TEXTS = [b"", b"a", b"abcabcabcabc" * 500, bytes(70_000), random.Random(7).randb
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4"])
+@pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
 def test_unpack_what_another_library_packed(name, text):
     """Blocks and frames of pyarrow and zlib come out again."""
     other = gzip if name == "gzip" else pytest.importorskip("pyarrow").Codec(name)
     packed = bytes(other.compress(text))
-    number = {"gzip": 1, "snappy": 2, "lz4": 3}[name]
+    if name == "zstd":
+        pytest.importorskip("zstandard")
+    number = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[name]
     assert unpack(number, packed, len(text), file="f", base=0) == text
     for cut in range(0, len(packed), max(len(packed) // 20, 1)):
         if text:
@@ -42,8 +45,9 @@ def test_framed_snappy():
     assert unpack(2, frames, 11, file="f", base=0) == b"abcdabcdend"
 
 
-def test_zstd_is_refused_by_name():
+def test_zstd_without_its_package_is_refused_by_name(monkeypatch):
     """The name is in the error."""
+    monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UnsupportedFormat, match="zstd"):
         unpack(4, b"body", 4, file="f", base=9)
 
@@ -54,6 +58,9 @@ def test_a_bomb_is_refused():
     for size in (1 << 31, 1000):
         with pytest.raises(StoreCorrupt):
             unpack(1, packed, size, file="f", base=0)
+    pytest.importorskip("zstandard")
+    with pytest.raises(StoreCorrupt):
+        unpack(4, bytes(pytest.importorskip("pyarrow").Codec("zstd").compress(bytes(1 << 20))), 1000, file="f", base=0)
 
 
 def chunk(data, *, entries=1, records=1, trailer=b"", chunk_id=5):
