@@ -24,6 +24,7 @@ _RANGES: dict[str, Range] = {
     "flush_interval_ms": (1, I32_MAX),
     "io_batch_size": (1, I64_MAX),
     "publisher_credit": (1, I64_MAX),
+    "index_version": (1, 2),
 }
 
 
@@ -66,10 +67,14 @@ class IndexSettings:
 
 @dataclass(frozen=True)
 class RabbitSettings:
-    """Settings of a virtual host."""
+    """Settings of a virtual host.
+
+    `index_version` is that of a new folder: 2 for RabbitMQ 4, 1 for 3.10 to 3.12.  An existing folder keeps its version.
+    """
 
     store: StoreSettings = field(default_factory=StoreSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
+    index_version: int = 2
     flush_interval_ms: int = 25
     memory_limit_bytes: int = 256 * 1024 * 1024  # of message bodies and positions held in memory, over all queues
     io_batch_size: int = 4096  # betas are pushed to delta in batches of at least this many

@@ -46,7 +46,7 @@ def server_seconds(broker: Broker) -> float:
 
 def fill(path: Path, count: int, size: int) -> None:
     """Write one lazy queue of persistent messages, and abandon the store as a kill does."""
-    store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20))
+    store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20, index_version=1))
     store.declare_queue(QUEUE, mode="lazy")
     body = b"x" * size
     for _ in range(count):

@@ -30,7 +30,7 @@ def main() -> None:
     """Measure and print each step."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
     mode = sys.argv[2] if len(sys.argv) > 2 else "default"
-    settings = RabbitSettings(background=False, memory_limit_bytes=LIMIT_BYTES)
+    settings = RabbitSettings(background=False, memory_limit_bytes=LIMIT_BYTES, index_version=1)
     body = b"x" * BODY_SIZE
     with tempfile.TemporaryDirectory() as folder:
         store = RabbitStore.open(f"{folder}/vhost", settings=settings)

@@ -19,6 +19,7 @@ from .report import Report
 ROOT = "/vhost"
 SETTINGS = RabbitSettings(
     background=False,
+    index_version=1,
     store=StoreSettings(file_size_limit=9000, file_garbage_fraction=0.2, write_buffer_bytes=3000),
     index=IndexSettings(segment_entries=8, journal_entries_max=20, embed_below=200),
     memory_limit_bytes=20_000,

@@ -66,18 +66,21 @@ def _missing_files(folder: VhostFolder, read: Tables, problems: list[Problem]) -
     return [Problem(file, 0, kind, "a file beside the mark", "none") for file, kind in missing]
 
 
-def write_clean_stop(disk: Disk, path: str, store: MsgStore, rows: list[RecoveryRow]) -> None:
-    """Write the files of a clean stop, the mark last.  Everything that they describe is on disk already."""
+def write_clean_stop(disk: Disk, path: str, store: MsgStore, rows: list[RecoveryRow], version: int) -> None:
+    """Write the files of a clean stop beside queue indexes of this version, the mark last.
+
+    Everything that they describe is on disk already.
+    """
     refs = [row.persistent_ref for row in rows if row.persistent_ref is not None]
     above = layout.PERSISTENT_FOLDER
     files = {
-        f"{above}/{layout.SUMMARY_NAME}": tables.write_summary(_summary_rows(store)),
+        f"{above}/{layout.SUMMARY_NAME}": tables.write_summary(_summary_rows(store), version),
         f"{above}/{layout.LOCATIONS_NAME}": tables.write_locations(_location_rows(store)),
-        layout.RECOVERY_NAME: tables.write_recovery(rows),
+        layout.RECOVERY_NAME: tables.write_recovery(rows, version),
     }
     for name, data in files.items():
         replace_file(disk, f"{path}/{name}", data)
-    mark = {layout.CLEAN_MARKS[0]: tables.write_clean_mark(refs)}
+    mark = {layout.CLEAN_MARKS[0]: tables.write_clean_mark(refs, version)}
     write_checksums(disk, path, files | mark)
     for name, data in mark.items():
         replace_file(disk, f"{path}/{name}", data)

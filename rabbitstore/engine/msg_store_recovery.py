@@ -12,8 +12,7 @@ from storageio import Disk, Mode, StoreCorrupt
 from storageio.invariants import check_invariants
 
 from ..files import mapped, numbers_in, read_all
-from ..format.rdq import find_any_record, first_unframed
-from ..format.rdq_scan_cy import frame
+from ..format.rdq import find_any_record, first_unframed, frame_records
 from ..repair.compaction import recover_crashed_compaction
 from ..settings import StoreSettings
 from .clean_stop import CleanStop
@@ -74,10 +73,8 @@ class _Scan(NamedTuple):
 
 
 def _scan(store: MsgStore, number: int) -> _Scan:
-    rows: list[tuple[bytes, int, int]] = []
-    unmarked: list[int] = []
     with mapped(store.disk, store.path(number)) as view:
-        stopped_at = frame(view, rows, unmarked)[1]
+        rows, unmarked, _valid_end, stopped_at = frame_records(view)
         return _Scan(len(view), rows, first_unframed(rows, unmarked, stopped_at))
 
 

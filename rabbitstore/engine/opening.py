@@ -25,9 +25,11 @@ from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
 from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
+from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
 from .queue_index_cy import QueueIndex
+from .queue_index_v2 import QueueIndexV2
 
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
@@ -40,7 +42,7 @@ class LoadedQueue:
 
     queue: str
     priority: int | None
-    index: QueueIndex
+    index: Index
     next_deliver_seq_id: int | None = None  # None: what was delivered is unknown
     stored: list[tuple[int, bytes, int]] = field(default_factory=list)  # (sequence number, id, size) of entries not embedded
     persistent_count: int = 0
@@ -52,6 +54,7 @@ class OpenedVhost:
     """The result of an opening."""
 
     vhost: str
+    version: int  # of the queue indexes
     index_settings: IndexSettings
     persistent: MsgStore
     transient: MsgStore
@@ -71,14 +74,15 @@ class _Folder:
     queues: list[QueueFolder]
     options: dict[str, QueueOptions]
     settings: RabbitSettings
+    version: int
 
     def is_dropped(self, folder: QueueFolder) -> bool:
         """Return whether a queue is half made, or does not survive a restart."""
         return folder.is_half_made or not self.options.get(folder.queue, QueueOptions()).durable
 
-    def index_of(self, folder: QueueFolder) -> QueueIndex:
+    def index_of(self, folder: QueueFolder) -> Index:
         """Return the queue's index, not yet loaded."""
-        return QueueIndex(self.disk, folder.path, self.settings.index)
+        return new_index(self.disk, folder.path, self.settings.index, self.version)
 
 
 def check_empty(disk: Disk, path: str) -> None:
@@ -102,11 +106,13 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     """Recover the folder; the caller holds its lock."""
     vhost = VhostFolder(path, disk)
     _refuse_wrong_config(vhost)
-    settings = replace(settings, index=replace(settings.index, segment_entries=vhost.segment_entries))
-    problems: list[Problem] = []
     queues = vhost.queue_folders()
+    version = max((queue.version for queue in queues), default=settings.index_version)
+    entries = layout.V2_SEGMENT_ENTRIES if version == 2 else vhost.segment_entries
+    settings = replace(settings, index=replace(settings.index, segment_entries=entries))
+    problems: list[Problem] = []
     clean = read_clean_stop(vhost, problems)
-    folder = _Folder(disk, vhost, queues, read_options(disk, path), settings)
+    folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
     vhost.close()
     for name in _FOLDERS:
         disk.make_folder(f"{path}/{name}")
@@ -127,7 +133,8 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     known = complete_options(folder.options, loaded)
     if known != folder.options:
         write_options(disk, path, known)
-    return OpenedVhost(vhost.vhost, settings.index, persistent, transient, loaded, known, lost, problems, resumed is not None)
+    facts = vhost.vhost, version, settings.index
+    return OpenedVhost(*facts, persistent, transient, loaded, known, lost, problems, resumed is not None)
 
 
 def _refuse_wrong_config(vhost: VhostFolder) -> None:
@@ -292,10 +299,17 @@ def complete_options(options: dict[str, QueueOptions], loaded: list[LoadedQueue]
     return known
 
 
-def make_index(disk: Disk, path: str, vhost: str, queue: str, priority: int | None, settings: IndexSettings) -> QueueIndex:
+def new_index(disk: Disk, folder: str, settings: IndexSettings, version: int) -> Index:
+    """Return an index of this version, not yet loaded."""
+    return QueueIndexV2(disk, folder, settings) if version == 2 else QueueIndex(disk, folder, settings)
+
+
+def make_index(
+    disk: Disk, path: str, vhost: str, queue: str, priority: int | None, settings: IndexSettings, version: int
+) -> Index:
     """Create the folder and the name file of a new queue; return its index."""
     name = part_name(queue, priority)
     folder = f"{path}/{layout.QUEUES_FOLDER}/{queue_folder_name(vhost, name)}"
     disk.make_folder(folder)
-    replace_file(disk, f"{folder}/{layout.QUEUE_NAME_FILE}", queue_name_text(vhost, name))
-    return QueueIndex(disk, folder, settings)
+    replace_file(disk, f"{folder}/{layout.QUEUE_NAME_FILE}", queue_name_text(vhost, name, version))
+    return new_index(disk, folder, settings, version)

@@ -31,7 +31,6 @@ from ..format.layout import (
     JOURNAL_PUBLISH_SIZE,
     JOURNAL_PUBLISH_TRANSIENT,
     PUBLISH_BODY,
-    QUEUE_NAME_FILE,
     SEGMENT_HEAD,
     SEGMENT_MARK,
     SEGMENT_PERSISTENT,
@@ -43,13 +42,13 @@ from ..format.segment_cy import read_segment, write_segment
 from ..read.entry_copies import HasMessage, drop_worse_copies, no_message
 from ..read.salvage import read_journal_past_damage, refuse_lost_entries
 from ..settings import IndexSettings
+from .queue_files import SYNC_FAILED_NAME, delete_queue_folder
 
 if not cython.compiled:
     from storebytes._bytes_cy import I64, Bool
 
 
 _LOG = logging.getLogger("brokerstore")
-SYNC_FAILED_NAME = "sync_failed"
 _PUBLISH = Struct(JOURNAL_HEAD.format + PUBLISH_BODY.format[1:])  # as the journal has it
 assert _PUBLISH.size == JOURNAL_PUBLISH_SIZE
 _pack_publish = _PUBLISH.pack
@@ -537,17 +536,7 @@ class QueueIndex:
         The name file goes last: a crash must not leave messages of a queue without a name.
         """
         self.abandon()
-        if self.disk.stat(self.folder) is None:
-            return
-        names = [entry.name for entry in self.disk.list(self.folder)]
-        for name in names:
-            if name != QUEUE_NAME_FILE:
-                self.disk.delete(f"{self.folder}/{name}")
-        self.disk.sync_folder(self.folder)
-        if QUEUE_NAME_FILE in names:
-            self.disk.delete(f"{self.folder}/{QUEUE_NAME_FILE}")
-        self.disk.delete_folder(self.folder)
-        self.disk.sync_folder(self.folder.rpartition("/")[0] or ".")
+        delete_queue_folder(self.disk, self.folder)
 
 
 def _segment_bytes(segment: _Segment) -> bytes:

@@ -1,12 +1,10 @@
 from storebytes._bytes_cy cimport *
 from rabbitstore.engine.delta_cy cimport Delta
 from rabbitstore.format.entry_cy cimport IndexEntry
-from rabbitstore.engine.queue_index_cy cimport QueueIndex
 from rabbitstore.engine.rates_cy cimport Rates
 
 cdef class VariableQueue:
-    cdef public QueueIndex index
-    cdef public object persistent_store, transient_store, settings, now_ms, q1, q2, q3, q4
+    cdef public object index, persistent_store, transient_store, settings, now_ms, q1, q2, q3, q4
     cdef public str mode
     cdef public bint durable, wants_confirms
     cdef public Delta delta

@@ -29,8 +29,8 @@ from ..declarations import DEFAULT, LAZY
 from ..format.entry_cy import IndexEntry
 from ..settings import RabbitSettings
 from .delta_cy import Delta
+from .index_protocol import Index
 from .msg_store_cy import StoreClient
-from .queue_index_cy import QueueIndex
 from .rates_cy import INFINITY, Rates
 
 if not cython.compiled:
@@ -56,7 +56,7 @@ class VariableQueue:
 
     def __init__(
         self,
-        index: QueueIndex,
+        index: Index,
         persistent_store: StoreClient,
         transient_store: StoreClient,
         settings: RabbitSettings,

@@ -10,6 +10,7 @@ from storageio.invariants import check_invariants
 
 from ..declarations import QueueOptions, write_options
 from ..errors import PartlyPublished, UnknownQueue
+from ..format.container_writer import encode_container
 from ..format.content import encode_content, new_msg_id
 from ..format.message import Content
 from ..format.problems import Problem
@@ -36,6 +37,7 @@ class Vhost:
         self.path = path
         self.settings = settings
         self.name = opened.vhost
+        self.index_version = opened.version
         self.index_settings = opened.index_settings
         self.persistent = opened.persistent
         self.transient = opened.transient
@@ -58,7 +60,7 @@ class Vhost:
             found = loaded.get(priority)
             if found is None:
                 number = priority if options.max_priority else None
-                index = make_index(self.disk, self.path, self.name, name, number, self.index_settings)
+                index = make_index(self.disk, self.path, self.name, name, number, self.index_settings, self.index_version)
                 found = LoadedQueue(name, priority, index)
             parts.append(self._make_part(found, options))
         return LiveQueue(name, options, parts, self.disk.now_ms)
@@ -155,12 +157,19 @@ class Vhost:
         below = self.index_settings.embed_below
         size = len(content.body)
         embedded = size < below and size + len(content.properties_bin) < below
-        message = EncodedMessage(content.msg_id, encode_content(content), size, content.persistent, embedded, priority, ttl_ms)
+        term = self._encode(content, ttl_ms)
+        message = EncodedMessage(content.msg_id, term, size, content.persistent, embedded, priority, ttl_ms)
         _publish_to_all(targets, message, content)
         self.wake()
         self._unbalanced_bytes += len(message.term)
         if self._unbalanced_bytes > self.settings.memory_limit_bytes // 16:
             self.balance_memory()
+
+    def _encode(self, content: Content, ttl_ms: int | None) -> bytes:
+        """Return the message's term: a container beside version-2 indexes."""
+        if self.index_version == 2:
+            return encode_container(content, ttl_ms=ttl_ms, now_ms=self.disk.now_ms())
+        return encode_content(content)
 
     # --- background work
 
@@ -228,7 +237,7 @@ class Vhost:
                         part.index.delete()
         self.persistent.close()
         self.transient.abandon()
-        write_clean_stop(self.disk, self.path, self.persistent, rows)
+        write_clean_stop(self.disk, self.path, self.persistent, rows, self.index_version)
 
     def abandon(self) -> None:
         """Close all files without writing anything, as a dying process does."""

@@ -21,7 +21,7 @@ from .layout import MSG_ID_SIZE
 from .message import Content
 from .mqtt_message import mqtt_fields
 from .server_headers import with_server_headers
-from .terms import FALSE, Atom
+from .terms import FALSE, NONE, Atom, is_damaged_name
 
 CONTAINER = Atom("mc")
 START = b"\x83h\x04w\x02mc"  # of every container as RabbitMQ writes it
@@ -44,6 +44,8 @@ def read_container(term: Any, file: str, base: int, *, needs_id: bool = True) ->
             properties_bin, body = _amqp_1_0(data, file, base)
         case "mc_mqtt":
             properties_bin, body = mqtt_fields(data, annotations)
+        case str() if is_damaged_name(protocol, _AMQP_0_9_1):
+            raise ValueError(f"protocol {protocol}")
         case _:
             known = ", ".join((_AMQP_0_9_1, _AMQP_1_0, _MQTT))
             raise UnsupportedFormat("message protocol", file=file, offset=base, found=protocol, supported=known)
@@ -59,8 +61,9 @@ def read_container(term: Any, file: str, base: int, *, needs_id: bool = True) ->
 
 def _amqp_0_9_1(data: Any) -> tuple[bytes, bytes]:
     """Return the property block and the body, whose fragments are in reverse order."""
-    _name, class_id, _decoded, properties_bin, _protocol, fragments = data
-    if class_id != CLASS_ID or not isinstance(properties_bin, bytes):
+    name, class_id, decoded, properties_bin, framing, fragments = data
+    is_content = (name, class_id, decoded, framing) == ("content", CLASS_ID, NONE, "rabbit_framing_amqp_0_9_1")
+    if not is_content or not isinstance(properties_bin, bytes):
         raise ValueError("not a content of AMQP 0-9-1")
     return properties_bin, b"".join(reversed(fragments))
 

@@ -94,14 +94,22 @@ def _name(term: Term) -> str:
 def _refuse_unknown(term: Term, file: str, base: int) -> None:
     """Raise `UnsupportedFormat` for a record of another name or number of fields."""
     name = _name(term)
-    if not name or not isinstance(term, tuple) or is_damaged_name(name, NAME):
+    if not name or not isinstance(term, tuple) or is_damaged_name(name, NAME) or _is_damaged_container(name, len(term)):
         return
     if (name, len(term)) not in _SHAPES:
         found = f"{name} of {len(term)} fields"
         raise UnsupportedFormat("message term", file=file, offset=base, found=found, supported="basic_message of 6, mc of 4")
 
 
-_SHAPES = ((NAME, 6), (CONTAINER, 4))
+def _is_damaged_container(name: str, size: int) -> bool:
+    """Return whether one bit of the short name of a message container differs."""
+    if len(name) != len(CONTAINER) or size != _CONTAINER_SIZE:
+        return False
+    return sum((ord(one) ^ ord(known)).bit_count() for one, known in zip(name, CONTAINER, strict=True)) == 1
+
+
+_CONTAINER_SIZE = 4
+_SHAPES = ((NAME, 6), (CONTAINER, _CONTAINER_SIZE))
 
 
 def is_message(term: bytes, msg_id: bytes) -> bool:

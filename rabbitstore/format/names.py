@@ -50,9 +50,9 @@ def split_part_name(name: bytes) -> tuple[str, int | None]:
     return name.decode("utf-8", "replace"), None
 
 
-def queue_name_text(vhost: str, queue: bytes) -> bytes:
-    """Return the text of `.queue_name` for a version-1 queue."""
-    return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + b"\n"
+def queue_name_text(vhost: str, queue: bytes, version: int = 1) -> bytes:
+    """Return the text of `.queue_name` for a queue of this index version."""
+    return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + (b"\nINDEX: v2\n" if version == 2 else b"\n")
 
 
 def read_queue_name(text: bytes, folder: str = "") -> tuple[str, bytes] | None:

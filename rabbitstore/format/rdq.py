@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
+
+from storageio import StoreCorrupt
 
 from .container import START as CONTAINER_START
 from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
 from .problems import Problem
 from .rdq_scan_cy import frame
 from .terms import VERSION as TERM_VERSION
+from .terms import Atom, Term, decode_at
 
 TERM_AT = RECORD_HEAD.size  # offset in a record
+_ID = Atom("id")
 _NOT_ZERO = re.compile(rb"[^\0]")
 RECORD_END = bytes((RECORD_END_MARK,))
 
@@ -49,18 +53,24 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | 
     A record without the mark is skipped; `valid_end` passes it only when a whole record follows, as in RabbitMQ 3.10.
     The compaction of RabbitMQ 3.13 and later leaves zeros between records; a scan of its files continues after them.
     """
-    rows: list[tuple[bytes, int, int]] = []
-    unmarked: list[int] = []
     view = memoryview(data)
-    valid_end, at = frame(view, rows, unmarked)
-    if (at < len(view) or unmarked) and CONTAINER_START in (whole := bytes(view)):
-        rows, unmarked = [], []
-        valid_end, at = _frame_across_holes(whole, rows, unmarked)
+    rows, unmarked, valid_end, at = frame_records(view)
     if problems is not None:
         problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
         if at < len(view):
             problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} other bytes"))
     return Scan(list(map(Record._make, rows)), valid_end, at, first_unframed(rows, unmarked, at))
+
+
+def frame_records(view: memoryview) -> tuple[list[tuple[bytes, int, int]], list[int], int, int]:
+    """Return (id, offset, total size) of every record, the offsets of wrong end marks, and the ends as `frame` returns them."""
+    rows: list[tuple[bytes, int, int]] = []
+    unmarked: list[int] = []
+    valid_end, at = frame(view, rows, unmarked)
+    if (at < len(view) or unmarked) and CONTAINER_START in (whole := bytes(view)):
+        rows, unmarked = [], []
+        valid_end, at = _frame_across_holes(whole, rows, unmarked)
+    return rows, unmarked, valid_end, at
 
 
 def _frame_across_holes(data: bytes, rows: list[tuple[bytes, int, int]], unmarked: list[int]) -> tuple[int, int]:
@@ -121,6 +131,31 @@ def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
             return Record(msg_id, offset, total)
         at = data.find(msg_id, at + 1)
     return None
+
+
+def find_containers(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield (id, offset of its record, term) of every message container, whatever the bytes around it are.
+
+    A container has the id of its message, so that it proves itself where the record's size, id or end mark is damaged.
+    """
+    at = data.find(CONTAINER_START)
+    while at >= 0:
+        try:
+            term, end = decode_at(data, at)
+        except StoreCorrupt:
+            end = at + 1
+        else:
+            msg_id = _id_of(term)
+            if msg_id is not None and at >= TERM_AT:
+                yield msg_id, at - TERM_AT, data[at:end]
+        at = data.find(CONTAINER_START, end)
+
+
+def _id_of(term: Term) -> bytes | None:
+    """Return the id in the annotations of a message container."""
+    annotations = term[3] if isinstance(term, tuple) and len(term) == 4 else None
+    msg_id = annotations.get(_ID) if isinstance(annotations, dict) else None
+    return msg_id if isinstance(msg_id, bytes) and len(msg_id) == MSG_ID_SIZE else None
 
 
 FEW_IDS = 64

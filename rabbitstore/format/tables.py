@@ -87,10 +87,11 @@ def read_clean_mark(data: bytes, file: str) -> CleanMark:
     return CleanMark(found, module[1].decode() if module else "")
 
 
-def write_clean_mark(client_refs: Iterable[bytes]) -> bytes:
-    """Return the text of `clean.dot`."""
+def write_clean_mark(client_refs: Iterable[bytes], version: int = 1) -> bytes:
+    """Return the text of `clean.dot` beside queue indexes of this version."""
+    module = f"{{index_module,{_INDEX_MODULE}}}.\n" if version == 1 else ""
     refs = ",".join("<<" + ",".join(map(str, ref)) + ">>" for ref in sorted(client_refs))
-    return f"{{client_refs,[{refs}]}}.\n{{index_module,{_INDEX_MODULE}}}.\n".encode()
+    return f"{{client_refs,[{refs}]}}.\n{module}".encode()
 
 
 def read_summary(data: bytes, file: str) -> list[SummaryRow]:
@@ -120,12 +121,14 @@ def _rows(rows: list[tuple[Term, ...]], file: str, make: Any, record: str) -> An
         raise StoreCorrupt("a row of another table", file=file, offset=8, expected=make.__name__, found=str(error)) from error
 
 
-def write_summary(rows: Iterable[SummaryRow]) -> bytes:
-    """Return the file `file_summary.ets`."""
-    return write_ets(_SUMMARY_TABLE, "ordered_set", 2, [encode(_summary_term(row)) for row in sorted(rows)])
+def write_summary(rows: Iterable[SummaryRow], version: int = 1) -> bytes:
+    """Return the file `file_summary.ets` beside queue indexes of this version."""
+    return write_ets(_SUMMARY_TABLE, "ordered_set", 2, [encode(_summary_term(row, version)) for row in sorted(rows)])
 
 
-def _summary_term(row: SummaryRow) -> Term:
+def _summary_term(row: SummaryRow, version: int) -> Term:
+    if version == 2:
+        return _SUMMARY, row.file, row.valid_total_size, UNDEFINED, UNDEFINED, row.file_size, FALSE, UNDEFINED
     left, right = (UNDEFINED if number is None else number for number in (row.left, row.right))
     locked = TRUE if row.locked else FALSE
     return _SUMMARY, row.file, row.valid_total_size, left, right, row.file_size, locked, row.readers
@@ -231,19 +234,23 @@ def _recovery_row(folder: Any, terms: Any, file: str) -> RecoveryRow:
     )
 
 
-def write_recovery(rows: Iterable[RecoveryRow]) -> bytes:
-    """Return the file `recovery.dets` for queues of index version 1."""
-    return write_dets([(CharList(row.folder.encode("latin-1")), _recovery_terms(row)) for row in rows])
+def write_recovery(rows: Iterable[RecoveryRow], version: int = 1) -> bytes:
+    """Return the file `recovery.dets` for queues of this index version."""
+    return write_dets([(CharList(row.folder.encode("latin-1")), _recovery_terms(row, version)) for row in rows])
 
 
-def _recovery_terms(row: RecoveryRow) -> Term:
-    """Return the terms of a queue in the order of RabbitMQ."""
+def _recovery_terms(row: RecoveryRow, version: int) -> Term:
+    """Return the terms of a queue in the order of RabbitMQ; those of version 2 also have the terms of 4.3."""
     segments: list[Term] = [*sorted(row.segments.items(), reverse=True)]
-    return [
-        (Atom("segments"), segments),
+    state: dict[Term, Term] = dict[Term, Term](sorted(row.segments.items()))
+    terms: list[Term] = [
+        (Atom("segments"), segments) if version == 1 else (Atom("v2_index_state"), (2, state)),
         (Atom("next_seq_id"), row.next_seq_id),
         (Atom("next_deliver_seq_id"), row.next_deliver_seq_id),
         (Atom("persistent_ref"), UNDEFINED if row.persistent_ref is None else row.persistent_ref),
         (Atom("persistent_count"), row.persistent_count),
         (Atom("persistent_bytes"), row.persistent_bytes),
     ]
+    if version == 2:
+        terms += [(Atom("redeliver_seq_id"), row.next_deliver_seq_id), (Atom("delivery_count"), {})]
+    return terms

@@ -205,6 +205,15 @@ def read_parts(data: bytes, at: int, file: str) -> list[tuple[int, int]]:
     return found
 
 
+def decode_at(data: bytes, at: int) -> tuple[Term, int]:
+    """Decode the term that begins at `at` and return it and where it ends; raise `StoreCorrupt` for other bytes."""
+    reader = _Reader(data, "", 0)
+    reader.at = at
+    if reader.byte() != VERSION:
+        raise reader.bad("not a term", VERSION, data[at])
+    return reader.term(), reader.at
+
+
 def encode(term: Term) -> bytes:
     """Encode a term as `term_to_binary` of OTP 25 does."""
     out = bytearray((VERSION,))

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
 
-from ..files import numbers_in, read_all, read_head, read_if_there
+from ..files import numbers_in, read_head, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
-from ..format.index_v2 import V2Entry, check_head, read_chunk, read_index
+from ..format.index_v2 import V2Entry, check_head, is_unwritten, read_index
 from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
 from .entry_copies import HasMessage, drop_worse_copies, no_message
+from .queue_store import Chunk, QueueStore, body_size, is_persistent
 from .salvage import read_journal_past_damage, read_segment_past_damage
+
+
+class SharedStores(Protocol):
+    """What a version-2 index asks about the message stores."""
+
+    def similar_id(self, msg_id: bytes) -> bytes | None:
+        """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
+
+    def is_in_persistent_store(self, msg_id: bytes) -> bool:
+        """Return whether the persistent store, and not the transient one, has the message."""
 
 
 class QueueFolder:
@@ -32,9 +44,14 @@ class QueueFolder:
         segment_entries: int,
         problems: list[Problem],
         has_message: HasMessage = no_message,
+        stores: SharedStores | None = None,
     ) -> None:
-        """Read the name.  `has_message` decides where journal and segment disagree about an entry."""
+        """Read the name.  `has_message` decides where journal and segment disagree about an entry.
+
+        `stores` correct damaged entries of version 2.
+        """
         self.disk = disk
+        self.stores = stores
         self.has_message = has_message
         self.folder = folder
         self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
@@ -58,6 +75,11 @@ class QueueFolder:
     def size_bytes(self) -> int:
         """Return the size of all files."""
         return sum(entry.size_bytes for entry in self.disk.list(self.path))
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the folder has files of an index of its version; an empty queue of version 2 has none."""
+        return bool(self.segment_numbers()) or self.disk.stat(f"{self.path}/{layout.JOURNAL_NAME}") is not None
 
     @property
     def is_half_made(self) -> bool:
@@ -100,46 +122,112 @@ class QueueFolder:
         return join_journal(in_file, journal, first)
 
     def _entries_v2(self, problems: list[Problem]) -> Iterator[IndexEntry]:
-        for number in self.segment_numbers():
-            where = f"{self.relative}/{number}.qi"
-            first = number * layout.V2_SEGMENT_ENTRIES
-            try:
-                found = read_index(read_all(self.disk, f"{self.path}/{number}.qi"), first, where, problems)
-            except (StoreCorrupt, UnsupportedFormat) as error:
-                problems.append(to_problem(error, "bad_index_head"))
-                continue
-            store = self._queue_store(number, problems)
-            for entry in found:
-                made = self._from_v2(entry, store, number, problems) if store is not None or entry.msg_id is not None else None
-                if made is not None:
-                    yield made
+        for number in sorted({*self.segment_numbers(), *self._store_numbers()}):
+            for row, chunk in self.segment_v2(number, problems):
+                yield self._from_v2(row, chunk, number)
 
-    def _queue_store(self, number: int, problems: list[Problem]) -> bytes | None:
-        """Return the bytes of `N.qs`; None, with a problem added, for an unsupported format."""
-        data = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
+    def _store_numbers(self) -> list[int]:
+        """Return the numbers of the `.qs` files that have messages."""
+        numbers = numbers_in(self.disk, self.path, "qs")
+        entries = ((number, self.disk.stat(f"{self.path}/{number}.qs")) for number in numbers)
+        return [number for number, entry in entries if entry is not None and entry.size_bytes > layout.V2_HEAD_SIZE]
+
+    def segment_v2(self, number: int, problems: list[Problem]) -> list[tuple[V2Entry, Chunk | None]]:
+        """Return the entries of a version-2 segment with their messages, None for those in the shared store.
+
+        What is damaged is corrected where the right bytes are known.  A lost head or index is restored from the messages in
+        `N.qs`, acknowledged ones too: nothing tells them apart.
+        """
+        where, store_file = f"{self.relative}/{number}.qi", f"{self.relative}/{number}.qs"
+        data = read_if_there(self.disk, f"{self.path}/{number}.qi")
+        stored = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
+        rows: list[V2Entry] = []
         try:
-            check_head(data, layout.V2_STORE_MAGIC, f"{self.relative}/{number}.qs")
+            if data is None or (is_unwritten(data) and len(stored) > layout.V2_HEAD_SIZE):
+                problems.append(Problem(where, 0, "lost_index", "the index of the messages in the .qs file", "none"))
+            elif not is_unwritten(data):
+                rows = read_index(data, number, where, problems)
+            if stored and (not rows or any(row.location is not None for row in rows)):
+                _check_store_head(stored, number, store_file, problems)
         except UnsupportedFormat as error:
             problems.append(to_problem(error, ""))
-            return None
-        except StoreCorrupt:
-            pass  # each message is checked on its own
-        return data
+            return []
+        store = QueueStore(stored, rows, store_file)
+        is_durable = any(row.persistent for row in rows)
+        found = []
+        for row in rows:
+            pair = _with_message(row, store, where, problems)
+            if pair is not None:
+                found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
+        if data is None or not any(data[: layout.V2_HEAD.size]):
+            found = [*_restored(number, rows, store), *found]
+        return found
 
-    def _from_v2(self, entry: V2Entry, store: bytes | None, number: int, problems: list[Problem]) -> IndexEntry | None:
-        facts = entry.expiry_us, entry.size, entry.persistent
-        if entry.msg_id is not None:
-            made = IndexEntry(entry.seq_id, entry.msg_id, *facts, None, False, f"{self.relative}/{number}.qi", entry.offset)
+    def _corrected(self, row: V2Entry, chunk: Chunk | None, is_durable: bool, where: str, problems: list[Problem]) -> V2Entry:
+        """Return the entry with the id and the flag that its message shows, and report a difference."""
+        stores = self.stores
+        similar = stores.similar_id(row.msg_id) if stores is not None and row.msg_id is not None else None
+        if similar is not None and row.msg_id is not None:
+            problems.append(Problem(where, row.offset, "bad_index_entry", f"message {similar.hex()}", row.msg_id.hex()))
+            row = row._replace(msg_id=similar)
+        if row.persistent:
+            return row
+        if chunk is not None:
+            is_wrong = is_durable and is_persistent(chunk.term)
         else:
-            assert entry.location is not None and store is not None
-            where = f"{self.relative}/{number}.qs"
-            try:
-                term = read_chunk(store, *entry.location, where)
-            except StoreCorrupt as error:
-                found = f"{where} at {entry.location[0]}: {error.reason}"
-                qi = f"{self.relative}/{number}.qi"
-                problems.append(Problem(qi, entry.offset, "message_lost", f"{entry.location[1]} bytes of message", found))
-                return None
-            made = IndexEntry(entry.seq_id, b"", *facts, term, True, where, entry.location[0])
+            is_wrong = stores is not None and row.msg_id is not None and stores.is_in_persistent_store(row.msg_id)
+        if is_wrong:
+            problems.append(Problem(where, row.offset, "bad_index_entry", "persistent, as its message", "transient"))
+        return row._replace(persistent=is_wrong)
+
+    def _from_v2(self, row: V2Entry, chunk: Chunk | None, number: int) -> IndexEntry:
+        facts = row.expiry_us, row.size, row.persistent
+        if chunk is None:
+            file, offset = f"{self.relative}/{number}.qi", row.offset
+            made = IndexEntry(row.seq_id, row.msg_id or b"", *facts, None, False, file, offset)
+        else:
+            made = IndexEntry(row.seq_id, b"", *facts, chunk.term, True, f"{self.relative}/{number}.qs", chunk.offset)
         made.delivered = True
         return made
+
+
+def _check_store_head(data: bytes, number: int, file: str, problems: list[Problem]) -> None:
+    try:
+        check_head(data, layout.V2_STORE_MAGIC, number, file)
+    except StoreCorrupt as error:
+        problems.append(Problem(file, 0, "bad_index_head", str(error.expected), str(error.found)))
+
+
+def _with_message(row: V2Entry, store: QueueStore, where: str, problems: list[Problem]) -> tuple[V2Entry, Chunk | None] | None:
+    """Return an entry and its message; None, with a problem added, when its own store does not have it."""
+    if row.location is None:
+        return row, None
+    offset, length = row.location
+    try:
+        chunk = store.find(row)
+    except StoreCorrupt as error:
+        found = f"{store.file} at {offset}: {error.reason}"
+        problems.append(Problem(where, row.offset, "message_lost", f"{length} bytes of message", found))
+        return None
+    if (chunk.offset, chunk.length) != row.location:
+        expected = f"{chunk.length} bytes at {chunk.offset}"
+        problems.append(Problem(where, row.offset, "bad_index_entry", expected, f"{length} bytes at {offset}"))
+        row = row._replace(location=(chunk.offset, chunk.length))
+    elif chunk.is_damaged:
+        problems.append(Problem(store.file, offset, "bad_message_head", f"length {length} and its checksum", "others"))
+    return row, chunk
+
+
+def _restored(number: int, rows: list[V2Entry], store: QueueStore) -> list[tuple[V2Entry, Chunk | None]]:
+    """Return entries for the messages before the first entry's: of an index whose beginning, or all of it, is lost."""
+    first = number * layout.V2_SEGMENT_ENTRIES
+    places = rows[0].seq_id - first if rows else layout.V2_SEGMENT_ENTRIES
+    stop = min((row.location[0] for row in rows if row.location is not None), default=len(store.data))
+    chunks = [chunk for chunk in store.free if chunk.offset < stop][:places]
+    found: list[tuple[V2Entry, Chunk | None]] = []
+    for at, chunk in enumerate(chunks):
+        offset = layout.V2_HEAD_SIZE + at * layout.V2_ENTRY.size
+        location = chunk.offset, chunk.length
+        size = body_size(chunk.term)
+        found.append((V2Entry(first + at, is_persistent(chunk.term), None, location, size, 0, offset), chunk))
+    return found

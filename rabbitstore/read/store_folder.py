@@ -12,7 +12,7 @@ from ..format.content import is_message
 from ..format.layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from ..format.names import numbered
 from ..format.problems import Problem
-from ..format.rdq import RECORD_END, TERM_AT, Record, Scan, check_record, find_record, scan_records
+from ..format.rdq import RECORD_END, TERM_AT, Record, Scan, check_record, find_containers, find_record, scan_records
 
 _OPEN_FILES_MAX = 32
 SEARCHED_MAX = 16 << 30  # bytes searched for records past damage
@@ -27,10 +27,12 @@ class StoreFolder:
         self.name = name
         self.path = f"{vhost_path}/{name}"
         self.problems: list[Problem] = []
+        self.salvaged: dict[int, dict[int, tuple[bytes, bytes]]] = {}  # by file and offset: (id, term) of a damaged record
         self._locations: dict[bytes, tuple[int, Record]] | None = None
         self.found_past_damage: dict[int, list[Record]] = {}  # by file: records past damage, found by their ids
         self._unframed: dict[int, int] = {}  # by file: where the first bytes outside of whole records begin
         self._following: dict[int, dict[bytes, Record]] = {}  # by file: the records after one that was found past damage
+        self._containers: dict[bytes, tuple[int, Record, bytes]] | None = None  # by id, where a record is damaged
         self._searched = 0
         self._tail = -1, b""  # the file that was searched last, and its bytes
         self._open: OrderedDict[int, File] = OrderedDict()
@@ -81,7 +83,31 @@ class StoreFolder:
                 self.found_past_damage.setdefault(number, []).append(record)
                 self.locations[msg_id] = number, record
                 return number, record
-        return None
+        return self._locate_container(msg_id)
+
+    def _locate_container(self, msg_id: bytes) -> tuple[int, Record] | None:
+        """Find a message container whose record has a damaged size, id or end mark."""
+        if self._containers is None:
+            self._containers = {}
+            for number in self.file_numbers():
+                self._search_containers(number, self._containers)
+        found = self._containers.get(msg_id)
+        if found is None:
+            return None
+        number, record, term = found
+        self.problems.append(Problem(f"{self.name}/{number}.rdq", record.offset, "bad_record", "a whole record", msg_id.hex()))
+        self.salvaged.setdefault(number, {})[record.offset] = msg_id, term
+        self.locations[msg_id] = number, record
+        return number, record
+
+    def _search_containers(self, number: int, found: dict[bytes, tuple[int, Record, bytes]]) -> None:
+        size = self.size_of(number)
+        if size > FILE_SIZE_MAX or self._searched > SEARCHED_MAX:
+            return
+        self._searched += size
+        for msg_id, offset, term in find_containers(self._file(number).read(0, size)):
+            if msg_id not in self.locations:
+                found[msg_id] = number, Record(msg_id, offset, len(term) + TERM_AT + len(RECORD_END)), term
 
     def _find_past_damage(self, number: int, msg_id: bytes) -> Record | None:
         """Find a record after the bytes that stop a scan.
@@ -111,11 +137,16 @@ class StoreFolder:
         self._locations = None
         self._unframed.clear()
         self._following.clear()
+        self._containers = None
+        self.salvaged.clear()
         self._tail = -1, b""
         self.close()
 
     def term(self, number: int, record: Record) -> bytes | None:
         """Return the record's term; None when the bytes are no longer that record, or the file is gone."""
+        salvaged = self.salvaged.get(number, {}).get(record.offset)
+        if salvaged is not None and salvaged[0] == record.msg_id:
+            return salvaged[1]
         try:
             data = self._file(number).read(record.offset, record.total_size)
         except DiskError:

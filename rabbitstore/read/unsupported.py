@@ -40,6 +40,7 @@ _NAMES = {  # the known names by kind of folder
 _CONFIG_TERM = re.compile(rb"^\s*\{\s*([a-z][a-zA-Z0-9_@]*)\s*,[^{}]*\}\s*\.", re.MULTILINE)
 _ENTRIES = "segment_entry_count"
 _KNOWN_START = b"\x83h\x06d\x00" + bytes((len(NAME),)) + NAME.encode()
+_CONTAINER_OF_0_9_1 = CONTAINER_START + b"w\x08mc_amqplh\x06w\x07content"
 _FLAG = re.compile(r"'[^']*'|[a-z][a-zA-Z0-9_@.]*")
 _FLAGS = """
     classic_mirrored_queue_version classic_queue_type_delivery_support delete_ra_cluster_mqtt_node direct_exchange_routing_v2
@@ -49,6 +50,14 @@ _FLAGS = """
     user_limits virtual_host_metadata
 """
 KNOWN_FLAGS = frozenset(_FLAGS.split())  # of 3.10 to 3.12: they do not change the format of classic queues
+_LATER_FLAGS = """
+    detailed_queues_endpoint khepri_db message_containers message_containers_deaths_v2 quorum_queue_non_voters
+    rabbit_exchange_type_local_random rabbit_mqtt_qos0_queue mqtt_v5 rabbitmq_4.0.0 rabbitmq_4.1.0 rabbitmq_4.2.0 rabbitmq_4.3.0
+    stream_filtering tie_binding_to_dest_with_keep_while_cond topic_binding_projection_v4 topic_binding_projection_v5
+    track_qq_members_uids
+"""
+LATER_FLAGS = KNOWN_FLAGS | frozenset(_LATER_FLAGS.split())  # of 3.13 to 4.3
+_CONTAINERS_FLAG = "message_containers"
 
 
 def refuse_unsupported(path: str, disk: Disk = REAL_DISK, *, for_repair: bool = False) -> None:
@@ -66,21 +75,55 @@ def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Problem]:
     """Yield the reasons against writing, those that are quick to find first."""
     yield from unknown_parts(folder)
     yield from (problem for problem in folder.problems if problem.kind == UNSUPPORTED)
-    yield from _later_release(folder)
     queues = folder.queue_folders()
+    is_later = _is_later(folder, queues)
+    yield from _other_release(folder, is_later)
     for queue in queues:
-        if queue.version == 2 and not for_repair:
+        if queue.version == 2 and not is_later and not for_repair:
             found = f"queue {queue.queue!r} of index version 2"
             yield Problem(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "index version 1 for writing", found)
         yield from _unknown_heads(queue)
     if not is_own_clean_stop(folder.disk, folder.path):  # else the last opening has checked every message
         for queue in queues:
-            yield from _unknown_messages(queue)
+            yield from _unknown_messages(queue, is_later)
         for store in folder.stores.values():
             for number in store.file_numbers():
-                yield from _unknown_records(store, f"{number}.rdq")
+                yield from _unknown_records(store, f"{number}.rdq", is_later)
             for number in numbers_in(store.disk, store.path, "rdt"):
-                yield from _unknown_records(store, f"{number}.rdt")
+                yield from _unknown_records(store, f"{number}.rdt", is_later)
+
+
+def _is_later(folder: VhostFolder, queues: list[QueueFolder]) -> bool:
+    """Return whether RabbitMQ 4 or brokerstore wrote the folder: every index has version 2, and something shows who wrote it.
+
+    3.10 to 3.12 had version 2 as an option and cannot read message containers.  A folder without messages has no version yet.
+    """
+    if any(queue.version != 2 and queue.has_index for queue in queues):
+        return False
+    file = flags_file(folder.disk, folder.path)
+    flags = read_flags(folder.disk, file) if file is not None else None
+    if flags is not None:
+        return _CONTAINERS_FLAG in flags
+    mark = read_tables(folder.stores[layout.PERSISTENT_FOLDER], []).mark
+    if mark is not None:
+        return not mark.index_module
+    sidecar = f"{folder.path}/{layout.SIDECAR_FOLDER}/{layout.DECLARATIONS_NAME}"
+    if not any(queue.has_index for queue in queues) or folder.disk.stat(sidecar) is not None:
+        return True
+    return any(map(_has_container, queues)) or any(map(_starts_with_container, folder.stores.values()))
+
+
+def _has_container(queue: QueueFolder) -> bool:
+    return any((entry.term or b"").startswith(CONTAINER_START) for entry in queue.entries([]))
+
+
+def _starts_with_container(store: StoreFolder) -> bool:
+    for number in store.file_numbers():
+        with mapped(store.disk, f"{store.path}/{number}.rdq") as view:
+            starts = (bytes(view[one.offset + TERM_AT :][: len(CONTAINER_START)]) for one in scan_records(view, "").records)
+            if CONTAINER_START in starts:
+                return True
+    return False
 
 
 def unknown_parts(folder: VhostFolder) -> Iterator[Problem]:
@@ -110,21 +153,21 @@ def _unknown_names(disk: Disk, path: str, above: str, known: re.Pattern[str] | N
             yield Problem(f"{above}{entry.name}", 0, UNSUPPORTED, "the files of RabbitMQ 3.10 to 4.3", "unknown file")
 
 
-def _later_release(folder: VhostFolder) -> Iterator[Problem]:
-    """Yield traces of RabbitMQ 3.13 and later outside of the queues, and tables of an unknown kind."""
+def _other_release(folder: VhostFolder, is_later: bool) -> Iterator[Problem]:
+    """Yield traces of another release outside of the queues, and tables of an unknown kind."""
     for name, store in folder.stores.items():
         found: list[Problem] = []
         mark = read_tables(store, found).mark
         yield from (problem for problem in found if problem.kind == UNSUPPORTED)
-        if mark is not None and not mark.index_module:
+        if mark is not None and not mark.index_module and not is_later:
             yield Problem(f"{name}/{layout.CLEAN_NAME}", 0, UNSUPPORTED, "with index_module", "clean mark without index_module")
     file = flags_file(folder.disk, folder.path)
     if file is not None:
-        unknown = [flag for flag in read_flags(folder.disk, file) if flag not in KNOWN_FLAGS]
+        known, releases = (LATER_FLAGS, "3.13 to 4.3") if is_later else (KNOWN_FLAGS, "3.10 to 3.12")
+        unknown = [flag for flag in read_flags(folder.disk, file) if flag not in known]
         if unknown:
-            yield Problem(
-                os.path.relpath(file, folder.path), 0, UNSUPPORTED, "those of 3.10 to 3.12", f"feature flag {unknown[0]}"
-            )
+            where = os.path.relpath(file, folder.path)
+            yield Problem(where, 0, UNSUPPORTED, f"those of {releases}", f"feature flag {unknown[0]}")
 
 
 def flags_file(disk: Disk, vhost_path: str) -> str | None:
@@ -152,30 +195,32 @@ def _unknown_heads(queue: QueueFolder) -> Iterator[Problem]:
             head = read_head(queue.disk, f"{queue.path}/{file}", layout.V2_HEAD_SIZE) or b""
             try:
                 if len(head) == layout.V2_HEAD_SIZE and any(head[: layout.V2_HEAD.size]):
-                    check_head(head, magic, f"{queue.relative}/{file}")
+                    check_head(head, magic, number, f"{queue.relative}/{file}")
             except UnsupportedFormat as error:
                 yield to_problem(error, "")
+            except StoreCorrupt:
+                continue  # `verify` reports it
 
 
-def _unknown_messages(queue: QueueFolder) -> Iterator[Problem]:
+def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Problem]:
     for entry in queue.entries([]):
         if entry.term is not None:
-            yield from _unknown_message(entry.term, entry.file, entry.offset)
+            yield from _unknown_message(entry.term, entry.file, entry.offset, is_later)
 
 
-def _unknown_records(store: StoreFolder, name: str) -> Iterator[Problem]:
+def _unknown_records(store: StoreFolder, name: str, is_later: bool) -> Iterator[Problem]:
     with mapped(store.disk, f"{store.path}/{name}") as view:
         for record in scan_records(view, "").records:
             start, stop = record.offset + TERM_AT, record.offset + record.total_size - 1
             if view[start : start + len(_KNOWN_START)] != _KNOWN_START:
-                yield from _unknown_message(bytes(view[start:stop]), f"{store.name}/{name}", record.offset)
+                yield from _unknown_message(bytes(view[start:stop]), f"{store.name}/{name}", record.offset, is_later)
 
 
-def _unknown_message(term: bytes, file: str, offset: int) -> Iterator[Problem]:
-    """Yield a problem for a whole term that is not a `basic_message`; a damaged term is not reported here."""
-    if term.startswith(_KNOWN_START):
+def _unknown_message(term: bytes, file: str, offset: int, is_later: bool) -> Iterator[Problem]:
+    """Yield a problem for a whole term of another kind than the release's; a damaged term is not reported here."""
+    if term.startswith(_KNOWN_START) or (is_later and term.startswith(_CONTAINER_OF_0_9_1)):
         return
-    if term.startswith(CONTAINER_START):
+    if term.startswith(CONTAINER_START) and not is_later:
         yield Problem(file, offset, UNSUPPORTED, "basic_message for writing", "message term mc")
         return
     try:

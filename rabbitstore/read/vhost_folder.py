@@ -19,6 +19,8 @@ from .segment_entries import detect_segment_entries
 from .store_folder import StoreFolder, store_names
 from .stored_message import StoredMessage
 
+_SIMILAR_MAX = 1000
+
 
 class QueueInfo(NamedTuple):
     """One queue as `ls` shows it; the parts of a priority queue are one queue.
@@ -82,6 +84,7 @@ class VhostFolder:
         self.path = path
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
+        self._compared = 0
         name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.stores = {name: StoreFolder(disk, path, name) for name in layout.STORE_FOLDERS}
@@ -118,7 +121,7 @@ class VhostFolder:
         """Return every queue's folder, by name; the parts of a priority queue from the highest priority down."""
         above = f"{self.path}/{layout.QUEUES_FOLDER}"
         names = [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
-        settings = self.segment_entries, self.problems, self.has_message
+        settings = self.segment_entries, self.problems, self.has_message, self
         found = [QueueFolder(self.disk, self.path, name, *settings) for name in names]
         return sorted(found, key=lambda folder: (folder.queue, -1 if folder.priority is None else -folder.priority))
 
@@ -231,6 +234,27 @@ class VhostFolder:
             return True
         left = ((store, number) for store in self.stores.values() for number in numbers_in(self.disk, store.path, "rdt"))
         return any(msg_id in store.compaction_ids(number) for store, number in left)
+
+    def similar_id(self, msg_id: bytes) -> bytes | None:
+        """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is.
+
+        Ids are random, so that no two of them are similar by chance.  Only the first `_SIMILAR_MAX` missing ids are compared.
+        """
+        if self.has_message(msg_id) or self._compared >= _SIMILAR_MAX:
+            return None
+        self._compared += 1
+        known = [store.locations for store in self.stores.values()]
+        for at in range(len(msg_id)):
+            for byte in range(256):
+                other = msg_id[:at] + bytes((byte,)) + msg_id[at + 1 :]
+                if other != msg_id and any(other in locations for locations in known):
+                    return other
+        return None
+
+    def is_in_persistent_store(self, msg_id: bytes) -> bool:
+        """Return whether the persistent store, and not the transient one, has the message."""
+        persistent, transient = (self.stores[name].locate(msg_id) is not None for name in layout.STORE_FOLDERS)
+        return persistent and not transient
 
     def close(self) -> None:
         """Close the message files."""

@@ -33,7 +33,8 @@ class Checked:
 
     `notes` are not damage: unsupported formats, which were not checked, and `VhostFolder.notes`.  `lost` are index entries
     whose message is in no file or damaged, `bad_records` damaged records that an entry refers to, `found_past_damage` whole
-    records that a scan does not reach, `compaction_ids` the messages of unfinished compactions, which are not lost.
+    records that a scan does not reach, `salvaged` the ids and terms of damaged records by their offset, `compaction_ids` the
+    messages of unfinished compactions, which are not lost.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -45,6 +46,7 @@ class Checked:
     lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
     bad_records: dict[str, set[int]] = field(default_factory=dict)
     found_past_damage: dict[str, list[Record]] = field(default_factory=dict)
+    salvaged: dict[str, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     compaction_ids: set[bytes] = field(default_factory=set)
     segment_entries: int = layout.SEGMENT_ENTRIES_NEW
 
@@ -77,6 +79,8 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
             _check_tables(folder, store, found, counts)
             for number, records in store.found_past_damage.items():
                 found.found_past_damage[f"{store.name}/{number}.rdq"] = records
+            found.salvaged |= {f"{store.name}/{number}.rdq": terms for number, terms in store.salvaged.items()}
+            found.problems += store.problems
     finally:
         folder.close()
     found.problems += _strange_sidecars(disk, path)

@@ -19,7 +19,7 @@ from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from ..format.problems import Problem
-from ..format.rdq import scan_records
+from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
 from ..read.queue_folder import QueueFolder
 from ..read.salvage import read_segment_past_damage, readable_journal
@@ -27,8 +27,9 @@ from ..read.unsupported import refuse_unsupported
 from ..read.vhost_folder import VhostFolder
 from .check import Checked, Progress, verify
 from .compaction import recover_crashed_compaction
+from .index_v2 import rewrite_segment_v2
 
-_ENTRY_DAMAGE = ("bad_index_entry", "message_lost")
+_INDEX_DAMAGE = ("bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head")
 _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_config", ""): "write_config",
     ("bad_queue_name", ""): "write_name",
@@ -36,10 +37,10 @@ _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("unfinished_compaction", ""): "salvage",
     ("torn_journal", ""): "cut_journal",
     ("entries_differ", ""): "join_journal",
-    **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term")},
+    **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term", "bad_record")},
     **{(kind, ""): "rewrite_segment"
        for kind in ("torn_segment", "published_twice", "mark_without_publish", "mark_too_many")},
-    **{(kind, "qi"): "clear_entries" for kind in _ENTRY_DAMAGE},
+    **{(kind, ending): "rewrite_index" for kind in _INDEX_DAMAGE for ending in ("qi", "qs")},
     **{(kind, ""): "delete"
        for kind in ("bad_table", "bad_clean_mark", "bad_recovery_terms", "bad_location", "bad_ref_count")},
 }  # fmt: skip
@@ -116,6 +117,8 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
         found.valid_end[file] = scan_records(read_all(disk, f"{path}/{file}"), file).valid_end
     elif step == "cut_journal":
         found.valid_end[file] = problem.offset
+    elif step == "rewrite_index":
+        file = f"{file.rpartition('.')[0]}.qi"
     return Action(step, file, kind)
 
 
@@ -167,6 +170,8 @@ def _changed_files(disk: Disk, path: str, action: Action) -> list[str]:
         return []
     if action.kind == "salvage":  # appends to the file of the same number
         return [action.file, f"{action.file.removesuffix('.rdt')}.rdq"]
+    if action.kind == "rewrite_index":
+        return [action.file, f"{action.file.removesuffix('.qi')}.qs"]
     if action.kind == "join_journal":
         return [action.file, *_joined_segments(disk, path, action.file)]
     if action.kind != "drop_entries":
@@ -210,13 +215,14 @@ def _salvage(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 
 
 def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    """Keep all whole records, past damage too, except those with a damaged message."""
+    """Keep all whole records, past damage too, and damaged ones of whole messages; drop those with a damaged message."""
     data = read_all(disk, f"{path}/{file}")
     bad = checked.bad_records.get(file, set())
+    salvaged = checked.salvaged.get(file, {})
     known = [*scan_records(data, file).records, *checked.found_past_damage.get(file, [])]
-    good = [record for record in sorted(known, key=lambda record: record.offset) if record.offset not in bad]
-    parts = [data[record.offset : record.offset + record.total_size] for record in good]
-    replace_file(disk, f"{path}/{file}", b"".join(parts))
+    parts = {one.offset: data[one.offset : one.offset + one.total_size] for one in known if one.offset not in bad}
+    parts |= {offset: encode_record(*pair) for offset, pair in salvaged.items() if offset not in bad}
+    replace_file(disk, f"{path}/{file}", b"".join(parts[offset] for offset in sorted(parts)))
 
 
 def _rewrite_segment(disk: Disk, path: str, file: str, checked: Checked) -> None:
@@ -271,9 +277,13 @@ def _v2_offset(entry: IndexEntry) -> int:
     return layout.V2_HEAD_SIZE + entry.seq_id % layout.V2_SEGMENT_ENTRIES * layout.V2_ENTRY.size
 
 
-def _clear_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    offsets = [problem.offset for problem in checked.problems if problem.file == file and problem.kind in _ENTRY_DAMAGE]
-    _clear(disk, f"{path}/{file}", offsets)
+def _rewrite_index(disk: Disk, path: str, file: str, checked: Checked) -> None:
+    """Write an index of version 2 again with every entry that `verify` read and whose message exists."""
+    folder = file.split("/")[1]
+    lost = {entry.seq_id for queue, entry in checked.lost if queue.folder == folder}
+    with closing(VhostFolder(path, disk)) as vhost:
+        for queue in (queue for queue in vhost.queue_folders() if queue.folder == folder):
+            rewrite_segment_v2(disk, queue, int(file.rpartition("/")[2].removesuffix(".qi")), lost)
 
 
 def _clear(disk: Disk, path: str, offsets: list[int]) -> None:
@@ -295,5 +305,5 @@ _STEPS = {
     "cut_journal": _cut_journal,
     "join_journal": _join_journal,
     "drop_entries": _drop_entries,
-    "clear_entries": _clear_entries,
+    "rewrite_index": _rewrite_index,
 }

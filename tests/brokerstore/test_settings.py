@@ -101,6 +101,7 @@ RABBIT_INDEX: dict[str, Kind] = {
 RABBIT: dict[str, Kind] = {
     "store": StoreSettings,
     "index": IndexSettings,
+    "index_version": (1, 2, WHOLE),
     "flush_interval_ms": (1, INT, WHOLE),
     "memory_limit_bytes": (0, LONG, WHOLE),
     "io_batch_size": (1, LONG, WHOLE),

@@ -270,7 +270,7 @@ def rewritten(file: Path, data: bytes) -> Iterator[None]:
 
 def stopped_cleanly(folder: Path) -> Vhost:
     """Make a small store, stopped cleanly, with both kinds of entries and a delivered message."""
-    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=SMALL_SEGMENT))
+    settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=SMALL_SEGMENT))
     with RabbitStore.open(str(folder), settings=settings) as store:
         for name in ("a", "b"):
             store.declare_queue(name)

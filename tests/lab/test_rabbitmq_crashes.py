@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,13 +11,17 @@ import pytest
 from tests.lab.counted import Counted
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("block", range(6))
-def test_what_was_confirmed_survives_every_crash_of_a_random_program(world: Any, block: int, counted: Counted) -> None:
-    """The programs use every operation of the store, the collector, and reopening."""
+def test_what_was_confirmed_survives_every_crash_of_a_random_program(
+    world: Any, block: int, version: int, counted: Counted
+) -> None:
+    """The programs use every operation of the store, the collector, and reopening, with either version of the index."""
     lab = world.module("brokerstore.testing.rabbitmq_lab")
+    settings = replace(lab.SETTINGS, index_version=version)
     seeds = range(block * 10, block * 10 + (10 if world.build == "compiled" else 2))
     for seed in seeds:
-        lab.random_run(seed, 30, report=counted.report(world.build, "RabbitMQ-style"))
+        lab.random_run(seed, 30, settings=settings, report=counted.report(world.build, "RabbitMQ-style"))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])

@@ -13,7 +13,7 @@ from rabbitstore.engine import housekeeper
 from storageio import DiskError, StoreError
 from storageio.testing import WrappedDisk
 
-SETTINGS = RabbitSettings(flush_interval_ms=1, store=StoreSettings(file_size_limit=20_000))
+SETTINGS = RabbitSettings(flush_interval_ms=1, index_version=1, store=StoreSettings(file_size_limit=20_000))
 
 
 class Failing(WrappedDisk):

@@ -19,7 +19,7 @@ from . import test_damage as damages
 from .conftest import ChangesFail, WhenItWasWritten
 
 STORE = "msg_store_persistent"
-QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
+QUIET = RabbitSettings(background=False, index_version=1, store=StoreSettings(file_size_limit=20_000))
 
 
 def rows_of(data):
@@ -161,7 +161,7 @@ def drained(store):
 def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
     """The tables list its contents, so the middle of an index is not read either, and every message is delivered."""
     path = str(tmp_path / "vhost")
-    wide = RabbitSettings(background=False, store=QUIET.store, index=IndexSettings(segment_entries=16))
+    wide = RabbitSettings(background=False, index_version=1, store=QUIET.store, index=IndexSettings(segment_entries=16))
     with RabbitStore.open(path, settings=wide) as store:
         fill(store)
     expected = left(path)
@@ -291,7 +291,7 @@ def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_p
 def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
     """An opening does not read the middle of an index; missing entries are subtracted later, the others delivered."""
     path = tmp_path / "vhost"
-    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16))
+    settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=16))
     with RabbitStore.open(str(path), settings=settings) as store:
         store.declare_queue("q")
         for number in range(80):

@@ -126,7 +126,7 @@ def config_of_larger_segments(folder, _manifest):
 def config_of_smaller_segments(folder, _manifest):
     """`.config` has 2048 for segments of 16384: the entries above would be cut as torn."""
     shutil.rmtree(folder)
-    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=16384))
+    settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=16384))
     with RabbitStore.open(str(folder), settings=settings) as store:
         store.declare_queue("q")
         for _ in range(ALL):

@@ -127,7 +127,7 @@ def test_another_folder_is_rejected(tmp_path):
 @pytest.mark.parametrize(("count", "entries"), [(2060, 16384), (30, 2048)])
 def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
     """A relative number of 2048 or more proves the old size; reading and `recover` use it."""
-    settings = RabbitSettings(background=False, index=IndexSettings(segment_entries=entries))
+    settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=entries))
     with RabbitStore.open(path, settings=settings) as store:
         store.declare_queue("q")
         for number in range(count):

@@ -13,7 +13,7 @@ from storageio import DiskError, UnknownStore
 from .conftest import ChangesFail, WhenItWasWritten
 from .test_damage import DEEP, MIXED, STORE
 
-QUIET = RabbitSettings(background=False)
+QUIET = RabbitSettings(background=False, index_version=1)
 WAITING = 3037  # messages of the server's folder that have not expired
 
 
@@ -159,7 +159,7 @@ def test_invalid_options_are_ignored(folder):
 def test_a_segment_file_deleted_under_a_lazy_queue_is_reported(tmp_path):
     """A missing segment is reported when it is read, and the other segments are delivered."""
     path = tmp_path / "vhost"
-    settings = RabbitSettings(background=False, store=StoreSettings())
+    settings = RabbitSettings(background=False, index_version=1, store=StoreSettings())
     with RabbitStore.open(str(path), settings=settings) as store:
         store.declare_queue("q", mode="lazy")
         for number in range(4100):

@@ -33,7 +33,7 @@ from tests.messagestore.kit import until
 
 from .conftest import WhenItWasWritten
 
-QUIET = RabbitSettings(background=False)
+QUIET = RabbitSettings(background=False, index_version=1)
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_memory_limit_and_collector_under_load(path):
 def test_a_long_queue_stays_under_its_memory_target(path, mode):
     """Memory stays limited while the queue grows, is reopened and is consumed (full size: `bench.rabbitmq.ten_million`)."""
     limit, count = 2 << 20, 16_000
-    settings = RabbitSettings(background=False, memory_limit_bytes=limit, io_batch_size=512)
+    settings = RabbitSettings(background=False, memory_limit_bytes=limit, io_batch_size=512, index_version=1)
     body = b"x" * 100
     with RabbitStore.open(path, settings=settings) as store:
         store.declare_queue("q", mode=mode)

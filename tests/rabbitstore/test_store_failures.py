@@ -15,7 +15,7 @@ from storageio.testing import WrappedDisk
 
 from .test_msg_store import fresh, ident, term
 
-QUIET = RabbitSettings(background=False)
+QUIET = RabbitSettings(background=False, index_version=1)
 EAGER = StoreSettings(file_size_limit=4096, file_garbage_fraction=0.0)
 
 

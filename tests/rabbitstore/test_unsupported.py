@@ -11,7 +11,7 @@ import pytest
 from brokerstore.migrate import export_to_rabbit
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
+from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, plan_recovery, verify
 from rabbitstore.repair.recover import Action, Plan
 from storageio import DiskError, StoreError, UnsupportedFormat
 from storageio.testing import WrappedDisk
@@ -135,20 +135,34 @@ def test_verify_names_what_is_not_known_as_a_note(copied, kind, plant):
         assert run("verify", vhost).code == (1 if found.problems else UNKNOWN_STORE)
 
 
+def _persistent(vhost: Path):
+    with RabbitStore.open(str(vhost), "r") as store:
+        return {
+            queue.queue: [(one.content, one.priority, one.expiry_us) for one in store.messages(queue.queue) if one.persistent]
+            for queue in store.queues()
+        }
+
+
+@pytest.mark.parametrize("has_evidence", [True, False])
 @pytest.mark.parametrize("kind", LATER)
-def test_everything_that_writes_refuses_folders_of_rabbitmq_4(sources, log, tmp_path, kind):
-    """Real folders of 4.0.5 and 4.3.6, clean and killed, are rejected without changing a byte."""
+def test_folders_of_rabbitmq_4_are_written_without_losing_a_message(sources, tmp_path, kind, has_evidence):
+    """Opened, written to and closed, clean and killed folders keep every persistent message."""
     vhost = node_of(kind, sources[kind], tmp_path / "node")
-    before = tree(tmp_path)
-    _refused_by_all(vhost, log)
-    assert tree(tmp_path) == before
-
-
-def test_a_store_without_node_or_clean_stop_is_refused_too(sources, log, tmp_path):
-    """Without feature flags and tables the messages decide."""
-    vhost = node_of("rabbitmq4-killed", sources["rabbitmq4-killed"], tmp_path / "node")
-    (tmp_path / "node-feature_flags").unlink()
-    _refused_by_all(vhost, log, commands=False)
+    if not has_evidence:
+        (tmp_path / "node-feature_flags").unlink()
+        (vhost / "msg_store_persistent/clean.dot").unlink(missing_ok=True)
+    before = _persistent(vhost)
+    for _attempt in range(2):
+        with RabbitStore.open(str(vhost), "r+") as store:
+            assert store.lost == []
+            store.declare_queue("new")
+            store.publish("new", b"body")
+        assert verify(str(vhost)).problems == []
+    found = _persistent(vhost)
+    assert [content.body for content, _priority, _expiry in found.pop("new")] == [b"body"] * 2
+    assert found == before
+    assert run("recover", "--apply", vhost).code == 0
+    assert _persistent(vhost).keys() == {*before, "new"}
 
 
 @pytest.mark.deep
@@ -183,7 +197,7 @@ class FailsToSync(WrappedDisk):
 def test_our_own_mark_of_a_failed_sync_is_no_unknown_file(tmp_path):
     """The mark of a failed sync does not make the next opening reject the folder."""
     disk = FailsToSync()
-    store = RabbitStore.open(str(tmp_path), disk=disk)
+    store = RabbitStore.open(str(tmp_path), disk=disk, settings=RabbitSettings(index_version=1))
     store.declare_queue("q")
     store.publish("q", b"first")
     store.sync()

@@ -18,7 +18,7 @@ from .broker import AMQP_PORT, Broker, why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 QUEUES = ["q.small", "q.large", "q.fan1", "q.fan2", "q.fan3", "q.holes", "q.deep", "q.torn"]
-QUIET = RabbitSettings(background=False, store=StoreSettings(file_size_limit=1 << 20))
+QUIET = RabbitSettings(background=False, index_version=1, store=StoreSettings(file_size_limit=1 << 20))
 
 
 def connect():

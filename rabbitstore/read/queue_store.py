@@ -1,0 +1,122 @@
+"""Find the messages of version-2 index entries in `N.qs`, past damage in either file.
+
+A message has a checksum, an entry has none.  So an entry that points beside a message is damaged; its message is the one
+that no other entry has and whose location differs in one byte.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from storageio import StoreCorrupt, UnsupportedFormat
+
+from ..format.container import START as CONTAINER_START
+from ..format.content import decode_content
+from ..format.index_v2 import V2Entry, read_chunk
+from ..format.layout import V2_CHUNK, V2_HAS_CRC, V2_HEAD_SIZE, V2_LOCATION
+from ..format.message import Content
+
+
+class Chunk(NamedTuple):
+    """A message in `N.qs` by its location; `is_damaged` when the bytes before it are not as they should be."""
+
+    offset: int
+    length: int
+    term: bytes
+    is_damaged: bool = False
+
+
+class QueueStore:
+    """The bytes of one `N.qs`."""
+
+    def __init__(self, data: bytes, rows: Iterable[V2Entry], file: str) -> None:
+        """`rows` are the entries of the index file of the same number."""
+        self.data = data
+        self.file = file
+        self._locations = [row.location for row in rows if row.location is not None]
+
+    def find(self, row: V2Entry) -> Chunk:
+        """Return the message of an entry; raise `StoreCorrupt` when it is not there."""
+        assert row.location is not None
+        offset, length = row.location
+        try:
+            term = read_chunk(self.data, offset, length, self.file)
+        except StoreCorrupt:
+            found = self._behind_damaged_head(offset, length) or self._elsewhere(row.location)
+            if found is None:
+                raise
+            return found
+        _length, flags, _crc, reserved = V2_CHUNK.unpack_from(self.data, offset)
+        return Chunk(offset, length, term, flags > V2_HAS_CRC or reserved != 0)
+
+    def _behind_damaged_head(self, offset: int, length: int) -> Chunk | None:
+        """Return the message when only the length, the flags or one bit of the checksum before it are damaged."""
+        start = offset + V2_CHUNK.size
+        if offset < V2_HEAD_SIZE or start + length > len(self.data):
+            return None
+        crc = V2_CHUNK.unpack_from(self.data, offset)[2]
+        term = self.data[start : start + length]
+        is_same = ((zlib.crc32(term) & 0xFFFF) ^ crc).bit_count() <= 1
+        return Chunk(offset, length, term, True) if is_same and _content(term) is not None else None
+
+    def _elsewhere(self, location: tuple[int, int]) -> Chunk | None:
+        """Return the only message without an entry whose location differs in one byte."""
+        known = V2_LOCATION.pack(*location, 0)
+        found = [one for one in self.free if _is_near(known, V2_LOCATION.pack(one.offset, one.length, 0))]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def free(self) -> list[Chunk]:
+        """The whole messages that no entry refers to: acknowledged ones, and those of damaged entries."""
+        taken = {location[0] for location in self._locations if self._is_whole(*location)}
+        return [one for one in self.chunks if one.offset not in taken]
+
+    def _is_whole(self, offset: int, length: int) -> bool:
+        try:
+            read_chunk(self.data, offset, length, self.file)
+        except StoreCorrupt:
+            return False
+        return True
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """All whole messages with a checksum, in the order of the file; damaged bytes are skipped."""
+        found, at = [], V2_HEAD_SIZE
+        while at + V2_CHUNK.size < len(self.data):
+            length, flags = V2_CHUNK.unpack_from(self.data, at)[:2]
+            if flags == V2_HAS_CRC and length and self._is_whole(at, length):
+                start = at + V2_CHUNK.size
+                found.append(Chunk(at, length, self.data[start : start + length]))
+                at = start + length
+                continue
+            after = self.data.find(CONTAINER_START, at + V2_CHUNK.size + 1)
+            if after < 0:
+                break
+            at = max(at + 1, after - V2_CHUNK.size)
+        return found
+
+
+def _content(term: bytes) -> Content | None:
+    try:
+        return decode_content(term)
+    except (StoreCorrupt, UnsupportedFormat):
+        return None
+
+
+def _is_near(left: bytes, right: bytes) -> bool:
+    return sum(one != other for one, other in zip(left, right, strict=True)) == 1
+
+
+def body_size(term: bytes) -> int:
+    """Return the size of a message's body; 0 for a damaged one."""
+    content = _content(term)
+    return 0 if content is None else len(content.body)
+
+
+def is_persistent(term: bytes) -> bool:
+    """Return whether a message survives a restart."""
+    content = _content(term)
+    return content is not None and content.persistent
