@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
@@ -15,8 +16,11 @@ from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
 from .entry_copies import HasMessage, drop_worse_copies, no_message
-from .queue_store import Chunk, QueueStore, body_size, is_persistent
+from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start
+from .queue_store import Chunk, QueueStore, is_persistent
 from .salvage import read_journal_past_damage, read_segment_past_damage
+
+_LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries are made from messages
 
 
 class SharedStores(Protocol):
@@ -24,6 +28,9 @@ class SharedStores(Protocol):
 
     def similar_id(self, msg_id: bytes) -> bytes | None:
         """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
+
+    def without_entry(self, queue: QueueFolder) -> list[SharedMessage]:
+        """Return the messages of the persistent store that were routed to the queue and that no index names."""
 
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""
@@ -132,16 +139,16 @@ class QueueFolder:
         entries = ((number, self.disk.stat(f"{self.path}/{number}.qs")) for number in numbers)
         return [number for number, entry in entries if entry is not None and entry.size_bytes > layout.V2_HEAD_SIZE]
 
-    def segment_v2(self, number: int, problems: list[Problem]) -> list[tuple[V2Entry, Chunk | None]]:
+    def segment_v2(self, number: int, problems: list[Problem]) -> list[Pair]:
         """Return the entries of a version-2 segment with their messages, None for those in the shared store.
 
-        What is damaged is corrected where the right bytes are known.  A lost head or index is restored from the messages in
-        `N.qs`, acknowledged ones too: nothing tells them apart.
+        What is damaged is corrected where the right bytes are known; a lost part of the index is restored from the messages.
         """
         where, store_file = f"{self.relative}/{number}.qi", f"{self.relative}/{number}.qs"
         data = read_if_there(self.disk, f"{self.path}/{number}.qi")
         stored = read_if_there(self.disk, f"{self.path}/{number}.qs") or b""
         rows: list[V2Entry] = []
+        known = len(problems)
         try:
             if data is None or (is_unwritten(data) and len(stored) > layout.V2_HEAD_SIZE):
                 problems.append(Problem(where, 0, "lost_index", "the index of the messages in the .qs file", "none"))
@@ -152,6 +159,7 @@ class QueueFolder:
         except UnsupportedFormat as error:
             problems.append(to_problem(error, ""))
             return []
+        is_damaged = any(problem.kind in _LOSSES for problem in problems[known:])
         store = QueueStore(stored, rows, store_file)
         is_durable = any(row.persistent for row in rows)
         found = []
@@ -159,9 +167,16 @@ class QueueFolder:
             pair = _with_message(row, store, where, problems)
             if pair is not None:
                 found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
-        if data is None or not any(data[: layout.V2_HEAD.size]):
-            found = [*_restored(number, rows, store), *found]
-        return found
+        return found + self._restored(number, data or b"", rows, store) if is_damaged else found
+
+    def _restored(self, number: int, data: bytes, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
+        """Return entries in place of those that are lost with a part of the index, or with all of it."""
+        if not rows and not any(data):
+            return restored_index(number, store, [] if self.stores is None else self.stores.without_entry(self))
+        if not any(data[: layout.V2_HEAD.size]):
+            return restored_start(number, rows, store)
+        whole, torn = divmod(len(data) - layout.V2_HEAD_SIZE, layout.V2_ENTRY.size)
+        return restored_end(number, whole, rows, store) if torn else []
 
     def _corrected(self, row: V2Entry, chunk: Chunk | None, is_durable: bool, where: str, problems: list[Problem]) -> V2Entry:
         """Return the entry with the id and the flag that its message shows, and report a difference."""
@@ -179,6 +194,13 @@ class QueueFolder:
         if is_wrong:
             problems.append(Problem(where, row.offset, "bad_index_entry", "persistent, as its message", "transient"))
         return row._replace(persistent=is_wrong)
+
+    def named_ids(self) -> Iterator[bytes]:
+        """Yield the ids of the shared store's messages in the version-2 index, without looking for damage."""
+        for number in self.segment_numbers() if self.version == 2 else []:
+            data = read_if_there(self.disk, f"{self.path}/{number}.qi") or b""
+            with suppress(UnsupportedFormat):
+                yield from (row.msg_id for row in read_index(data, number, "", []) if row.msg_id is not None)
 
     def _from_v2(self, row: V2Entry, chunk: Chunk | None, number: int) -> IndexEntry:
         facts = row.expiry_us, row.size, row.persistent
@@ -216,18 +238,3 @@ def _with_message(row: V2Entry, store: QueueStore, where: str, problems: list[Pr
     elif chunk.is_damaged:
         problems.append(Problem(store.file, offset, "bad_message_head", f"length {length} and its checksum", "others"))
     return row, chunk
-
-
-def _restored(number: int, rows: list[V2Entry], store: QueueStore) -> list[tuple[V2Entry, Chunk | None]]:
-    """Return entries for the messages before the first entry's: of an index whose beginning, or all of it, is lost."""
-    first = number * layout.V2_SEGMENT_ENTRIES
-    places = rows[0].seq_id - first if rows else layout.V2_SEGMENT_ENTRIES
-    stop = min((row.location[0] for row in rows if row.location is not None), default=len(store.data))
-    chunks = [chunk for chunk in store.free if chunk.offset < stop][:places]
-    found: list[tuple[V2Entry, Chunk | None]] = []
-    for at, chunk in enumerate(chunks):
-        offset = layout.V2_HEAD_SIZE + at * layout.V2_ENTRY.size
-        location = chunk.offset, chunk.length
-        size = body_size(chunk.term)
-        found.append((V2Entry(first + at, is_persistent(chunk.term), None, location, size, 0, offset), chunk))
-    return found

@@ -60,7 +60,7 @@ class QueueStore:
         crc = V2_CHUNK.unpack_from(self.data, offset)[2]
         term = self.data[start : start + length]
         is_same = ((zlib.crc32(term) & 0xFFFF) ^ crc).bit_count() <= 1
-        return Chunk(offset, length, term, True) if is_same and _content(term) is not None else None
+        return Chunk(offset, length, term, True) if is_same and try_content(term) is not None else None
 
     def _elsewhere(self, location: tuple[int, int]) -> Chunk | None:
         """Return the only message without an entry whose location differs in one byte."""
@@ -99,7 +99,8 @@ class QueueStore:
         return found
 
 
-def _content(term: bytes) -> Content | None:
+def try_content(term: bytes) -> Content | None:
+    """Decode a message; return None for a damaged or unsupported one."""
     try:
         return decode_content(term)
     except (StoreCorrupt, UnsupportedFormat):
@@ -112,11 +113,11 @@ def _is_near(left: bytes, right: bytes) -> bool:
 
 def body_size(term: bytes) -> int:
     """Return the size of a message's body; 0 for a damaged one."""
-    content = _content(term)
+    content = try_content(term)
     return 0 if content is None else len(content.body)
 
 
 def is_persistent(term: bytes) -> bool:
     """Return whether a message survives a restart."""
-    content = _content(term)
+    content = try_content(term)
     return content is not None and content.persistent

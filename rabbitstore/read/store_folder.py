@@ -109,6 +109,10 @@ class StoreFolder:
             if msg_id not in self.locations:
                 found[msg_id] = number, Record(msg_id, offset, len(term) + TERM_AT + len(RECORD_END)), term
 
+    def knows(self, msg_id: bytes) -> bool:
+        """Return whether a scan found the id, or a search for a missing one found it in a damaged record."""
+        return msg_id in self.locations or (self._containers is not None and msg_id in self._containers)
+
     def _find_past_damage(self, number: int, msg_id: bytes) -> Record | None:
         """Find a record after the bytes that stop a scan.
 

@@ -14,7 +14,9 @@ from ..format.dets_table import is_closed
 from ..format.entry_cy import IndexEntry
 from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
+from .index_restore import SharedMessage, arrival_ms
 from .queue_folder import QueueFolder
+from .queue_store import try_content
 from .segment_entries import detect_segment_entries
 from .store_folder import StoreFolder, store_names
 from .stored_message import StoredMessage
@@ -243,13 +245,24 @@ class VhostFolder:
         if self.has_message(msg_id) or self._compared >= _SIMILAR_MAX:
             return None
         self._compared += 1
-        known = [store.locations for store in self.stores.values()]
         for at in range(len(msg_id)):
             for byte in range(256):
                 other = msg_id[:at] + bytes((byte,)) + msg_id[at + 1 :]
-                if other != msg_id and any(other in locations for locations in known):
+                if other != msg_id and any(store.knows(other) for store in self.stores.values()):
                     return other
         return None
+
+    def without_entry(self, queue: QueueFolder) -> list[SharedMessage]:
+        """Return the messages of the persistent store that were routed to the queue and that no index names."""
+        store = self.stores[layout.PERSISTENT_FOLDER]
+        named = {msg_id for folder in self.queue_folders() for msg_id in folder.named_ids()}
+        found = []
+        for msg_id, (number, record) in list(store.locations.items()):
+            term = store.term(number, record) if msg_id not in named else None
+            content = None if term is None else try_content(term)
+            if term is not None and content is not None and queue.queue in content.routing_keys and content.persistent:
+                found.append(SharedMessage(msg_id, arrival_ms(term), len(content.body)))
+        return found
 
     def is_in_persistent_store(self, msg_id: bytes) -> bool:
         """Return whether the persistent store, and not the transient one, has the message."""

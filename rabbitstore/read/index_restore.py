@@ -1,0 +1,74 @@
+"""Make entries of a version-2 index that is lost, wholly or in part, from the messages themselves.
+
+A message has its id, its time of arrival and its routing keys, but no sequence number: the order is that of arrival.  Nothing
+tells acknowledged messages apart while their bytes are still there, so they are delivered again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storageio import StoreCorrupt
+
+from ..format.index_v2 import V2Entry
+from ..format.layout import V2_ENTRY, V2_HEAD_SIZE, V2_SEGMENT_ENTRIES
+from ..format.terms import Atom, decode
+from .queue_store import Chunk, QueueStore, body_size, is_persistent
+
+Pair = tuple[V2Entry, Chunk | None]
+_ARRIVAL = Atom("rts")
+
+
+class SharedMessage(NamedTuple):
+    """A message of the shared store that no index names."""
+
+    msg_id: bytes
+    arrival_ms: int
+    size: int
+
+
+def arrival_ms(term: bytes) -> int:
+    """Return when a message arrived; 0 if its term does not have it."""
+    try:
+        found = decode(term)
+    except StoreCorrupt:
+        return 0
+    annotations = found[3] if isinstance(found, tuple) and len(found) == 4 else None
+    arrival = annotations.get(_ARRIVAL) if isinstance(annotations, dict) else None
+    return arrival if isinstance(arrival, int) else 0
+
+
+def restored_start(number: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
+    """Return entries for the messages before the first entry's in `N.qs`: the first sector of the index is lost."""
+    first = number * V2_SEGMENT_ENTRIES
+    places = rows[0].seq_id - first if rows else V2_SEGMENT_ENTRIES
+    stop = min((row.location[0] for row in rows if row.location is not None), default=len(store.data))
+    chunks = [chunk for chunk in store.free if chunk.offset < stop]
+    return [_pair(number, place, chunk) for place, chunk in enumerate(chunks[:places])]
+
+
+def restored_end(number: int, places_used: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
+    """Return entries for the messages behind the last entry's in `N.qs`: the index is cut."""
+    start = max((row.location[0] for row in rows if row.location is not None), default=0)
+    chunks = [chunk for chunk in store.free if chunk.offset > start][: V2_SEGMENT_ENTRIES - places_used]
+    return [_pair(number, places_used + place, chunk) for place, chunk in enumerate(chunks)]
+
+
+def restored_index(number: int, store: QueueStore, shared: list[SharedMessage]) -> list[Pair]:
+    """Return entries for all messages in `N.qs` and those of the shared store, by their time of arrival."""
+    timed: list[tuple[int, Chunk | SharedMessage]] = []
+    last = 0
+    for chunk in store.free:
+        last = max(last, arrival_ms(chunk.term))  # the order of the file counts where the clock went back
+        timed.append((last, chunk))
+    timed += ((one.arrival_ms, one) for one in shared)
+    timed.sort(key=lambda pair: pair[0])
+    return [_pair(number, place, found) for place, (_arrival, found) in enumerate(timed[:V2_SEGMENT_ENTRIES])]
+
+
+def _pair(number: int, place: int, found: Chunk | SharedMessage) -> Pair:
+    seq_id, offset = number * V2_SEGMENT_ENTRIES + place, V2_HEAD_SIZE + place * V2_ENTRY.size
+    if isinstance(found, SharedMessage):
+        return V2Entry(seq_id, True, found.msg_id, None, found.size, 0, offset), None
+    location = found.offset, found.length
+    return V2Entry(seq_id, is_persistent(found.term), None, location, body_size(found.term), 0, offset), found
