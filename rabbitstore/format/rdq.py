@@ -17,6 +17,7 @@ from .terms import Atom, Term, decode_at
 
 TERM_AT = RECORD_HEAD.size  # offset in a record
 _ID = Atom("id")
+_FAILURES_MAX, _SEARCHED_MAX = 1000, 16 << 30
 _NOT_ZERO = re.compile(rb"[^\0]")
 RECORD_END = bytes((RECORD_END_MARK,))
 
@@ -136,14 +137,16 @@ def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
 def find_containers(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (id, offset of its record, term) of every message container, whatever the bytes around it are.
 
-    A container has the id of its message, so that it proves itself where the record's size, id or end mark is damaged.
+    A container has the id of its message, so that it proves itself where the record's size, id or end mark is damaged.  The
+    search ends after too many beginnings of containers that are none.
     """
     at = data.find(CONTAINER_START)
-    while at >= 0:
+    failures = 0
+    while at >= 0 and failures < _FAILURES_MAX and failures * len(data) < _SEARCHED_MAX:
         try:
             term, end = decode_at(data, at)
         except StoreCorrupt:
-            end = at + 1
+            end, failures = at + 1, failures + 1
         else:
             msg_id = _id_of(term)
             if msg_id is not None and at >= TERM_AT:

@@ -19,6 +19,9 @@ from ..format.index_v2 import V2Entry, read_chunk
 from ..format.layout import V2_CHUNK, V2_HAS_CRC, V2_HEAD_SIZE, V2_LOCATION
 from ..format.message import Content
 
+_SEARCH_FACTOR = 16  # bytes of damaged messages that are checked, in multiples of the file's size
+_SEARCHES_MAX = 256  # damaged entries of one file whose message is searched
+
 
 class Chunk(NamedTuple):
     """A message in `N.qs` by its location; `is_damaged` when the bytes before it are not as they should be."""
@@ -36,6 +39,7 @@ class QueueStore:
         """`rows` are the entries of the index file of the same number."""
         self.data = data
         self.file = file
+        self._searches = 0
         self._locations = [row.location for row in rows if row.location is not None]
 
     def find(self, row: V2Entry) -> Chunk:
@@ -64,6 +68,9 @@ class QueueStore:
 
     def _elsewhere(self, location: tuple[int, int]) -> Chunk | None:
         """Return the only message without an entry whose location differs in one byte."""
+        self._searches += 1
+        if self._searches > _SEARCHES_MAX:
+            return None
         known = V2_LOCATION.pack(*location, 0)
         found = [one for one in self.free if _is_near(known, V2_LOCATION.pack(one.offset, one.length, 0))]
         return found[0] if len(found) == 1 else None
@@ -84,14 +91,15 @@ class QueueStore:
     @cached_property
     def chunks(self) -> list[Chunk]:
         """All whole messages with a checksum, in the order of the file; damaged bytes are skipped."""
-        found, at = [], V2_HEAD_SIZE
-        while at + V2_CHUNK.size < len(self.data):
+        found, at, budget = [], V2_HEAD_SIZE, _SEARCH_FACTOR * len(self.data)
+        while at + V2_CHUNK.size < len(self.data) and budget > 0:
             length, flags = V2_CHUNK.unpack_from(self.data, at)[:2]
             if flags == V2_HAS_CRC and length and self._is_whole(at, length):
                 start = at + V2_CHUNK.size
                 found.append(Chunk(at, length, self.data[start : start + length]))
                 at = start + length
                 continue
+            budget -= min(length, len(self.data))
             after = self.data.find(CONTAINER_START, at + V2_CHUNK.size + 1)
             if after < 0:
                 break

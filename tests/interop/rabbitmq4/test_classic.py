@@ -20,12 +20,13 @@ from rabbitstore.format.properties import Typed
 from tests.rabbitstore.classic_damage import DAMAGES
 
 from .server import Server, why_not
-from .workload import SIZES, Program, body_of, connect, drain, publish
+from .workload import SIZES, Program, body_of, connect, drain, forget, publish
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 VHOST = "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
 QUEUES = {"c.one": 0, "c.two": 0, "c.priority": 3}
-PROGRAMS = int(os.environ.get("BROKERSTORE_PROGRAMS", "10"))
+PROGRAMS = int(os.environ.get("BROKERSTORE_PROGRAMS", "20"))
+GROUP = 10  # programs in one life of the server
 SEED = int(os.environ.get("BROKERSTORE_SEED", "0"))
 VERSION_2 = RabbitSettings(background=False, store=StoreSettings(file_size_limit=1 << 20))
 
@@ -200,20 +201,29 @@ def one_queue(tmp_path_factory):
 
 
 def test_random_programs_with_kills_are_listed_as_delivered(server):
-    """After a kill or a stop at a random time, the restarted server delivers what was listed, again and again."""
-    declare(server, QUEUES)
+    """After a kill or a stop at a random time, the restarted server delivers what was listed, again and again.
+
+    Every life of the server runs `GROUP` programs, a step of each in turn, on queues of their own.
+    """
+    groups = [{f"{name}.{number}": highest for name, highest in QUEUES.items()} for number in range(GROUP)]
+    queues = {name: highest for group in groups for name, highest in group.items()}
+    declare(server, queues)
     random = Random(SEED)
-    for number in range(PROGRAMS):
+    for life in range(-(-PROGRAMS // GROUP)):
         server.start()
-        _connection, channel = connect()
-        program = Program(random, QUEUES, channel, number * 100_000)
-        program.run(random.randrange(5, 60))
+        connection, channel = connect()
+        programs = [Program(random, group, channel, life * 100_000) for group in groups]
+        for _step in range(random.randrange(5, 40)):
+            for program in programs:
+                program.step()
         if random.random() < 0.5:
             time.sleep(random.random() * 0.5)
         how = signal.SIGTERM if random.random() < 0.2 else signal.SIGKILL
         server.end(how)
-        expected = listed(server.node, QUEUES)
-        assert verify(str(server.node / VHOST)).problems == [], (SEED, number)
-        found = delivered(server, QUEUES)
-        assert found == expected, (SEED, number, how)
+        forget(connection)
+        expected = listed(server.node, queues)
+        assert verify(str(server.node / VHOST)).problems == [], (SEED, life)
+        found = delivered(server, queues)
+        assert found == expected, (SEED, life, how)
+        print(f"life {life}: {GROUP} programs, {sum(map(len, found.values()))} messages, {how.name}", flush=True)
         server.end(signal.SIGTERM if random.random() < 0.5 else signal.SIGKILL)

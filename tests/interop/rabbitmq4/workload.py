@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -40,6 +40,14 @@ def publish(channel: Any, queue: str, number: int, size: int, *, priority: int |
         headers={"n": number, "k": f"v{number}"},
     )
     channel.basic_publish("", queue, body_of(queue, number, size), properties, mandatory=True)
+
+
+def forget(connection: Any) -> None:
+    """Close a connection to a server that may be gone."""
+    import pika
+
+    with suppress(pika.exceptions.AMQPError):
+        connection.close()
 
 
 @contextmanager
