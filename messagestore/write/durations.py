@@ -28,12 +28,12 @@ class Durations:
     """Counts durations by size."""
 
     def __init__(self) -> None:
-        """Start at zero."""
+        """Start with no durations."""
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_s = 0.0
 
     def add(self, duration_s: float) -> None:
-        """Count one."""
+        """Count one duration, in seconds."""
         self._counts[bisect_left(BOUNDS_S, duration_s)] += 1
         self._sum_s += duration_s
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("howto", "explanation", "reference")
 FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NEEDS = ("duckdb", "polars", "opentelemetry.metrics")
+NEEDS = ("duckdb", "polars", "opentelemetry.metrics", "kombu", "celery")
 
 
 def all_pages() -> list[Path]:
@@ -41,7 +41,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more
     unless its line ends in `# exit N`.
     """
     for package in NEEDS:
-        if f"import {package}\n" in page.read_text() or f"from {package} import" in page.read_text():
+        if re.search(rf"^(import {package}|from {package} import)\b", page.read_text(), re.MULTILINE):
             pytest.importorskip(package)
     work = tmp_path / "work"
     work.mkdir()

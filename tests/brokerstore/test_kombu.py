@@ -1,0 +1,296 @@
+"""The kombu transport does what kombu promises of its transports, on a folder.
+
+kombu's own tests of transports (`t/integration/common.py`) pass except for two of priority, which expect several messages of
+one `drain_events`; the tests here have the same cases, one message at a time, and what only a store has.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+kombu = pytest.importorskip("kombu", reason="kombu is not installed (extra kombu)")
+
+from brokerstore.kombu import Channel  # noqa: E402
+from brokerstore.kombu import bindings as bindings_module  # noqa: E402
+from messagestore import MessageStore, StoreConfig  # noqa: E402
+from storageio import StoreLocked  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def connect(folder: Path, **options: Any) -> Any:
+    return kombu.Connection(f"brokerstore://{folder}", transport_options={"parts": 1} | options)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tasks"
+
+
+@pytest.fixture
+def connection(folder: Path) -> Iterator[Any]:
+    with connect(folder) as made:
+        yield made
+
+
+def bodies(connection: Any, *queues: Any, most: int = 100, acks: bool = True) -> list[Any]:
+    """Return what a consumer of some queues gets before nothing comes for a moment."""
+    found: list[Any] = []
+
+    def callback(body: Any, message: Any) -> None:
+        found.append(body)
+        if acks:
+            message.ack()
+
+    with kombu.Consumer(connection.channel(), list(queues), callbacks=[callback]):
+        while len(found) < most:
+            try:
+                connection.drain_events(timeout=0.2)
+            except TimeoutError:
+                break
+    return found
+
+
+def publish(connection: Any, body: Any, exchange: Any, routing_key: str = "", declare: Any = (), **options: Any) -> None:
+    kombu.Producer(connection.default_channel).publish(
+        body, exchange=exchange, routing_key=routing_key, declare=[exchange, *declare], **options
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "odd name/ä%", "x" * 300, "SCHEDULE_TOPIC_XXXX", "."])
+def test_a_simple_queue_keeps_order_and_counts(connection: Any, name: str) -> None:
+    """A queue may have any name."""
+    queue = connection.SimpleQueue(name)
+    for number in range(5):
+        queue.put({"n": number}, headers={"h": number})
+    assert queue.qsize() == 5
+    for number in range(5):
+        message = queue.get(timeout=5)
+        assert (message.payload, message.headers, message.content_type) == ({"n": number}, {"h": number}, "application/json")
+        assert queue.qsize() == 4 - number
+        message.ack()
+    with pytest.raises(queue.Empty):
+        queue.get_nowait()
+
+
+def test_messages_survive_their_processes(folder: Path) -> None:
+    """A connection that is closed leaves a store in order, and what was not acknowledged comes again."""
+    with connect(folder) as first:
+        queue = first.SimpleQueue("q")
+        for number in range(3):
+            queue.put(number)
+        queue.get(timeout=5).ack()
+        queue.get(timeout=5)
+    with MessageStore.open(folder, "r") as store:
+        assert store.engine.was_clean
+    with connect(folder) as second:
+        queue = second.SimpleQueue("q")
+        found = [queue.get(timeout=5) for _ in range(2)]
+        assert sorted(message.payload for message in found) == [1, 2]
+        assert {message.payload: bool(message.delivery_info.get("redelivered")) for message in found} == {1: True, 2: False}
+        for message in found:
+            message.ack()
+        assert queue.qsize() == 0
+
+
+@pytest.mark.parametrize("way", ["reject", "requeue", "reject and requeue"])
+def test_a_rejected_message_is_dropped_or_comes_again(connection: Any, way: str) -> None:
+    """One that comes again is marked."""
+    queue = connection.SimpleQueue("q")
+    queue.put("a")
+    message = queue.get(timeout=5)
+    message.requeue() if way == "requeue" else message.reject(requeue="requeue" in way)
+    if way == "reject":
+        with pytest.raises(queue.Empty):
+            queue.get_nowait()
+        return
+    again = queue.get(timeout=5)
+    assert again.payload == "a" and again.delivery_info["redelivered"] is True
+    again.ack()
+    assert queue.qsize() == 0
+
+
+def test_exchanges_route_to_the_queues_of_every_process(folder: Path, connection: Any) -> None:
+    """Bindings are in the store: the publisher here declares only the exchange."""
+    direct, topic, fanout = (kombu.Exchange(kind, kind) for kind in ("direct", "topic", "fanout"))
+    queues = {
+        "d1": kombu.Queue("d1", direct, routing_key="d1"), "d2": kombu.Queue("d2", direct, routing_key="d2"),
+        "t1": kombu.Queue("t1", topic, routing_key="a.*"), "t2": kombu.Queue("t2", topic, routing_key="#"),
+        "f1": kombu.Queue("f1", fanout), "f2": kombu.Queue("f2", fanout, auto_delete=True),
+    }  # fmt: skip
+    with connect(folder) as other:
+        for queue in queues.values():
+            queue(other.default_channel).declare()
+        publish(connection, "to d1", direct, "d1")
+        publish(connection, "to nobody", direct, "d3")
+        publish(connection, "to a.b", topic, "a.b")
+        publish(connection, "to c", topic, "c")
+        publish(connection, "to all", fanout)
+        found = {name: bodies(other, queue) for name, queue in queues.items()}
+    assert found == {
+        "d1": ["to d1"], "d2": [], "t1": ["to a.b"], "t2": ["to a.b", "to c"], "f1": ["to all"], "f2": ["to all"],
+    }  # fmt: skip
+
+
+def test_a_queue_that_is_unbound_or_deleted_gets_nothing_more(folder: Path, connection: Any) -> None:
+    """Its messages are gone too."""
+    exchange = kombu.Exchange("e", "direct")
+    first, second = (kombu.Queue(name, exchange, routing_key="k") for name in ("first", "second"))
+    publish(connection, 1, exchange, "k", declare=[first, second])
+    bound = first(connection.default_channel)
+    assert bound.get().payload == 1  # it has one message, not acknowledged
+    bound.delete()
+    publish(connection, 2, exchange, "k")
+    with connect(folder) as other:
+        assert bodies(other, second) == [1, 2]
+        bound.declare()
+        assert bound.get() is None
+        second(other.default_channel).unbind_from(exchange, routing_key="k")
+        publish(connection, 3, exchange, "k")
+        assert bodies(other, second) == []
+        assert bodies(other, first) == [3]
+
+
+def test_higher_priorities_come_first(connection: Any) -> None:
+    """Equal steps of priority keep their order; a queue of a process has all ten."""
+    queue = connection.SimpleQueue("q")
+    for number, priority in enumerate([0, 9, 3, 4, 7, 0]):
+        queue.put(number, priority=priority)
+    assert [queue.get(timeout=5).payload for _ in range(6)] == [1, 4, 2, 3, 0, 5]
+    buffer = connection.SimpleBuffer("b")
+    for number, priority in enumerate([0, 9, 3, 4]):
+        buffer.put(number, priority=priority)
+    assert [buffer.get(timeout=5).payload for _ in range(4)] == [1, 3, 2, 0]
+
+
+def test_a_message_expires(connection: Any) -> None:
+    """An expired message is not delivered, and the next one is."""
+    queue = connection.SimpleQueue("q")
+    queue.put("late", expiration=0.001)
+    queue.put("in time", expiration=60)
+    with pytest.raises(queue.Empty):
+        connection.SimpleQueue("pause").get(timeout=0.05)
+    assert queue.get(timeout=5).payload == "in time"
+
+
+def test_prefetching_is_limited(connection: Any) -> None:
+    """A consumer that may take no more ends the wait early, so that acknowledgements that were deferred can be made."""
+    queue = connection.SimpleQueue("q")
+    for number in range(5):
+        queue.put(number)
+    channel = connection.channel()
+    channel.basic_qos(0, 2, False)
+    taken: list[Any] = []
+    with kombu.Consumer(channel, [queue.queue], callbacks=[lambda _body, message: taken.append(message)]):
+        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=5)
+        began = time.monotonic()
+        with pytest.raises(socket.timeout):
+            connection.drain_events(timeout=60)
+        assert time.monotonic() - began < 30
+        taken[0].ack()
+        connection.drain_events(timeout=5)
+    assert [message.payload for message in taken] == [0, 1, 2]
+
+
+def test_no_ack_and_purge(connection: Any) -> None:
+    """Without acknowledgements a message is settled when it is delivered."""
+    queue = connection.SimpleQueue("q", no_ack=True)
+    for number in range(4):
+        queue.put(number)
+    assert queue.get(timeout=5).payload == 0
+    assert connection.transport.held == {}
+    assert queue.clear() == 3
+    assert queue.qsize() == 0
+
+
+def test_bindings_are_repeated_before_retention_deletes_them(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process repeats its own; the transient queues of a process that ended are forgotten."""
+    exchange = kombu.Exchange("e", "fanout")
+    for name, transient in (("kept", False), ("gone", True)):
+        kombu.Queue(name, exchange, auto_delete=transient)(connection.default_channel).declare()
+    shared = connection.transport.opened.bindings
+    assert {one.queue for one in shared.table("e")} == {"kept", "gone"}
+    end = connection.transport.opened.store.max_offset(bindings_module.TOPIC, 0)
+    monkeypatch.setattr(bindings_module, "REPEAT_MS", -1)
+    shared.repeat()
+    assert connection.transport.opened.store.max_offset(bindings_module.TOPIC, 0) == 2 * end
+    monkeypatch.setattr(bindings_module, "FORGET_MS", -60_000)
+    assert {one.queue for one in shared.table("e")} == {"kept"}
+
+
+def test_a_store_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:
+    """kombu tries again, or takes another store."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(kombu.exceptions.OperationalError):
+        connect(tmp_path / "file").ensure_connection(max_retries=1, interval_start=0)
+    assert issubclass(StoreLocked, connect(tmp_path / "x").connection_errors)
+
+
+def test_a_forked_child_leaves_the_parents_messages_alone(connection: Any) -> None:
+    """Its copies of channels put nothing again and acknowledge nothing."""
+    queue = connection.SimpleQueue("q")
+    queue.put("a")
+    message = queue.get(timeout=5)
+    child = os.fork()
+    if child == 0:
+        Channel._restore = lambda *_: os._exit(1)
+        connection.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert queue.qsize() == 0
+    message.ack()
+    queue.put("b")
+    assert queue.get(timeout=5).payload == "b"
+
+
+def test_a_process_that_no_longer_consumes_leaves_the_queue_to_others(folder: Path, connection: Any) -> None:
+    """After a get, a purge or the end of its consumer; until then the messages are its own."""
+    queue = kombu.Queue("q")(connection.default_channel)
+    queue.declare()
+    with connect(folder) as other:
+        for way in ("get", "purge", "consume"):
+            for number in range(2):
+                publish(connection, number, kombu.Exchange(""), "q")
+            if way == "get":
+                message = queue.get()
+                assert bodies(other, kombu.Queue("q")) == []
+                message.ack()
+            elif way == "purge":
+                assert queue.purge() == 2
+                publish(connection, 1, kombu.Exchange(""), "q")
+            else:
+                assert bodies(connection, kombu.Queue("q"), most=1) == [0]
+            assert bodies(other, kombu.Queue("q")) == [1]
+
+
+def test_settings_of_the_store_can_be_given(folder: Path) -> None:
+    """All processes give the same."""
+    with connect(folder, config=StoreConfig.small(mapped_file_size_commit_log=1 << 20)) as made:
+        made.SimpleQueue("q").put(1)
+    assert {path.stat().st_size for path in (folder / "commitlog").iterdir()} == {1 << 20}
+
+
+def test_without_kombu_the_extra_is_named() -> None:
+    """The modules import, and the first use tells what to install."""
+    program = """
+import sys
+sys.modules["kombu"] = None
+import brokerstore.kombu
+from brokerstore import StoreError
+try:
+    brokerstore.kombu.Transport(None)
+except StoreError as error:
+    print(type(error).__name__, error)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "MissingExtra kombu is not installed: pip install 'brokerstore[kombu]'"
