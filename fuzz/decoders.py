@@ -11,7 +11,7 @@ from commitlog._scan_cy import Reader, count, find_record
 from commitlog.checks import CHECK_ALL
 from commitlog.hosts import decode_host
 from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
-from fuzz import node_files, stores
+from fuzz import link_frames, node_files, stores
 from indexfile._index_cy import IndexBuffer, hash_of
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from messagestore.broker.config import fast_json
@@ -180,12 +180,13 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         stores.extended_units, stores.batch_units, stores.wire_batch, stores.pool_ring, stores.broker_properties,
         stores.config_tables, stores.json_lines, stores.parquet_rows, node_files.stream_segment, node_files.stream_index,
         node_files.stream_batch, node_files.amqp_1_0, node_files.quorum_log, node_files.quorum_segment, node_files.quorum_state,
-        node_files.quorum_command, node_files.quorum_config, node_files.quorum_tables,
+        node_files.quorum_command, node_files.quorum_config, node_files.quorum_tables, link_frames.remoting_frames,
+        link_frames.replication_frames, link_frames.served_requests,
     )
 }  # fmt: skip
 SLOW = {  # the number of runs is divided by this: each run opens files or a store
     "rabbit_tables": 8, "extended_units": 4, "batch_units": 4, "config_tables": 16, "json_lines": 4, "parquet_rows": 16,
-    "pool_ring": 100,
+    "pool_ring": 100, "served_requests": 8,
 }  # fmt: skip
 
 

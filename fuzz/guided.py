@@ -10,7 +10,7 @@ import sys
 import atheris
 
 with atheris.instrument_imports(
-    include=["brokerstore", "commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "storebytes"]
+    include=["brokerstore", "commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "rocketlink", "storebytes"]
 ):
     from fuzz.run import ALL, run_one
 

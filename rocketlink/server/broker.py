@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import hmac
 import ipaddress
 import logging
 import threading
@@ -14,24 +11,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from commitlog import StoredMessage
-from commitlog.layout import MAGIC_V2, PROPERTIES_SIZE_SIZE, QUEUE_ID_AT, TOPIC_SIZE_SIZE, TOPIC_SIZE_SIZE_V2
 from messagestore import MessageStore
-from messagestore.broker.services.half_messages import HalfMessage
 from storageio import InvalidSetting, StoreClosed, StoreError
 from storageio.background import BackgroundThread
 from storageio.real_disk import disk_error
 
 from ..ha.master import HaMaster
-from ..remoting import codes
-from ..remoting.codes import NO_PERMISSION, NOT_SUPPORTED, SUCCESS
-from ..remoting.frames import Command
-from .clients import Clients
 from .connections import Connection, Connections
-from .lookups import Lookups
-from .pulling import Pulling
-from .sending import Sending
-from .tables import Identity, Tables
+from .requests import Requests
+from .tables import Identity
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLUSTER, NAME = "DefaultCluster", "brokerstore"
@@ -61,9 +49,7 @@ class BrokerServer:
             raise InvalidSetting(f"host {host!r} can be reached from other machines: give access_key and secret")
         self._store = store
         self._host = host
-        self._access = (access_key or "", secret.encode()) if secret else None
-        self._clients = Clients()
-        self._connections = Connections(self._handle, self._closed)
+        self._connections = Connections()
         self._loop = asyncio.new_event_loop()
         self._is_closing = asyncio.Event()
         self._ha = HaMaster(store, host)
@@ -77,11 +63,10 @@ class BrokerServer:
         self.port: int = ports[0]
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        self._sending = Sending(store, self.address, self._call_soon)
-        self._pulling = Pulling(store, self._clients)
-        lookups = Lookups(store)
-        tables = Tables(store, Identity(cluster, name, self.address, self._ha.port))
-        self._handlers = self._table(lookups, tables)
+        access = (access_key or "", secret.encode()) if secret else None
+        self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, access)
+        self._connections.serve(self._requests.handle, self._requests.closed)
+        self._seen = store.engine.progress.count
         self._is_woken = False
         self._is_started = threading.Event()
         self._thread = BackgroundThread("brokerstore-server", self._run)
@@ -165,113 +150,23 @@ class BrokerServer:
     def _watch(self) -> float | None:
         """Wake waiting pulls when a message was dispatched."""
         progress = self._store.engine.progress
-        seen = progress.count
-        if progress.wait(seen, PROGRESS_WAIT_S) and not self._is_woken and not self._watcher.is_stopping:
-            self._is_woken = True
-            self._call_soon(self._wake_pulls)
+        if progress.wait(self._seen, PROGRESS_WAIT_S):
+            self._seen = progress.count
+            if not self._is_woken and not self._watcher.is_stopping:
+                self._is_woken = True
+                self._call_soon(self._wake_pulls)
         return 0.0
+
+    def _check_transactions(self) -> None:
+        try:
+            self._requests.check_transactions()
+        except StoreError as error:
+            LOG.error("transactions were not checked: %s", error)
 
     def _wake_pulls(self) -> None:
         self._is_woken = False
         with contextlib.suppress(StoreClosed):
-            self._pulling.wake()
-
-    # Requests
-
-    def _table(self, lookups: Lookups, tables: Tables) -> dict[int, Callable[[Connection, Command], Command | None]]:
-        """Return what answers each request."""
-
-        def alone(answer: Callable[[Command], Command]) -> Callable[[Connection, Command], Command]:
-            return lambda _connection, request: answer(request)
-
-        plain = {
-            codes.QUERY_CONSUMER_OFFSET: lookups.committed_offset, codes.UPDATE_CONSUMER_OFFSET: lookups.commit_offset,
-            codes.GET_MAX_OFFSET: lookups.max_offset, codes.GET_MIN_OFFSET: lookups.min_offset,
-            codes.SEARCH_OFFSET_BY_TIMESTAMP: lookups.offset_by_time, codes.QUERY_MESSAGE: lookups.query,
-            codes.VIEW_MESSAGE_BY_ID: lookups.view,
-            codes.GET_ROUTE_INFO_BY_TOPIC: tables.route, codes.GET_BROKER_CLUSTER_INFO: tables.cluster,
-            codes.GET_ALL_TOPIC_LIST_FROM_NAME_SERVER: tables.topic_names, codes.UPDATE_AND_CREATE_TOPIC: tables.create_topic,
-            codes.GET_ALL_TOPIC_CONFIG: tables.topics, codes.GET_ALL_CONSUMER_OFFSET: tables.offsets,
-            codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: tables.groups, codes.GET_ALL_DELAY_OFFSET: tables.delays,
-            codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
-            codes.UNREGISTER_CLIENT: self._clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self._clients.members,
-            codes.LOCK_BATCH_MQ: self._clients.lock, codes.UNLOCK_BATCH_MQ: self._clients.unlock,
-            codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,
-        }  # fmt: skip
-        found: dict[int, Callable[[Connection, Command], Command | None]] = {code: alone(do) for code, do in plain.items()}
-        found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self._sending.send)
-        found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
-        found[codes.HEART_BEAT] = self._heartbeat
-        return found
-
-    def _handle(self, connection: Connection, request: Command) -> Command | None:
-        if self._access is not None and not self._is_signed(request, *self._access):
-            return request.answer(NO_PERMISSION, remark="the request has no valid signature")
-        handler = self._handlers.get(request.code)
-        if handler is None:
-            return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
-        return handler(connection, request)
-
-    def _heartbeat(self, connection: Connection, request: Command) -> Command:
-        """Register a client; each group in clustering mode gets its retry topic."""
-        for group in self._clients.heartbeat(connection, request):
-            topic = f"%RETRY%{group}"
-            if self._store.engine.topics.get(topic) is None:
-                self._store.create_topic(topic, max(1, self._store.engine.retries.group(group).retry_queues))
-        return request.answer(SUCCESS)
-
-    def _closed(self, connection: Connection) -> None:
-        self._clients.closed(connection)
-        self._pulling.closed(connection)
-
-    @staticmethod
-    def _is_signed(request: Command, access_key: str, secret: bytes) -> bool:
-        """Check RocketMQ's signature: HMAC-SHA1 over the fields in the order of their names, and the body."""
-        fields = request.fields
-        signed = "".join(fields[name] for name in sorted(fields) if name != "Signature").encode() + request.body
-        wanted = base64.b64encode(hmac.new(secret, signed, hashlib.sha1).digest()).decode()
-        return fields.get("AccessKey") == access_key and hmac.compare_digest(
-            fields.get("Signature", "").encode(), wanted.encode()
-        )
-
-    # Transactions
-
-    def _check_transactions(self) -> None:
-        """Ask producers about half messages that they left undecided."""
-        try:
-            self._store.check_transactions(self._ask_producer)
-        except StoreError as error:
-            LOG.error("transactions were not checked: %s", error)
-
-    def _ask_producer(self, half: HalfMessage) -> None:
-        """Send the half message to one producer of its group, which answers with the end of its transaction."""
-        producers = self._clients.producers.get(half.producer_group)
-        if not producers:
-            return
-        record = self._store.engine.log.select(half.message.physical_offset, half.message.size)
-        if record is None:
-            return
-        fields = {
-            "tranStateTableOffset": str(half.queue_offset), "commitLogOffset": str(half.message.physical_offset),
-            "msgId": half.transaction_id, "transactionId": half.transaction_id, "offsetMsgId": half.message.message_id,
-        }  # fmt: skip
-        body = renamed(bytes(record), half.message, half.topic, half.queue_id)
-        next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, body)
-
-
-def renamed(record: bytes, message: StoredMessage, topic: str, queue_id: int) -> bytes:
-    """Return a record with another topic and queue id, for a producer that is asked about its half message.
-
-    The whole-record checksum no longer fits; clients check that of the body.
-    """
-    name = topic.encode()
-    end = len(record) - PROPERTIES_SIZE_SIZE - len(message.properties_raw)
-    size_size = TOPIC_SIZE_SIZE_V2 if message.magic == MAGIC_V2 else TOPIC_SIZE_SIZE
-    begin = end - len(message.topic.encode()) - size_size
-    changed = bytearray(record[:begin] + len(name).to_bytes(size_size, "big") + name + record[end:])
-    changed[:4] = len(changed).to_bytes(4, "big")
-    changed[QUEUE_ID_AT : QUEUE_ID_AT + 4] = queue_id.to_bytes(4, "big")
-    return bytes(changed)
+            self._requests.wake()
 
 
 def _is_loopback(host: str) -> bool:

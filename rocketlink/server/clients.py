@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +42,12 @@ class Clients:
         document = _json_object(request.body)
         client = str(document.get("clientID"))
         for entry in _objects(document, "producerDataSet"):
-            self.producers.setdefault(str(entry.get("groupName")), {})[client] = connection
+            self._check_room(self.producers, name := str(entry.get("groupName")))
+            self.producers.setdefault(name, {})[client] = connection
         clustering = []
         for entry in _objects(document, "consumerDataSet"):
             name = str(entry.get("groupName"))
-            if name not in self.groups and len(self.groups) >= GROUPS_MAX:
-                raise WrongFrame(f"more than {GROUPS_MAX} consumer groups")
+            self._check_room(self.groups, name)
             group = self.groups.setdefault(name, ConsumerGroup())
             group.is_clustering = entry.get("messageModel", CLUSTERING) == CLUSTERING
             expressions = {
@@ -61,6 +62,11 @@ class Clients:
             if is_changed:
                 self._notify(name)
         return clustering
+
+    @staticmethod
+    def _check_room(groups: Collection[str], name: str) -> None:
+        if name not in groups and len(groups) >= GROUPS_MAX:
+            raise WrongFrame(f"more than {GROUPS_MAX} groups")
 
     def unregister(self, request: Command) -> Command:
         """Remove a client from a group."""

@@ -20,18 +20,22 @@ UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of i
 IDLE_S = 120.0
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
 TRACE_MAX = 200  # characters of an error in a remark
+NAMED = (StoreError, ValueError, OverflowError)  # errors whose text a client is told
 Handler = Callable[["Connection", Command], "Command | None"]
 
 
 class Connections:
     """All connections of one server.  Everything runs in the loop's thread."""
 
-    def __init__(self, handle: Handler, on_closed: Callable[[Connection], None]) -> None:
-        """`handle` answers a request, or returns None if it has no answer or answers later."""
-        self.handle = handle
-        self.on_closed = on_closed
+    def __init__(self) -> None:
+        """Create it without connections; `serve` comes before the first one."""
         self.all: set[Connection] = set()
         self.waiting_bytes = 0
+
+    def serve(self, handle: Handler, on_closed: Callable[[Connection], None]) -> None:
+        """Let `handle` answer requests: with None if there is no answer, or it is sent later."""
+        self.handle = handle
+        self.on_closed = on_closed
 
     def close_stale(self) -> None:
         """Close connections that were silent for too long, or did not complete a frame."""
@@ -134,7 +138,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             answer = self._connections.handle(self, request)
-        except (StoreError, TypeError, ValueError, OverflowError, KeyError) as error:
+        except NAMED as error:
             answer = request.answer(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:TRACE_MAX])
         except Exception:
             LOG.exception("request %d of client %s", request.code, self.host)

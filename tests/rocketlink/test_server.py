@@ -27,7 +27,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
-from rocketlink.server.broker import renamed
+from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
 CONFIG = StoreConfig(
@@ -282,7 +282,7 @@ def test_members_of_a_group_know_each_other(served: Served) -> None:
             assert json.loads(second.ask(38, {"consumerGroup": "g"}).body) == {"consumerIdList": ["c1", "c2"]}
             told = answer_of(first)
             assert (told.code, told.fields) == (40, {"consumerGroup": "g"})
-        until(lambda: len(served.server._clients.groups["g"].members) == 1)
+        until(lambda: len(served.server._requests.clients.groups["g"].members) == 1)
         assert served.pull("T", 0, sysFlag=0).code == codes.SUCCESS  # with the subscription of the heartbeat
     assert served.store.engine.topics.get("%RETRY%g") is not None
 
@@ -349,7 +349,7 @@ def test_a_producer_is_asked_about_an_undecided_message(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.server.port)) as producer:
         producer.sendall(encode(Command(34, {}, heartbeat("c", "unused"), 1)))
         answer_of(producer, 0)
-        served.server._call_soon(lambda: served.server._ask_producer(half))
+        served.server._call_soon(lambda: served.server._requests.ask_producer(half))
         asked = answer_of(producer, 39)
     assert (asked.code, asked.is_one_way) == (39, True)
     assert asked.fields["tranStateTableOffset"] == str(half.queue_offset)

@@ -100,7 +100,7 @@ def test_messages_put_here_wake_a_waiting_push_consumer(world: World) -> None:
     """The consumer waits in a long poll when they are put."""
     world.ask("topic", topic="woken", queues=2)
     world.clients.tell("subscribe", topic="woken", group="wakers", count=20, patience_ms=60_000)
-    until(lambda: "wakers" in world.server._clients.groups, "the consumer is there")
+    until(lambda: "wakers" in world.server._requests.clients.groups, "the consumer is there")
     time.sleep(1)
     for number in range(20):
         world.store.put(Message("woken", b"%d" % number, queue_id=number % 2))

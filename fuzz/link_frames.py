@@ -1,0 +1,144 @@
+"""Targets for what a network peer sends: frames of requests, frames of replication, and requests to a served store."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from typing import cast
+
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+from rocketlink.ha.frames import FrameReader as ReplicationReader
+from rocketlink.ha.frames import ReportReader
+from rocketlink.remoting.frames import Command, FrameReader, encode
+from rocketlink.server.connections import NAMED, Connection, Connections
+from rocketlink.server.requests import Requests
+from rocketlink.server.tables import Identity
+from storageio.testing import ForgettingDisk
+
+REQUESTS_MAX = 500  # of one store, whose log grows
+_CODES = (
+    10,
+    11,
+    12,
+    14,
+    15,
+    17,
+    21,
+    26,
+    28,
+    29,
+    30,
+    31,
+    33,
+    34,
+    35,
+    36,
+    37,
+    38,
+    41,
+    42,
+    43,
+    45,
+    105,
+    106,
+    201,
+    206,
+    310,
+    320,
+    361,
+)
+_used = 0
+
+
+def remoting_frames(data: bytes) -> None:
+    """A decoded command is encoded to a frame that decodes to the same command."""
+    for command in FrameReader().feed(data):
+        if all(value.isascii() for pair in command.fields.items() for value in pair) and (command.remark or "").isascii():
+            (again,) = FrameReader().feed(encode(command))
+            command.remark = command.remark or again.remark
+            assert again == command
+
+
+def replication_frames(data: bytes) -> None:
+    """No frame is longer than what arrived, and a report is eight bytes of it."""
+    assert sum(len(found) for _, found in ReplicationReader().feed(data)) <= len(data)
+    report = ReportReader().feed(data)
+    assert report is None or len(data) >= 8
+
+
+def served_requests(data: bytes) -> None:
+    """Send a frame to a served store as one client; it is answered or ends the connection."""
+    global _used
+    _used += 1
+    if _used % REQUESTS_MAX == 0:
+        _served()[1].close()
+        _served.cache_clear()
+    connections, _ = _served()
+    connection = Connection(connections)
+    connection.connection_made(cast(asyncio.Transport, _Sink()))
+    connection.data_received(len(data).to_bytes(4, "big") + data)
+    connection.connection_lost(None)
+    assert connections.waiting_bytes == 0
+
+
+class Unnamed(BaseException):
+    """An error that a client would be told nothing about; the connection catches every `Exception`."""
+
+
+@functools.cache
+def _served() -> tuple[Connections, MessageStore]:
+    """Return a store in memory behind connections without sockets."""
+    config = StoreConfig(
+        mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
+    )  # fmt: skip
+    store = MessageStore.open("/store", "a", config, disk=ForgettingDisk())
+    store.put(Message("T", b"body", keys=["k"], queue_id=0))
+    requests = Requests(store, Identity("c", "b", "127.0.0.1:10911", 10912), lambda function: function())
+
+    def handle(connection: Connection, request: Command) -> Command | None:
+        try:
+            return requests.handle(connection, request)
+        except NAMED:
+            raise
+        except Exception as error:
+            raise Unnamed from error
+
+    connections = Connections()
+    connections.serve(handle, requests.closed)
+    return connections, store
+
+
+class _Sink(asyncio.Transport):
+    """A transport that counts what is written, and never gives back-pressure."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.size_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
+        self.size_bytes += len(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+def seeds_of_requests() -> list[bytes]:
+    """Return one frame, without its length, for each request, with fields and bodies that it uses."""
+    fields = {
+        "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "key": "k",
+        "consumerGroup": "g", "group": "g", "offset": "0", "timestamp": "0", "commitOffset": "1", "a": "g", "b": "T",
+        "c": "TBW102", "d": "4", "e": "0", "f": "4", "i": "KEYS\x01k\x02PGROUP\x01g\x02", "commitLogOffset": "0",
+        "commitOrRollback": "8", "tranStateTableOffset": "0", "producerGroup": "g", "clientID": "c", "readQueueNums": "1",
+        "writeQueueNums": "1", "perm": "6",
+    }  # fmt: skip
+    client = {"clientID": "c", "clientId": "c", "consumerGroup": "g", "mqSet": [{"topic": "T", "queueId": 0}]}
+    body = json.dumps({**client, "consumerDataSet": [{"groupName": "g"}]}).encode()
+    return [encode(Command(code, fields, body, code, encoding=code % 2))[4:] for code in _CODES]
