@@ -90,7 +90,8 @@ both sides is two to five times slower and their ratio approaches 1: puts of 1 K
 
 SHARED = """## One store, several processes
 
-Two cores, shared by the owner, the measured processes and, in this run, other programs: {where}.
+{where}.
+At a load above 5 other programs run as well, and these figures have to be measured again on an idle machine.
 
 {table}
 
@@ -207,7 +208,8 @@ def shared_section(found: dict[str, Any]) -> str:
     if not rows:
         return ""
     machine = found["machine"]
-    return SHARED.format(where=f"measured {machine['date']}, load {machine['load']}", table="\n".join(table(rows)))
+    where = f"Measured {machine['date']} on {machine['cores']} cores, at a load of {machine['load']}"
+    return SHARED.format(where=where, table="\n".join(table(rows)))
 
 
 def with_shared(text: str, section: str) -> str:

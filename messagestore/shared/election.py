@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from commitlog import PutResult
@@ -327,38 +326,37 @@ class Member:
         future.set_running_or_notify_cancel()
         if len(self._pending) >= IN_FLIGHT_MAX and not self._changes.wait_until(self._has_room, self.wait_s):
             raise self.busy()
-        with self._sending():
-            if self.failure is not None:
-                raise self.failure
-            try:
-                if self._unsent and self._unsent_bytes + len(packed) > SEND_BYTES:
-                    self._send_unsent()
-                self._pending.append((packed, future))
-                self._unsent.append(packed)
-                self._unsent_bytes += len(packed)
-                if not self._requests or len(self._unsent) >= SEND_COUNT:
-                    self._send_unsent()
-            except (PeerGone, PeerSilent):  # the watcher sends it again, or gives up
-                pass
-            except BaseException:  # perhaps sent in part
-                channel = self._channel
-                if channel is not None:
-                    channel.shut_down()
-                raise
+        guard = self._send_guard  # a change of the owner holds it
+        if not guard.acquire(timeout=self.wait_s):
+            raise self.busy()
+        try:
+            self._append(packed, future)
+        finally:
+            guard.release()
         return future
 
     def _has_room(self) -> bool:
         return len(self._pending) < IN_FLIGHT_MAX or self._is_closed or self.failure is not None
 
-    @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Let one thread at a time send. Raises `StoreBusy` if a change of the owner takes too long."""
-        if not self._send_guard.acquire(timeout=self.wait_s):
-            raise self.busy()
+    def _append(self, packed: bytes, future: PutFuture) -> None:
+        """Add a put to the unanswered ones; send it unless it can wait for the answer to an earlier request."""
+        if self.failure is not None:
+            raise self.failure
         try:
-            yield
-        finally:
-            self._send_guard.release()
+            if self._unsent and self._unsent_bytes + len(packed) > SEND_BYTES:
+                self._send_unsent()
+            self._pending.append((packed, future))
+            self._unsent.append(packed)
+            self._unsent_bytes += len(packed)
+            if not self._requests or len(self._unsent) >= SEND_COUNT:
+                self._send_unsent()
+        except (PeerGone, PeerSilent):  # the watcher sends it again, or gives up
+            pass
+        except BaseException:  # perhaps sent in part
+            channel = self._channel
+            if channel is not None:
+                channel.shut_down()
+            raise
 
     def _take_answer(self, frame: Frame) -> None:
         """Resolve the puts of the oldest request, and send those that were made meanwhile."""
