@@ -36,7 +36,7 @@ class Queue(Protocol):
     """A queue that one process has open."""
 
     def put(self, body: bytes) -> None:
-        """Put one message."""
+        """Put one message and return when it is stored."""
 
     def put_all(self, bodies: list[bytes]) -> None:
         """Put messages without waiting for each."""
@@ -100,7 +100,7 @@ class Sqlite:
 
 
 class PersistQueue:
-    """persist-queue's SQLiteQueue."""
+    """persist-queue's SQLiteQueue, which several processes may open."""
 
     def __init__(self, folder: Path) -> None:
         import persistqueue
