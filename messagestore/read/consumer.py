@@ -155,10 +155,17 @@ class Consumer(Polled):
             self._parts.progress.wait(seen, min(left_s, self._look_s(waited_s)))
         return []
 
-    def take(self, max_count: int) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
-        """Return what is dispatched now, without waiting, and the queues in hand as `in_hand` does."""
-        with self._lock:
+    def take(self, max_count: int, *, waits: bool = True) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
+        """Return what is dispatched now, without waiting for more, and the queues in hand as `in_hand` does.
+
+        With `waits=False` return nothing while another thread uses the consumer: it may be waiting for the dispatcher.
+        """
+        if not self._lock.acquire(blocking=waits):
+            return [], []
+        try:
             return self._take(max_count), self._in_hand()
+        finally:
+            self._lock.release()
 
     def _look_s(self, waited_s: float) -> float:
         """Return the pause before the next poll: long in the writing process, which is notified of new messages."""

@@ -246,7 +246,7 @@ class Groups:
             if self._parked.get(consumer_id) is not parked:
                 return
             try:
-                found = parked.consumer.take(parked.max_count)
+                found = parked.consumer.take(parked.max_count, waits=False)
                 if not found[0]:
                     return
                 answer = _polled(found)
@@ -263,20 +263,17 @@ class Groups:
         consumer = self.find(consumer_id)
         if consumer is None:
             return None
-        if name == "ack":
-            is_acked = consumer.ack_at(*arguments)
-            self.hand_over()
-            return [is_acked]
-        if name == "seek_to_time":
-            consumer.seek_to_time(arguments[0], Boundary[arguments[1]])
-            return [None]
-        if name == "queues":
-            return [consumer.queues]
-        if name not in ("commit", "lag", "position", "seek"):
-            raise InvalidMessage(f"a consumer has no method {name!r}")
-        found = getattr(consumer, name)(*arguments)
+        try:
+            return [_called(consumer, name, arguments)]
+        finally:
+            self._after_use(consumer_id)
+
+    def _after_use(self, consumer_id: str) -> None:
+        """Answer a poll that `serve` passed over while the consumer was used, and hand queues over."""
+        parked = self._parked.get(consumer_id)
+        if parked is not None:
+            self._serve_one(consumer_id, parked)
         self.hand_over()
-        return [found]
 
     def hand_over(self) -> None:
         """Let consumers that wait for a queue of another one look whether it is free now."""
@@ -289,9 +286,10 @@ class Groups:
         consumer, message = self.find(consumer_id), self._store.message_at(physical_offset)
         if consumer is None:
             return None
-        result = consumer.nack(message, delay_level=delay_level) if message is not None else None
-        self.hand_over()
-        return [result]
+        try:
+            return [consumer.nack(message, delay_level=delay_level) if message is not None else None]
+        finally:
+            self._after_use(consumer_id)
 
     def close(self, consumer_id: str) -> None:
         """Close a consumer; ignore an unknown id."""
@@ -328,3 +326,16 @@ class Groups:
 def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) -> list[Any]:
     """Return the answer to a poll."""
     return [[message.physical_offset for message in found[0]], found[1]]
+
+
+def _called(consumer: Consumer, name: str, arguments: tuple[Any, ...]) -> Any:
+    """Return what a method of a consumer returns."""
+    if name == "ack":
+        return consumer.ack_at(*arguments)
+    if name == "seek_to_time":
+        return consumer.seek_to_time(arguments[0], Boundary[arguments[1]])
+    if name == "queues":
+        return consumer.queues
+    if name not in ("commit", "lag", "position", "seek"):
+        raise InvalidMessage(f"a consumer has no method {name!r}")
+    return getattr(consumer, name)(*arguments)

@@ -98,6 +98,30 @@ def test_a_waiting_consumer_is_woken(served: SharedStore) -> None:
         timer.join()
 
 
+def test_a_consumer_is_used_while_a_poll_waits(served: SharedStore) -> None:
+    """The dispatcher answers the poll, and a call on the same consumer waits for the dispatcher: no deadlock."""
+    found: list[Any] = []
+
+    def put() -> None:
+        for number in range(1000):
+            served.put(Message("T", b"%d" % number))
+
+    with served.consumer("T", group="G") as consumer:
+
+        def poll() -> None:
+            while len(found) < 1000:
+                found.extend(consumer.poll(64, 5))
+
+        threads = [threading.Thread(target=work, daemon=True) for work in (put, poll)]
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            assert consumer.lag() >= 0
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+
 def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
     """Also of the store."""
     for close_store in (False, True):
