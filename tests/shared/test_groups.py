@@ -15,6 +15,7 @@ import pytest
 from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
 from messagestore.shared import groups
+from messagestore.shared.groups import Session
 from storageio import InvalidMessage, StoreClosed
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -98,28 +99,32 @@ def test_a_waiting_consumer_is_woken(served: SharedStore) -> None:
         timer.join()
 
 
-def test_a_consumer_is_used_while_a_poll_waits(served: SharedStore) -> None:
-    """The dispatcher answers the poll, and a call on the same consumer waits for the dispatcher: no deadlock."""
-    found: list[Any] = []
+class Answers(Session):
+    """Keeps what a connection would send."""
 
-    def put() -> None:
-        for number in range(1000):
-            served.put(Message("T", b"%d" % number))
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
 
-    with served.consumer("T", group="G") as consumer:
+    def answer(self, value: Any) -> None:
+        self.sent.append(value)
 
-        def poll() -> None:
-            while len(found) < 1000:
-                found.extend(consumer.poll(64, 5))
 
-        threads = [threading.Thread(target=work, daemon=True) for work in (put, poll)]
-        for thread in threads:
+def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> None:
+    """Its user may wait for the dispatcher. The poll is answered when the consumer is free again."""
+    with open_shared(tmp_path / "s") as store:
+        assert store._member.service is not None
+        parked, answers = store._member.service.groups, Answers()
+        consumer = parked.open("id", groups.Opening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers))
+        with pytest.raises(groups.Parked):
+            parked.poll("id", 8, True, groups.Origin("", answers))
+        with consumer._lock:
+            thread = threading.Thread(target=store.put, args=(Message("T", b"x"),), daemon=True)
             thread.start()
-        for _ in range(300):
-            assert consumer.lag() >= 0
-        for thread in threads:
-            thread.join(20)
+            thread.join(5)
             assert not thread.is_alive()
+            assert answers.sent == []
+        assert parked.call("id", "lag", None) == [1]
+        assert [len(places) for places, _ in answers.sent] == [1]
 
 
 def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
