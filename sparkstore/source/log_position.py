@@ -132,6 +132,28 @@ class LogEnds:
         position = Position(message.physical_offset, Anchor.of(message))
         return position if position.physical_offset < end.physical_offset else end
 
+    def cut_messages(self, start: int, messages: int, end: Position) -> Position:
+        """Return the position after `messages` records from `start` on, or `end` if that comes first; only headers are read."""
+        left = messages
+        for file in self.files():
+            if _end_of(file) <= start or file.start_offset >= end.physical_offset:
+                continue
+            mapped = MappedFile.of(self._disk, file, writable=False)
+            begin = max(0, start - file.start_offset)
+            if begin:
+                begin = find_record(mapped.view, begin, len(mapped.view), file.start_offset)
+            if begin < 0:
+                continue
+            for positions, sizes in FileCursor(mapped, begin, past_damage=True, past_zeros=True).pieces():
+                if len(positions) < left:
+                    left -= len(positions)
+                    continue
+                message = Reader(mapped.view, file.start_offset).decode(int(positions[left - 1]), CHECK_PLACE)
+                assert message is not None, "a record that was checked"
+                found = Position(message.physical_offset + int(sizes[left - 1]), Anchor.of(message))
+                return found if found.physical_offset < end.physical_offset else end
+        return end
+
     def check(self, position: Position) -> None:
         """Raise `StoreRewound` if the log has a different record at the anchor.
 

@@ -5,6 +5,7 @@
 Options of the batch source (`options.py`), and
 
     maxBytesPerTrigger   maximum bytes of the log in one batch, to within a record; default: everything available
+    maxMessagesPerTrigger    maximum number of records in one batch, whatever their topic
     startingOffsets      earliest (default), latest, a physical offset, or JSON with queue offsets; this and startingTimestamp
                          apply only to a new query: a resumed one keeps its original start
     endingOffsets, endingTimestamp    end of the stream
@@ -30,7 +31,7 @@ from storageio import REAL_DISK, StoreError, StoreRewound, UnknownStore
 
 from ..errors import BadOption
 from ..object_disk import is_remote
-from ..options import EARLIEST, REPORT, parse_read_options, refuse_foreign_options, size_of
+from ..options import EARLIEST, OFFSET_MAX, REPORT, parse_read_options, refuse_foreign_options, size_of
 from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 MAX_BYTES = "maxBytesPerTrigger"
+MAX_MESSAGES = "maxMessagesPerTrigger"
 STARTING = "startingOffsets"
 LATEST = "latest"
 
@@ -58,6 +60,8 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises `BadOption`, `UnknownColumn` and `UnknownStore`."""
         given = {name.lower(): value for name, value in options.items()}
         self._max_bytes = _max_bytes(given.pop(MAX_BYTES.lower(), None))
+        self._max_messages = _max_messages(given.pop(MAX_MESSAGES.lower(), None))
+        self._planned: int | None = None  # where the last planned batch ended
         self._from_latest = given.get(STARTING.lower(), "").lower() == LATEST
         if self._from_latest:
             del given[STARTING.lower()]
@@ -94,6 +98,11 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Return the end of the next batch; it is `start` if nothing new is durable."""
         begin = Position.of_json(start)
+        made = self._next(start, begin, limit)
+        self._planned = Position.of_json(made).physical_offset
+        return made
+
+    def _next(self, start: dict[str, Any], begin: Position, limit: ReadLimit) -> dict[str, Any]:
         is_known = self._is_known(begin)
         end = self._end()
         if self._target is not None and self._target.physical_offset < end.physical_offset:
@@ -102,6 +111,8 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start if is_known else end._replace(starting=begin.starting).to_json()
         if isinstance(limit, ReadMaxBytes):
             end = self._ends.cut(self._begin(begin.physical_offset), limit.max_bytes, end)
+        if self._max_messages is not None:
+            end = self._ends.cut_messages(self._begin(begin.physical_offset), self._max_messages, end)
         return end._replace(starting=begin.starting).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
@@ -113,8 +124,14 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._end()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Return the durable end for the query's progress report."""
-        return self._end().to_json()
+        """Return the durable end for the query's progress report, and how far behind it the query is.
+
+        `backlog_bytes` are the bytes of the log after the batch planned last, `store_timestamp_ms` the time of the last record.
+        """
+        end = self._end()
+        behind = {} if self._planned is None else {"backlog_bytes": max(0, end.physical_offset - self._planned)}
+        newest = {} if end.anchor is None else {"store_timestamp_ms": end.anchor.store_timestamp_ms}
+        return end.to_json() | behind | newest
 
     def _end(self) -> Position:
         """Return the durable end, or the end that the options set if that comes first."""
@@ -211,6 +228,12 @@ def _max_bytes(text: str | None) -> int | None:
     if found is not None and found <= 0:
         raise BadOption(f"option {MAX_BYTES}: expected a positive number of bytes (k, m or g may follow), found {text!r}")
     return found
+
+
+def _max_messages(text: str | None) -> int | None:
+    if text is not None and not (text.isascii() and text.isdigit() and 0 < int(text[:19]) <= OFFSET_MAX):
+        raise BadOption(f"option {MAX_MESSAGES}: expected a positive whole number, found {text!r}")
+    return None if text is None else int(text)
 
 
 def _one_store(paths: tuple[str, ...]) -> FoundStore:

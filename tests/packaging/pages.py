@@ -49,7 +49,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more
     environment = _environment(tmp_path) | more
     names: dict[str, object] = {"__name__": "__main__"}
     for language, source in blocks(page):
-        if language == "python" and "pyspark" in source:
+        if language == "python" and ("pyspark" in source or "sparkstore.session" in source):
             _run([sys.executable, "-c", source], work, environment, 0)
         elif language == "python":
             exec(compile(source, str(page), "exec"), names)

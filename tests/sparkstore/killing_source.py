@@ -1,6 +1,7 @@
 """A source whose sinks kill themselves, `brokerstore_killing`; its options say when.
 
     killTask      number of an Arrow batch: the task that reaches it in its first attempt is killed by SIGKILL
+    killExecutor  true: the task's executor is killed too, with every task that it runs
     deaths        folder in which each killed task leaves a file
     killCommit    storage call before which the process of batch 1's commit is killed: an operation and a part of the path.
                   Happens once, while the file named by the option `once` does not exist
@@ -24,20 +25,28 @@ from sparkstore.sink.writers import StoreBatchWriter, StoreStreamWriter, batch_w
 from sparkstore.source.data_source import BrokerStoreReader, BrokerStoreSource
 from storageio.testing import WrappedDisk
 
-OWN = ("killtask", "deaths", "killcommit", "once")
+OWN = ("killtask", "killexecutor", "deaths", "killcommit", "once")
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(batches: Iterator[Any], number: int, deaths: str) -> Iterator[Any]:
+def executor_of_this_worker() -> int:
+    """Return the process of the executor: it started the daemon that forked this worker."""
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("PPid:")))
+
+
+def dying(batches: Iterator[Any], number: int, deaths: str, with_executor: bool = False) -> Iterator[Any]:
     """Yield the batches; kill the process after half of batch `number`, in partitions other than the first."""
     context = TaskContext.get()
     for place, batch in enumerate(batches):
         if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and place == number:
             yield batch.slice(0, batch.num_rows // 2)
             (Path(deaths) / str(context.taskAttemptId())).touch()
+            if with_executor:
+                os.kill(executor_of_this_worker(), signal.SIGKILL)
             die()
         yield batch
 
@@ -79,6 +88,7 @@ class KillingSource(DataSource):
 def _with_kills(writer: Any, own: dict[str, str]) -> Any:
     writer.kill_task = int(own.get("killtask", -1))
     writer.deaths = own.get("deaths", "")
+    writer.with_executor = own.get("killexecutor") == "true"
     writer.kill_commit = own.get("killcommit", "")
     writer.once = own.get("once", "")
     return writer
@@ -86,12 +96,13 @@ def _with_kills(writer: Any, own: dict[str, str]) -> Any:
 
 class KillingBatchWriter(StoreBatchWriter):
     kill_task: int
+    with_executor: bool
     deaths: str
     kill_commit: str
     once: str
 
     def write(self, iterator: Any) -> Any:
-        return super().write(dying(iterator, self.kill_task, self.deaths))
+        return super().write(dying(iterator, self.kill_task, self.deaths, self.with_executor))
 
     def commit(self, messages: Any) -> None:
         if self.kill_commit:

@@ -295,6 +295,51 @@ def test_batches_by_bytes_are_all_records_once(tmp_path: Path, max_bytes: str | 
     assert (len(stream.batches) == 1) == (bytes_each >= stream.start["physical_offset"])
 
 
+@pytest.mark.parametrize("messages", [1, 2, 7, 50, 150, 151])
+def test_batches_by_messages_are_all_records_once(tmp_path: Path, messages: int) -> None:
+    """Each batch has exactly so many, across files; the last one has the rest."""
+    fill(tmp_path, 150)
+    stream = Stream(tmp_path, maxMessagesPerTrigger=str(messages))
+    assert stream.run() == wanted(150)
+    assert {len(batch) for batch in stream.batches[:-1]} <= {messages}
+    assert 1 <= len(stream.batches[-1]) <= messages
+    assert stream.run() == []
+
+
+def test_both_limits_of_a_batch(tmp_path: Path) -> None:
+    """The smaller one counts."""
+    fill(tmp_path, 150)
+    for more in ({"maxMessagesPerTrigger": "3"}, {"maxMessagesPerTrigger": "100"}):
+        stream = Stream(tmp_path, maxBytesPerTrigger="2k", **more)
+        assert stream.run() == wanted(150)
+        assert max(map(len, stream.batches)) <= int(more["maxMessagesPerTrigger"])
+        assert max(len(b"".join(batch)) for batch in stream.batches) <= (2 << 10) + 350
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1k", "", "9" * 20])
+def test_a_wrong_number_of_messages(tmp_path: Path, wrong: str) -> None:
+    """The error names the option."""
+    fill(tmp_path, 1)
+    with pytest.raises(BadOption, match="option maxMessagesPerTrigger"):
+        Stream(tmp_path, maxMessagesPerTrigger=wrong).reader()
+
+
+def test_the_backlog_is_what_no_batch_has(tmp_path: Path) -> None:
+    """Bytes between the end of the batch planned last and the durable end, and the time of the last record."""
+    clock = Clock()
+    last = fill(tmp_path, 60, clock=clock)[-1]
+    reader = Stream(tmp_path, maxBytesPerTrigger="4k").reader()
+    start = reader.initialOffset()
+    assert "backlog_bytes" not in reader.reportLatestOffset(), "no batch was planned yet"
+    end = last.physical_offset + last.size_bytes
+    while (made := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        told = reader.reportLatestOffset()
+        assert told["backlog_bytes"] == end - made["physical_offset"]
+        assert told["store_timestamp_ms"] == clock.now_ms - 100
+        start = json.loads(json.dumps(made))
+    assert Position.of_json(reader.reportLatestOffset()).physical_offset == end, "Spark may use it as an offset"
+
+
 def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
     """With AvailableNow, later messages belong to the next run."""
     clock = Clock()
@@ -642,6 +687,8 @@ def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_p
             stamp = store.engine.checkpoint.physic_msg_timestamp_ms
             assert got == wanted((stamp - 3000 - T0) // 100 + 1)
     query.processAllAvailable()
+    told = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
+    assert told["backlog_bytes"] == 0 and told["physical_offset"] > 0
     rows = spark.table("live_store").orderBy("physical_offset").collect()
     query.stop()
     assert [bytes(row.body) for row in rows] == wanted(140)

@@ -1,0 +1,144 @@
+"""Compare random conditions in Spark with DuckDB over the exported Parquet, and rows of many split sizes with the dump.
+
+    python -m bench.spark_predicates [--count 1000] [--seed 26] [--folder /tmp/bench-spark-predicates]
+
+Each condition is a tree of comparisons of numbers, times, texts and arrays.  Spark reads the store anew for each, every other
+time with `pushFilters`; DuckDB reads the files that `export` wrote.  Both return the number of rows and the sum of their
+physical offsets.  Ends with 1 and the first condition that differs, if there is one.  Part of `make spark-night`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from bench.spark_against_arrow import session
+from commitlog import Message
+from messagestore import MessageStore, StoreConfig
+
+T0 = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+SMALL = StoreConfig.small().but(mapped_file_size_commit_log=1 << 18, max_hash_slot_num=100, max_index_num=4000)
+COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "size", "tags", "keys", "store_timestamp_ms", "store_time")
+SPLITS = ("64k", "100001", "1m", "64m", "1g", "0")
+Sql = tuple[str, str]  # of Spark, of DuckDB
+
+
+def make(path: Path, count: int) -> None:
+    """Make a store of several files, topics, tags and keys over some hours."""
+    chance, now = random.Random(count), [0]
+    with MessageStore.open(path, config=SMALL, clock=lambda: now[0]) as store:
+        for number in range(count):
+            now[0] = int((T0 + timedelta(seconds=number * 7)).timestamp() * 1000) + number % 1000
+            tags = chance.choice((None, "paid", "open", "sent"))
+            keys = [f"k{number % 11}", f"only-{number}"][: chance.randrange(3)]
+            body = chance.randbytes(chance.choice((0, 17, 300, 2000)))
+            store.put(Message(f"topic-{number % 5}", body, tags=tags, keys=keys))
+
+
+def condition(chance: random.Random, depth: int = 2) -> Sql:
+    """Return a random condition in both dialects."""
+    if depth and chance.random() < 0.6:
+        left, right = condition(chance, depth - 1), condition(chance, depth - 1)
+        word = chance.choice(("AND", "AND", "OR"))
+        made: Sql = (f"({left[0]} {word} {right[0]})", f"({left[1]} {word} {right[1]})")
+        return (f"NOT {made[0]}", f"NOT {made[1]}") if chance.random() < 0.15 else made
+    return chance.choice(KINDS)(chance)
+
+
+def _number(chance: random.Random) -> Sql:
+    column, most = chance.choice((("queue_id", 8), ("queue_offset", 200), ("size", 2300), ("physical_offset", 2_000_000)))
+    text = f"{column} {chance.choice(('=', '<', '<=', '>', '>=', '<>'))} {chance.randrange(most)}"
+    return text, text
+
+
+def _several(chance: random.Random) -> Sql:
+    text = f"queue_id IN ({', '.join(str(chance.randrange(9)) for _ in range(3))})"
+    return text, text
+
+
+def _text(chance: random.Random) -> Sql:
+    text = chance.choice((
+        f"topic = 'topic-{chance.randrange(6)}'", "topic IN ('topic-1', 'topic-4')", "topic LIKE 'topic-%'", "tags IS NULL",
+        "tags = 'paid'", "tags <> 'open'", "topic > 'topic-2'", "tags IS NOT NULL",
+    ))  # fmt: skip
+    return text, text
+
+
+def _key(chance: random.Random) -> Sql:
+    text = f"array_contains(keys, 'k{chance.randrange(12)}')"
+    return text, text
+
+
+def _time(chance: random.Random) -> Sql:
+    at = T0 + timedelta(seconds=chance.randrange(40_000), microseconds=chance.choice((0, 1, 999, 5000)))
+    sign, text = chance.choice(("<", "<=", ">", ">=")), at.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return f"store_time {sign} TIMESTAMP '{text}Z'", f"store_time {sign} TIMESTAMPTZ '{text}+00'"
+
+
+KINDS: tuple[Callable[[random.Random], Sql], ...] = (_number, _number, _several, _text, _key, _time)
+FACTS = "count(*) AS found, coalesce(sum(physical_offset), 0) AS places"
+
+
+def compare_conditions(spark: Any, path: Path, out: Path, count: int, seed: int) -> str | None:
+    """Return the first condition whose rows differ, or None."""
+    import duckdb
+
+    files, chance = duckdb.connect(), random.Random(seed)
+    files.execute(f"CREATE VIEW rows AS SELECT * FROM read_parquet('{out}/**/*.parquet', hive_partitioning = true)")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    for number in range(count):
+        of_spark, of_duckdb = condition(chance)
+        reader = spark.read.format("brokerstore").option("columns", ",".join(COLUMNS))
+        reader = reader.option("pushFilters", str(number % 2 == 0).lower()).option("splitBytes", chance.choice(SPLITS[2:]))
+        row = reader.load(str(path)).where(of_spark).selectExpr(*FACTS.split(", ", 1)).collect()[0]
+        wanted = files.execute(f"SELECT {FACTS} FROM rows WHERE {of_duckdb}").fetchone()
+        if wanted is None or tuple(row) != tuple(map(int, wanted)):
+            return f"{of_spark}: {tuple(row)} in Spark, {wanted} in DuckDB"
+    return None
+
+
+def compare_splits(spark: Any, path: Path, count: int) -> str | None:
+    """Return the first split size with which Spark has other rows, or None."""
+    from sparkstore.source.reading import read_messages
+
+    wanted = None
+    for size in SPLITS:
+        rows = read_messages(spark, str(path), splitBytes=size).selectExpr("physical_offset", "hash(*) AS digest")
+        found = sorted(map(tuple, rows.collect()))
+        if len(found) != count or found != (wanted or found):
+            return f"splitBytes {size}: {len(found)} rows, or other ones"
+        wanted = found
+    return None
+
+
+def main() -> int:
+    """Make a store, export it, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000, help="number of conditions")
+    parser.add_argument("--messages", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=26)
+    parser.add_argument("--folder", default="/tmp/bench-spark-predicates")
+    asked = parser.parse_args()
+    folder = Path(asked.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    make(folder / "store", asked.messages)
+    spark = session(folder)
+    from sparkstore.jobs import export
+
+    export(spark, str(folder / "store"), str(folder / "out"))
+    problem = compare_splits(spark, folder / "store", asked.messages)
+    problem = problem or compare_conditions(spark, folder / "store", folder / "out", asked.count, asked.seed)
+    spark.stop()
+    print(problem or f"{asked.count} conditions and {len(SPLITS)} split sizes: the same rows")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""More than one JVM: a master and two workers on this machine, each executor a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from .conftest import JAVA_OPTIONS, ROOT, quick_home, why_not
+from .local import dumped
+from .sink_tools import bodies
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+SCRIPT = """
+import json, sys
+import sparkstore
+from sparkstore.jobs import audit
+from tests.sparkstore.killing_source import KillingSource
+from tests.sparkstore.sink_tools import SMALL
+
+made, work = sys.argv[1:]
+settings = {
+    "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "600m",
+    "spark.driver.host": "127.0.0.1", "spark.executor.memory": "500m", "spark.sql.shuffle.partitions": "2",
+    "spark.local.dir": work + "/local",
+}
+spark = sparkstore.session("local-cluster[2,1,1024]", settings=settings)
+spark.sparkContext.setLogLevel("FATAL")
+hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+rows = sparkstore.read_messages(spark, made, ["physical_offset"], splitBytes="100000").count()
+report = audit(spark, made, splitBytes="100000")
+spark.dataSource.register(KillingSource)
+frame = spark.range(0, 400, 1, 4).selectExpr("'t' topic", "cast('body ' || id AS binary) body")
+killing = {**SMALL, "killTask": "0", "killExecutor": "true", "deaths": work + "/deaths", "sinkId": "one"}
+for _ in range(2):  # the second run finds the whole batch
+    frame.write.format("brokerstore_killing").options(**killing).mode("append").save(work + "/sink")
+print("FOUND", json.dumps([hosts, rows, report.is_ok, report.counts["messages"]]))
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux says which process started an executor")
+def test_two_executors_and_a_sink_whose_executors_are_killed(made: Path, tmp_path: Path) -> None:
+    """Tasks lost with their executor run again in another process, and the sink commits each row once."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    for name in ("deaths", "home"):
+        (tmp_path / name).mkdir()
+    environment = {
+        "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS, "SPARK_HOME": str(quick_home(tmp_path / "home")),
+    }  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(made), str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=os.environ | environment,
+    )  # fmt: skip
+    lines = [line for line in told.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, told.stderr[-3000:]
+    truth = len(dumped(made))
+    assert json.loads(lines[0][6:]) == [2, truth, True, truth]
+    assert list((tmp_path / "deaths").iterdir()), "an executor was killed"
+    assert sorted(bodies(tmp_path / "sink")) == sorted(b"body %d" % number for number in range(400))
