@@ -1,4 +1,4 @@
-"""Read quorum queues of RabbitMQ 3.13 to 4.2, which the library ra writes (docs/formats/rabbitmq-quorum.md).
+"""Read quorum queues of RabbitMQ 3.13 to 4.3, which the library ra writes (docs/formats/rabbitmq-quorum.md).
 
     quorum/<node>/NNNNNNNN.wal                    the write-ahead log of all queues
     quorum/<node>/<UId>/config, NNNNNNNN.segment  a queue's settings, and its log in segments

@@ -266,6 +266,9 @@ class QuorumQueue:
         if self._machine is None:
             machine, first = self._start()
             self._replay(machine, first)
+            if machine.unknown:
+                supported = "those of RabbitMQ 4.0 to 4.2"
+                raise UnsupportedFormat("queue machine command", file=self.relative, found=machine.unknown, supported=supported)
             self._machine = machine
         return self._machine
 
@@ -313,7 +316,7 @@ class QuorumQueue:
             return
         if term[0] == "noop" and len(term) == 3 and isinstance(term[2], int):
             check_version(term[2], entry.file, entry.at)
-            machine.version = term[2]
+            machine.set_version(term[2])
         elif term[0] == "$usr" and len(term) == 4:
             meta, command, reply_mode = term[1:]
             time = meta.get(Atom("ts")) if isinstance(meta, dict) else None
@@ -333,7 +336,7 @@ class QuorumQueue:
         by_index = {message.index: message for _tag, message in machine.held()}
         restarted = self.restarted() if held else machine
         if restarted is not machine:
-            by_index |= {message.index: message for message in (*machine.high, *machine.normal, *machine.returns)}
+            by_index |= {message.index: message for part in (*machine.lists(), machine.returns) for message in part}
         for message in restarted.ready():
             yield _placed(by_index.pop(message.index, message), held)
         for index, message in by_index.items():

@@ -12,11 +12,15 @@ from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 
-VERSIONS = range(3, 8)
+VERSIONS = range(3, 9)
 _SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
 _HIGH_ABOVE = 4
 _WEIGHT = 2
 _UP, _SUSPECTED, _CANCELLED, _QUIESCING = "up", "suspected_down", "cancelled", "quiescing"
+_STRICT = 8  # from this version on, each priority has its own list, and higher ones go first
+_PRIORITY_MAX = 31
+_HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
+_DISABLED = "disabled"
 _ACTIVATES_ON_RETURN = 7  # before this version a return does not change the single active consumer
 AT_LEAST_ONCE = "at_least_once"
 _PID_TAIL = 12  # bytes of a process behind its node's name
@@ -108,6 +112,7 @@ class Machine:
     version: int = 0
     high: deque[Message] = field(default_factory=deque)
     normal: deque[Message] = field(default_factory=deque)
+    strict: dict[int, deque[Message]] = field(default_factory=dict)
     taken: int = 0
     returns: deque[Message] = field(default_factory=deque)
     enqueuers: dict[Any, int] = field(default_factory=dict)
@@ -118,8 +123,26 @@ class Machine:
     ready_bytes: int = 0
     is_lenient: bool = False
     dropped: dict[int, str] = field(default_factory=dict)
+    unknown: str = ""
 
     # Contents
+
+    def set_version(self, version: int) -> None:
+        """Change the version, as a new leader does; version 8 has a list for each priority."""
+        if version >= _STRICT > self.version and (self.high or self.normal):
+            self.strict = {_HIGH: self.high, _NORMAL: self.normal}
+            self.high, self.normal = deque(), deque()
+        self.version = version
+
+    def lists(self) -> list[deque[Message]]:
+        """Return the lists of messages that were not returned, in order of their priority."""
+        return [self.high, self.normal, *(self.strict[priority] for priority in sorted(self.strict, reverse=True))]
+
+    def _list_of(self, priority: int | None) -> deque[Message]:
+        priority = _NORMAL if priority is None else priority
+        if self.version >= _STRICT:
+            return self.strict.setdefault(max(0, min(priority, _PRIORITY_MAX)), deque())
+        return self.high if priority > _HIGH_ABOVE else self.normal
 
     def restarted(self, time_ms: int) -> Machine:
         """Return the state after a start of the server: every process is down, in the order of their numbers.
@@ -147,6 +170,7 @@ class Machine:
             self,
             high=high,
             normal=normal,
+            strict={priority: deque(map(replace, part)) for priority, part in self.strict.items()},
             returns=returns,
             dead=dead,
             dropped={},
@@ -159,7 +183,8 @@ class Machine:
     def ready(self) -> Iterator[Message]:
         """Yield the messages that no consumer holds, in the order of their delivery."""
         yield from self.returns
-        rest = replace(self, high=deque(self.high), normal=deque(self.normal), returns=deque())
+        strict = {priority: deque(part) for priority, part in self.strict.items()}
+        rest = replace(self, high=deque(self.high), normal=deque(self.normal), strict=strict, returns=deque())
         while True:
             message = rest._take()
             if message is None:
@@ -175,7 +200,7 @@ class Machine:
 
     def count_ready(self) -> int:
         """Return the number of messages that no consumer holds."""
-        return len(self.high) + len(self.normal) + len(self.returns)
+        return len(self.returns) + sum(map(len, self.lists()))
 
     # The order of messages
 
@@ -186,6 +211,8 @@ class Machine:
         return source[0] if source else None
 
     def _source(self) -> deque[Message] | None:
+        if self.version >= _STRICT:
+            return next((part for part in self.lists() if part), None)
         if not self.high or not self.normal:
             return self.high or self.normal or None
         if self.taken == _WEIGHT:
@@ -212,6 +239,8 @@ class Machine:
                 self._enqueue(index, time_ms, *handler(command, reply_mode), info)
             else:
                 other = _COMMANDS.get((name, len(command)))
+                if other is None and self.version >= _STRICT and name not in _WITHOUT_EFFECT:
+                    self.unknown = name
                 if other is not None and other(self, index, time_ms, command):
                     if name not in ("return", "modify") or self.version >= _ACTIVATES_ON_RETURN:
                         self._activate()
@@ -226,7 +255,7 @@ class Machine:
         limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
         expiry = time_ms + (min(limits) or 1) if limits else None
         message = Message(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
-        (self.high if info.priority > _HIGH_ABOVE else self.normal).append(message)
+        self._list_of(info.priority).append(message)
         self.ready_bytes += message.size
         self.checkout(time_ms)
 
@@ -316,7 +345,7 @@ class Machine:
         message.index = index
         self._increase(message, is_failed=False, annotations={})
         self._add_credit(consumer, 1)
-        self.normal.append(message)
+        self._list_of(None).append(message)
         self.ready_bytes += message.size
         self._update(command[1], consumer)
         return True
@@ -419,14 +448,18 @@ class Machine:
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
-        for part in (self.high, self.normal, self.returns):
+        for part in (*self.lists(), self.returns):
             part.clear()
         self.taken = self.ready_bytes = 0
         self._apply_limits()
         return False
 
     def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
-        if command[2] == "noconnection":
+        if command[2] == "noconnection" and self.version >= _STRICT:
+            for consumer in (*self.consumers.values(), *(one for _key, one in self.waiting)):
+                if consumer.pid == command[1] and consumer.status != _CANCELLED:
+                    consumer.status = _SUSPECTED
+        elif command[2] == "noconnection":
             self._disconnected(node_of(command[1]))
         else:
             self._process_down(command[1])
@@ -474,12 +507,29 @@ class Machine:
     def _update_config(self, _index: int, _time_ms: int, command: Any) -> bool:
         if isinstance(command[1], dict):
             self.settings = Settings.of(command[1])
+            if command[1].get(Atom("delayed_retry"), _DISABLED) != _DISABLED:
+                self.unknown = "delayed_retry"
             if self.settings.dead_letters != AT_LEAST_ONCE:
                 self.dead = DeadLetters()
         return True
 
     def _timeout(self, _index: int, _time_ms: int, command: Any) -> bool:
-        return bool(command[1] == "expire_msgs")
+        name = command[1]
+        if isinstance(name, tuple) and len(name) == 2 and name[0] == "consumer_down_timeout":
+            self._gone(name[1])
+        elif name != "expire_msgs" and self.version >= _STRICT:
+            self.unknown = f"timeout {name}"
+        return True
+
+    def _gone(self, key: Any) -> None:
+        """Return what a consumer holds that was not heard of for a while."""
+        consumer = self.consumers.get(key)
+        if consumer is None or consumer.status != _SUSPECTED:
+            return
+        self._return_all(key, consumer, is_failed=False)
+        if self.settings.is_single_active and self.consumers.pop(key, None) is not None:
+            self._wait(key, consumer)
+        self._activate()
 
     def _dlx(self, _index: int, _time_ms: int, command: Any) -> bool:
         inner, dead = command[1], self.dead
@@ -596,7 +646,7 @@ class MessageInfo:
 
     size: int = 0
     ttl_ms: int | None = None
-    priority: int = 0
+    priority: int | None = None
     delivery_count: int = 0
 
 
@@ -650,6 +700,7 @@ _ENQUEUES: dict[tuple[str, int], Callable[[Any, Any], tuple[Any, Any]]] = {
     ("e", 4): _from_reply_mode,
     ("enqueue", 4): lambda command, _reply: (command[1], command[2]),
 }
+_WITHOUT_EFFECT = ("garbage_collection", "nodedown", "machine_version")
 _COMMANDS: dict[tuple[str, int], Callable[[Machine, int, int, Any], bool]] = {
     ("register_enqueuer", 2): Machine._register,
     ("checkout", 4): Machine._checkout,

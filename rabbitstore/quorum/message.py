@@ -76,7 +76,7 @@ def info_of(command: Any) -> MessageInfo:
     return MessageInfo(
         size if isinstance(size, int) else _body_size(term),
         ttl if isinstance(ttl, int) else None,
-        priority if isinstance(priority, int) else 0,
+        priority if isinstance(priority, int) else None,
         count if isinstance(count, int) else 0,
     )
 

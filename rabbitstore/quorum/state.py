@@ -12,6 +12,10 @@ from .machine import VERSIONS, Consumer, DeadLetters, Machine, Message, Settings
 
 _FIELDS = 18
 _INFINITE = "infinity"
+_DISABLED = "disabled"
+_PRIORITY_MAX = 31
+_INDEX_BITS = 44
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
 
 
 def check_version(version: int, file: str, offset: int = 0) -> None:
@@ -34,12 +38,14 @@ def read_state(term: Any, version: int, file: str) -> Machine:
 
 
 def _machine(term: Any, version: int) -> Machine:
-    high, normal, taken = _messages(term[2])
+    is_strict = term[2][0] == "pq"
+    high, normal, taken = (deque[Message](), deque[Message](), 0) if is_strict else _messages(term[2])
     machine = Machine(
         settings=_settings(term[1]),
         version=version,
         high=high,
         normal=normal,
+        strict=_strict(term[2][1]) if is_strict else {},
         taken=taken,
         returns=deque(map(_message, _lqueue(term[4]))),
         enqueuers={pid: int(row[1]) for pid, row in term[6].items()},
@@ -49,6 +55,8 @@ def _machine(term: Any, version: int) -> Machine:
         ready_bytes=int(term[12]),
         waiting=[(key, _consumer(row)) for key, row in term[14]],
     )
+    if is_strict and (term[17][1][0] or term[1][-1] != _DISABLED):
+        machine.unknown = "delayed_retry"
     if version < 4:
         for message in [*machine.returns, *(one for _tag, one in machine.held())]:
             message.acquired = message.delivery_count
@@ -71,6 +79,11 @@ def _messages(term: Any) -> tuple[deque[Message], deque[Message], int]:
     return deque(map(_message, _queue(high))), deque(map(_message, _queue(normal))), int(counter)
 
 
+def _strict(term: Any) -> dict[int, deque[Message]]:
+    """Return the messages by priority, which the record counts down from 31."""
+    return {_PRIORITY_MAX - int(number): deque(map(_message, _queue(part))) for number, part in term.items()}
+
+
 def _queue(term: Any) -> list[Any]:
     """Return the elements of OTP's queue, front first."""
     rear, front = term
@@ -83,7 +96,11 @@ def _lqueue(term: Any) -> list[Any]:
 
 
 def _message(term: Any) -> Message:
-    """Decode `[Index | Header]`."""
+    """Decode `[Index | Header]`, or a number with index and size; a consumer may have its timeout before it."""
+    if isinstance(term, tuple) and not isinstance(term, Improper) and len(term) == 2:
+        term = term[1]
+    if isinstance(term, int):
+        return Message(term & _INDEX_MASK, term >> _INDEX_BITS)
     if not isinstance(term, Improper):
         raise TypeError(f"message {term!r:.40}")
     return _of(term.items, term.tail)
@@ -108,8 +125,8 @@ def _of(items: tuple[Any, ...], tail: Any) -> Message:
 
 
 def _consumer(term: Any) -> Consumer:
-    _name, cfg, status, next_id, held, credit, delivery_count = term
-    _cfg, _meta, pid, tag, mode, lifetime, priority = cfg
+    _name, cfg, status, next_id, held, credit, delivery_count, *_rest = term
+    _cfg, _meta, pid, tag, mode, lifetime, priority, *_rest = cfg
     return Consumer(
         tag,
         pid,
@@ -117,7 +134,7 @@ def _consumer(term: Any) -> Consumer:
         lifetime == "once",
         int(priority),
         int(credit),
-        str(status),
+        str(status[0] if isinstance(status, tuple) else status),
         int(next_id),
         {int(number): _message(message) for number, message in held.items()},
         int(delivery_count),
@@ -142,5 +159,7 @@ def _dead_letters(term: Any) -> DeadLetters:
 
 
 def _dead_letter(term: Any) -> tuple[str, Message]:
-    """Decode `[Reason | Message]`."""
+    """Decode `[Reason | Message]`; a message may be a number."""
+    if len(term.items) == 1 and isinstance(term.tail, int):
+        return str(term.items[0]), _message(term.tail)
     return str(term.items[0]), _of(term.items[1:], term.tail)

@@ -1,4 +1,4 @@
-"""`diff`, `import` and `report` of a whole RabbitMQ node: quorum queues of 4.3 are named, all else is read."""
+"""`diff`, `import` and `report` of a whole RabbitMQ node: quorum queues of a later version are named, all else is read."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from tests.archives import unpack
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.rabbitstore.conftest import DATA
-from tests.rabbitstore.later import node_of
+from tests.rabbitstore.later import make_later_machine, node_of
 
 UNREAD = 3
 Node = tuple[Path, dict[str, int]]
 
 
-@pytest.fixture(scope="module", params=["rabbitmq4-killed", "rabbitmq43-clean"])
+@pytest.fixture(scope="module", params=["rabbitmq4-killed", "rabbitmq43-clean", "later"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Node:
     """Return a node's folder and the number of its queues of each kind; only the second has AMQP 1.0 messages."""
     above = tmp_path_factory.mktemp("node")
-    unpack(DATA / f"{request.param}.tar.xz", above / "source")
-    node_of(request.param, above / "source", above / "node")
+    kind = "rabbitmq43-clean" if request.param == "later" else request.param
+    unpack(DATA / f"{kind}.tar.xz", above / "source")
+    node_of(kind, above / "source", above / "node")
+    if request.param == "later":
+        make_later_machine(above / "node")
     manifest = json.loads((above / "source" / "manifest.json").read_text())
     kinds = [row["type"] for row in manifest["queues"].values()]
     counts = {kind: kinds.count(kind) for kind in ("quorum", "stream")}
-    return above / "node", counts | {"later": int(manifest["server"] == "RabbitMQ 4.3.6")}
+    return above / "node", counts | {"later": int(request.param == "later")}
 
 
 def is_later(node: Node) -> bool:

@@ -35,6 +35,24 @@ def restore(copy: Path, source: Path) -> None:
             shutil.copy2(original, path)
 
 
+def make_later_machine(node: Path) -> None:
+    """Change version 8 of the queue machine to 9 in every log and snapshot of a node, with right checksums."""
+    from rabbitstore.quorum.wal import WalScan
+
+    for file in node.glob("quorum/*/*.wal"):
+        data = bytearray(file.read_bytes())
+        for record in list(WalScan(bytes(data), "", [], []).records()):
+            if data[record.at + 1 : record.stop].startswith(b"h\x03w\x04noop"):
+                assert data[record.stop - 2 : record.stop] == b"a\x08"
+                data[record.stop - 1] = 9
+                data[record.at - 24 : record.at - 20] = zlib.adler32(data[record.at - 16 : record.stop]).to_bytes(4, "big")
+        file.write_bytes(data)
+    for file in node.glob("quorum/*/*/snapshots/*/snapshot.dat"):
+        data = bytearray(file.read_bytes().replace(b"machine_versiona\x08", b"machine_versiona\x09"))
+        data[5:9] = zlib.crc32(data[9:]).to_bytes(4, "big")
+        file.write_bytes(data)
+
+
 def _edit(path: Path, change: Callable[[bytes], bytes]) -> bool:
     """Return whether the file exists and the change has an effect."""
     if not path.exists():

@@ -16,8 +16,8 @@ STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "rede
 READS = [
     "classic queues of index version 1 (read and written)",
     "classic queues of index version 2 (read)",
-    "quorum queues, machine versions 3 to 7 (read)",
-    "streams (read)",
+    "quorum queues, machine versions 3 to 8 (read, recovered)",
+    "streams (read, recovered)",
 ]
 NOT_CHECKED = "not checked; run verify"
 

@@ -79,7 +79,7 @@ def _segments(node: Path) -> set[Path]:
 
 def _difference(judge: Judge, queue: str, whole: Contents) -> str:
     kind, rows = whole[queue]
-    got = judge.drain(queue, "stream" if kind == "stream" else "queue")
+    got = judge.drain(queue, kind, len(rows))
     if isinstance(got, str):
         return f"{kind} queue unusable" if kind != "stream" else "stream unusable"
     wanted, found = (Counter((row.message_id, row.body) for row in part) for part in (rows, got))

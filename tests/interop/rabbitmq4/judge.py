@@ -16,7 +16,7 @@ from .server import Server
 
 HEARTBEAT_OFF = 0
 _SETTLE_S = 2.0
-_SILENCE_S = 0.7
+_SILENCE_S, _STABLE_S = 2.0, 6.0
 _PATIENCE_S = 20
 STREAM_PREFETCH = 100
 _ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
@@ -83,12 +83,12 @@ class Judge:
         files = sorted((self.server.outside / "log").glob("*.log"))
         return "".join(file.read_text(errors="replace") for file in files)
 
-    def drain(self, queue: str, kind: str) -> list[Delivered] | str:
-        """Return what a queue delivers, or the error."""
+    def drain(self, queue: str, kind: str, count: int) -> list[Delivered] | str:
+        """Return what a queue delivers, or the error; `count` is the number of messages that it should have."""
         try:
             connection = self.connect()
             try:
-                return _stream(connection, queue) if kind == "stream" else _queue(connection, queue)
+                return _stream(connection, queue, count) if kind == "stream" else _queue(connection, queue, count)
             finally:
                 with contextlib.suppress(Exception):
                     connection.close()
@@ -96,20 +96,40 @@ class Judge:
             return f"{type(error).__name__} {error}"[:200]
 
 
-def _queue(connection: Any, queue: str) -> list[Delivered]:
+def _queue(connection: Any, queue: str, count: int) -> list[Delivered]:
     """Consume without a limit: a queue with a single active consumer answers no `basic.get`."""
     channel = connection.channel()
-    count = channel.queue_declare(queue, passive=True).method.message_count
+    _wait_for_returns(connection, channel, queue, count)
     rows: list[Delivered] = []
-    channel.basic_consume(queue, lambda _channel, _method, properties, body: rows.append(_row(properties, body)))
-    stop = time.monotonic() + (_PATIENCE_S if count else _SILENCE_S)
-    while len(rows) < count and time.monotonic() < stop:
+    last = time.monotonic()
+
+    def take(_channel: Any, _method: Any, properties: Any, body: bytes) -> None:
+        nonlocal last
+        last = time.monotonic()
+        rows.append(_row(properties, body))
+
+    channel.basic_consume(queue, take)
+    while time.monotonic() - last < (_SILENCE_S if rows or not count else _PATIENCE_S):
         connection.process_data_events(0.1)
-    connection.process_data_events(_SILENCE_S)
+        if len(rows) == count:
+            last = min(last, time.monotonic() - _SILENCE_S / 2)
     return rows
 
 
-def _stream(connection: Any, queue: str) -> list[Delivered]:
+def _wait_for_returns(connection: Any, channel: Any, queue: str, count: int) -> None:
+    """Wait until the server has returned what consumers held: it gives out other messages first."""
+    stop = time.monotonic() + _PATIENCE_S
+    seen, since = -1, time.monotonic()
+    while time.monotonic() < stop:
+        ready = channel.queue_declare(queue, passive=True).method.message_count
+        if ready != seen:
+            seen, since = ready, time.monotonic()
+        if ready == count or time.monotonic() - since > _STABLE_S:
+            return
+        connection.process_data_events(0.2)
+
+
+def _stream(connection: Any, queue: str, count: int) -> list[Delivered]:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=STREAM_PREFETCH)
     rows: list[Delivered] = []
@@ -122,8 +142,10 @@ def _stream(connection: Any, queue: str) -> list[Delivered]:
         own.basic_ack(method.delivery_tag)
 
     channel.basic_consume(queue, take, arguments={"x-stream-offset": "first"})
-    while time.monotonic() - last < _SILENCE_S:
+    while time.monotonic() - last < (_SILENCE_S if rows or not count else _STABLE_S):
         connection.process_data_events(0.1)
+        if len(rows) == count:
+            last = min(last, time.monotonic() - _SILENCE_S * 3 / 4)
     return rows
 
 

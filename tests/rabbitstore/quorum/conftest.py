@@ -9,8 +9,8 @@ import pytest
 from tests.archives import unpack
 from tests.rabbitstore.conftest import DATA
 
-KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq4-streams")
-OTHERS = ("rabbitmq4-young", "rabbitmq43-clean")
+KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq4-streams", "rabbitmq43-clean")
+OTHERS = ("rabbitmq4-young",)
 
 
 @pytest.fixture(scope="session")
