@@ -8,7 +8,7 @@ from typing import NamedTuple
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 
 from .format.problems import UNSUPPORTED, Problem, to_problem
-from .quorum.check import check_node
+from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.stored_message import StoredMessage
@@ -50,6 +50,7 @@ class NodeFolder:
     def __init__(self, path: str, vhost: str, disk: Disk = REAL_DISK) -> None:
         """Read the names of the queues."""
         self.path = path
+        self._disk = disk
         self.vhost = vhost
         self.nodes = quorum_nodes(path, disk)
         self.quorum_queues = [queue for node in self.nodes for queue in node.queues() if queue.vhost in (vhost, "")]
@@ -158,6 +159,11 @@ class NodeFolder:
             files += len(stream.numbers("segment")) + len(stream.numbers("index"))
             problems += found.problems
             notes += found.notes
+        for node in quorum_nodes(self.path, self._disk, folder="coordination"):
+            with node:
+                found_problems, found_notes = check_log(node)
+                problems += found_problems
+                notes += found_notes
         notes += [problem for problem in problems if problem.kind == UNSUPPORTED]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 

@@ -39,6 +39,17 @@ def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -
     return CheckedQuorum(len(queues), entries, messages, list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes)))
 
 
+def check_log(node: QuorumNode) -> tuple[list[Problem], list[Problem]]:
+    """Check the logs and tables of the stream coordinator and the metadata store; return problems and notes."""
+    queues = node.queues()
+    node.logged()
+    for queue in queues:
+        queue.entries()
+    notes = node.notes + _unregistered(node, queues)
+    _check_meta(node)
+    return list(dict.fromkeys(node.problems)), list(dict.fromkeys(notes))
+
+
 def _check_queue(queue: QuorumQueue) -> int:
     count = 0
     try:

@@ -398,9 +398,9 @@ def _tag(tag: Any) -> str:
     return tag.decode("utf-8", "replace") if isinstance(tag, bytes) else str(tag)
 
 
-def quorum_nodes(node: str, disk: Disk = REAL_DISK) -> list[QuorumNode]:
-    """Return the folders below `quorum` of a node's folder; normally one."""
-    path = f"{node}/quorum"
+def quorum_nodes(node: str, disk: Disk = REAL_DISK, *, folder: str = "quorum") -> list[QuorumNode]:
+    """Return the folders below `quorum`, or below `coordination`, of a node's folder; normally one."""
+    path = f"{node}/{folder}"
     if disk.stat(path) is None:
         return []
     names = sorted(entry.name for entry in disk.list(path) if entry.kind is Kind.FOLDER)

@@ -228,6 +228,19 @@ def test_a_name_is_split_at_a_known_virtual_host():
     assert split_name("new_q", set()) == ("new", "q")
 
 
+def test_a_lost_table_of_the_coordinator(copy):
+    """Without it the server finds no stream; the table gets both rows again."""
+    node = copy("rabbitmq4-streams")
+    (file,) = node.glob("coordination/*/names.dets")
+    rows = read_dets(file.read_bytes(), "")
+    file.unlink()
+    assert [(one.kind, one.file) for one in problems(node)] == [
+        ("bad_names_table", f"coordination/{file.parent.name}/names.dets")
+    ]
+    recovered(node)
+    assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
+
+
 def test_the_last_applied_entry_is_lowered(copy):
     """A new log is shorter; the server would wait for entries that no longer exist."""
     node = copy()
