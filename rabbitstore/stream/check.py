@@ -77,7 +77,7 @@ def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Pr
 
 
 def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Problem], ahead: list[Problem]) -> None:
-    """Report where index and segment differ; the server writes a record before its chunk."""
+    """Report where index and segment differ; the server writes a chunk, then its record."""
     file = segment.file.removesuffix("segment") + "index"
     whole = {record.position: record for record in chunks}
     for number, record in enumerate(segment.index_records):
@@ -89,6 +89,9 @@ def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Pro
             target.append(Problem(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
         elif other != record:
             problems.append(Problem(file, at, "bad_stream_index", f"{other}", f"{record}"))
-    if segment.index_records:
-        for record in whole.values():
-            problems.append(Problem(file, 0, "bad_stream_index", f"{record}", "no record"))
+    left = list(whole.values()) if segment.index_records else []
+    if left and ahead is not problems and left == chunks[-1:]:
+        ahead.append(Problem(file, 0, "index_behind", f"{left[0]}", "no record; a server drops the chunk"))
+        return
+    for record in left:
+        problems.append(Problem(file, 0, "bad_stream_index", f"{record}", "no record"))

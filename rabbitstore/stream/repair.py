@@ -69,7 +69,8 @@ class _Repair:
         checked = check_stream(self.folder)
         self.plan.problems, self.plan.kept = checked.problems, checked.messages
         unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not one.found.startswith(_COPIED)]
-        if unknown or not checked.problems:
+        is_behind = any(note.kind == "index_behind" for note in checked.notes)
+        if unknown or not (checked.problems or is_behind):
             self.plan.unrepaired = unknown
             return self.plan
         numbers = self.folder.segments()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rabbitstore.node_folder import NodeFolder
+from rabbitstore.stream import StreamFolder
+from rabbitstore.stream.scan import Scan
 from storageio import StoreCorrupt
 
 from .server import Server
@@ -166,8 +168,18 @@ def listed(node: Path) -> dict[str, tuple[str, list[Delivered]]]:
             rows = [message for message in queue.messages() if not message.reason]
             found[queue.queue] = "quorum", [_listed(row, counts[row.seq_id]) for row in rows]
         for stream in folder.streams:
-            found[stream.queue] = "stream", [_listed(row, 0) for row in stream.messages()]
+            stop = _end_of_index(stream)
+            found[stream.queue] = "stream", [_listed(row, 0) for row in stream.messages() if row.seq_id < stop]
     return found
+
+
+def _end_of_index(stream: StreamFolder) -> int:
+    """Return the offset of the last chunk if a kill came before its index record: the server drops it."""
+    with stream.open_segment(stream.segments()[-1], []) as segment:
+        chunks = list(Scan(segment.view, segment.file, [], chunk_id=segment.number).chunks())
+        records = segment.index_records
+        is_behind = len(records) == len(chunks) - 1 and chunks[:-1] and records[-1].chunk_id == chunks[-2].chunk_id
+        return chunks[-1].chunk_id if is_behind else 1 << 64
 
 
 def _listed(message: Any, count: int) -> Delivered:

@@ -139,6 +139,18 @@ def test_an_index_is_made_again(copy, how):
     assert file.read_bytes() == whole and [action.kind for action in plan.actions] == ["make_index"]
 
 
+def test_a_chunk_whose_record_was_not_written_yet(copy):
+    """A kill leaves the chunk without its record: a note, and the record is added, because the server would drop the chunk."""
+    folder = copy("s.mixed")
+    file = sorted(folder.glob("*.index"))[-1]
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-29])
+    checked = check_stream(stream_of(folder))
+    assert checked.problems == [] and [note.kind for note in checked.notes] == ["index_behind"]
+    recovered(folder)
+    assert file.read_bytes() == whole
+
+
 def test_a_segment_without_its_magic(copy):
     """Only the head is written again."""
     folder = copy()
