@@ -21,12 +21,14 @@ from messagestore.write._dispatch_cy import Dispatcher
 from rabbitstore.format import properties as blocks
 from rabbitstore.format import tables, terms
 from rabbitstore.format.content import decode_content
-from rabbitstore.format.index_v2 import read_chunk, read_index
+from rabbitstore.format.index_v2 import read_index
 from rabbitstore.format.journal import read_journal
 from rabbitstore.format.names import read_queue_name, read_segment_entries
+from rabbitstore.format.rdq import find_containers, scan_records
 from rabbitstore.format.rdq import find_record as find_rabbit_record
-from rabbitstore.format.rdq import scan_records
 from rabbitstore.format.segment_cy import read_segment, write_segment
+from rabbitstore.read.index_restore import restored_end, restored_index, restored_start
+from rabbitstore.read.queue_store import QueueStore
 from storageio import StoreError
 
 SLOTS, ITEMS = 4, 16
@@ -158,12 +160,19 @@ def rabbit_version_2(data: bytes) -> None:
     """Read index and store files of version 2, and the small text files."""
     read_queue_name(data)
     read_segment_entries(data)
-    for entry in read_index(data, 0, "fuzz", []):
+    rows = read_index(data, 0, "fuzz", [])
+    store = QueueStore(data, rows, "fuzz")
+    for entry in rows:
         if entry.location is not None:
             try:
-                read_chunk(data, *entry.location, "fuzz")
+                store.find(entry)
             except StoreError:
                 continue
+    restored_index(0, store, [])
+    restored_start(0, rows, store)
+    restored_end(0, len(rows), rows, store)
+    for _found in find_containers(data):
+        pass
 
 
 def canary(data: bytes) -> None:
