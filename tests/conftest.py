@@ -66,6 +66,27 @@ LONG_FILES = (
 )
 
 
+# Tests that need the disk's own answer to a sync, such as ENOSPC, and measurements.
+REAL_SYNCS = ("tests/storageio/", "tests/faults/test_full_disk.py", "tests/interop/", "bench/")
+
+
+def _sync_nothing(descriptor: int) -> None:
+    os.fstat(descriptor)  # a closed descriptor is an error still
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave out this process's syncs: a store makes thirty of them from open to close, and no test cuts the power.
+
+    Which syncs are made, and in which order, is tested on the lab's disks, and by recorded system calls of other processes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not item.nodeid.startswith(REAL_SYNCS):
+            for name in ("fsync", "fdatasync"):
+                patch.setattr(os, name, _sync_nothing)
+        return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test's tier; leave out the plain build of engine tests where the compiled one runs."""
     kept = []
@@ -167,6 +188,12 @@ def fixture_store(_unpacked: dict[str, Path], tmp_path_factory: pytest.TempPathF
         return Fixture(_unpacked[name])
 
     return unpack
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out of reports, which take half a second to draw."""
+    monkeypatch.setattr("brokerstore.report.page.pictures", lambda _facts: [])
 
 
 @pytest.fixture

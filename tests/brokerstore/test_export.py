@@ -154,6 +154,7 @@ def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
     assert "internal error" not in ran.talk
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_is_written_in_silence(fixture_store: Any, tmp_path: Path) -> None:
     """The file is reported on stderr, or as JSON on stdout."""
     out = tmp_path / "page.html"

@@ -114,6 +114,7 @@ def test_an_import_of_a_node_and_back(node: Node, tmp_path: Path) -> None:
             assert found[queue] == expected[queue], queue
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_of_a_node(node: Node, tmp_path: Path) -> None:
     """Its page has every queue, and names those that are not read."""
     ran = run("report", "--json", node[0], "--out", tmp_path / "page.html")

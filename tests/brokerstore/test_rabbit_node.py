@@ -15,7 +15,7 @@ from tests.brokerstore.tool import run
 from tests.rabbitstore.conftest import DATA
 from tests.rabbitstore.later import node_of
 
-KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-streams")
+KINDS = (pytest.param("rabbitmq4-clean", marks=pytest.mark.deep), "rabbitmq4-killed", "rabbitmq4-streams")
 Node = tuple[Path, dict[str, Any]]
 
 
