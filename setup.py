@@ -28,6 +28,7 @@ HOT = (
     "commitlog._record_cy",
     "commitlog._rows_cy",
     "commitlog._scan_cy",
+    "commitlog._tally_cy",
     "commitlog._walk_cy",
     "consumequeue._units_cy",
     "indexfile._index_cy",

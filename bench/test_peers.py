@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers import embedded, growth, page
+from bench.peers import embedded, folders, growth, page
 from bench.peers.own_store import OwnStore
 from bench.peers.turns import Row, take_turns
 
@@ -57,3 +57,13 @@ def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     machine = {"date": "d", "cores": 2, "cpu": "c", "kernel": "k", "python": "p"}
     text = page.page(json.loads(json.dumps({"machine": machine, "rows": [row.told() for row in rows]})))
     assert "| p999 | rocketmq | 2 | 4 | us | 2.00 |" in text
+
+
+@pytest.mark.deep
+def test_commands_on_whole_folders(tmp_path: Path) -> None:
+    """Every command succeeds on both kinds of folder, cold and warm."""
+    pytest.importorskip("jinja2")
+    rows = list(folders.rows(tmp_path, 1, 0.0001, everything))
+    assert len(rows) == 2 * (len(folders.ROCKETMQ) + len(folders.RABBITMQ)) + 2
+    assert all(row.ours[0] > 0 and row.theirs[0] > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import embedded, growth, rocketmq, shared
+from . import embedded, folders, growth, rocketmq, shared
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -43,6 +43,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
                 yield from rocketmq.GROUPS[name](bench)
     others = {
         "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "folders": lambda: folders.rows(folder, arguments.rounds, arguments.scale, wanted),
         "growth": lambda: growth.rows(folder, arguments.rounds, arguments.scale, wanted),
         "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, wanted),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),

@@ -31,6 +31,8 @@ SETUP = """## Setup of each store
   for the peer as msgpack (`msgspec`). Key and body, or all of it, are read from each. In the durable row each side syncs
   every put, brokerstore with `sync_flush_through_ring`; in the others brokerstore has its defaults, whose puts survive the
   process as well. persist-queue and the plain file have no target.
+- folders: the whole command, with the start of the interpreter, against reading all files with a buffer of 1 MiB. Cold: the
+  folder's pages were dropped from the page cache, which does not empty the cache of the machine's host.
 - growth: log files of 4 MiB, brokerstore against itself; the target is a cost within 1.2 times that of a single file.
 - Openings: each side reads the folder immediately before it opens it. After seconds without access the first pass over
   cached pages takes two to four times as long on this machine.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from commitlog._tally_cy import Tally
 from commitlog.findings import Finding
 from commitlog.walk import Blank, LogFiles, Piece
 
@@ -57,12 +58,12 @@ class Times:
         self.bucket_ms = BUCKET_MS[0]
         self._rows: dict[int, list[int]] = {}
 
-    def add(self, timestamps_ms: Iterable[int], sizes: Iterable[int]) -> None:
-        """Count the messages of a batch."""
-        for timestamp_ms, size in zip(timestamps_ms, sizes, strict=True):
+    def add(self, groups: Iterable[tuple[int, int, int]]) -> None:
+        """Count groups of messages: their time, their number and their bytes."""
+        for timestamp_ms, count, size_bytes in groups:
             row = self._rows.setdefault(timestamp_ms // self.bucket_ms, [0, 0])
-            row[0] += 1
-            row[1] += size
+            row[0] += count
+            row[1] += size_bytes
         while len(self._rows) > BUCKETS_MAX and self.bucket_ms != BUCKET_MS[-1]:
             self._grow()
         if len(self._rows) > 10 * BUCKETS_MAX:  # meaningless times
@@ -94,7 +95,8 @@ class Words:
         """Count the words of a batch."""
         self._counts.update(words)
         if len(self._counts) > WORDS_MAX:
-            self._counts = Counter(dict(self._counts.most_common(WORDS_MAX // 2)))
+            most = sorted(self._counts.items(), key=lambda item: item[1], reverse=True)  # faster than a heap of half of them
+            self._counts = Counter(dict(most[: WORDS_MAX // 2]))
 
     def most(self) -> list[tuple[str, int]]:
         """Return the most frequent words, with their counts."""
@@ -137,7 +139,7 @@ class _StoreWalk:
         self._last_ms: dict[str, int] = {}
         self._times, self._keys = Times(), Words()
         self._sizes: Counter[int] = Counter()
-        self._queues: dict[tuple[str, int], list[int]] = {}
+        self._by_queue = Tally()
 
     def step(self, step: Piece | Blank | Finding) -> None:
         """Count good records and the blank end of a file; anything else shows as the gap that it leaves."""
@@ -146,23 +148,33 @@ class _StoreWalk:
             found.damaged += step.start - self._ends[step.file]
             found.live += step.stop - step.start
             self._ends[step.file] = step.stop
-            for rows in _columns(step):
-                self._count(step.file, rows)
+            self._count(step)
         elif isinstance(step, Blank):
             found = self._maps[step.file]
             found.damaged += step.offset - self._ends[step.file]
             found.blank += step.size_bytes
             self._ends[step.file] = step.offset + step.size_bytes
 
-    def _count(self, path: str, rows: dict[str, list[Any]]) -> None:
-        self._times.add(rows["store_timestamp_ms"], rows["size"])
-        self._keys.add(key for keys in rows["keys"] for key in keys or ())
-        self._sizes.update(size_place(size) for size in rows["size"])
-        self._last_ms[path] = max([self._last_ms.get(path, 0), *rows["store_timestamp_ms"]])
-        for topic, queue_id, size in zip(rows["topic"], rows["queue_id"], rows["size"], strict=True):
-            row = self._queues.setdefault((topic, queue_id), [0, 0])
-            row[0] += 1
-            row[1] += size
+    def _count(self, piece: Piece) -> None:
+        self._by_queue.add(piece.view, piece.positions)
+        by_time = Tally(BUCKET_MS[0], with_topic=False)
+        by_time.add(piece.view, piece.positions)
+        seconds = list(by_time.rows())
+        self._times.add((number * BUCKET_MS[0], count, size_bytes) for _, number, count, size_bytes, _, _ in seconds)
+        self._last_ms[piece.file] = max([self._last_ms.get(piece.file, 0), *(row[-1] for row in seconds)])
+        for keys, sizes in _keys_and_sizes(piece):
+            self._keys.add(keys)
+            for size, count in Counter(sizes).items():
+                self._sizes[size_place(size)] += count
+
+    def _queues(self) -> dict[tuple[str, int], list[int]]:
+        """Return messages and bytes of each queue."""
+        queues: dict[tuple[str, int], list[int]] = {}
+        for topic, queue_id, count, size_bytes, _, _ in self._by_queue.rows():
+            row = queues.setdefault((topic.decode("utf-8", "replace"), queue_id), [0, 0])
+            row[0] += count
+            row[1] += size_bytes
+        return queues
 
     def facts(self, path: str, kind: str) -> Facts:
         """Return the facts when the walk is over."""
@@ -170,10 +182,11 @@ class _StoreWalk:
         for name, found in self._maps.items():
             if newest - self._last_ms.get(name, newest) > RESERVED_MS:
                 found.live, found.expired = 0, found.live
-        messages = sum(row[0] for row in self._queues.values())
-        cards = [("Messages", f"{messages:,}"), ("Topics", str(len({topic for topic, _ in self._queues}))),
-                 ("Queues", str(len(self._queues))), ("Log files", str(len(self._maps)))]  # fmt: skip
-        ordered = sorted(self._queues.items(), key=lambda item: -item[1][1])
+        by_queue = self._queues()
+        messages = sum(row[0] for row in by_queue.values())
+        cards = [("Messages", f"{messages:,}"), ("Topics", str(len({topic for topic, _ in by_queue}))),
+                 ("Queues", str(len(by_queue))), ("Log files", str(len(self._maps)))]  # fmt: skip
+        ordered = sorted(by_queue.items(), key=lambda item: -item[1][1])
         queues = [{"queue": f"{topic}/{queue_id}", "messages": row[0], "bytes": row[1]} for (topic, queue_id), row in ordered]
         return Facts(
             kind, path, cards, list(self._maps.values()), self._times.rows(), self._times.bucket_ms, queues,
@@ -185,12 +198,11 @@ def _base(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _columns(piece: Piece) -> Iterator[dict[str, list[Any]]]:
-    """Yield the columns that are counted."""
+def _keys_and_sizes(piece: Piece) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the keys and the sizes of each batch of records."""
     from commitlog.arrow_columns import record_batch
     from commitlog.columns import row_batches
 
-    names = ("topic", "queue_id", "size", "store_timestamp_ms", "keys")
     for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
-        batch = record_batch(rows, names)
-        yield {name: batch.column(name).to_pylist() for name in names}
+        keys = record_batch(rows, ("keys",)).column("keys")
+        yield keys.flatten().to_pylist(), rows.sizes.tolist()

@@ -162,7 +162,7 @@ def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
     """One message a day for forty years keeps every message."""
     times = Times()
     for day in range(0, 14_600, 100):
-        times.add([(day + one) * 86_400_000 for one in range(100)], [1] * 100)
+        times.add(((day + one) * 86_400_000, 1, 1) for one in range(100))
     assert len(times.rows()) <= BUCKETS_MAX
     assert sum(row[1] for row in times.rows()) == 14_600
 
@@ -170,7 +170,7 @@ def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
 def test_times_without_sense_take_no_memory() -> None:
     """A time may be any 64-bit number."""
     times = Times()
-    times.add([number << 40 for number in range(1 << 15)], [1] * (1 << 15))
+    times.add((number << 40, 1, 1) for number in range(1 << 15))
     assert len(times.rows()) <= 10 * BUCKETS_MAX
 
 

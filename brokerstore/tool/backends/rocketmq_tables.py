@@ -8,6 +8,7 @@ from typing import Any
 
 from brokerstore.identify import FolderKind
 from commitlog import StoredMessage
+from commitlog._tally_cy import Tally
 from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.topic_names import LMQ_PREFIX
@@ -101,12 +102,9 @@ def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
     return [_row(*queue, *row) for queue, row in sorted(found.items()) if not is_deleted(queue[0])]
 
 
-def _messages(
-    folder: RocketmqFolder, files: LogFiles, advance: Callable[[int], None] = lambda _size_bytes: None
-) -> Iterator[StoredMessage]:  # fmt: skip
+def _messages(folder: RocketmqFolder, files: LogFiles) -> Iterator[StoredMessage]:
     for piece in folder.pieces(files):
         yield from piece.messages()
-        advance(piece.stop - piece.start)
 
 
 def _queues_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
@@ -145,7 +143,7 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     """Count messages and bytes of whole records, for each queue or each hour and topic."""
     files = folder.files()
     with progress("stats", sum(file.size_bytes for file in files.files), quiet=quiet) as advance:
-        rows = _stats_rows(_messages(folder, files, advance), by)
+        rows = _stats_rows(folder, files, by, advance)
     names = (*_GROUP_KEYS[by], *_STATS_KEYS)
     found = [dict(zip(names, (*group, *row), strict=True)) for group, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
@@ -155,14 +153,18 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     return Answer(facts, [Table(names, cells)], folder.code)
 
 
-def _stats_rows(messages: Iterator[StoredMessage], by: str) -> dict[tuple[Any, Any], list[int]]:
+def _stats_rows(
+    folder: RocketmqFolder, files: LogFiles, by: str, advance: Callable[[int], None]
+) -> dict[tuple[Any, Any], list[int]]:
     """Return messages, bytes, first and last time of each group."""
+    tally = Tally() if by == "queue" else Tally(HOUR_MS)
+    for piece in folder.pieces(files):
+        tally.add(piece.view, piece.positions)
+        advance(piece.stop - piece.start)
     rows: dict[tuple[Any, Any], list[int]] = {}
-    for message in messages:
-        stored_ms = message.store_timestamp_ms
-        group = (message.topic, message.queue_id) if by == "queue" else (stored_ms // HOUR_MS * HOUR_MS, message.topic)
-        row = rows.setdefault(group, [0, 0, stored_ms, stored_ms])
-        row[0] += 1
-        row[1] += message.size
-        row[2], row[3] = min(row[2], stored_ms), max(row[3], stored_ms)
+    for encoded, number, count, size_bytes, first_ms, last_ms in tally.rows():
+        topic = encoded.decode("utf-8", "replace")  # invalid bytes of different topics may become one text
+        group = (topic, number) if by == "queue" else (number * HOUR_MS, topic)
+        row = rows.setdefault(group, [0, 0, first_ms, last_ms])
+        rows[group] = [row[0] + count, row[1] + size_bytes, min(row[2], first_ms), max(row[3], last_ms)]
     return rows
