@@ -20,7 +20,7 @@ cdef class Appender:
     cdef memoryview _view, _row_view
     cdef Target _target, _row
     cdef Size _capacity, _origin, _room_end
-    cdef object _more_room
+    cdef object _more_room, _allocate
     cdef Lock _lock
     cdef object _next_file, _clock
     cdef Envelope _envelope
@@ -42,7 +42,7 @@ cdef class Appender:
         self, Message message, I32 queue_id, Source properties, Size properties_size, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
     cdef object _make_room(self, Size body_size, Size properties_size, Size size)
-    cdef PutResult _move_ring(self, Size size, PutResult result)
+    cdef PutResult _extend_room(self, Size size, PutResult result)
     cdef PutResult _reserve(self, Size size, PutResult result)
     cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)

@@ -60,8 +60,8 @@ class Appender:
     """
 
     __slots__ = (
-        "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_next_file", "_origin", "_room_end", "_row",
-        "_row_view", "_size_sure", "_target",
+        "_allocate", "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_next_file", "_origin", "_room_end",
+        "_row", "_row_view", "_size_sure", "_target",
         "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
     )  # fmt: skip
 
@@ -97,6 +97,7 @@ class Appender:
         self._origin = 0
         self._room_end = 0
         self._more_room: Any = None
+        self._allocate: Any = None
         self.base = 0
         self.position = 0
 
@@ -122,6 +123,8 @@ class Appender:
         self._capacity = capacity
         self._origin = 0
         self._room_end = capacity - BLANK_SIZE if self._more_room is None else position
+        if self._allocate is not None:
+            self._room_end = -1
         self.base = base
         self.position = position
         self.last_store_timestamp_ms = newest_ms
@@ -133,6 +136,14 @@ class Appender:
         range with `set_room`, or raises `DiskError`.
         """
         self._more_room = more_room
+
+    def allocate_with(self, allocate: Callable[[int], int]) -> None:
+        """Declare, before `attach`, that files do not have all their blocks.
+
+        `allocate(end)` is called under the lock before anything is written up to that position of the file; it returns the
+        position up to which there are blocks, or raises `DiskError`.
+        """
+        self._allocate = allocate
 
     def set_room(self, origin: int, room_end: int) -> None:
         """Set the file position `origin` of the view's first byte, and the limit `room_end` of records, followed by a blank."""
@@ -579,23 +590,28 @@ class Appender:
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
             return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
         if size + BLANK_SIZE <= self._capacity - self.position:
-            return self._move_ring(size, result)
+            return self._extend_room(size, result)
+        left: Size = self._capacity - self.position
         try:
+            if left >= BLANK_SIZE and self.position > self._room_end and self._allocate is not None:
+                self._allocate(self.position + BLANK_SIZE)
             view, base = self._next_file()
         except DiskError as error:
             result.cause = error
             return _refused(result, NO_FILE, str(error))
-        left: Size = self._capacity - self.position
         if left >= BLANK_SIZE:
             write_blank(self._target, self.position - self._origin, left)
         self.attach(view, base, 0)
-        return self._move_ring(size, result)
+        return self._extend_room(size, result)
 
-    def _move_ring(self, size: Size, result: PutResult) -> PutResult:
-        """Move the ring buffer for a record that the file has room for."""
-        if self.position + size > self._room_end and self._more_room is not None and size < self.file_size_bytes:
+    def _extend_room(self, size: Size, result: PutResult) -> PutResult:
+        """Move the ring buffer, or allocate blocks, for a record that the file has room for."""
+        if self.position + size > self._room_end and size < self.file_size_bytes:
             try:
-                self._more_room(self.position, size)
+                if self._more_room is not None:
+                    self._more_room(self.position, size)
+                elif self._allocate is not None:
+                    self._room_end = self._allocate(self.position + size + BLANK_SIZE) - BLANK_SIZE
             except DiskError as error:
                 result.cause = error
                 return _refused(result, NO_FILE, str(error))

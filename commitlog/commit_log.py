@@ -137,6 +137,11 @@ class CommitLog:
         self.queue.truncate(offset)
         if self.buffers is not None:
             self.buffers.committed_offset = offset
+            self.queue.allocates_whole = True
+            if self.queue.files:
+                self.queue.files[-1].allocate(self.queue.files[-1].size_bytes)
+        else:
+            self.appender.allocate_with(self._allocate)
         if self.queue.files and not self.queue.files[-1].is_full:
             last = self.queue.files[-1]
             if self.buffers is not None:
@@ -146,6 +151,10 @@ class CommitLog:
         elif self.queue.files:
             last = self.queue.files[-1]
             self.appender.attach(last.view, last.start_offset, last.size_bytes, store_timestamp_ms)
+
+    def _allocate(self, end: int) -> int:
+        """Allocate blocks of the last file; the appender calls this under its lock, before it writes there."""
+        return self.queue.files[-1].allocate(end)
 
     def _next_file(self) -> tuple[memoryview, int]:
         """Return the next file; the appender calls this under its lock, before it closes the present file with a blank."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt
 
 from ._find_cy import ReadableFile
 from .offset_files import OffsetFile
 
 PAGE_SIZE = 4096
+STEP_BYTES = 16 << 20  # blocks that are allocated ahead of the appends
+LARGE_STEP_BYTES = 128 << 20  # once a file has as much
+SMALL_STEP_BYTES = 1 << 16  # on a disk that has no room for several steps
+SPARE_STEPS = 4
 
 
 class MappedFile(ReadableFile):
@@ -19,6 +25,9 @@ class MappedFile(ReadableFile):
 
     The map is created on first use and lives as long as its last view: deleting the file or dropping this object does not
     affect a reader.  A writable file keeps its descriptor until it is full and flushed.
+
+    A file has its full size from the beginning, but blocks only up to *allocated*: `allocate` comes before every store through
+    the map.
     """
 
     def __init__(self, disk: Disk, path: str, start_offset: int, size_bytes: int, *, writable: bool) -> None:
@@ -31,6 +40,7 @@ class MappedFile(ReadableFile):
         self.written = 0
         self.committed = 0
         self.flushed = 0
+        self.allocated = -1  # blocks exist from the first append up to here; -1: not known
         self._failure: DiskError | None = None  # of a sync: the system may have dropped the pages that it was to write
         self.is_synced = True  # its size is on the disk; False for a file created here until its first sync
         self.inode = 0  # from the folder listing; 0 for a file created here
@@ -40,10 +50,10 @@ class MappedFile(ReadableFile):
         self.reader = None  # the reader over the map, created on demand
 
     @classmethod
-    def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int) -> MappedFile:
-        """Create a file with all its blocks and map it.  A failure leaves nothing behind.
+    def create(cls, disk: Disk, path: str, start_offset: int, size_bytes: int, *, whole: bool = False) -> MappedFile:
+        """Create a file with the blocks of its first appends, or with all if `whole`, and map it.
 
-        The folder is not synced here: `MappedFileQueue` does that.
+        A failure leaves nothing behind.  The folder is not synced here: `MappedFileQueue` does that.
         """
         made = cls(disk, path, start_offset, size_bytes, writable=True)
         made.is_synced = False
@@ -52,7 +62,10 @@ class MappedFile(ReadableFile):
             raise StoreCorrupt("a file where the next one goes", file=path, offset=0, expected="none", found=there.size_bytes)
         try:
             made._file = disk.open(path, Mode.CREATE)
-            made._file.allocate(size_bytes)
+            made.allocated = size_bytes if whole else min(STEP_BYTES, size_bytes)
+            if made.allocated < size_bytes:
+                made._file.truncate(size_bytes)
+            made._file.allocate(made.allocated)
             _ = made.view
         except BaseException:
             made.close()
@@ -91,6 +104,23 @@ class MappedFile(ReadableFile):
             if not self.writable or self.flushed == self.size_bytes:
                 self._close_file()
         return self._map.view
+
+    def allocate(self, end: int) -> int:
+        """Allocate blocks from the written position to at least `end`; return the position up to which there are some.
+
+        It allocates a step ahead, and little on a disk that is almost full, which other files need too.  Raises `DiskFull`
+        without room up to `end`.
+        """
+        if self.allocated < 0:
+            self.allocated = self.written
+        if end > self.allocated:
+            step = LARGE_STEP_BYTES if self.allocated >= LARGE_STEP_BYTES else STEP_BYTES
+            if self._disk.space(os.path.dirname(self.path)).free_bytes < SPARE_STEPS * step:
+                step = SMALL_STEP_BYTES
+            end = min(max(end, self.allocated + step), self.size_bytes)
+            self._opened().allocate(end, self.allocated)
+            self.allocated = end
+        return self.allocated
 
     def next_data(self, position: int) -> int:
         """Return the first position at or after `position` that may hold other bytes than zeros; the size if there is none."""
@@ -179,6 +209,7 @@ class MappedFile(ReadableFile):
     def set_positions(self, position: int) -> None:
         """Set all three positions, when the file is opened or cut."""
         self.written = self.committed = self.flushed = position
+        self.allocated = -1
 
     def drop_map(self) -> None:
         """Drop the map; views that others hold stay valid."""

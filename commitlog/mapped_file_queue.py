@@ -39,6 +39,7 @@ class MappedFileQueue(FileList):
         self.file_size_bytes = file_size_bytes
         self.writable = writable
         self.files: list[MappedFile] = []
+        self.allocates_whole = False  # for writers that do not call `MappedFile.allocate`
         self._on_failed = on_failed
         self._prepared: MappedFile | None = None
         self._making = ""  # the path of a file that is being created
@@ -192,7 +193,7 @@ class MappedFileQueue(FileList):
         if self.files and not self.files[-1].is_synced:
             self._sync_last()
         self._making = path
-        made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes)
+        made = MappedFile.create(self._disk, path, start_offset, self.file_size_bytes, whole=self.allocates_whole)
         try:
             self._disk.sync_folder(folder)
         except BaseException:

@@ -14,6 +14,7 @@ cdef class IndexBuffer:
     cdef Target _target
     cdef readonly I32 slots
     cdef readonly Size items
+    cdef public Size limit
     cdef readonly bint is_writable
 
 cdef class MappedIndex:

@@ -75,7 +75,7 @@ class IndexBuffer:
     Keeps the buffer alive.  One thread puts; any number of threads select.
     """
 
-    __slots__ = ("_target", "_view", "is_writable", "items", "slots")
+    __slots__ = ("_target", "_view", "is_writable", "items", "limit", "slots")
 
     def __init__(self, buffer: Any, slots: int, items: int) -> None:
         """Take a contiguous buffer with room for all slots and items; `items` includes the unused item 0."""
@@ -86,6 +86,7 @@ class IndexBuffer:
         self._target: Target = target_of(view)
         self.slots = slots
         self.items = items
+        self.limit = items  # the items before this one have blocks, so they can be stored
         self.is_writable = not view.readonly
 
     @property
@@ -106,7 +107,7 @@ class IndexBuffer:
         return is_before_end(self, physical_offset)
 
     def put(self, topic: bytes, key: bytes, physical_offset: int, store_timestamp_ms: int) -> bool:
-        """Add one key (docs/formats/indexfile.md#putting-a-key); return False if the file is full."""
+        """Add one key (docs/formats/indexfile.md#putting-a-key); return False if there is no room."""
         if not self.is_writable:
             raise ValueError("the index was opened for reading")
         return put_item(self, hash_of(topic, key), physical_offset, store_timestamp_ms)
@@ -323,12 +324,12 @@ def key_hash(code: I32) -> I32:
 def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64) -> Bool:
     """Add an item for a key's Java hash and update the header (docs/formats/indexfile.md#putting-a-key).
 
-    Returns False if the file is full.  In a file that follows a full one, the begin is preset: the first item's seconds count
+    Returns False if there is no room.  In a file that follows a full one, the begin is preset: the first item's seconds count
     from there, then the begin is replaced.
     """
     out: Target = index._target
     count: I32 = next_item(index)
-    if count >= index.items:
+    if count >= index.limit:
         return False
     hash_code: I32 = key_hash(code)
     slot_at: Size = _slot_at(index, hash_code)
@@ -384,12 +385,12 @@ def ends_at(index: IndexBuffer) -> I64:
 @cython.nogil
 @cython.exceptval(check=False)
 def room_of(index: IndexBuffer) -> Size:
-    """Return how many more keys fit.
+    """Return how many more keys fit before blocks are allocated or the next file is created.
 
     A dispatch kernel hands a record with more keys to `IndexFiles.build`, which creates the next file.
     """
     used: Size = next_item(index)
-    return index.items - used if used < index.items else 0
+    return index.limit - used if used < index.limit else 0
 
 
 @cython.cfunc

@@ -20,6 +20,7 @@ from .layout import (
     HEADER,
     HEADER_SIZE,
     ITEM_SIZE,
+    ITEMS_STEP,
     NEXT_ITEM_AT,
     SLOT_SIZE,
     file_size,
@@ -71,15 +72,18 @@ class IndexFile(MappedIndex):
 
     @classmethod
     def create(cls, disk: Disk, path: str, slots: int, items: int, before: Header | None = None) -> IndexFile:
-        """Create a file with all its blocks; preset begin and end from `before`, the header of the full file before it.
+        """Create a file with blocks for its slots and first items.
+
+        Begin and end are preset from `before`, the header of the full file before it.
 
         Deletes the file again if the disk has no room for it.
         """
         made = cls(disk, path, slots, items, writable=True)
         made._file = disk.open(path, Mode.CREATE)
         try:
-            made._file.allocate(file_size(slots, items))
+            made._file.truncate(file_size(slots, items))
             made._open_map()
+            made.allocate(0, FIRST_ITEM + ITEMS_STEP)
         except BaseException:
             made.close()
             disk.delete(path)
@@ -118,6 +122,7 @@ class IndexFile(MappedIndex):
         Another size is refused: reading past the end of a shorter file would kill the process, and a longer one has other
         slots.
         """
+        is_found = self._file is None
         if self._file is None:
             self._file = self.disk.open(self.path, Mode.WRITE if self.writable else Mode.READ)
         wanted, found = file_size(self.slots, self.items), self._file.size()
@@ -127,8 +132,25 @@ class IndexFile(MappedIndex):
         self._map = self._file.map(wanted, writable=self.writable)
         self._map.expect_random()
         self.mapped = IndexBuffer(self._map.view, self.slots, self.items)
-        if not self.writable:
+        if self.writable and is_found:
+            self.allocate(0, self.header.items_used + FIRST_ITEM)
+        elif not self.writable:
             self._close_file()
+
+    def allocate(self, first: int, limit: int) -> None:
+        """Allocate blocks for items `first` to before `limit`; from item 0 on, for header and slots as well."""
+        assert self._file is not None and self.mapped is not None
+        items_at = HEADER_SIZE + SLOT_SIZE * self.slots
+        limit = min(limit, self.items)
+        self._file.allocate(items_at + ITEM_SIZE * limit, items_at + ITEM_SIZE * first if first else 0)
+        self.mapped.limit = limit
+
+    def make_room(self) -> bool:
+        """Allocate blocks for further items; return False if the file is full."""
+        buffer, used = self.buffer, self.header.items_used + FIRST_ITEM
+        if used < self.items and used >= buffer.limit:
+            self.allocate(used, used + ITEMS_STEP)
+        return used < self.items
 
     @property
     def header(self) -> Header:
@@ -147,8 +169,8 @@ class IndexFile(MappedIndex):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the file has no room for another key."""
-        return self.buffer.room() == 0
+        """Return whether the file has no place for another key."""
+        return self.header.items_used + FIRST_ITEM >= self.items
 
     def hits(self, code: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the physical offsets of a key hash, newest first, and no more of them than the file has items."""

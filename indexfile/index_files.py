@@ -158,14 +158,14 @@ class IndexFiles(IndexList):
     # Building
 
     def active(self) -> IndexBuffer:
-        """Return the bytes of the newest file; create a file first if the newest is full or there is none.
+        """Return the bytes of the newest file, with room; create a file first if the newest is full or there is none.
 
         Every dispatched record calls this first, even one without keys (docs/formats/indexfile.md#what-is-indexed).  A file
         that became full is left to `sync_full`.
         """
         self._must_write()
         last = self.listed[-1] if self.listed else None
-        if last is None or last.is_full:
+        if last is None or (last.buffer.room() == 0 and not last.make_room()):
             last = self._roll(last)
         return last.buffer
 

@@ -48,6 +48,7 @@ KEY_HASH_NONE = -(1 << 31)  # has no positive counterpart; an item stores 0 inst
 SLOTS_DEFAULT = 5_000_000
 ITEMS_DEFAULT = 20_000_000
 ITEMS_PER_SLOT_DEFAULT = ITEMS_DEFAULT // SLOTS_DEFAULT
+ITEMS_STEP = 1 << 16  # items whose blocks are allocated at once
 NAME_DIGITS = 17  # yyyyMMddHHmmssSSS, local time
 KEY_JOINT = "#"  # between topic and key in the hashed string
 KEY_SEPARATOR = " "  # between the keys of a message

@@ -110,11 +110,17 @@ class File(Protocol):
     def write_pieces(self, offset: int, pieces: list[memoryview]) -> None:
         """Write all pieces one after another, or raise.  Releases the GIL."""
 
-    def allocate(self, size_bytes: int) -> None:
-        """Grow to this size with real blocks that read as zeros: a later store through a map cannot meet a full disk."""
+    def allocate(self, size_bytes: int, start: int = 0) -> None:
+        """Give the range from `start` to `size_bytes` real blocks; grow the file if it is shorter.
+
+        New blocks read as zeros. A later store through a map into this range cannot meet a full disk.
+        """
 
     def truncate(self, size_bytes: int) -> None:
-        """Set the size.  The caller must not cut below a mapped range: touching the lost pages would kill the process."""
+        """Set the size; what it grows by has no blocks.
+
+        The caller must not cut below a mapped range: touching the lost pages would kill the process.
+        """
 
     def sync(self) -> None:
         """Return when data, size and allocation are on the disk.  Releases the GIL."""

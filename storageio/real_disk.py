@@ -25,7 +25,7 @@ _IS_WINDOWS = sys.platform == "win32"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
-_ZEROS = bytes(1 << 20)
+COPY_SIZE = 1 << 20
 
 
 @contextlib.contextmanager
@@ -186,15 +186,16 @@ class RealFile:
     def _write_first(self, pieces: list[memoryview], offset: int) -> int:
         return os.pwrite(self._descriptor, pieces[0], offset)
 
-    def allocate(self, size_bytes: int) -> None:
-        """Call `posix_fallocate`, or write zeros where the platform lacks it."""
+    def allocate(self, size_bytes: int, start: int = 0) -> None:
+        """Call `posix_fallocate`, or write what the range holds, or zeros, where the platform lacks it."""
         with _disk_errors("allocate", self._path):
             if hasattr(os, "posix_fallocate"):
-                if size_bytes:
-                    os.posix_fallocate(self._descriptor, 0, size_bytes)
+                if size_bytes > start:
+                    os.posix_fallocate(self._descriptor, start, size_bytes - start)
                 return
-        for offset in range(self.size(), size_bytes, len(_ZEROS)):
-            self.write(offset, _ZEROS[: size_bytes - offset])
+        for offset in range(start, size_bytes, COPY_SIZE):
+            size = min(COPY_SIZE, size_bytes - offset)
+            self.write(offset, self.read(offset, size).ljust(size, b"\0"))
 
     def truncate(self, size_bytes: int) -> None:
         """Set the size; the file is sparse where it grows."""

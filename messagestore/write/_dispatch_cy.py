@@ -375,7 +375,7 @@ def _dispatch(
         offset: I64 = get_i64(source, at + PHYSICAL_OFFSET_AT)
         transaction: I32 = get_i32(source, at + SYS_FLAG_AT) & TRANSACTION_MASK
         if has_index:
-            if next_item(index) >= index.items:
+            if next_item(index) >= index.limit:
                 size = INDEX_FULL
                 break
             if transaction != TRANSACTION_ROLLBACK and (done > 0 or _is_new(index, offset)):

@@ -27,7 +27,7 @@ from .running_flags import Flag, RunningFlags
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 SHARE = 20  # a complete flush takes at most 1/SHARE of the time
 TIMED_RETRY_S = 0.2
-PREPARE_AT = 0.75  # share of a file that is written; late, since a new file allocates all its space
+PREPARE_AT = 0.75  # share of a file that is written
 
 
 def every(interval_ms: int, job: Callable[[], object]) -> Callable[[], None]:

@@ -76,6 +76,7 @@ class IndexBuild:
 
         assert self._file is not None
         data = self._file.buffer.data
+        self._file.allocate(self._count, self._count + len(part))
         head = self._file.header
         table = np.frombuffer(data, ">i4", self._slots, HEADER_SIZE)
         start = HEADER_SIZE + SLOT_SIZE * self._slots + ITEM_SIZE * self._count

@@ -125,13 +125,15 @@ class ForgettingFile:
         node = self._node
         if offset + len(data) > len(node.live):
             node.resize(offset + len(data))
+        node.allocate(offset, offset + len(data))
         node.live[offset : offset + len(data)] = data
         self._disk.look_at(node)
         self._disk.touch(node, offset, offset + len(data))
 
-    def allocate(self, size_bytes: int) -> None:
-        """Grow the file with zeros."""
+    def allocate(self, size_bytes: int, start: int = 0) -> None:
+        """Give the range blocks; grow the file with zeros."""
         self._disk.before("allocate", self._path)
+        self._node.allocate(start, size_bytes)
         if size_bytes > len(self._node.live):
             self._node.resize(size_bytes)
             self._disk.look_at(self._node)

@@ -29,9 +29,11 @@ class FileNode:
 
     `pages`: by the first byte of a page, its versions since the last sync, oldest first.  `stuck`: the same for pages whose
     sync failed.  The system takes them for clean, so a later sync does not write them, and their state on the disk is unknown.
+    `blocks`: the first bytes of the pages that have blocks.  A store through a map to any other page could meet a full disk,
+    which would kill the process, so it is an error.
     """
 
-    __slots__ = ("durable", "inode", "is_cut", "live", "modified_ms", "pages", "seen", "sizes", "stuck")
+    __slots__ = ("blocks", "durable", "inode", "is_cut", "live", "modified_ms", "pages", "seen", "sizes", "stuck")
 
     def __init__(self, inode: int, data: bytes, modified_ms: int) -> None:
         """Create a file whose `data` is durable."""
@@ -42,6 +44,7 @@ class FileNode:
         self.pages: dict[int, list[Version]] = {}
         self.stuck: dict[int, list[Version]] = {}
         self.sizes: list[Version] = []
+        self.blocks = {at for at in range(0, len(data), PAGE_SIZE) if any(data[at : at + PAGE_SIZE])}
         self.is_cut = False  # cut since the last sync
         self.modified_ms = modified_ms
 
@@ -54,8 +57,13 @@ class FileNode:
         """Set the live size; it grows with zeros.  Raises `BufferError` while the file is mapped."""
         if size_bytes < len(self.live):
             del self.live[size_bytes:]
+            self.blocks = {at for at in self.blocks if at < size_bytes}
         elif size_bytes > len(self.live):
             self.live.extend(bytes(size_bytes - len(self.live)))
+
+    def allocate(self, start: int, stop: int) -> None:
+        """Give the pages of a range blocks."""
+        self.blocks.update(range(start // PAGE_SIZE * PAGE_SIZE, stop, PAGE_SIZE))
 
     def look(self, number: int, now_ms: int) -> bool:
         """Record what changed since the last look; return whether anything did.
@@ -75,6 +83,7 @@ class FileNode:
             if self.is_cut and len(old) < len(new):
                 self.pages.setdefault(at, []).append(Version(number, old.ljust(PAGE_SIZE, b"\0")))
             if new.ljust(PAGE_SIZE, b"\0") != old.ljust(PAGE_SIZE, b"\0"):
+                assert at in self.blocks, f"a store to byte {at} of file {self.inode}, which has no block there"
                 self.pages.setdefault(at, []).append(Version(number, new.ljust(PAGE_SIZE, b"\0")))
         self.seen = live
         self.modified_ms = now_ms

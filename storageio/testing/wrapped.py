@@ -98,10 +98,10 @@ class WrappedFile:
         self._disk.before("write", self.path)
         self._inner.write_pieces(offset, pieces)
 
-    def allocate(self, size_bytes: int) -> None:
+    def allocate(self, size_bytes: int, start: int = 0) -> None:
         """Run the hook, then allocate."""
         self._disk.before("allocate", self.path)
-        self._inner.allocate(size_bytes)
+        self._inner.allocate(size_bytes, start)
 
     def truncate(self, size_bytes: int) -> None:
         """Run the hook, then truncate."""

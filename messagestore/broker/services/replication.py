@@ -188,6 +188,7 @@ class _Appending:
         assert file is not None, "the file was made"
         at = place - file.start_offset
         with appender.lock:
+            file.allocate(min(at + len(records) + BLANK_SIZE, file.size_bytes))
             if records:
                 file.view[at + 4 : at + len(records)] = records[4:]
                 file.view[at : at + 4] = records[:4]
