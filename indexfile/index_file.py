@@ -133,7 +133,11 @@ class IndexFile(MappedIndex):
         self._map.expect_random()
         self.mapped = IndexBuffer(self._map.view, self.slots, self.items)
         if self.writable and is_found:
-            self.allocate(0, self.header.items_used + FIRST_ITEM)
+            try:
+                self.allocate(0, self.header.items_used + FIRST_ITEM)
+            except BaseException:  # no caller may store through a map without blocks
+                self._close()
+                raise
         elif not self.writable:
             self._close_file()
 
