@@ -122,9 +122,8 @@ class Appender:
         self._target = target
         self._capacity = capacity
         self._origin = 0
-        self._room_end = capacity - BLANK_SIZE if self._more_room is None else position
-        if self._allocate is not None:
-            self._room_end = -1
+        whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
+        self._room_end = whole_end if self._more_room is None else position
         self.base = base
         self.position = position
         self.last_store_timestamp_ms = newest_ms
