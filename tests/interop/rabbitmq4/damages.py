@@ -184,12 +184,11 @@ def _stream_tail_garbage(node: Node) -> None:
 
 
 def _classic(pattern: str, change: str) -> Callable[[Node], None]:
-    """Damage the queue of the evidence run, which is the one with the most bytes."""
+    """Damage the classic queue of the evidence run."""
 
     def damage(node: Node) -> None:
-        folder = max(
-            node.files("msg_stores/vhosts/*/queues/*/"), key=lambda path: sum(file.stat().st_size for file in path.glob("*"))
-        )
+        names = node.files("msg_stores/vhosts/*/queues/*/.queue_name")
+        folder = next(file.parent for file in names if b"c.one" in file.read_bytes())
         files = sorted(folder.glob(pattern)) or node.files(f"msg_stores/vhosts/*/{pattern}")
         file = max(files, key=lambda path: path.stat().st_size)
         size = file.stat().st_size
