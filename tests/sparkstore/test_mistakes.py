@@ -36,18 +36,18 @@ LINES_MAX = 3
 
 
 def load(spark: SparkSession, path: object, schema: str | None = None, **options: str) -> None:
-    """Read everything."""
+    """Read every row of a store."""
     reader = spark.read.format("brokerstore").options(**options)
     (reader.schema(schema) if schema else reader).load(str(path)).collect()
 
 
 def save(spark: SparkSession, path: object, columns: str, mode: str = "append") -> None:
-    """Write two rows."""
+    """Write two rows to a store."""
     spark.range(2).selectExpr(*columns.split(", ")).write.format("brokerstore").mode(mode).save(str(path))
 
 
 def follow(spark: SparkSession, path: object, checkpoint: object) -> None:
-    """Stream once."""
+    """Follow a store until its end."""
     frame = spark.readStream.format("brokerstore").load(str(path))
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     writer.start().awaitTermination()
@@ -123,7 +123,7 @@ def test_a_folder_that_an_executor_does_not_see(made: Path, tmp_path: Path) -> N
 
 
 def test_a_rabbitmq_folder_that_an_executor_does_not_see(fixture_store: Any, tmp_path: Path) -> None:
-    """The same sentence."""
+    """The error has the same sentence."""
     store = Path(shutil.copytree(fixture_store("rabbitmq-clean").folder.parent / "vhost", tmp_path / "rabbit"))
     reader = BrokerStoreSource({"path": str(store)})
     planned = reader.reader(reader.schema())
@@ -134,7 +134,7 @@ def test_a_rabbitmq_folder_that_an_executor_does_not_see(fixture_store: Any, tmp
 
 
 def test_both_kinds_in_one_read(made: Path, fixture_store: Any) -> None:
-    """The columns differ."""
+    """Both kinds have different columns."""
     with pytest.raises(UnknownStore, match="load them separately"):
         list(batches([made, fixture_store("rabbitmq-clean").folder.parent / "vhost"]))
 
