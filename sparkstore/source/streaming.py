@@ -182,32 +182,32 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises the error that prevented a reader, at the first call."""
 
     def __init__(self, error: StoreError, shows_trace: bool) -> None:
-        """Keep the error."""
+        """Keep the error and its form."""
         self._error = error
         self.shows_trace = shows_trace
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  (Spark's name)
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
+        """Raise the error of the construction."""
         raise self._error
 
 
