@@ -29,7 +29,7 @@ class Polled(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the iteration."""
+        """End the iteration of this side."""
 
     def __enter__(self) -> Self:
         """Return the consumer itself."""

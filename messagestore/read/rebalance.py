@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, cast
 
 
 class Member(Protocol):
-    """A consumer."""
+    """What the rebalance knows of a consumer."""
 
     def holds(self, queue_id: int) -> bool:
         """Return whether it has messages of a queue that are not acknowledged."""

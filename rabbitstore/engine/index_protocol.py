@@ -71,7 +71,7 @@ class Index(Protocol):
         """Continue from a clean stop with `unacked` entries by segment; return false when the files differ."""
 
     def check(self) -> None:
-        """Assert the invariants."""
+        """Assert the invariants of the index."""
 
     def close(self) -> None:
         """Write everything and close the files."""

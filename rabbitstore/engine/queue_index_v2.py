@@ -434,7 +434,7 @@ class QueueIndexV2:
             assert self.needs_sync or (not segment.publishes and not segment.acks)
 
     def close(self) -> None:
-        """Write everything."""
+        """Write everything that waits."""
         if self._failed is None:
             self.flush()
 

@@ -75,7 +75,7 @@ class FrameReader:
         return len(self._waiting) - self._at
 
     def add(self, data: bytes) -> None:
-        """Take what arrived."""
+        """Take the bytes that arrived."""
         if self._at:
             del self._waiting[: self._at]
             self._at = 0

@@ -47,7 +47,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, connections: Connections) -> None:
         """Create it before the client is connected."""
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._connections.all.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client."""
+        """Forget the client that is gone."""
         self._is_ended = True
         self._connections.waiting_bytes -= self.waiting_bytes
         self.waiting_bytes = 0

@@ -24,6 +24,7 @@ def examples(commands: Mapping[str, click.Command], above: str = "") -> Iterator
             yield from examples(command.commands, f"{name} ")
 
 
+WAITING = ("replicate", "serve")  # for a broker or clients; `tests/rocketlink` runs them
 EXAMPLES = dict(examples({name: every_command()[name] for name in NAMES}))
 
 
@@ -52,7 +53,7 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Path("letter.txt").write_text("a letter")
     Path("broker.conf").write_text("mappedFileSizeCommitLog=67108864\n")
     for name, lines in EXAMPLES.items():
-        for line in lines:
+        for line in lines if name not in WAITING else []:
             words = shlex.split(line)
             if "-f" in words:
                 words.remove("-f")  # it would never end

@@ -92,7 +92,7 @@ class FullDisk(WrappedDisk):
 
 
 def test_a_full_disk_is_the_cause_of_a_refused_put(tmp_path: Path) -> None:
-    """Of a put, of several, of an asynchronous one, and of columns."""
+    """The cause of a put, of several, of an asynchronous one, and of columns is the full disk."""
     disk = FullDisk()
     config = StoreConfig.small(mapped_file_size_commit_log=1 << 16)
     body = bytes(20_000)

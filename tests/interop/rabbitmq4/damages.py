@@ -30,17 +30,17 @@ class Node:
         return self.chance.choice(found)
 
     def edit(self, file: Path, at: int, data: bytes) -> None:
-        """Overwrite bytes."""
+        """Overwrite bytes of a file."""
         with file.open("r+b") as opened:
             opened.seek(at)
             opened.write(data)
 
     def flip(self, file: Path, at: int) -> None:
-        """Flip one bit."""
+        """Flip one bit of a file."""
         self.edit(file, at, bytes((file.read_bytes()[at] ^ 1 << self.chance.randrange(8),)))
 
     def cut(self, file: Path, size: int) -> None:
-        """Shorten a file."""
+        """Cut the end off a file."""
         with file.open("r+b") as opened:
             opened.truncate(size)
 

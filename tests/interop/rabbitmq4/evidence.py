@@ -92,7 +92,7 @@ def _difference(judge: Judge, queue: str, whole: Contents) -> str:
 
 
 def judged(judge: Judge, name: str, base: Path, whole: Contents, work: Path) -> dict[str, Any]:
-    """Judge one damage."""
+    """Let the server judge one damage."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(base, work)
     shutil.copy(f"{base}-feature_flags", f"{work}-feature_flags")
@@ -118,7 +118,7 @@ def _verified(work: Path) -> str:
 
 
 def page_of(rows: list[dict[str, Any]], whole: Contents) -> str:
-    """Return the page."""
+    """Return the text of the page."""
     counts = Counter[str]()
     for kind, part in whole.values():
         counts[kind] += len(part)

@@ -61,7 +61,7 @@ class Judge:
             file.unlink()
 
     def connect(self) -> Any:
-        """Return a connection."""
+        """Return a connection to the node."""
         import pika
 
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.server.port, heartbeat=HEARTBEAT_OFF))
@@ -77,7 +77,7 @@ class Judge:
         return ""
 
     def kill(self) -> None:
-        """Kill the node."""
+        """Kill the node without a stop."""
         self.server.end(signal.SIGKILL)
 
     def log(self) -> str:
