@@ -121,14 +121,14 @@ def test_damage_of_a_rabbit_file_is_shown_as_garbage(fixture_store: Any, tmp_pat
     data, store = bytearray(path.read_bytes()), StoreFolder(REAL_DISK, str(tmp_path / "vhost"), "msg_store_persistent")
     records = store.scan(0, []).records
     victim = records[len(records) // 2]
-    whole = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    whole = rabbit_facts(str(tmp_path / "vhost"))[0].files[0]
     data[victim.offset + victim.total_size - 1] = 0  # the mark at its end
     path.write_bytes(data)
-    found = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    found = rabbit_facts(str(tmp_path / "vhost"))[0].files[0]
     assert (whole.damaged, found.damaged) == (0, victim.total_size)
     assert found.live + found.garbage + found.damaged == found.size_bytes == len(data)
     path.write_bytes(data[:-7])
-    found = rabbit_facts(str(tmp_path / "vhost")).files[0]
+    found = rabbit_facts(str(tmp_path / "vhost"))[0].files[0]
     assert found.damaged == victim.total_size + records[-1].total_size - 7
     assert "damaged" in run("report", tmp_path / "vhost").out
 
