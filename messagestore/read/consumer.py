@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
+from commitlog.layout import FOREVER_MS
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
 from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
@@ -364,11 +365,12 @@ class Consumer(Polled):
 
         With another boundary, see docs/formats/read-rules.md#offset-by-time.
         """
+        time_ms = min(max(timestamp_ms, -FOREVER_MS), FOREVER_MS)
         for queue_id in self.queues:
             queue = self._queue(queue_id)
             if queue is not None:
                 log = self._parts.log
-                self.seek(queue_id, queue.offset_by_time(timestamp_ms, boundary, log.readers, max(log.min_offset, 0)))
+                self.seek(queue_id, queue.offset_by_time(time_ms, boundary, log.readers, max(log.min_offset, 0)))
 
     def lag(self, queue_id: int | None = None) -> int:
         """Return the number of unacknowledged messages, of one queue or of all assigned ones."""
