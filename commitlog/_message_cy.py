@@ -205,7 +205,7 @@ class Message:
 @cython.cfunc
 def _check_keys(keys: list[Any]) -> bool:
     for key in keys:
-        if type(key) is not str:
+        if not isinstance(key, str):
             raise TypeError(f"keys: expected a list of str, got {type(key).__name__} in it")
     return True
 
@@ -213,8 +213,8 @@ def _check_keys(keys: list[Any]) -> bool:
 @cython.cfunc
 def _check_properties(properties: dict[Any, Any]) -> bool:
     for name, value in properties.items():
-        if type(name) is not str or type(value) is not str:
-            wrong = name if type(name) is not str else value
+        if not isinstance(name, str) or not isinstance(value, str):
+            wrong = value if isinstance(name, str) else name
             raise TypeError(f"properties: expected names and values of str, got {type(wrong).__name__}")
     return True
 

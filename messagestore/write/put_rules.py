@@ -71,7 +71,7 @@ class PutRules:
         number = self.admitted.get(message.topic) or self.must_write().batch_queues_of[message.topic]
         keys = message.keys
         if keys:
-            if type(keys[0]) is not str:  # the caller changed the message's list
+            if not isinstance(keys[0], str):  # the caller changed the message's list
                 raise TypeError(f"keys: expected a list of str, got {type(keys[0]).__name__} in it")
             return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
         return next(self._turn) % number
