@@ -331,6 +331,7 @@ class StoppingDisk(RealDisk):
         super().delete_folder(folder)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_kill_at_any_step(copy, keeps):
     """The next recovery completes an interrupted one, with the same messages."""
