@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a long body": ({"body": bytes(1001)}, "body of 1001 bytes; at most 1000"),
     "a separator in a property": ({"properties": {"a": "\x01"}}, "holds"),
     "an empty property": ({"properties": {"a": ""}}, "empty name or value"),
-    "a property without a value": ({"properties": {"a": None}}, "are text"),
+    "a property without a value": ({"properties": {"a": None}}, "names and values of str"),
     "a space in a key": ({"keys": ["a b"]}, "holds a space"),
     "long properties": ({"properties": {"a": "b" * PROPERTIES_ROOM}}, "the sink has room for"),
     "a negative queue": ({"queue_id": -2}, "queue_id -2"),
