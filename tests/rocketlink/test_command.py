@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import socket
@@ -62,7 +63,8 @@ def test_a_folder_is_served_until_it_is_interrupted(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command[command.index("127.0.0.1:0")] = f"127.0.0.1:{port}"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    reset = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=reset) as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         check_schema("serve", facts)
