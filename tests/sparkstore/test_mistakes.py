@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Path, Path], object], str]] = {
     "a pattern without a match": (lambda spark, _made, tmp: load(spark, f"{tmp}/x*"), "no folder matches this pattern"),
     "a mistyped option": (lambda spark, made, _: load(spark, made, colour="red"), "unknown option 'colour'; the options are"),
     "a wrong value": (lambda spark, made, _: load(spark, made, splitBytes="big"), "splitBytes: expected a number of bytes"),
-    "an unknown column": (lambda spark, made, _: load(spark, made, "subject string"), "unknown column 'subject'; the columns"),
+    "an unknown column": (lambda spark, made, _: load(spark, made, "subject string"), "unknown column 'subject' of a RocketMQ"),
     "a wrong type": (lambda spark, made, _: load(spark, made, "topic int"), "column 'topic': expected string, found int"),
     "no driver of an object store": (lambda spark, _made, _: load(spark, "s3://bucket/store"), "pip install s3fs"),
     "no driver of HDFS": (lambda spark, _made, _: load(spark, "hdfs://host/store"), "reading hdfs:// needs"),
