@@ -116,6 +116,17 @@ def decode(frame: bytes) -> Command:
     raise WrongFrame(f"header encoding {encoding}: 0 (JSON) or 1 (binary)")
 
 
+def json_object(data: bytes, what: str) -> dict[str, Any]:
+    """Return the JSON object of a part of a frame, which `what` names in an error.  Raises `WrongFrame`."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WrongFrame(f"a {what} that is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise WrongFrame(f"a {what} that is no JSON object but {type(found).__name__}")
+    return found
+
+
 def _json_header(command: Command) -> bytes:
     header: dict[str, Any] = {
         "code": command.code,
@@ -132,12 +143,7 @@ def _json_header(command: Command) -> bytes:
 
 
 def _from_json(header: bytes, body: bytes) -> Command:
-    try:
-        document = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise WrongFrame(f"a header that is no JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise WrongFrame(f"a header that is no JSON object but {type(document).__name__}")
+    document = json_object(header, "header")
     fields = document.get("extFields") or {}
     remark = document.get("remark")
     if not isinstance(fields, dict) or not (remark is None or isinstance(remark, str)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import WrongFrame
 from ..remoting.codes import NOTIFY_CONSUMER_IDS_CHANGED, SUCCESS, SYSTEM_ERROR
-from ..remoting.frames import Command
+from ..remoting.frames import Command, json_object
 from .connections import Connection
 
 LOCK_S = 60.0  # a lock that is not renewed for this time is free
@@ -39,7 +39,7 @@ class Clients:
 
     def heartbeat(self, connection: Connection, request: Command) -> list[str]:
         """Register a client with its groups; return the consumer groups in clustering mode that it names."""
-        document = _json_object(request.body)
+        document = json_object(request.body, "body")
         client = str(document.get("clientID"))
         for entry in _objects(document, "producerDataSet"):
             self._check_room(self.producers, name := str(entry.get("groupName")))
@@ -115,7 +115,7 @@ class Clients:
 
     @staticmethod
     def _lock_request(request: Command) -> tuple[str, str, list[tuple[dict[str, Any], tuple[str, int]]]]:
-        document = _json_object(request.body)
+        document = json_object(request.body, "body")
         queues = _objects(document, "mqSet")
         if len(queues) > QUEUES_MAX:
             raise WrongFrame(f"a lock of {len(queues)} queues: {QUEUES_MAX} at most")
@@ -133,16 +133,6 @@ class Clients:
         """Let the members of a group divide its queues again."""
         for connection in set(self.groups[name].members.values()):
             connection.notify(NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise WrongFrame(f"a body that is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise WrongFrame(f"a body that is no JSON object but {type(found).__name__}")
-    return found
 
 
 def _objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
