@@ -55,23 +55,53 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_folder_is_served_until_it_is_interrupted(tmp_path: Path) -> None:
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """Start the tool with SIGINT as a terminal sets it; a background job ignores it."""
+    reset = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(
+        [sys.executable, "-m", "brokerstore", *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=reset
+    )
+
+
+def test_a_port_of_zero_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clients could not find a port that is chosen freely."""
+    assert main(["serve", str(tmp_path / "s"), "--listen", "127.0.0.1:0"]) == 2
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+@SIGNALS
+def test_a_folder_is_served_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     """The address is printed, a client can send, and the store is closed cleanly."""
-    command = [sys.executable, "-m", "brokerstore", "serve", str(tmp_path / "s"), "--listen", "127.0.0.1:0", "--json"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (refused.returncode, "HOST:PORT" in refused.stderr) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command[command.index("127.0.0.1:0")] = f"127.0.0.1:{port}"
-    reset = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=reset) as process:
+    with started("serve", str(tmp_path / "s"), "--listen", f"127.0.0.1:{port}", "--json") as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         check_schema("serve", facts)
         with RemotingClient("127.0.0.1", port) as client:
             client.ask(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"body")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(60) == 130
     assert not (tmp_path / "s" / "abort").exists()
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert bodies(store) == [b"body"]
+
+
+@SIGNALS
+def test_a_replica_that_is_stopped_is_closed_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """It has everything, and no mark of an unclean stop."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 300)
+        end = master.tell()
+        with started("replicate", f"127.0.0.1:{master.broker.port}", str(tmp_path / "s"), "--from-start", "--json") as process:
+            assert process.stdout is not None
+            assert any(json.loads(line)["durable_end"] == end for line in process.stdout)
+            process.send_signal(number)
+            assert process.wait(60) == 130
+        expected = bodies(master.store)
+    assert not (tmp_path / "s" / "abort").exists()
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert bodies(store) == expected

@@ -9,6 +9,7 @@ import click
 from ..codes import CLEAN
 from ..options import JSON, plain_command
 from ..output import count_text, emit, emit_json, say
+from ..sigterm import sigterm_interrupts
 
 SHOW_EVERY_S = 5.0
 PORT_MAX = 65_535
@@ -50,7 +51,7 @@ def replicate(
             emit(text)
 
     check_write_target(folder, FolderKind.ROCKETMQ)
-    with Replica(*broker, folder, ha_port=ha_port, from_start=from_start) as replica:
+    with sigterm_interrupts(), Replica(*broker, folder, ha_port=ha_port, from_start=from_start) as replica:
         say(f"Following {broker[0]}:{broker[1]} into {folder}; interrupt to stop")
         shown: ReplicaStatus | None = None
         goal: int | None = None

@@ -11,6 +11,7 @@ import click
 from ..codes import CLEAN
 from ..options import JSON, plain_command
 from ..output import emit, emit_json
+from ..sigterm import sigterm_interrupts
 from .replicate import address
 
 SECRET = "BROKERSTORE_SECRET"
@@ -44,6 +45,7 @@ def serve(
     check_write_target(folder, FolderKind.ROCKETMQ)
     names_port = namesrv[1] if namesrv is not None else None
     with (
+        sigterm_interrupts(),
         MessageStore.open(folder) as store,
         BrokerServer(store, *listen, names_port=names_port, access_key=access_key, secret=secret) as server,
     ):
