@@ -11,9 +11,7 @@ from ..files import read_head
 from ..format.problems import Problem, to_problem
 from .folder import QuorumNode, QuorumQueue
 from .message import QuorumMessage
-from .tables import read_rows, registered
-
-_TABLE_SIZE_MAX = 64 << 20
+from .tables import TABLE_SIZE_MAX, read_rows, registered
 
 
 class CheckedQuorum(NamedTuple):
@@ -74,7 +72,7 @@ def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
 def _check_meta(node: QuorumNode) -> None:
     """Report a missing or damaged `meta.dets`: without it a server dead-letters again what the log has."""
     file = f"{node.relative}/meta.dets"
-    data = read_head(node.disk, f"{node.path}/meta.dets", _TABLE_SIZE_MAX)
+    data = read_head(node.disk, f"{node.path}/meta.dets", TABLE_SIZE_MAX)
     try:
         if data is None:
             node.problems.append(Problem(file, 0, "bad_meta_table", "a table", "no file"))
@@ -87,7 +85,7 @@ def _check_meta(node: QuorumNode) -> None:
 def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:
     """Return the queues that a server would not find: `names.dets` is not synced when a queue is declared."""
     file = f"{node.relative}/names.dets"
-    data = read_head(node.disk, f"{node.path}/names.dets", _TABLE_SIZE_MAX)
+    data = read_head(node.disk, f"{node.path}/names.dets", TABLE_SIZE_MAX)
     if data is None:
         node.problems.append(Problem(file, 0, "bad_names_table", "a table", "no file"))
         return []

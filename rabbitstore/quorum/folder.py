@@ -20,6 +20,7 @@ from .message import CHECKED_OUT, DEAD_LETTERED, READY, Placed, QuorumMessage, i
 from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
+from .tables import TABLE_SIZE_MAX, meta_rows, read_rows
 from .wal import View, WalRecord, WalScan
 
 _WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
@@ -62,6 +63,7 @@ class QuorumNode:
         self._stack = ExitStack()
         self.lost: set[tuple[str, int]] = set()
         self._logged: dict[str, dict[int, Entry]] | None = None
+        self._applied: dict[str, int] | None = None
         self._owners: dict[str, str] = {}
 
     def close(self) -> None:
@@ -102,6 +104,17 @@ class QuorumNode:
                 if advance is not None:
                     advance(len(self.map(name)))
         return self._logged
+
+    def last_applied(self) -> dict[str, int]:
+        """Return the last index by queue that a start applies before its elections; empty when `meta.dets` is damaged."""
+        if self._applied is None:
+            data = read_head(self.disk, f"{self.path}/meta.dets", TABLE_SIZE_MAX)
+            try:
+                rows = [] if data is None else meta_rows(read_rows(data, f"{self.relative}/meta.dets"))
+            except StoreCorrupt:  # reported by the check of the table
+                rows = []
+            self._applied = {row.uid: row.last_applied or 0 for row in rows}
+        return self._applied
 
     def wal_files(self) -> list[str]:
         """Return the names of the write-ahead logs, oldest first."""
@@ -287,7 +300,10 @@ class QuorumQueue:
         ordered = sorted(entries)
         self._check_start([index for index in ordered if self._log_start <= index < first], first)
         expected = first
+        applied = self.node.last_applied().get(self.uid, 0)
         for index in ordered[bisect_left(ordered, first) :]:
+            if index > applied and machine.monitored is None:
+                machine.become_leader()
             if index > expected:
                 self._gap(machine, expected, index)
             expected = index + 1

@@ -22,6 +22,9 @@ _PRIORITY_MAX = 31
 _HIGH, _NORMAL = 9, 4  # priorities of the two lists before, and of a message without one
 _DISABLED = "disabled"
 _ACTIVATES_ON_RETURN = 7  # before this version a return does not change the single active consumer
+_ACTIVATE = {"settle", "checkout", "down", "nodeup"}
+_RETURNS = {"return", "modify", "requeue"}
+_ACTIVE_BY_PRIORITY = 4  # before this version, consumers that wait become active in the order of their arrival
 AT_LEAST_ONCE = "at_least_once"
 _PID_TAIL = 12  # bytes of a process behind its node's name
 
@@ -106,6 +109,7 @@ class Machine:
     """The state of one queue.
 
     `is_lenient` accepts a message whose predecessors are missing, as after a damaged entry; the server would ignore it.
+    `monitored` has the processes in the order in which a leader starts to watch them; None before `become_leader`.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -124,6 +128,7 @@ class Machine:
     is_lenient: bool = False
     dropped: dict[int, str] = field(default_factory=dict)
     unknown: str = ""
+    monitored: dict[Any, None] | None = None
 
     # Contents
 
@@ -145,18 +150,31 @@ class Machine:
         return self.high if priority > _HIGH_ABOVE else self.normal
 
     def restarted(self, time_ms: int) -> Machine:
-        """Return the state after a start of the server: every process is down, in the order of their numbers.
+        """Return the state after a start of the server: every process is down, in the order in which the leader watches them.
 
         Messages that one consumer held may go to another one before that is found to be down.  `dropped` has the reason of each
         message that the start removes, by index.
         """
         found = self._copy()
-        pids = [*found.enqueuers, *(one.pid for one in found.consumers.values()), *(one.pid for _key, one in found.waiting)]
-        for pid in sorted({pid for pid in pids if isinstance(pid, Opaque)}, key=pid_order):
+        pids = found._processes()
+        for pid in dict.fromkeys([*(pid for pid in self.monitored or () if pid in pids), *pids]):
             found._process_down(pid)
             found._activate()
             found.checkout(time_ms)
         return found
+
+    def _processes(self) -> list[Any]:
+        """Return the processes of enqueuers and consumers in the order of their numbers."""
+        pids = [*self.enqueuers, *(one.pid for one in self.consumers.values()), *(one.pid for _key, one in self.waiting)]
+        return sorted({pid for pid in pids if isinstance(pid, Opaque)}, key=pid_order)
+
+    def become_leader(self) -> None:
+        """Watch every process; those of later entries follow in the order of their entries."""
+        self.monitored = dict.fromkeys(self._processes())
+
+    def _monitor(self, pid: Any) -> None:
+        if self.monitored is not None:
+            self.monitored.setdefault(pid)
 
     def _copy(self) -> Machine:
         """Copy what changes, messages included."""
@@ -242,12 +260,13 @@ class Machine:
                 if other is None and self.version >= _STRICT and name not in _WITHOUT_EFFECT:
                     self.unknown = name
                 if other is not None and other(self, index, time_ms, command):
-                    if name not in ("return", "modify") or self.version >= _ACTIVATES_ON_RETURN:
+                    if name in _ACTIVATE or (name in _RETURNS and self.version >= _ACTIVATES_ON_RETURN):
                         self._activate()
                     self.checkout(time_ms)
 
     def _enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
         if isinstance(number, int):
+            self._monitor(pid)
             expected = self.enqueuers.setdefault(pid, 1)
             if number < expected or (number > expected and not self.is_lenient):
                 return
@@ -267,6 +286,7 @@ class Machine:
 
     def _register(self, _index: int, _time_ms: int, command: Any) -> bool:
         self.enqueuers.setdefault(command[1], 1)
+        self._monitor(command[1])
         return False
 
     def _settle(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -291,6 +311,7 @@ class Machine:
             for message in self._complete(*found, _ids(command[2])):
                 self._increase(message, is_failed=is_failed, annotations=annotations)
                 self._dead_letter("rejected", message)
+            self._activate()
         return found is not None
 
     def _return(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -351,14 +372,18 @@ class Machine:
         return True
 
     def _credit(self, _index: int, time_ms: int, command: Any) -> bool:
-        consumer = self.consumers.get(command[1])
+        key, active = command[1], self.consumers.get(command[1])
+        consumer = active if active is not None else next((one for own, one in self.waiting if own == key), None)
         if consumer is not None and isinstance(command[2], int) and isinstance(command[3], int):
             consumer.credit = max(command[2] + command[3] - consumer.delivery_count, 0)
-            self._queue(command[1], consumer)
-            self.checkout(time_ms)
+            if consumer is active:
+                self._queue(key, consumer)
+                self.checkout(time_ms)
             if command[4] != FALSE:
                 consumer.delivery_count += consumer.credit
                 consumer.credit = 0
+            if consumer is not active:
+                self._wait(key, consumer)
         return False
 
     def _checkout(self, index: int, time_ms: int, command: Any) -> bool:
@@ -375,6 +400,7 @@ class Machine:
         life, mode = (spec[0], (spec[2], spec[1])) if len(spec) == 3 else (spec[0], spec[1])
         mode = mode if isinstance(mode, tuple) else (mode, 0)
         self._add_consumer(self._key_of(identity, index, is_new_form=len(spec) == 2), identity, mode, life == "once", meta)
+        self._monitor(identity[1])
         return True
 
     def _key_of(self, identity: Any, index: int, *, is_new_form: bool) -> Any:
@@ -385,29 +411,41 @@ class Machine:
     def _add_consumer(self, key: Any, identity: Any, mode: tuple[Any, ...], is_once: bool, meta: Any) -> None:
         given = mode[1] if mode[0] == "simple_prefetch" and isinstance(mode[1], int) else 0
         consumer = self.consumers.get(key)
+        active = self._active() if self.settings.is_single_active else None
+        if active is not None and (active[0] != key or active[1].status != _UP):
+            consumer = None
         if consumer is None:
             first = mode[1] if mode[0] == "credited" and isinstance(mode[1], int) else 0
             consumer = Consumer(identity[0], identity[1], mode, is_once, _priority(meta), given, delivery_count=first)
         else:
             consumer.mode, consumer.is_once, consumer.priority, consumer.status = mode, is_once, _priority(meta), _UP
             consumer.credit = max(0, given - len(consumer.held))
-        if self.settings.is_single_active and key not in self.consumers:
+        if self.settings.is_single_active and self.consumers.get(key) is not consumer:
             self._wait(key, consumer)
         else:
             self._update(key, consumer)
 
     def _wait(self, key: Any, consumer: Consumer) -> None:
-        """Add a consumer to those that wait to be the active one: by priority, those that are up first."""
-        self.waiting = [*(row for row in self.waiting if row[0] != key), (key, consumer)]
-        self.waiting.sort(key=lambda row: (row[1].status != _UP, -row[1].priority if row[1].status == _UP else 0))
+        """Add a consumer to those that wait to be the active one: by priority, credit and key, those that are up first."""
+
+        def rank(row: tuple[Any, Consumer]) -> tuple[Any, ...]:
+            own, one = row
+            is_ranked = one.status == _UP and self.version >= _ACTIVE_BY_PRIORITY
+            return (one.status != _UP, -one.priority, -one.credit, _key_order(own)) if is_ranked else (one.status != _UP,)
+
+        self.waiting = sorted([*(row for row in self.waiting if row[0] != key), (key, consumer)], key=rank)
+
+    def _active(self) -> tuple[Any, Consumer] | None:
+        """Return the single active consumer, which may be about to end."""
+        return next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
 
     def _activate(self) -> None:
         """Give a queue with a single active consumer its next one; a higher priority takes over from an idle one."""
         if not self.settings.is_single_active or not self.waiting or self.waiting[0][1].status != _UP:
             return
         key, consumer = self.waiting[0]
-        active = next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
-        if active is not None and consumer.priority <= active[1].priority:
+        active = self._active()
+        if active is not None and (self.version < _ACTIVE_BY_PRIORITY or consumer.priority <= active[1].priority):
             return
         if active is not None and active[1].held:
             active[1].status = _QUIESCING
@@ -430,6 +468,8 @@ class Machine:
         elif is_settled:
             self._settle(0, time_ms, (None, identity, [0]))
             self.checkout(time_ms)
+        else:
+            self._monitor(identity[1])
         self._apply_limits()
 
     def _cancel_by_id(self, identity: Any, *, is_removal: bool) -> bool:

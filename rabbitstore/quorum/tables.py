@@ -9,6 +9,7 @@ from storageio import StoreCorrupt
 from ..format.dets_table import ACTIVE, COOKIE
 from ..format.terms import Term, decode
 
+TABLE_SIZE_MAX = 64 << 20
 _WORD = 4
 _HEAD_SIZE = 8
 

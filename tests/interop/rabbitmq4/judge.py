@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ _SETTLE_S = 2.0
 _SILENCE_S, _STABLE_S = 2.0, 6.0
 _PATIENCE_S = 20
 STREAM_PREFETCH = 100
+_DRAINS = 8  # connections at a time
 _ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
 _SETTINGS = "raft.wal_max_size_bytes = 300000\nraft.segment_max_entries = 128\n"
 
@@ -96,6 +98,16 @@ class Judge:
                     connection.close()
         except Exception as error:  # of pika: what the server answered is the result
             return f"{type(error).__name__} {error}"[:200]
+
+    def differences(self, expected: dict[str, tuple[str, list[Delivered]]]) -> dict[str, Any]:
+        """Return what each queue delivers if it is not the expected: both numbers and the first pairs that differ."""
+        with ThreadPoolExecutor(_DRAINS) as pool:
+            drained = pool.map(lambda item: self.drain(item[0], item[1][0], len(item[1][1])), expected.items())
+            return {
+                queue: (len(rows), len(got), [pair for pair in zip(rows, got, strict=False) if pair[0] != pair[1]][:3])
+                for (queue, (_kind, rows)), got in zip(expected.items(), drained, strict=True)
+                if got != rows
+            }
 
 
 def _queue(connection: Any, queue: str, count: int) -> list[Delivered]:

@@ -315,6 +315,21 @@ def test_a_restart_ends_processes_in_the_order_of_their_numbers(credit, order, c
     assert len(list(queue.machine.held())) == (2 if credit == 1 else 3)
 
 
+@pytest.mark.parametrize(("is_known", "counts"), [(True, [1, 2]), (False, [1, 1])])
+def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known, counts):
+    """Those of entries that are applied after the election follow, whatever their numbers are."""
+    queue = Queue()
+    queue.send()
+    queue.consume(1, process(9), b"late")
+    if is_known:
+        queue.machine.become_leader()
+    queue.send()
+    queue.consume(2, process(3), b"early")
+    found = list(queue.machine.restarted(0).ready())
+    assert [message.index for message in found] == [3, 1]
+    assert [message.acquired for message in found] == counts
+
+
 def test_a_restart_drops_what_is_above_a_limit():
     """What consumers held counts for the limit when it comes back."""
     queue = Queue(max_length=2)
@@ -362,6 +377,58 @@ def test_a_single_active_consumer():
     assert list(queue.held(third).values()) == [6]
     queue.apply("down", SECOND, Atom("normal"))
     assert list(queue.held(first).values()) == [6] and queue.held(second) == {}
+
+
+def test_the_next_active_consumer_is_the_one_with_most_credit():
+    """Among equal priorities the larger prefetch goes first, then the older consumer; before version 4 the older one."""
+    for version, expected in ((3, b"2"), (4, b"4")):
+        queue = Queue(version, is_single_active=True)
+        queue.consume(1, process(1), b"1")
+        for tag, credit in ((b"2", 3), (b"3", 10), (b"4", 50), (b"5", 50)):
+            queue.consume(credit, SECOND, tag)
+        queue.apply("down", process(1), Atom("normal"))
+        assert [consumer.tag for consumer in queue.machine.consumers.values()] == [expected]
+
+
+@pytest.mark.parametrize("how", ["return", "requeue", "modify"])
+def test_a_return_activates_no_consumer_before_version_7(how):
+    """An active consumer that gives way to a higher priority and returns its last message leaves the queue without one."""
+    for version, expected in ((5, {}), (7, {0: 3})):
+        queue = Queue(version, is_single_active=True)
+        first = queue.consume(1, tag=b"1")
+        queue.send(2)
+        second = queue.consume(1, SECOND, b"2", priority=1)
+        rest = {"return": ([0],), "requeue": (0, 2, 10, b"body"), "modify": ([0], FALSE, FALSE, {})}[how]
+        queue.apply(how, first, *rest)
+        assert queue.held(first) == {}
+        assert list(queue.held(second)) == list(expected)
+        queue.apply("dlx", (Atom("settle"), [0]))
+        assert list(queue.held(second)) == list(expected)
+        queue.apply("checkout", (b"unknown", SECOND), Atom("cancel"), {})
+        queue.apply("down", process(8), Atom("normal"))
+        assert len(queue.held(second)) == 1
+
+
+def test_a_discard_activates_the_next_consumer():
+    """So does a `modify` of a message that cannot be delivered here."""
+    for command in (("discard", [0]), ("modify", [0], TRUE, TRUE, {})):
+        queue = Queue(is_single_active=True)
+        first = queue.consume(1, tag=b"1")
+        queue.send(2)
+        second = queue.consume(1, SECOND, b"2", priority=1)
+        queue.apply(command[0], first, *command[1:])
+        assert len(queue.held(second)) == 1
+
+
+def test_credit_of_a_consumer_that_waits_counts_for_its_place():
+    """The consumer with more credit becomes active."""
+    queue = Queue(is_single_active=True)
+    queue.consume(1, process(1), b"1")
+    spec = (AUTO, (Atom("credited"), 0))
+    keys = [queue.apply("checkout", (tag, SECOND), spec, {}) for tag in (b"2", b"3")]
+    queue.apply("credit", keys[1], 5, 0, FALSE)
+    queue.apply("down", process(1), Atom("normal"))
+    assert list(queue.machine.consumers) == [keys[1]]
 
 
 def test_a_new_config_counts_at_once():
