@@ -60,6 +60,16 @@ TIME_HELP = "milliseconds or ISO 8601, in UTC unless it names a zone."
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, or one JSON line a message.")
 JSON_OF_FILE = click.option("--json", "as_json", is_flag=True, help="With --out: print a summary as one JSON object.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Show no progress on stderr.")
+
+
+def _is_applied(_context: click.Context, _option: click.Parameter, apply: bool | None) -> bool:
+    """Return whether to execute the plan; without either option do as version 0.1 did, with a warning."""
+    if apply is None:
+        say("brokerstore: warning: without --apply, the next version only shows the plan")
+    return apply is not False
+
+
+APPLY = click.option("--apply/--plan", default=None, callback=_is_applied, help="Execute the plan, or only show it.")
 DROP_TRANSIENT = click.option(
     "--drop-transient", is_flag=True, help="RabbitMQ: drop transient messages, as a server does when it starts."
 )

@@ -81,7 +81,7 @@ class Undispatched:
         problem = "" if self.is_reported else self.problem()
         if problem:
             LOG.warning(
-                "%s: %s; reads of queues miss such messages until `brokerstore rebuild` runs or a writer opens the store",
+                "%s: %s; reads of queues miss them until `brokerstore rebuild --apply` runs or a writer opens the store",
                 self._parts.places.root, problem,
             )  # fmt: skip
 

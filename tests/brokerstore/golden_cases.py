@@ -36,12 +36,15 @@ RABBIT = [
     "import STORE --to NEW --small", "recover STORE --apply", "tail STORE --queue q.ttl -n 1",
     "query STORE q.ttl q.ttl --max 2",
     "put STORE q.mixed body --drop-transient --property message_id=m --property region=eu", "put STORE q.mixed body",
-    "rebuild STORE", "rebuild STORE --drop-transient",
+    "rebuild STORE --apply", "rebuild STORE --drop-transient --apply", "rebuild STORE --plan",
 ]  # fmt: skip
 WRITING = {
-    "crash-torn": ["recover STORE --apply", "rebuild STORE"],
-    "crash-lost-cq": ["recover STORE --apply", "rebuild STORE consumequeue"],
-    "broker-live": ["offsets reset STORE --group G_tag --topic LiveFilter --to earliest"],
+    "crash-torn": ["recover STORE --apply", "rebuild STORE --apply", "rebuild STORE --plan"],
+    "crash-lost-cq": ["recover STORE --apply", "rebuild STORE consumequeue --apply"],
+    "broker-live": [
+        "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --apply",
+        "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --plan",
+    ],
     "plain": ["put STORE HotTopic body --key k", "copy STORE --to NEW --topic HotTopic", "import STORE --to-rabbit NEW"],
 }
 WITHOUT_JSON = ("export", "report")
@@ -73,7 +76,7 @@ def file_of(case: str) -> Path:
 
 def writes(case: str) -> bool:
     """Return whether a case needs its own copy of the folder."""
-    return any(word in case for word in ("--apply", "rebuild", "reset", "put ", "NEW"))
+    return any(word in case for word in ("--apply", "put ", "NEW"))
 
 
 def answer(case: str, folder: Path, new: Path, runner: Callable[..., Ran] = run) -> str:

@@ -57,8 +57,9 @@ PAGES = ["export STORE", "export STORE --to csv", "export VHOST", "export VHOST 
 CHANGES = [
     "put STORE T body", "put STORE EVIL body", "put STORE T body --key EVIL --property EVIL=EVIL",
     "put STORE T --body-file EVIL",
-    "recover STORE --apply --skip-bad", "recover STORE --apply", "rebuild STORE all", "rebuild STORE index",
-    "offsets reset STORE --group EVIL --topic EVIL --to earliest", "offsets reset STORE --group EVIL --topic T --to earliest",
+    "recover STORE --apply --skip-bad", "recover STORE --apply", "rebuild STORE all --apply", "rebuild STORE index --apply",
+    "offsets reset STORE --apply --group EVIL --topic EVIL --to earliest",
+    "offsets reset STORE --apply --group EVIL --topic T --to earliest",
     "resetOffsetByTime STORE -g EVIL -t EVIL -s 0", "copy STORE --to NEW --all", "copy STORE --to NEW --topic EVIL",
     "import STORE --to-rabbit NEW", "import VHOST --to NEW", "import ROWS --to NEW", "import STORE --to NEW",
     "put VHOST EVIL body", "put VHOST no body", "recover VHOST --apply", "bench FILE",

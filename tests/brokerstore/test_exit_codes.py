@@ -115,7 +115,7 @@ def test_3_a_command_for_the_other_kind(fixture_store: Any, tmp_path: Path) -> N
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     for command in (
         ["query", vhost, "t", "k", "--begin", "0"], ["tail", vhost, "-f"], ["put", vhost, "t", "b", "--tag", "x"],
-        ["rebuild", vhost, "index"], ["offsets", "show", vhost], ["copy", vhost, "--all", "--to", tmp_path / "x"],
+        ["rebuild", "--apply", vhost, "index"], ["offsets", "show", vhost], ["copy", vhost, "--all", "--to", tmp_path / "x"],
     ):  # fmt: skip
         ran = run(*command)
         assert (ran.code, ran.out) == (2, "")
@@ -134,9 +134,9 @@ def test_4_in_use(fixture_store: Any) -> None:
         before = contents(fixture.store)
         for command in (
             ["put", fixture.store, "LiveTopic", "body"],
-            ["rebuild", fixture.store],
+            ["rebuild", "--apply", fixture.store],
             ["recover", fixture.store, "--apply"],
-            ["offsets", "reset", fixture.store, "--group", "G_tag", "--topic", "LiveTag", "--to", "latest"],
+            ["offsets", "reset", fixture.store, "--group", "G_tag", "--topic", "LiveTag", "--to", "latest", "--apply"],
         ):
             ran = run(*command)
             assert (ran.code, ran.out) == (4, ""), command
@@ -255,7 +255,7 @@ def test_4_and_6_say_what_to_run_next(fixture_store: Any) -> None:
     store = fixture_store("broker-live", own=True).store
     lock = REAL_DISK.lock(str(store / "lock"))
     try:
-        ran = run("rebuild", store)
+        ran = run("rebuild", "--apply", store)
         assert (ran.code, f"run: fuser -v {store / 'lock'}" in ran.talk) == (4, True)
     finally:
         lock.release()

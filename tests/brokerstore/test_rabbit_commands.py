@@ -197,15 +197,27 @@ def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
     lines = run("dump", "--json", fixture.folder).lines
     transient = [line for line in lines if not line["persistent"]]
     assert transient
-    for command in (["put", fixture.folder, "q.mixed", "x"], ["rebuild", fixture.folder]):
+    for command in (["put", fixture.folder, "q.mixed", "x"], ["rebuild", "--apply", fixture.folder]):
         ran = run(*command)
         assert (ran.code, f"would drop {len(transient)} transient messages" in ran.talk) == (1, True)
     assert contents(fixture.folder) == before
-    assert run("rebuild", "--drop-transient", fixture.folder).code == 6
+    assert run("rebuild", "--apply", "--drop-transient", fixture.folder).code == 6
     kept = [line["msg_id"] for line in run("dump", "--json", fixture.folder).lines]
     assert kept == [line["msg_id"] for line in lines if line["persistent"]]
-    assert run("rebuild", fixture.folder).code == 0
-    assert run("rebuild", "--drop-transient", "missing").code == 3
+    assert run("rebuild", "--apply", fixture.folder).code == 0
+    assert run("rebuild", "--apply", "--drop-transient", "missing").code == 3
+
+
+def test_rebuild_shows_what_it_would_drop(rabbit: Any) -> None:
+    """The plan counts messages and transient ones, and changes nothing."""
+    fixture = rabbit("rabbitmq-clean")
+    before = contents(fixture.folder)
+    lines = run("dump", "--json", fixture.folder).lines
+    ran = run("rebuild", "--plan", "--json", fixture.folder)
+    transient = sum(not line["persistent"] for line in lines)
+    assert (ran.code, ran.json["messages"], ran.json["transient"], ran.json["applied"]) == (0, len(lines), transient, False)
+    assert f"{transient} transient messages would be dropped" in run("rebuild", "--plan", fixture.folder).out
+    assert contents(fixture.folder) == before
 
 
 def test_after_a_kill_the_clean_stop_files_are_rebuilt(tmp_path: Path) -> None:
@@ -215,7 +227,7 @@ def test_after_a_kill_the_clean_stop_files_are_rebuilt(tmp_path: Path) -> None:
     for name in ("msg_store_persistent/clean.dot", "recovery.dets"):
         (folder / name).unlink()
     assert run("info", "--json", folder).json["clean_stop"] is False
-    ran = run("rebuild", "--json", folder)
+    ran = run("rebuild", "--apply", "--json", folder)
     assert (ran.code, ran.json["messages"], ran.json["dropped"]) == (0, 1, 0)
     assert all((folder / name).exists() for name in ran.json["rebuilt"])
     assert run("info", "--json", folder).json == whole
@@ -229,7 +241,7 @@ def test_a_server_on_the_folder_is_reported(tmp_path: Path, monkeypatch: pytest.
         ran = run(*command)
         assert (ran.code, "a server runs on this folder (beam.smp, process 17)" in ran.talk) == (0, True)
     before = contents(folder)
-    for command in (["put", folder, "mail", "x"], ["rebuild", folder]):
+    for command in (["put", folder, "mail", "x"], ["rebuild", "--apply", folder]):
         ran = run(*command)
         assert (ran.code, "StoreLocked" in ran.talk, "rabbitmqctl stop" in ran.talk) == (4, True, True)
     assert contents(folder) == before

@@ -28,10 +28,27 @@ def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
     fixture = fixture_store(name, own=True)
     before = tree(fixture.store)
     shutil.rmtree(fixture.store / "consumequeue")
-    ran = run("rebuild", "--json", fixture.store, *SIZES)
+    ran = run("rebuild", "--apply", "--json", fixture.store, *SIZES)
     assert (ran.code, ran.talk) == (0, "")
     assert ran.json["rebuilt"] == ["consumequeue", "index"]
     assert ran.json["queues"] == len(fixture.truth()["queues"])
+    assert tree(fixture.store) == before
+
+
+def test_rebuild_shows_a_plan_and_changes_nothing(fixture_store: Any) -> None:
+    """The plan names the parts and the size of the log files; without an option it still executes, with a warning."""
+    fixture = fixture_store("plain", own=True)
+    before = tree(fixture.store)
+    shutil.rmtree(fixture.store / "consumequeue")
+    bare = tree(fixture.store)
+    log_bytes = sum(path.stat().st_size for path in (fixture.store / "commitlog").iterdir())
+    ran = run("rebuild", "--plan", "--json", fixture.store, *SIZES)
+    assert (ran.code, ran.talk) == (0, "")
+    assert ran.json == {"plan": ["consumequeue", "index"], "applied": False, "log_bytes": log_bytes}
+    assert run("rebuild", "--plan", fixture.store, "index", *SIZES).out.splitlines()[1].startswith("Rebuild index from ")
+    assert tree(fixture.store) == bare
+    ran = run("rebuild", fixture.store, *SIZES)
+    assert (ran.code, ran.talk) == (0, "brokerstore: warning: without --apply, the next version only shows the plan\n")
     assert tree(fixture.store) == before
 
 
@@ -41,7 +58,7 @@ def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -
     answers = [_query(fixture.store, truth) for truth in fixture.truth()["queries"]]
     shutil.rmtree(fixture.store / "index")
     assert "rebuild" in run("query", fixture.store, "HotTopic", "hot-1").talk
-    assert run("rebuild", fixture.store, "index", *SIZES).code == 0
+    assert run("rebuild", "--apply", fixture.store, "index", *SIZES).code == 0
     assert [_query(fixture.store, truth) for truth in fixture.truth()["queries"]] == answers
     assert run("verify", fixture.store).code == 0
 
@@ -56,9 +73,9 @@ def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
     unit = fixture.store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}"
     unit.write_bytes(bytes(2000))
     before = tree(fixture.store / "consumequeue")
-    assert run("rebuild", fixture.store, "index").code == 0
+    assert run("rebuild", "--apply", fixture.store, "index").code == 0
     assert tree(fixture.store / "consumequeue") == before
-    assert run("rebuild", fixture.store, "consumequeue").code == 0
+    assert run("rebuild", "--apply", fixture.store, "consumequeue").code == 0
     assert run("verify", fixture.store).code == 0
 
 
@@ -67,7 +84,7 @@ def test_rebuild_refuses_a_damaged_log(fixture_store: Any) -> None:
     fixture = fixture_store("plain", own=True)
     _flip(fixture.store / "commitlog" / f"{65536:020d}", 90)
     before = tree(fixture.store)
-    ran = run("rebuild", fixture.store)
+    ran = run("rebuild", "--apply", fixture.store)
     assert (ran.code, ran.out) == (1, "")
     assert f"{65536:020d}" in ran.talk
     assert {name: data for name, data in tree(fixture.store).items() if name != "lock"} == {
@@ -86,11 +103,11 @@ def test_an_index_that_does_not_say_its_slots_is_asked_for(fixture_store: Any) -
     fixture = fixture_store("plain", own=True)
     for path in (fixture.store / "index").iterdir():
         path.write_bytes(path.read_bytes()[:40] + bytes(path.stat().st_size - 40))
-    for command in (["rebuild"], ["verify"], ["recover"]):
+    for command in (["rebuild", "--apply"], ["verify"], ["recover"]):
         ran = run(*command, fixture.store)
         assert ran.code == 2
         assert "--index-slots" in ran.talk
-    assert run("rebuild", fixture.store, *SIZES).code == 0
+    assert run("rebuild", "--apply", fixture.store, *SIZES).code == 0
     assert run("verify", fixture.store).code == 0
 
 
@@ -212,7 +229,7 @@ def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
     assert run("recover", "--apply", fixture.store).code == 7
     assert run("verify", fixture.store).code == 0
     assert {folder: tree(fixture.store / folder) for folder in folders} == before
-    assert run("rebuild", fixture.store).code == 0
+    assert run("rebuild", "--apply", fixture.store).code == 0
     assert run("verify", fixture.store).code == 0
     for folder in folders:
         assert tree(fixture.store / folder).keys() == before[folder].keys()

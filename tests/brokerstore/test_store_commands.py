@@ -14,6 +14,7 @@ from brokerstore.tool.backends import rocketmq_tables
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
+from tests.brokerstore.schema import check_schema
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run
 
@@ -235,7 +236,7 @@ def test_offsets_show_what_the_broker_kept(fixture_store: Any) -> None:
 def test_offsets_reset_sets_them(fixture_store: Any) -> None:
     """They are set to an offset or a time inside the queue; the rest of the file is unchanged."""
     fixture = fixture_store("broker-live", own=True)
-    reset = ("offsets", "reset", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter")
+    reset = ("offsets", "reset", "--apply", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter")
     before = run("offsets", "show", "--json", fixture.store).json["offsets"]
     assert {row["offset"] for row in run(*reset, "--to", "earliest").json["offsets"]} == {0}
     assert [row["offset"] for row in run(*reset, "--to", 3, "--queue", 1).json["offsets"]] == [3]
@@ -250,6 +251,27 @@ def test_offsets_reset_sets_them(fixture_store: Any) -> None:
         assert ran.json["offsets"][0]["offset"] == probe["lower"]
 
 
+def test_offsets_reset_shows_a_plan(fixture_store: Any) -> None:
+    """Present and new offsets of each queue are shown, and nothing is changed; a refused offset is refused in the plan, too."""
+    fixture = fixture_store("broker-live", own=True)
+    reset = ("offsets", "reset", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter")
+    present = run("offsets", "show", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter").json["offsets"]
+    files = {path: path.read_bytes() for path in fixture.store.rglob("*") if path.is_file()}
+    ran = run(*reset, "--to", 3, "--plan")
+    assert (ran.code, ran.talk) == (0, "")
+    assert ran.json == {"offsets": [row | {"new_offset": 3} for row in present], "applied": False}
+    check_schema("offsets", ran.json)
+    assert run(*reset, "--to", 1000, "--plan").code == 2
+    assert {path: path.read_bytes() for path in fixture.store.rglob("*") if path.is_file()} == files
+    ran = run(*reset, "--to", 3)
+    assert ran.talk == "brokerstore: warning: without --apply, the next version only shows the plan\n"
+    assert {row["offset"] for row in ran.json["offsets"]} == {3}
+    by_name = ("resetOffsetByTime", "--json", fixture.store, "-g", "G_tag", "-t", "LiveFilter", "-s", 0)
+    assert run(*by_name, "--plan").json["applied"] is False
+    ran = run(*by_name)
+    assert (ran.json["applied"], ran.talk) == (True, "")
+
+
 def test_a_deleted_topic_does_not_come_back(fixture_store: Any) -> None:
     """It is no problem, is not rebuilt, and is not listed from the log."""
     fixture = fixture_store("broker-live", own=True)
@@ -260,7 +282,7 @@ def test_a_deleted_topic_does_not_come_back(fixture_store: Any) -> None:
     assert [problem["kind"] for problem in run("verify", "--json", fixture.store).json["problems"]] == ["offset_ahead"] * 6
     shutil.rmtree(fixture.store / "consumequeue")
     assert "LiveFilter" not in {row["topic"] for row in run("ls", "--json", fixture.store).json["queues"]}
-    assert run("rebuild", fixture.store, "--cq-size", 2000).code == 0
+    assert run("rebuild", "--apply", fixture.store, "--cq-size", 2000).code == 0
     assert not (fixture.store / "consumequeue" / "LiveFilter").exists()
     assert (fixture.store / "consumequeue" / "LiveOrder").exists()
 

@@ -69,7 +69,7 @@ def test_the_same_answer_on_a_terminal(fixture_store: Any, line: str) -> None:
 
 
 BARS = [
-    "propcrc: rebuild", "propcrc: recover", "propcrc: recover --apply", "propcrc: verify", "propcrc: export -o OUT",
+    "propcrc: rebuild --apply", "propcrc: recover", "propcrc: recover --apply", "propcrc: verify", "propcrc: export -o OUT",
     "propcrc: report -o OUT", "propcrc: import --to-rabbit OUT", "crash-lost-cq: copy --all --to OUT",
     "rabbitmq-clean: recover", "rabbitmq-clean: verify", "rabbitmq-clean: export -o OUT", "rabbitmq-clean: report -o OUT",
     "rabbitmq-clean: import --small --to OUT", "propcrc: stats", "rabbitmq-clean: stats", "propcrc: diff AGAIN",

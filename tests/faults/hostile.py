@@ -17,7 +17,7 @@ READING = [
     "info", "ls", "dump --limit 50", "dump --json --limit 50", "get --at 0", "tail", "stats", "stats --by hour", "verify",
     "recover", "export", "export --to csv", "query T key", "diff", "report",
 ]  # fmt: skip
-WRITING = ["rebuild all", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
+WRITING = ["rebuild all --apply", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
 
 
 def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:

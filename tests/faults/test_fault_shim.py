@@ -74,10 +74,10 @@ def rabbit_folder(folder: Path) -> None:
 
 COMMANDS = {
     "recover": (damaged_store, "recover --apply --skip-bad {}/store", "store", 29),
-    "rebuild": (whole_store, "rebuild {}/store all", "store", 30),
+    "rebuild": (whole_store, "rebuild --apply {}/store all", "store", 30),
     "copy": (whole_store, "copy {}/store --to {}/new --topic T", "new", 30),
     "import": (rabbit_folder, "import {}/vhost --to {}/new", "new", 30),
-    "rebuild of RabbitMQ's": (rabbit_folder, "rebuild {}/vhost", "vhost", 30),
+    "rebuild of RabbitMQ's": (rabbit_folder, "rebuild --apply {}/vhost", "vhost", 30),
 }
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.default
 NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 300, "\ud800", "\u65e5" * 100, "T/0",
          "T/../../config"]  # fmt: skip
 READING = ["info", "ls", "offsets show", "verify", "recover", "stats", "dump", "query", "diff", "report", "export"]
-WRITING = ["put", "recover --apply", "rebuild", "offsets reset --to earliest", "copy --all"]
+WRITING = ["put", "recover --apply", "rebuild --apply", "offsets reset --apply --to earliest", "copy --all"]
 SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
                     max_index_num=200)  # fmt: skip
 
@@ -94,8 +94,8 @@ def offset_files(names: list[str]) -> dict[str, Any]:
 
 def words(command: str, store: Path) -> list[str]:
     """Return the command line of a command."""
-    more = {"query": ["T", "key"], "diff": [str(store)], "put": ["T", "body"], "rebuild": ["all"],
-            "offsets reset --to earliest": ["--group", "g", "--topic", "T"],
+    more = {"query": ["T", "key"], "diff": [str(store)], "put": ["T", "body"], "rebuild --apply": ["all"],
+            "offsets reset --apply --to earliest": ["--group", "g", "--topic", "T"],
             "copy --all": ["--to", f"{store}-copy"]}  # fmt: skip
     first, *options = command.split()
     if first == "offsets":
@@ -136,9 +136,9 @@ def test_offsets_show_has_every_group_and_topic(store: Path, asked: list[str]) -
 def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str) -> None:
     """The topic has no queue, so the command refuses; other topics' offsets are set."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7}, "T@g": {"0": 1}}})
-    refused = run("offsets", "reset", store, "--group", "g", "--topic", name, "--to", "earliest")
+    refused = run("offsets", "reset", "--apply", store, "--group", "g", "--topic", name, "--to", "earliest")
     assert refused.code == 2, refused.talk
-    done = run("offsets", "reset", store, "--group", "g", "--topic", "T", "--to", "latest")
+    done = run("offsets", "reset", "--apply", store, "--group", "g", "--topic", "T", "--to", "latest")
     assert done.code == 0, done.talk
     kept = ConsumerOffsets(REAL_DISK, str(store / "config"))
     assert (kept.offsets_of(name, "g"), kept.offsets_of("T", "g")) == ({0: 7}, {0: 5})

@@ -242,7 +242,7 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
     (store / "abort").touch()
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")
     run("recover", store, "--apply")
-    run("rebuild", store, "all")
+    run("rebuild", "--apply", store, "all")
     tables = (store, rocket_names.OWN_FILES), (vhost, rabbit_names.SIDECAR_FILES)
     for place, table in tables:
         own = place / "brokerstore"

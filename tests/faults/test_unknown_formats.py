@@ -134,8 +134,8 @@ TOOL = (
     "recover STORE --apply",
     "recover STORE --apply --skip-bad",
     "recover STORE --apply --truncate",
-    "rebuild STORE",
-    "offsets reset STORE --group G --topic T --to earliest",
+    "rebuild STORE --apply",
+    "offsets reset STORE --apply --group G --topic T --to earliest",
     "copy OTHER --to STORE --topic HotTopic",
     "import EXPORT --to STORE",
 )  # fmt: skip

@@ -289,7 +289,7 @@ def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: 
         assert ran.json["undispatched_messages"] == wanted
     answer = None if name == "get" else ran.json
     root = shutil.copytree(killed, tmp_path / "store")
-    assert run("rebuild", root).code == 0
+    assert run("rebuild", "--apply", root).code == 0
     with open_store(root):
         pass
     ran = run(*COMMANDS[name](root, tmp_path / "other"), "--json")

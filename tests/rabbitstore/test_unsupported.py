@@ -69,8 +69,8 @@ def _commands(vhost: Path, log: Path):
     return [
         ["put", vhost, queue, "body"],
         ["put", vhost, queue, "body", "--drop-transient"],
-        ["rebuild", vhost],
-        ["rebuild", vhost, "--drop-transient"],
+        ["rebuild", "--apply", vhost],
+        ["rebuild", "--apply", vhost, "--drop-transient"],
         ["recover", vhost],
         ["recover", vhost, "--apply"],
         ["recover", vhost, "--apply", "--json"],

@@ -153,8 +153,8 @@ class Backend(Protocol):
     def recover(self, repair: Repair, quiet: bool) -> Answer:
         """Plan a repair, and execute it with `repair.apply`."""
 
-    def rebuild(self, what: str, drop_transient: bool, quiet: bool) -> Answer:
-        """Rebuild derived files from the messages."""
+    def rebuild(self, what: str, drop_transient: bool, quiet: bool, apply: bool) -> Answer:
+        """Rebuild derived files from the messages, or only show the plan."""
 
     def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
         """Put one message durably."""

@@ -306,11 +306,11 @@ class RabbitmqBackend:
 
         return recover(self, repair, quiet)
 
-    def rebuild(self, _what: str, drop_transient: bool, _quiet: bool) -> Answer:
-        """Write the files of a clean stop."""
+    def rebuild(self, _what: str, drop_transient: bool, _quiet: bool, apply: bool) -> Answer:
+        """Write the files of a clean stop, or only show which."""
         from .rabbitmq_write import rebuild
 
-        return rebuild(self, drop_transient)
+        return rebuild(self, drop_transient, apply)
 
     def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
         """Publish a message to an existing queue and stop cleanly."""

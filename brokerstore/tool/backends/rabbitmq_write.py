@@ -79,14 +79,32 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def rebuild(backend: RabbitmqBackend, drop_transient: bool) -> Answer:
+def rebuild(backend: RabbitmqBackend, drop_transient: bool, apply: bool) -> Answer:
     """Write the files of a clean stop, from queues and messages."""
     path = backend.path
+    if not apply:
+        return _rebuild_plan(path)
     with _open_for_writing(path, drop_transient) as (store, dropped):
         counts = {"queues": len(store.queue_names()), "messages": _count(store), "dropped": dropped}
     made = [name for name in CLEAN_FILES if REAL_DISK.stat(f"{path}/{name}") is not None]
     text = f"Rebuilt {', '.join(made)}: {count_text(counts['queues'], 'queue')}, {count_text(counts['messages'], 'message')}"
-    return Answer({"rebuilt": made, **counts}, [text], REPAIRED_DROPPED if dropped else CLEAN)
+    return Answer({"rebuilt": made, "applied": True, **counts}, [text], REPAIRED_DROPPED if dropped else CLEAN)
+
+
+def _rebuild_plan(path: str) -> Answer:
+    refuse_unsupported(path)
+    rows = RabbitStore.open(path, "r").queues()
+    messages, transient = sum(row.messages for row in rows), _transient(rows)
+    counts = {"queues": len(rows), "messages": messages, "transient": transient}
+    step = f"Write the files of a clean stop: {count_text(len(rows), 'queue')}, {count_text(messages, 'message')}"
+    text = ["Nothing was changed; --apply executes the plan.", step]
+    if transient:
+        text.append(f"{count_text(transient, 'transient message')} would be dropped; --drop-transient allows it")
+    return Answer({"plan": ["write the files of a clean stop"], "applied": False, **counts}, text)
+
+
+def _transient(rows: list[QueueInfo]) -> int:
+    return sum(row.messages - row.persistent for row in rows)
 
 
 @contextlib.contextmanager
@@ -97,7 +115,7 @@ def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None)
     if queue is not None:
         _need_queue(path, rows, queue)
     before = sum(row.messages for row in rows)
-    transient = before - sum(row.persistent for row in rows)
+    transient = _transient(rows)
     if transient and not drop_transient:
         raise TransientMessages(path, transient)
     with RabbitStore.open(path, "r+") as store:

@@ -163,7 +163,7 @@ class RocketmqBackend(RocketmqFolder):
         if not is_known:
             say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.target.has("index"):
-            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index` creates it")
+            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
         return iter(found)
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
@@ -234,12 +234,12 @@ class RocketmqBackend(RocketmqFolder):
         return show(self, group, topic)
 
     def reset_offsets(
-        self, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None
+        self, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None, apply: bool
     ) -> Answer:  # fmt: skip
-        """Set the offsets of a group, holding the store's lock."""
+        """Set the offsets of a group, holding the store's lock, or only show the plan."""
         from .rocketmq_offsets import reset
 
-        return reset(self, (group, topic, queue_id), where, time_ms)
+        return reset(self, (group, topic, queue_id), where, time_ms, apply)
 
     def verify(self, quiet: bool, log_only: bool) -> Answer:
         """Check the store, or the log alone."""
@@ -253,11 +253,11 @@ class RocketmqBackend(RocketmqFolder):
 
         return recover(self, repair, quiet)
 
-    def rebuild(self, what: str, _drop_transient: bool, quiet: bool) -> Answer:
-        """Rebuild queues, index or both."""
+    def rebuild(self, what: str, _drop_transient: bool, quiet: bool, apply: bool) -> Answer:
+        """Rebuild queues, index or both, or only show the plan."""
         from .rocketmq_write import rebuild
 
-        return rebuild(self, what, quiet)
+        return rebuild(self, what, quiet, apply)
 
     def put(self, outgoing: Outgoing, _drop_transient: bool) -> Answer:
         """Put a message and sync it."""

@@ -115,7 +115,7 @@ class RocketmqFolder:
         problem = undispatched.problem()
         if not problem:
             return {}
-        say(f"brokerstore: incomplete: {problem}; run: brokerstore rebuild {quote(store.path)}")
+        say(f"brokerstore: incomplete: {problem}; run: brokerstore rebuild {quote(store.path)} --apply")
         return {"undispatched_messages": store.undispatched_messages}
 
     def add(self, finding: Finding) -> None:

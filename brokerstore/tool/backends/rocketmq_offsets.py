@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterator
@@ -54,9 +55,9 @@ def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int
 
 
 def reset(
-    folder: RocketmqFolder, what: tuple[str, str, int | None], where: str | None, time_ms: int | None
+    folder: RocketmqFolder, what: tuple[str, str, int | None], where: str | None, time_ms: int | None, apply: bool
 ) -> Answer:  # fmt: skip
-    """Set the offsets of a group for every queue of a topic, or for one."""
+    """Set the offsets of a group for every queue of a topic, or for one; without `apply` show them beside the present ones."""
     group, topic, only = what
     path = folder.target.path
     folder.require_store()
@@ -64,21 +65,27 @@ def reset(
     refuse_unknown_end(folder.files())
     with folder.open_store() as store:  # before the lock, which would make the store one in use
         incomplete = folder.incomplete_keys(store)
-    lock = REAL_DISK.lock(os.path.join(path, "lock"))
-    try:
-        with folder.open_store() as store:
-            known = store.queue_ids(topic)
-            queue_ids = known if only is None else [only]
-            if not queue_ids or not set(queue_ids) <= set(known):
-                raise InvalidMessage(f"topic {topic!r} has the queues {known}")
-            offsets = _table(folder)
-            for queue_id in queue_ids:
-                offsets.commit(topic, group, queue_id, _offset(store, topic, queue_id, where, time_ms))
+    with contextlib.ExitStack() as held:
+        if apply:
+            held.callback(REAL_DISK.lock(os.path.join(path, "lock")).release)
+        store = held.enter_context(folder.open_store())
+        known = store.queue_ids(topic)
+        queue_ids = known if only is None else [only]
+        if not queue_ids or not set(queue_ids) <= set(known):
+            raise InvalidMessage(f"topic {topic!r} has the queues {known}")
+        offsets = _table(folder)
+        planned = {queue_id: _offset(store, topic, queue_id, where, time_ms) for queue_id in queue_ids}
+        if apply:
+            for queue_id, offset in planned.items():
+                offsets.commit(topic, group, queue_id, offset)
             offsets.persist()
-            rows = [row for row in _rows(store, offsets, group, topic) if row["queue_id"] in queue_ids]
-    finally:
-        lock.release()
-    return _answer(rows, incomplete)
+        present = offsets.offsets_of(topic, group)
+        rows = [_row(store, group, topic, queue_id, present.get(queue_id)) for queue_id in queue_ids]
+    if apply:
+        return _answer(rows, incomplete | {"applied": True})
+    rows = [row | {"new_offset": planned[row["queue_id"]]} for row in rows]
+    answer = _answer(rows, incomplete | {"applied": False})
+    return answer._replace(text=["Nothing was changed; --apply executes the plan.", *answer.text])
 
 
 def _offset(store: MessageStore, topic: str, queue_id: int, where: str | None, time_ms: int | None) -> int:
@@ -96,4 +103,4 @@ def _offset(store: MessageStore, topic: str, queue_id: int, where: str | None, t
 
 def _answer(rows: list[Row], incomplete: Row) -> Answer:
     cells = [["none" if value is None else value for value in row.values()] for row in rows]
-    return Answer({"offsets": rows} | incomplete, [Table(KEYS, cells)])
+    return Answer({"offsets": rows} | incomplete, [Table(tuple(rows[0]) if rows else KEYS, cells)])

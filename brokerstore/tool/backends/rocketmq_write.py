@@ -82,17 +82,22 @@ def _row(problem: dict[str, object], folder: str) -> list[object]:
     return [problem["kind"], file, *(problem[name] for name in ("offset", "expected", "found"))]
 
 
-def rebuild(folder: RocketmqFolder, what: str, quiet: bool) -> Answer:
+def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answer:
     """Rebuild from the log; a sound file gets the same bytes again if its size is unchanged."""
     folder.require_index_layout()
-    logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
     names = ALL if what == "all" else frozenset({what})
+    subject = " and ".join(sorted(names))
+    if not apply:
+        size = _log_size(folder)
+        text = ["Nothing was changed; --apply executes the plan.", f"Rebuild {subject} from {size_text(size)} of log files"]
+        return Answer({"plan": sorted(names), "applied": False, "log_bytes": size}, text)
+    logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
     with progress("rebuild", _log_size(folder), quiet=quiet) as advance:
         made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)
-    text = [f"Rebuilt {' and '.join(sorted(names))} from {size_text(made.log_bytes)} of log"]
+    text = [f"Rebuilt {subject} from {size_text(made.log_bytes)} of log"]
     text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
     text += [count_text(made.index_files, "index file")] if "index" in names else []
-    return Answer({"rebuilt": sorted(names), **made._asdict()}, text)
+    return Answer({"rebuilt": sorted(names), "applied": True, **made._asdict()}, text)
 
 
 def _log_size(folder: RocketmqFolder) -> int:

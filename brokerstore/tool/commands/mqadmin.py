@@ -82,7 +82,7 @@ _ALIASES: dict[str, tuple[click.Command, tuple[click.Option, ...]]] = {
     "consumerProgress": (show_offsets, (_option("-g", "--groupName", "group", type=TEXT), _option("-t", "--topic", type=TEXT))),
     "resetOffsetByTime": (reset, (
         _option("-g", "--group", type=TEXT, required=True), _TOPIC,
-        _option("-s", "--timestamp", "time_ms", type=TIME, required=True),
+        _option("-s", "--timestamp", "time_ms", type=TIME, required=True), _option("--apply/--plan", default=True),
     )),
     "DecodeMessageId": (decode_id, (_option("-i", "--messageId", "message_id", required=True),)),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..escapes import quote
-from ..options import I64_MAX, JSON, QUEUE_ID, TEXT, TIME, TIME_HELP, store_command
+from ..options import APPLY, I64_MAX, JSON, QUEUE_ID, TEXT, TIME, TIME_HELP, store_command
 from ..output import say, show
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, top
 
 @store_command(
     "reset",
-    "offsets reset orders-store --group billing --topic orders --to earliest",
-    "offsets reset orders-store --group billing --topic orders --queue 0 --to-time 2020-01-01T00:00:00Z",
+    "offsets reset orders-store --group billing --topic orders --to earliest --plan",
+    "offsets reset orders-store --group billing --topic orders --queue 0 --to-time 2020-01-01T00:00:00Z --apply",
     sizes=True,
 )
 @JSON
@@ -47,15 +47,16 @@ def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, top
 @click.option("--queue", "queue_id", type=QUEUE_ID, help="Only this queue id.")
 @click.option("--to", "where", help="earliest, latest, or a queue offset.")
 @click.option("--to-time", "time_ms", type=TIME, metavar="TIME", help=f"First message stored at or after TIME: {TIME_HELP}")
+@APPLY
 def reset(
     backend: RocketmqBackend, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None,
-    time_ms: int | None,
+    time_ms: int | None, apply: bool,
 ) -> int:  # fmt: skip
     """Set the next offset to read; no broker may run."""
     is_place = where in ("earliest", "latest") or _is_offset(where)
     if (where is None) == (time_ms is None) or (where is not None and not is_place):
         raise click.UsageError("give one of --to earliest|latest|OFFSET and --to-time TIME")
-    return show(backend.reset_offsets(group, topic, queue_id, where, time_ms), as_json)
+    return show(backend.reset_offsets(group, topic, queue_id, where, time_ms, apply), as_json)
 
 
 def _is_offset(text: str | None) -> bool:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import click
 
 from ..backends import Backend
-from ..options import DROP_TRANSIENT, JSON, QUIET, store_command
+from ..options import APPLY, DROP_TRANSIENT, JSON, QUIET, store_command
 from ..output import show
 
 
-@store_command("rebuild", "rebuild orders-store", "rebuild orders-store index --json", "rebuild vhost", sizes=True)
+@store_command(
+    "rebuild", "rebuild orders-store --plan", "rebuild orders-store index --apply --json", "rebuild vhost --apply", sizes=True
+)
 @click.argument("what", type=click.Choice(["consumequeue", "index", "all"]), default="all")
 @JSON
 @QUIET
 @DROP_TRANSIENT
-def rebuild(backend: Backend, what: str, as_json: bool, quiet: bool, drop_transient: bool) -> int:
+@APPLY
+def rebuild(backend: Backend, what: str, as_json: bool, quiet: bool, drop_transient: bool, apply: bool) -> int:
     """Rebuild queues, index or both from the log.
 
     In a RabbitMQ folder: the files of a clean stop, so that a server starts without reading every message.
     """
-    return show(backend.rebuild(what, drop_transient, quiet), as_json)
+    return show(backend.rebuild(what, drop_transient, quiet, apply), as_json)

@@ -311,8 +311,8 @@ def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker
     for number in range(3):
         properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
         channel.basic_publish("", "q.mail", b"x" * (10 if number else 10_000), properties)
-    for command in (["put", broker.vhost, "q.mail", "late"], ["rebuild", broker.vhost], ["recover", "--apply", broker.vhost]):
-        code, told = tool(*command)
+    for command in (["put", "q.mail", "late"], ["rebuild", "--apply"], ["recover", "--apply"]):
+        code, told = tool(command[0], broker.vhost, *command[1:])
         assert "a server runs on this folder (beam.smp" in told
         assert code == (0 if command[0] == "recover" and "Nothing to repair" in told else 4)
     with pytest.raises(StoreLocked):
@@ -320,7 +320,7 @@ def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker
     connection.close()
     broker.kill()
     assert tool("put", broker.vhost, "q.mail", "late", "--property", "message_id=m3", "--property", "region=eu")[0] == 0
-    assert tool("rebuild", broker.vhost)[0] == 0
+    assert tool("rebuild", "--apply", broker.vhost)[0] == 0
     assert tool("info", "--json", broker.vhost)[1].count('"clean_stop":true') == 1
     told_before = len(broker.log())
     broker.start()

@@ -67,7 +67,7 @@ def read_and_written(node):
     checked = run("verify", "--json", node)
     assert (checked.code, checked.json["ok"], checked.json["counts"]["messages"]) == (0, True, COUNT)
     [vhost] = (node / "msg_stores/vhosts").iterdir()
-    for command in (["recover", "--apply"], ["rebuild", "--drop-transient"]):
+    for command in (["recover", "--apply"], ["rebuild", "--drop-transient", "--apply"]):
         assert run(*command, vhost).code == 0, command
     assert run("dump", "--json", node).lines == shown.lines
 
