@@ -6,6 +6,7 @@ A process that takes over the store waits for these before it divides the queues
 from __future__ import annotations
 
 import os
+import threading
 
 from storageio import REAL_DISK, FolderLock
 
@@ -20,16 +21,22 @@ class Presence:
         self._folder = os.path.join(own, FOLDER)
         self._path = os.path.join(self._folder, client_id)
         self._lock: FolderLock | None = None
+        self._guard = threading.Lock()  # consumers may be opened by many threads
 
     def announce(self) -> None:
         """Create and lock the file, unless that was done."""
-        while self._lock is None or REAL_DISK.stat(self._path) is None:  # an owner may delete it before it is locked
-            self.withdraw()
-            REAL_DISK.make_folder(self._folder)
-            self._lock = REAL_DISK.lock(self._path)
+        with self._guard:
+            while self._lock is None or REAL_DISK.stat(self._path) is None:  # an owner may delete it before it is locked
+                self._withdraw()
+                REAL_DISK.make_folder(self._folder)
+                self._lock = REAL_DISK.lock(self._path)
 
     def withdraw(self) -> None:
         """Delete and unlock the file."""
+        with self._guard:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
             if REAL_DISK.stat(self._path) is not None:

@@ -16,6 +16,7 @@ from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
 from messagestore.shared import groups
 from messagestore.shared.groups import Session
+from messagestore.shared.presence import Presence, present
 from storageio import InvalidMessage, StoreClosed
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -155,6 +156,31 @@ def test_what_is_sent_back_comes_again_and_ends_as_a_dead_letter(served: SharedS
         assert (again.topic, again.body, again.reconsume_times) == ("%RETRY%G", b"x", 1)
         assert consumer.nack(again, delay_level=-1) is not None
     assert [message.body for message in served.read("%DLQ%G", 0)] == [b"x"]
+
+
+def test_many_threads_announce_one_process(tmp_path: Path) -> None:
+    """Consumers that are opened on several threads lock the file of their process once."""
+    for number in range(20):
+        presence = Presence(str(tmp_path), f"p{number}")
+        failures: list[BaseException] = []
+        start = threading.Barrier(8)
+
+        def announce(presence: Presence = presence, start: threading.Barrier = start, failures: Any = failures) -> None:
+            start.wait()
+            try:
+                presence.announce()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=announce) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        assert present(str(tmp_path)) == {f"p{number}"}
+        presence.withdraw()
+        assert present(str(tmp_path)) == set()
 
 
 def test_positions(served: SharedStore) -> None:
