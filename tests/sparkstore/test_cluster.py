@@ -29,7 +29,8 @@ made, work = sys.argv[1:]
 settings = {
     "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "600m",
     "spark.driver.host": "127.0.0.1", "spark.executor.memory": "500m", "spark.sql.shuffle.partitions": "2",
-    "spark.local.dir": work + "/local",
+    "spark.local.dir": work + "/local", "spark.scheduler.minRegisteredResourcesRatio": "1",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",  # both executors, however busy the machine is
 }
 spark = sparkstore.session("local-cluster[2,1,1024]", settings=settings)
 spark.sparkContext.setLogLevel("FATAL")
