@@ -21,12 +21,15 @@ from ..staging import Change
 from .config_text import format_config
 from .encode import FIRST_ENTRY, SEGMENT_ENTRIES, LogEntry, LogRecord, new_leader, plain_enqueue, segment_pieces, wal_pieces
 from .folder import Entry, QuorumNode, QuorumQueue
-from .machine import Message
+from .machine import VERSIONS, Message
+from .message import DEAD_LETTERED
 from .tables import read_rows
 from .wal import View
 
 _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_entry", "missing_entries", "lost_body"}
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
+_COMPACT_ENQUEUE, _COMPACT_SINCE = b"h\x04w\x01e", 4  # a command, and the first version of the queue machine that has it
+_COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
 _NAMES, _META = "names.dets", "meta.dets"
 _NEUTRAL = {
     "max_length": "undefined", "max_bytes": "undefined", "delivery_limit": "undefined", "expires": "undefined",
@@ -96,9 +99,15 @@ class _Repair:
                 self._rebuild(queue, messages, reason)
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
-        """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last."""
+        """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.
+
+        A start drops messages over a limit: in a queue that drops its head, a new log with them would drop the first ones.
+        """
         try:
-            ordered = [placed.message for placed in queue.ordered()]
+            limits = queue.machine().settings
+            has_room = not limits.drops_head or limits.max_length is limits.max_bytes is None
+            rows = queue.ordered()
+            ordered = [row.message for row in rows if has_room or not row.reason or row.state == DEAD_LETTERED]
             return [(message, entry) for message in ordered if (entry := queue.entry_of(message)) is not None]
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(to_problem(error, "bad_snapshot"))
@@ -124,7 +133,10 @@ class _Repair:
             self._change("rebuild_log", f"{uid}/{name}", reason, partial(segment_pieces, part))
 
     def _version(self, queue: QuorumQueue) -> int:
-        """Return the version of the queue machine: that of the other queues if no entry of this one is left."""
+        """Return the version of the queue machine: that of the other queues if no entry of this one has it.
+
+        Without one, the oldest version that has the queue's commands: the next leader raises it to the server's own.
+        """
         if queue.machine().version:
             return queue.machine().version
         found = 0
@@ -133,17 +145,18 @@ class _Repair:
                 found = max(found, other.machine().version)
             except (StoreCorrupt, UnsupportedFormat):
                 continue
-        return found
+        heads = (bytes(entry.view[entry.at : entry.at + _COMMAND_BEFORE]) for entry in queue.entries().values())
+        return found or (_COMPACT_SINCE if any(_COMPACT_ENQUEUE in head for head in heads) else VERSIONS[0])
 
     def _refusal(self, queue: QuorumQueue) -> str:
         """Return why a queue cannot get a new log."""
         if queue.members > 1:
             return f"one of {queue.members} members; delete this member and add it again"
         try:
-            version = self._version(queue)
+            self._version(queue)
         except (StoreCorrupt, UnsupportedFormat) as error:
             return str(error)
-        return "" if version else "no entry has the version of the queue machine"
+        return ""
 
     def _plan_wal(self, name: str) -> None:
         """Write a log again without bad records and without those of queues that get a new log."""

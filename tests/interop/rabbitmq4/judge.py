@@ -185,6 +185,12 @@ def listed(node: Path) -> dict[str, tuple[str, list[Delivered]]]:
     return found
 
 
+def removed(node: Path) -> set[tuple[str, bytes]]:
+    """Return queue and body of every message that a start would remove, or that waits for dead-lettering."""
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        return {(queue.queue, message.body) for queue in folder.quorum_queues for message in queue.messages() if message.reason}
+
+
 def _end_of_index(stream: StreamFolder) -> int:
     """Return the offset of the last chunk if a kill came before its index record: the server drops it."""
     with stream.open_segment(stream.segments()[-1], []) as segment:
