@@ -296,11 +296,6 @@ class Member:
         if self.local is not None:
             self.local.engine.progress.notify()
 
-    def hurry(self) -> None:
-        """Let waiting consumers of other processes get what this owner put."""
-        if self.service is not None:
-            self.service.groups.hurry()
-
     @property
     def has_pending(self) -> bool:
         """Whether a pipelined put is not answered yet."""

@@ -100,6 +100,7 @@ class Groups:
         self._parked: dict[str, _Parked] = {}
         self._parked_guard = threading.Lock()
         self._dispatcher = store.engine.dispatcher
+        self._dispatcher.is_awaited.append(lambda: bool(self._parked))
         self._dispatcher.on_progress.append(self.serve)
 
     def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
@@ -220,6 +221,7 @@ class Groups:
         parked = _Parked(consumer, min(max_count, POLL_MAX), origin.session)
         with self._parked_guard:
             self._parked[consumer_id] = parked
+        self._dispatcher.expect()
         self._serve_one(consumer_id, parked)  # what was dispatched before it was parked
         raise Parked
 
@@ -230,11 +232,6 @@ class Groups:
         if parked is not None:
             parked.session.answer([[], None])
         raise Parked
-
-    def hurry(self) -> None:
-        """Dispatch what the caller put, if a poll waits for messages. Otherwise the dispatcher does that in a moment."""
-        if self._parked:
-            self._dispatcher.run_now()
 
     def serve(self) -> None:
         """Answer the parked polls for which there are messages. The caller holds no lock that a consumer wants."""

@@ -68,17 +68,13 @@ class Service:
         if frame.operation == Operation.PUT:
             message = unpack_message(frame.payload, 0)[0]
             found = self._found(message.topic, unique_key_of(message)) if is_again else None
-            result = found or self._store.put(message, check=check)
-            self.groups.hurry()
-            return pack_result(result)
+            return pack_result(found or self._store.put(message, check=check))
         if frame.operation == Operation.PUT_EACH:
             outcomes = self._put_each(unpack_messages(frame.payload), is_again)
-            self.groups.hurry()
             return pack_frame(Operation.RESULTS, pack_results(outcomes, pack_error))
         if frame.operation == Operation.PUT_MANY:
             messages = unpack_messages(frame.payload)
             result = self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
-            self.groups.hurry()
             return pack_result(result)
         if frame.operation != Operation.CALL:
             raise BadFrame(f"operation {frame.operation} is no request")

@@ -114,9 +114,7 @@ class SharedStore:
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
-            result = local.put(item, check=check)
-            self._member.hurry()
-            return result
+            return local.put(item, check=check)
         packed = pack_message(item, self._unique_key())
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
@@ -130,9 +128,7 @@ class SharedStore:
         self._member.wait_pending()
         local = self._member.local
         if local is not None:
-            result = local.put_many(messages, check=check)
-            self._member.hurry()
-            return result
+            return local.put_many(messages, check=check)
         packed = [pack_message(message, self._unique_key()) for message in messages]
         first: PutResult | None = None
         for batch in batches(packed, len(packed), BATCH_BYTES) if packed else [[]]:
@@ -165,9 +161,7 @@ class SharedStore:
         """
         local = self._member.local
         if local is not None and not self._member.has_pending:  # a new owner first repeats what was not answered
-            future = local.put_async(message)
-            self._member.hurry()
-            return future
+            return local.put_async(message)
         return self._member.submit(pack_message(message, self._unique_key()))
 
     def flush(self) -> int:

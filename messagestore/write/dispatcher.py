@@ -65,12 +65,13 @@ class DispatchService:
         is_ignored: Callable[[str], bool] = lambda _topic: False,
         on_progress: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
-        is_awaited: Callable[[], bool] = lambda: False,
+        is_awaited: Sequence[Callable[[], bool]] = (),
     ) -> None:
         """Create it; nothing runs before its `thread` is started.
 
         `derived` has the queues that the kernel does not build.  `is_ignored` returns whether a topic enters no queue.
-        `on_progress` is called after each batch.  While `is_awaited` returns True, each put wakes the thread.
+        `on_progress` is called after each batch.  While one of `is_awaited` returns True, each
+        put wakes the thread.
         """
         self._log = log
         self._queues = queues
@@ -87,7 +88,7 @@ class DispatchService:
         self._is_ignored = is_ignored
         self._derived = derived
         self.on_progress = list(on_progress)
-        self._is_awaited = is_awaited
+        self.is_awaited = list(is_awaited)
         self._on_failed = on_failed
         self.durations = Durations()  # of batches
         self.failure: StoreError | None = None
@@ -178,7 +179,7 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
-        self._gate.is_idle = pause_s == IDLE_S or self._is_awaited()
+        self._gate.is_idle = pause_s == IDLE_S or any(awaits() for awaits in self.is_awaited)
         if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
             return 0.0
         return pause_s
@@ -217,11 +218,6 @@ class DispatchService:
         self.failure = error
         self._flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR, str(error))
         self._progress.notify()
-
-    def run_now(self) -> None:
-        """Dispatch on the caller's thread what is there, unless the dispatcher's own thread does so now."""
-        if self.thread.is_started and not self._is_stuck() and not self._round.locked():
-            self._round_safely(1)
 
     def run_once(self) -> bool:
         """Dispatch one batch; return whether there was anything to dispatch."""

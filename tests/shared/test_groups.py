@@ -6,7 +6,7 @@ import inspect
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
 from messagestore.shared import groups
 from messagestore.shared.groups import Session
 from messagestore.shared.presence import Presence, present
+from messagestore.write import dispatcher
 from storageio import InvalidMessage, StoreClosed
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
@@ -126,6 +127,29 @@ def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> N
             assert answers.sent == []
         assert parked.call("id", "lag", None) == [1]
         assert [len(places) for places, _ in answers.sent] == [1]
+
+
+def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a message of another topic. Otherwise the dispatcher would sleep for a minute here."""
+    monkeypatch.setattr(dispatcher, "POLL_S", 60.0)
+    monkeypatch.setattr(dispatcher, "IDLE_S", 61.0)
+    with open_shared(tmp_path / "s") as store:
+        assert store._member.service is not None
+        parked, answers = store._member.service.groups, Answers()
+        parked.open("id", groups.Opening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers))
+        with pytest.raises(groups.Parked):
+            parked.poll("id", 8, True, groups.Origin("", answers))
+        for topic in ("U", "T"):
+            store.put(Message(topic, b"x"))
+            _wait_until(lambda: parked._dispatcher.behind_bytes == 0)
+        _wait_until(lambda: bool(answers.sent))
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
