@@ -7,7 +7,8 @@ import zlib
 
 from rabbitstore.format.amqp10_message import read_sections, to_content
 from rabbitstore.format.problems import Problem
-from rabbitstore.format.terms import Atom, decode
+from rabbitstore.format.terms import Atom
+from rabbitstore.format.terms_cy import decode
 from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.machine import Machine
 from rabbitstore.quorum.message import info_of, message_term, read_content

@@ -12,7 +12,8 @@ from .container import CONTAINER, read_container
 from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_term
 from .layout import MSG_ID_SIZE
 from .message import Content
-from .terms import FALSE, TRUE, Atom, Term, decode, is_damaged_name
+from .terms import FALSE, TRUE, Atom, Term, is_damaged_name
+from .terms_cy import decode
 
 
 class HasContent:

@@ -22,7 +22,8 @@ from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from .terms import VERSION, Atom, CharList, Term, decode, encode
+from .terms import VERSION, Atom, CharList, Term, encode
+from .terms_cy import decode
 
 COOKIE = b"\x00\xab\xcd\xef"
 FORMAT_VERSION = 9

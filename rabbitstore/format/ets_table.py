@@ -15,7 +15,8 @@ from typing import Any
 
 from storageio import StoreCorrupt
 
-from .terms import FALSE, NONE, Atom, Term, decode, encode
+from .terms import FALSE, NONE, Atom, Term, encode
+from .terms_cy import decode
 
 HEAD = b"\x01\x02\x03\x04cXM\x0b"
 CHUNK = Struct(">I4s")

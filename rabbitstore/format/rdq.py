@@ -13,7 +13,8 @@ from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECOR
 from .problems import Problem
 from .rdq_scan_cy import frame
 from .terms import VERSION as TERM_VERSION
-from .terms import Atom, Term, decode_at
+from .terms import Atom, Term
+from .terms_cy import decode_at
 
 TERM_AT = RECORD_HEAD.size  # offset in a record
 _ID = Atom("id")

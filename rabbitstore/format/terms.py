@@ -10,14 +10,10 @@ The encoder writes the bytes that OTP 25 writes: atoms with tag 100.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
-from storageio import StoreCorrupt
-
 VERSION = 131
-_DEPTH_MAX = 64
 _U16, _U32, _I32, _F64 = Struct(">H"), Struct(">I"), Struct(">i"), Struct(">d")
 
 
@@ -60,158 +56,6 @@ def is_damaged_name(found: str, known: str) -> bool:
 
 Term = int | float | bytes | Atom | tuple["Term", ...] | list["Term"] | dict["Term", "Term"] | Opaque | Improper
 TRUE, FALSE, NONE, UNDEFINED = Atom("true"), Atom("false"), Atom("none"), Atom("undefined")
-
-
-class _Reader:
-    """The bytes of one term and a position in them.  Every length is checked before it is used."""
-
-    def __init__(self, data: bytes, file: str, base: int, *, improper: bool = False) -> None:
-        self.data = data
-        self.improper = improper
-        self.at = 0
-        self.file = file
-        self.base = base
-
-    def bad(self, reason: str, expected: object, found: object) -> StoreCorrupt:
-        return StoreCorrupt(reason, file=self.file, offset=self.base + self.at, expected=expected, found=found)
-
-    def take(self, size: int) -> bytes:
-        stop = self.at + size
-        if stop > len(self.data):
-            raise self.bad("term runs past its end", f"{size} bytes", f"{len(self.data) - self.at} bytes")
-        found = self.data[self.at : stop]
-        self.at = stop
-        return found
-
-    def byte(self) -> int:
-        return self.take(1)[0]
-
-    def u16(self) -> int:
-        return int(_U16.unpack(self.take(2))[0])
-
-    def u32(self) -> int:
-        return int(_U32.unpack(self.take(4))[0])
-
-    def count(self, number: int) -> int:
-        """Check a number of elements: each takes at least one byte."""
-        if number > len(self.data) - self.at:
-            raise self.bad("term runs past its end", f"{number} elements", f"{len(self.data) - self.at} bytes")
-        return number
-
-    def term(self, depth: int = 0) -> Term:
-        if depth > _DEPTH_MAX:
-            raise self.bad("term is nested too deep", f"at most {_DEPTH_MAX} levels", "more")
-        tag = self.byte()
-        simple = _SIMPLE.get(tag)
-        if simple is not None:
-            return simple(self)
-        if tag in (104, 105):
-            count = self.count(self.byte() if tag == 104 else self.u32())
-            return tuple(self.term(depth + 1) for _ in range(count))
-        if tag == 108:
-            return self._list(depth)
-        if tag == 116:
-            count = self.count(self.u32())
-            return {_key(self.term(depth + 1)): self.term(depth + 1) for _ in range(count)}
-        self.at -= 1
-        raise self.bad("unknown tag of a term", "one of the tags listed in rabbitmq-terms.md", tag)
-
-    def _list(self, depth: int) -> Term:
-        found = [self.term(depth + 1) for _ in range(self.count(self.u32()))]
-        if self.byte() != 106:
-            self.at -= 1
-            if self.improper:
-                return Improper(tuple(found), self.term(depth + 1))
-            raise self.bad("list without an end", 106, self.data[self.at])
-        return found
-
-    def atom(self, size: int, encoding: str) -> Atom:
-        return Atom(self.take(size).decode(encoding, "replace"))
-
-    def big(self, size: int) -> int:
-        sign = self.byte()
-        value = int.from_bytes(self.take(size), "little")
-        return -value if sign else value
-
-    def opaque(self, tag: int, tail: int) -> Opaque:
-        start = self.at
-        words = self.u16() if tag in (90, 114) else 0
-        self.term(_DEPTH_MAX)
-        self.take(tail + 4 * words)
-        return Opaque(tag, self.data[start : self.at])
-
-
-def _key(term: Term) -> Term:
-    """Return a key that Python can hash: one with a list or a map in it becomes its text."""
-    try:
-        hash(term)
-    except TypeError:
-        return repr(term).encode()
-    return term
-
-
-_SIMPLE: dict[int, Callable[[_Reader], Term]] = {
-    97: lambda reader: reader.byte(),
-    98: lambda reader: _I32.unpack(reader.take(4))[0],
-    70: lambda reader: _F64.unpack(reader.take(8))[0],
-    100: lambda reader: reader.atom(reader.u16(), "latin-1"),
-    115: lambda reader: reader.atom(reader.byte(), "latin-1"),
-    118: lambda reader: reader.atom(reader.u16(), "utf-8"),
-    119: lambda reader: reader.atom(reader.byte(), "utf-8"),
-    106: lambda reader: [],
-    107: lambda reader: CharList(reader.take(reader.u16())),
-    109: lambda reader: reader.take(reader.u32()),
-    110: lambda reader: reader.big(reader.byte()),
-    111: lambda reader: reader.big(reader.u32()),
-    88: lambda reader: reader.opaque(88, 12),
-    103: lambda reader: reader.opaque(103, 9),
-    90: lambda reader: reader.opaque(90, 4),
-    114: lambda reader: reader.opaque(114, 1),
-}
-
-
-def decode(data: bytes, *, file: str = "", base: int = 0, improper: bool = False) -> Term:
-    """Decode `data`: a version byte, one term, and nothing after it.
-
-    Only the states of quorum queues have `improper` lists; elsewhere they are damage.  Raise `StoreCorrupt`,
-    with `file` and the offset from `base` on, for anything else.
-    """
-    reader = _Reader(data, file, base, improper=improper)
-    if reader.byte() != VERSION:
-        reader.at = 0
-        raise reader.bad("not an external term", VERSION, data[0])
-    found = reader.term()
-    if reader.at != len(data):
-        raise reader.bad("bytes after the term", f"{reader.at} bytes", f"{len(data)} bytes")
-    return found
-
-
-def read_parts(data: bytes, at: int, file: str) -> list[tuple[int, int]]:
-    """Return start and end of each element of the tuple at `at`, or of each key and value of the map there.
-
-    The parts stay as they were encoded: a term that is decoded and encoded again may get other bytes.
-    """
-    reader = _Reader(data, file, 0, improper=True)
-    reader.at = at
-    tag = reader.byte()
-    if tag not in (104, 105, 116):
-        raise reader.bad("not a tuple or map", "104, 105 or 116", tag)
-    count = reader.count(reader.byte() if tag == 104 else reader.u32())
-    found = []
-    for _ in range(2 * count if tag == 116 else count):
-        start = reader.at
-        reader.term()
-        found.append((start, reader.at))
-    return found
-
-
-def decode_at(data: bytes, at: int) -> tuple[Term, int]:
-    """Decode the term that begins at `at` and return it and where it ends; raise `StoreCorrupt` for other bytes."""
-    reader = _Reader(data, "", 0)
-    reader.at = at
-    if reader.byte() != VERSION:
-        raise reader.bad("not a term", VERSION, data[at])
-    return reader.term(), reader.at
 
 
 def encode(term: Term) -> bytes:

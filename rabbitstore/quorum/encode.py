@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from storageio import StoreCorrupt
 
-from ..format.terms import Atom, encode, read_parts
+from ..format.terms import Atom, encode
+from ..format.terms_cy import read_parts
 from . import layout
 from .message import BODY_FIELD
 from .wal import View

@@ -13,7 +13,8 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
 from ..files import mapped, read_all, read_head
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
-from ..format.terms import Atom, Term, decode
+from ..format.terms import Atom, Term
+from ..format.terms_cy import decode
 from .config_text import parse_config
 from .machine import Machine, Message, Settings
 from .message import CHECKED_OUT, DEAD_LETTERED, READY, Placed, QuorumMessage, info_of, message_term, read_content, to_message

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from ..format.terms import Atom, Term, decode
+from ..format.terms import Atom, Term
+from ..format.terms_cy import decode
 from . import layout
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from storageio import StoreCorrupt
 
 from ..format.dets_table import ACTIVE, COOKIE
-from ..format.terms import Term, decode
+from ..format.terms import Term
+from ..format.terms_cy import decode
 
 TABLE_SIZE_MAX = 64 << 20
 _WORD = 4

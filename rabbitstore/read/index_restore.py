@@ -12,7 +12,8 @@ from storageio import StoreCorrupt
 
 from ..format.index_v2 import V2Entry
 from ..format.layout import V2_ENTRY, V2_HEAD_SIZE, V2_SEGMENT_ENTRIES
-from ..format.terms import Atom, decode
+from ..format.terms import Atom
+from ..format.terms_cy import decode
 from .queue_store import Chunk, QueueStore, body_size, is_persistent
 
 Pair = tuple[V2Entry, Chunk | None]

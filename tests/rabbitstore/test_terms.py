@@ -12,7 +12,8 @@ from rabbitstore.format.content_cy import split_term
 from rabbitstore.format.journal import read_journal
 from rabbitstore.format.message import Content
 from rabbitstore.format.properties import Typed
-from rabbitstore.format.terms import Atom, CharList, Opaque, decode, encode
+from rabbitstore.format.terms import Atom, CharList, Opaque, encode
+from rabbitstore.format.terms_cy import decode
 from storageio import InvalidMessage, StoreCorrupt
 
 LEAVES = st.one_of(
@@ -91,6 +92,20 @@ def test_atoms_of_newer_erlang_are_read():
     content = Content("/", "", ("q",), b"\x10\x00\x02", b"body", b"i" * 16, True)
     newer = encode_content(content).replace(b"d\x00\x04true", b"w\x04true")
     assert split_term(newer) is None and decode_content(newer) == content
+
+
+def test_the_same_bytes_are_other_atoms_in_another_encoding():
+    """Tags 100 and 115 are Latin-1, 118 and 119 UTF-8, also when the same bytes were read before."""
+    name = "é".encode()
+    latin, utf_8 = b"s\x02" + name, b"w\x02" + name
+    for _ in range(2):
+        assert decode(b"\x83h\x04" + latin + utf_8 + b"d\0\x02" + name + b"v\0\x02" + name) == ("Ã©", "é", "Ã©", "é")
+
+
+def test_any_number_of_different_atoms_is_read():
+    """Only the first thousand names are kept for the next message."""
+    names = [Atom(f"name_{number}") for number in range(3000)]
+    assert decode(encode(names)) == decode(encode(names)) == names
 
 
 def test_every_truncation_of_a_message_is_named():

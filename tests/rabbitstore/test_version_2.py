@@ -9,7 +9,7 @@ import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, verify
 from rabbitstore.format.tables import CleanMark, RecoveryRow
-from rabbitstore.format.terms import decode
+from rabbitstore.format.terms_cy import decode
 from rabbitstore.read.table_check import check_clients
 from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
