@@ -1,7 +1,7 @@
 """The file formats of an export: writers of one part each, and joining parts.
 
-`jsonl` is written as blocks of finished lines, the other formats as Arrow batches.  Memory holds one at a time; of Arrow
-batches two, the one that is being written and the one that is being made.
+`jsonl` and CSV are written as blocks of finished lines, the other formats as Arrow batches.  Memory holds one at a
+time; of Arrow batches two, the one that is being written and the one that is being made.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
@@ -19,7 +18,9 @@ from typing import Any, BinaryIO, Protocol
 _CONTROLS = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"  # and marks of direction
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _NEEDS_GUARD = re.compile(f"^\\s*['=+@\uff1d\uff0b\uff0d\uff20-]|[{_CONTROLS}]")  # the wide ones are formulas, too
+CHECKSUM = "__CRC32#"  # the property depends on where and how a record was written, not on its content
 _JSON = ("properties", "routing_keys")  # columns
+CSV, CSV_GUARDED = "csv", "csv-guarded"  # the guarded cells are no formula for a spreadsheet, and no terminal obeys them
 
 
 class Part(Protocol):
@@ -50,36 +51,20 @@ class LinePart:
         self._file.close()
 
 
-class CsvPart(LinePart):
-    """CSV: keys are joined by spaces, properties are JSON, the body is base64; only the first part has a header."""
+def csv_text(lines: memoryview | bytes, header: Sequence[str], form: str) -> str:
+    """Return JSON lines as rows of CSV, below a header unless it is empty.
 
-    form = "csv"
-
-    def __init__(self, file: BinaryIO, is_first: bool) -> None:
-        """Take over the file."""
-        super().__init__(file, is_first)
-        self._needs_header = is_first
-
-    def write(self, item: Any) -> None:
-        """Write an Arrow batch."""
-        super().write(csv_text(item, self._needs_header, self.form).encode())
-        self._needs_header = False
-
-
-class GuardedCsvPart(CsvPart):
-    """CSV whose cells no spreadsheet takes for a formula and no terminal obeys."""
-
-    form = "csv-guarded"
-
-
-def csv_text(batch: Any, with_header: bool, form: str) -> str:
-    """Return the rows of an Arrow batch in one of the two CSV formats."""
-    cell = _guarded_cell if form == GuardedCsvPart.form else _cell
+    Keys are joined by spaces; properties, without the checksum property, and routing keys are JSON.
+    """
+    cell = _guarded_cell if form == CSV_GUARDED else _cell
     made = _Rows()
     writer = csv.writer(made)
-    if with_header:
-        writer.writerow("body_base64" if name == "body" else name for name in batch.schema.names)
-    writer.writerows([cell(name, value) for name, value in row.items()] for row in batch.to_pylist())
+    if header:
+        writer.writerow(header)
+    for line in bytes(lines).splitlines():
+        row = json.loads(line)
+        row["properties"].pop(CHECKSUM, None)
+        writer.writerow([cell(*pair) for pair in row.items()])
     return "".join(made)
 
 
@@ -96,12 +81,8 @@ class _Rows(list[str]):
 def _cell(name: str, value: Any) -> Any:
     if name == "keys":
         return " ".join(value)  # a key has no spaces
-    if name == "body":
-        return b64encode(value).decode("ascii")
-    if isinstance(value, list):
-        value = json.dumps(dict(value) if name == "properties" else value)
     if name in _JSON:
-        return value.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+        return json.dumps(value).replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -109,7 +90,7 @@ def _guarded_cell(name: str, value: Any) -> Any:
     """Return a cell that is safe in a spreadsheet; numbers, JSON and base64 need no guard."""
     made = _cell(name, value)
     is_text = isinstance(value, str) or name == "keys"
-    return guarded(made) if is_text and name not in ("body", *_JSON) else made
+    return guarded(made) if is_text and name != "body_base64" else made
 
 
 def guarded(text: str) -> str:
@@ -191,14 +172,14 @@ class _ParquetPart(_ArrowPart):
 
 
 PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
-    "jsonl": LinePart, CsvPart.form: CsvPart, GuardedCsvPart.form: GuardedCsvPart, "arrow": _ArrowPart, "parquet": _ParquetPart,
+    "jsonl": LinePart, CSV: LinePart, CSV_GUARDED: LinePart, "arrow": _ArrowPart, "parquet": _ParquetPart,
 }  # fmt: skip
 
 
 def join(form: str, parts: Sequence[str], out: str) -> None:
     """Join parts into one file, with the content of an uninterrupted export, a batch in memory at a time."""
     with open(out, "wb") as file:
-        if form in ("jsonl", CsvPart.form, GuardedCsvPart.form):
+        if PARTS[form] is LinePart:
             for part in parts:
                 with open(part, "rb") as source:
                     shutil.copyfileobj(source, file, 1 << 20)

@@ -96,7 +96,7 @@ def test_killed_between_two_parts(folder: Path, tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(export_parts.os, "unlink", lambda _path: None)  # as if the process were gone
         patch.setattr(export_parts, "SEAL_SIZE", 300)
-        interrupted_after(60 if form == "jsonl" else 9, patch, _fail)
+        interrupted_after(60 if form in ("jsonl", "csv") else 9, patch, _fail)
         assert run("export", "--to", form, "-o", out, folder).code == 5
     note = json.loads(Path(f"{out}.part.json").read_text())
     assert note["parts"] >= 1

@@ -58,6 +58,18 @@ def test_commands(folder: Path, absent: Any, package: str, extra: str, arguments
     assert f"{package} is not installed: pip install 'brokerstore[{extra}]'" in ran.talk
 
 
+@pytest.mark.parametrize("name", ["plain", "rabbitmq-clean"])
+def test_csv_needs_no_extra(fixture_store: Any, absent: Any, name: str) -> None:
+    """The standard library writes it: the rows are those of the export with every package."""
+    fixture = fixture_store(name)
+    folder = fixture.store if fixture.store.exists() else fixture.folder.parent / "vhost"
+    whole = run("export", "--to", "csv", folder)
+    absent("pyarrow")
+    absent("pandas")
+    assert run("export", "--to", "csv", folder) == whole
+    assert len(whole.out.splitlines()) > 100
+
+
 def test_doctor_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside each package that is not installed."""
     doctor = sys.modules.get("brokerstore.tool.commands.doctor") or __import__(

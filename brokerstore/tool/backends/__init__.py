@@ -85,11 +85,15 @@ class Contents(NamedTuple):
 
 
 class ExportSource(NamedTuple):
-    """What an export writes.  `items(position, rows)` continues where an earlier run stopped; `about` identifies the export."""
+    """What an export writes.  `items(position, rows)` continues where an earlier run stopped; `about` identifies the export.
+
+    The items are Arrow batches for the forms that need them, else blocks of JSON lines with the given columns.
+    """
 
     items: Callable[[int, int], Iterator[ExportItem]]
     about: dict[str, Any]
     size_bytes: int
+    columns: tuple[str, ...]
 
 
 class Backend(Protocol):

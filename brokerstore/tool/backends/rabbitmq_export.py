@@ -17,6 +17,10 @@ from . import ExportItem, ExportSource
 from .rabbitmq import RabbitmqBackend
 
 BATCH_ROWS, BATCH_BYTES = 4096, 8 << 20
+COLUMNS = (
+    "queue", "vhost", "seq_id", "msg_id", "persistent", "acked", "redelivered", "expiry_us", "size", "embedded", "file",
+    "offset", "exchange", "routing_keys", "properties", "body_base64",
+)  # fmt: skip
 _TEXTS = ("queue", "vhost", "msg_id", "file", "exchange", "properties")
 _FLAGS = ("persistent", "acked", "redelivered", "embedded")
 
@@ -28,11 +32,11 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
         with backend.open_folder() as folder:
             found = filter(filters.accepts_delivery, backend.messages(folder, filters.queue))
             stop = None if limit is None else max(position, limit)
-            yield from (_lines if form == "jsonl" else _batches)(backend, islice(found, position, stop), position)
+            yield from (_lines if form in ("jsonl", "csv") else _batches)(backend, islice(found, position, stop), position)
 
     chosen = [filters.queue, filters.from_offset, filters.to_offset, filters.key]
     about = {"folder": os.path.abspath(backend.target.path), "vhost": backend.target.vhost, "wanted": chosen}
-    return ExportSource(items, about, size_bytes(backend.path))
+    return ExportSource(items, about, size_bytes(backend.path), COLUMNS)
 
 
 def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
@@ -74,8 +78,4 @@ def _schema() -> Any:
 
     kinds: dict[str, Any] = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_FLAGS, pa.bool_())
     kinds |= {"routing_keys": pa.list_(pa.string()), "body": pa.binary()}
-    names = (
-        "queue", "vhost", "seq_id", "msg_id", "persistent", "acked", "redelivered", "expiry_us", "size", "embedded", "file",
-        "offset", "exchange", "routing_keys", "properties", "body",
-    )  # fmt: skip
-    return pa.schema([(name, kinds.get(name, pa.int64())) for name in names])
+    return pa.schema([(name, kinds.get(name, pa.int64())) for name in (*COLUMNS[:-1], "body")])

@@ -9,16 +9,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from commitlog import StoredMessage
+from commitlog.arrow_columns import COLUMNS as COLUMNS_OF_LOG
 from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from storageio import InvalidMessage
 
+from ..export_forms import CHECKSUM
 from ..filters import RecordFilter
 from ..message_json import line_blocks
 from . import Contents, ExportItem, ExportSource
 from .rocketmq_folder import RocketmqFolder
 
-CHECKSUM = "__CRC32#"  # the property depends on where and how a record was written, not on its content
+COLUMNS = (*COLUMNS_OF_LOG[:-1], "body_base64")
 
 
 def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit: int | None) -> ExportSource:
@@ -30,10 +32,11 @@ def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit
             begin = files.files[0].start_offset
             raise InvalidMessage(f"the export stopped at {position}, but the log now begins at {begin}")
         left = None if limit is None else limit - rows
-        return (_lines if form == "jsonl" else _batches)(_pieces_from(folder, files, position), record_filter, position, left)
+        write = _lines if form in ("jsonl", "csv") else _batches
+        return write(_pieces_from(folder, files, position), record_filter, position, left)
 
     about = {"folders": [os.path.abspath(path) for path in folder.target.log_folders], "wanted": list(record_filter)}
-    return ExportSource(items, about, sum(file.size_bytes for file in files.files))
+    return ExportSource(items, about, sum(file.size_bytes for file in files.files), COLUMNS)
 
 
 def _pieces_from(folder: RocketmqFolder, files: LogFiles, start: int) -> Iterator[Piece]:

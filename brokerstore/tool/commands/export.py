@@ -70,12 +70,12 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     is_mixed = order.out is None and sys.stdout.isatty()  # a bar would stand among the messages
     with progress("export", source.size_bytes, quiet=order.quiet or is_mixed) as advance:
         if order.out is None:
-            _to_stdout(_counted(source.items(0, 0), advance), form)
+            _to_stdout(_counted(_in_form(source, form, 0, 0), advance), form)
             return backend.code
         with named_file(order.out):
             parts = Parts(order.out, form, {**source.about, "limit": limit})
             before = parts.problems
-            write_parts(parts, _counted(source.items(parts.position, parts.rows), advance), backend.problems)
+            write_parts(parts, _counted(_in_form(source, form, parts.position, parts.rows), advance), backend.problems)
     problems = before + len(backend.problems)
     size = os.path.getsize(order.out)
     if order.as_json:
@@ -85,6 +85,17 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     return PROBLEM if problems else CLEAN
 
 
+def _in_form(source: ExportSource, form: str, position: int, rows: int) -> Iterator[ExportItem]:
+    """Yield the items from a position on as they are written."""
+    from ..export_forms import csv_text
+
+    header = source.columns if position == 0 else ()
+    for item, after, size_bytes, count in source.items(position, rows):
+        made = csv_text(item, header, form).encode() if form.startswith("csv") else item
+        yield made, after, size_bytes, count
+        header = ()
+
+
 def _counted(items: Iterator[ExportItem], advance: Callable[[int], None]) -> Iterator[ExportItem]:
     for item in items:
         yield item
@@ -92,12 +103,8 @@ def _counted(items: Iterator[ExportItem], advance: Callable[[int], None]) -> Ite
 
 
 def _to_stdout(items: Iterator[ExportItem], form: str) -> None:
-    from ..export_forms import csv_text
-
-    is_first = True
     for item, _, _, _ in items:
         if form.startswith("csv"):
-            emit_csv(csv_text(item, is_first, form))
+            emit_csv(item.decode())
         else:
             emit_block(item)
-        is_first = False
