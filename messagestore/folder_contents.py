@@ -10,10 +10,13 @@ import os
 from enum import Enum
 from typing import NamedTuple
 
+from commitlog.findings import Finding, note
 from storageio import Disk, Kind
 
+COMPACTION = "compaction"
 DLEDGER_PREFIX = "dledger-"
 ROCKSDB = "RocksDB database"
+NOT_READ = "not_read"  # kind of a note
 
 
 class Use(Enum):
@@ -42,10 +45,10 @@ _KNOWN = {
     "checkpoint": ("checkpoint", Use.READ),
     "abort": ("mark of a running or killed writer", Use.READ),
     "lock": ("lock file", Use.READ),
-    "timerwheel": ("timer wheel", Use.KEPT),
-    "timerlog": ("timer log", Use.KEPT),
-    "config/timercheck": ("timer checkpoint", Use.KEPT),
-    "compaction": ("compacted topics", Use.KEPT),
+    "timerwheel": ("timer wheel", Use.READ),
+    "timerlog": ("timer log", Use.READ),
+    "config/timercheck": ("timer checkpoint", Use.READ),
+    COMPACTION: ("compacted topics", Use.KEPT),
     "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
     "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
     "tieredstore": ("tiered storage", Use.UNSUPPORTED),
@@ -56,6 +59,12 @@ def store_parts(disk: Disk, root: str) -> list[Part]:
     """Return every part of the store that exists in the folder, sorted by name."""
     parts = [_part(disk, root, name) for name in _names(disk, root)]
     return sorted((part for part in parts if part is not None), key=lambda part: part.name)
+
+
+def unread_parts(disk: Disk, root: str) -> list[Finding]:
+    """Return a note for each part that no check of the store reads."""
+    parts = [part for part in store_parts(disk, root) if part.use is not Use.READ]
+    return [note(os.path.join(root, part.name), 0, NOT_READ, "a part that is read", part.what) for part in parts]
 
 
 def _names(disk: Disk, root: str) -> list[str]:
@@ -69,6 +78,8 @@ def _names(disk: Disk, root: str) -> list[str]:
 def _part(disk: Disk, root: str, name: str) -> Part | None:
     path = os.path.join(root, name)
     what, use = _KNOWN.get(name, ("", Use.READ))
+    if name == COMPACTION and not is_folder(disk, os.path.join(path, "compactionLog")):
+        use = Use.READ  # each broker makes the folder
     if use is not Use.KEPT and has_rocksdb(disk, path):
         return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
     if name.startswith(DLEDGER_PREFIX) and is_folder(disk, path):

@@ -20,7 +20,7 @@ from commitlog.walk import LogFiles
 from storageio import Disk, Kind, Mode, UnknownStore, UnsupportedFormat
 
 from .folder_contents import DLEDGER_PREFIX, Use, has_rocksdb, is_folder, store_parts
-from .timer_files import refuse_unknown_layout
+from .timers.timer_log import refuse_unknown_layout
 
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"

@@ -46,6 +46,7 @@ class Facts:
     sizes: list[tuple[str, int]] = field(default_factory=list)  # (up to, messages)
     keys: list[tuple[str, int]] = field(default_factory=list)  # the most frequent
     lags: list[dict[str, Any]] = field(default_factory=list)
+    timers: list[dict[str, Any]] = field(default_factory=list)  # pending ones by topic
     problems: list[dict[str, Any]] = field(default_factory=list)
     unread: int = 0  # RabbitMQ: files of an unsupported format
 

@@ -35,6 +35,7 @@ def render(facts: Facts, made_ms: int) -> str:
     template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain)
     environment.filters["size"] = _size
+    environment.filters["time"] = _time
     environment.filters["count"] = "{:,}".format
     shown = [(title, what, Markup(svg)) for title, what, svg in pictures(facts)]
     made = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -53,6 +54,12 @@ def _size(size_bytes: int) -> str:
     from ..tool.output import size_text
 
     return size_text(size_bytes)
+
+
+def _time(timestamp_ms: int) -> str:
+    from ..tool.output import time_text
+
+    return time_text(timestamp_ms)
 
 
 def _plain(value: object) -> object:

@@ -194,6 +194,8 @@ def problem_text(problem: Any) -> str:
     place = f"{problem.file} at byte {problem.offset}"
     if problem.kind == UNSUPPORTED:
         return f"{place}: unsupported format: {problem.found} (supported: {problem.expected})"
+    if problem.kind == "not_read":
+        return f"{problem.file}: not read: {problem.found}"
     return f"{place}: {problem.kind.replace('_', ' ')}: expected {problem.expected}, found {problem.found}"
 
 

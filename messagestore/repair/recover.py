@@ -35,7 +35,7 @@ from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
 from ..store_settings import refuse_unknown_shape
-from ..timer_files import timers_behind
+from ..timers.pending import timers_behind
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .comparison import Comparison

@@ -27,8 +27,11 @@ from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
+from ..folder_contents import unread_parts
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
+from ..timers.check import timer_findings
+from ..timers.layout import TIMER_TOPIC
 from .batch_cross_check import batch_problems, batch_topics
 from .comparison import Comparison
 from .cross_check import END_MAX, LogBounds
@@ -101,7 +104,9 @@ def verify_store(
     check.batch_queues()
     check.checkpoint()
     check.config_files()
+    check.timers()
     check.sidecars()
+    check.unread_parts()
     return report
 
 
@@ -119,7 +124,9 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     check.batch_queues()
     check.checkpoint()
     check.config_files()
+    check.timers()
     check.sidecars()
+    check.unread_parts()
     return [*report.more_problems, *report.more_notes]
 
 
@@ -153,6 +160,8 @@ def _beside_log(check: _Check, log: LogReport) -> StoreReport:
         check.batch_queues()
         check.checkpoint()
         check.config_files()
+        check.timers()
+        check.unread_parts()
     except DiskError as error:  # a file was deleted between listing and opening it
         check.problem(error.file, 0, "unreadable", "a readable file", str(error))
     return report
@@ -310,6 +319,16 @@ class _Check:
                 self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
             for file, kind_name, expected, found in self._ahead(table):
                 self.problem(file, 0, kind_name, expected, found)
+
+    def timers(self) -> None:
+        """Check the timer files against each other, the log and the end of the timers' queue."""
+        queue_end = None if self.ends is None else self.ends.get((TIMER_TOPIC, 0), 0)
+        for finding in timer_findings(self.disk, self.places.root, self.files(), queue_end):
+            (self.report.more_problems if finding.is_problem else self.report.more_notes).append(finding)
+
+    def unread_parts(self) -> None:
+        """Add a note for each part of the store that is not read."""
+        self.report.more_notes += unread_parts(self.disk, self.places.root)
 
     def sidecars(self) -> None:
         """Report symlinks and folders in place of our own small files."""

@@ -66,7 +66,7 @@ GROUPS = {
         _tests(
             "messagestore", "batch_repair", "clean_stop_damage", "delay_levels", "expired_queues", "hole_fillers",
             "kept_files", "repair_files", "repair_of_damaged_files", "rebuild_store", "recover", "recover_killed",
-            "clamp_offsets", "lost_messages", "timer_files", "verify_in_use",
+            "clamp_offsets", "lost_messages", "timer_cuts", "timers", "verify_in_use",
         ),
     ),
     "derived": Group(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.identify import FolderKind
 from commitlog.growing import verify_growing_log
 from commitlog.verify import LogReport, verify_log
-from storageio import StoreError
+from messagestore.folder_contents import NOT_READ, unread_parts
+from storageio import REAL_DISK, StoreError
 
 from ..codes import CLEAN, PROBLEM
 from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_timers import keys_and_tables, pending
 
 if TYPE_CHECKING:
     from brokerstore.report import Facts
@@ -31,12 +34,19 @@ def verify(folder: RocketmqFolder, quiet: bool, log_only: bool) -> Answer:
         details += f"; compared with {queues}, {units} and {count_text(counts['items'], 'index item')}"
     if report.checked_to is not None:
         details += f"; checked up to offset {report.checked_to}; the store is in use"
-    code, more = CLEAN if report.is_ok else PROBLEM, in_use_keys(report.checked_to)
-    return check_answer(_verdict(report), report.problems, report.notes, counts, details, more, code, report.is_ok)
+    timers, tables = ({}, []) if log_only else keys_and_tables(folder)
+    code, more = CLEAN if report.is_ok else PROBLEM, timers | in_use_keys(report.checked_to)
+    answer = check_answer(_verdict(report), report.problems, report.notes, counts, details, more, code, report.is_ok)
+    return answer._replace(text=[*answer.text, *tables])
 
 
 def _verdict(report: LogReport | StoreReport) -> str:
     what = "log" if isinstance(report, LogReport) else "store"
+    unread = sum(one.kind == NOT_READ for one in report.notes)
+    if report.is_ok and unread:
+        return (
+            f"OK: the {what} is intact; {count_text(unread, 'part')} of the folder {'was' if unread == 1 else 'were'} not read."
+        )
     if report.is_ok:
         return f"OK: the {what} is intact."
     problems = count_text(len(report.problems), "problem")
@@ -55,12 +65,24 @@ def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | S
         with progress("verify", total, quiet=quiet) as advance:
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if folder.is_in_use else verify_log
-            return check(target.log_folders, file_size_bytes=size, progress=advance)
+            report = check(target.log_folders, file_size_bytes=size, progress=advance)
+        if target.kind is FolderKind.ROCKSDB and not log_only:
+            _beside_log(report, folder)
+        return report
     from messagestore.repair.verification import verify_store
 
     folder.require_index_layout()
     with progress("verify", total, quiet=quiet) as advance:
         return verify_store(target.path, folder.config(), progress=advance)
+
+
+def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
+    """Add what can be checked of a store with queues in RocksDB: timer files, and which parts are not read."""
+    from messagestore.timers.check import timer_findings
+
+    for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
+        report.add(finding)
+    report.notes += unread_parts(REAL_DISK, folder.target.path)
 
 
 def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
@@ -81,5 +103,8 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
             facts.lags = lag_rows(folder)
         except StoreError as error:  # the damage is among the problems already
             say(f"brokerstore: no lag: {error}")
+        if (timers := pending(folder)) is not None:
+            facts.timers = [asdict(topic) for topic in timers.topics]
+            facts.cards.append(("Pending timers", f"{timers.timers:,}"))
     say_in_use(found.checked_to)
     return facts, in_use_keys(found.checked_to)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ from ..options import is_utf8, queue_number
 from ..output import problem_text, say
 
 if TYPE_CHECKING:
+    from consumequeue import ConsumeQueues
     from messagestore import MessageStore, StoreConfig
 
     from ..target import Target
@@ -107,6 +109,20 @@ class RocketmqFolder:
 
         self.require_store()
         return MessageStore.open(self.target.path, "r", self.config())
+
+    @contextmanager
+    def queues(self) -> Iterator[ConsumeQueues]:
+        """Yield the queues in files, opened for reading."""
+        from consumequeue import ConsumeQueues, find_file_size
+        from consumequeue.layout import FILE_SIZE_DEFAULT
+
+        path = os.path.join(self.target.path, "consumequeue")
+        size = self.target.settings.get("mapped_file_size_consume_queue") or find_file_size(REAL_DISK, path)
+        queues = ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size or FILE_SIZE_DEFAULT)
+        try:
+            yield queues
+        finally:
+            queues.close()
 
     def incomplete_keys(self, store: MessageStore) -> dict[str, Any]:
         """Report on stderr what the queues of a killed writer's store lack; return the JSON keys for it."""

@@ -15,12 +15,24 @@ from consumequeue.queue_listing import queue_folders
 from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
 from messagestore.folder_contents import store_parts
-from storageio import REAL_DISK, StoreCorrupt, StoreError
+from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
 
 from ..codes import CLEAN, PROBLEM
-from ..output import Answer, count_text, in_use_keys, problem_json, problem_text, say, say_in_use, size_text, time_text
+from ..output import (
+    UNSUPPORTED,
+    Answer,
+    count_text,
+    in_use_keys,
+    problem_json,
+    problem_text,
+    say,
+    say_in_use,
+    size_text,
+    time_text,
+)
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_timers import in_wheel, in_wheel_text
 
 CONFIG_FOLDER = "config"
 
@@ -33,6 +45,7 @@ def info(folder: RocketmqFolder) -> Answer:
         for name, read in _PARTS.items():
             facts[name] = _try(read, target, problems)
     elif target.kind is FolderKind.ROCKSDB:
+        facts["timers"] = _try(in_wheel, target, problems)
         facts["parts"] = _try(_parts, target, problems)
     if target.broker_file is not None:
         facts["differences"] = _differences(target)
@@ -58,6 +71,8 @@ def _try(read: Callable[[Target], Any], target: Target, problems: list[Finding])
         return read(target)
     except StoreCorrupt as error:
         problems.append(Finding(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}"))
+    except UnsupportedFormat as error:
+        problems.append(Finding(error.file, error.offset or 0, UNSUPPORTED, error.supported, f"{error.what} {error.found}"))
     except StoreError as error:
         problems.append(Finding(target.path, 0, "unreadable", "a readable file", str(error)))
     return None
@@ -145,6 +160,7 @@ _PARTS: dict[str, Callable[[Target], Any]] = {
     "index": _index,
     "checkpoint": _checkpoint,
     "config": _config,
+    "timers": in_wheel,
     "parts": _parts,
 }
 
@@ -179,7 +195,9 @@ def _part_texts(facts: dict[str, Any]) -> dict[str, object]:
         texts["Checkpoint"] = "damaged" if checkpoint["is_damaged"] else time_text(checkpoint["physic_msg_timestamp_ms"])
     if config := facts.get("config"):
         texts["Config"] = ", ".join(sorted(config))
-    for use, title in (("kept", "Not checked"), ("unsupported", "Unsupported")):
+    if timers := facts.get("timers"):
+        texts["Timers"] = in_wheel_text(timers)
+    for use, title in (("kept", "Not read"), ("unsupported", "Unsupported")):
         names = [f"{part['name']} ({part['what']})" for part in facts.get("parts") or () if part["use"] == use]
         if names:
             texts[title] = ", ".join(names)

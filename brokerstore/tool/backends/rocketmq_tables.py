@@ -18,6 +18,7 @@ from storageio import REAL_DISK, DiskError, StoreError
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, time_text
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_timers import keys_and_tables
 
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
 HOUR_MS = 3_600_000
@@ -40,11 +41,12 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     topics = _topics(target)
     if only is not None:
         rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
+    timers, timer_tables = keys_and_tables(folder, only)
     seen = {row["topic"] for row in rows}
     without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
-    tables = [Table(KEYS, [list(row.values()) for row in rows])]
+    tables = [Table(KEYS, [list(row.values()) for row in rows]), *timer_tables]
     tables += [Table(("topics without a queue",), without)] if without else []
-    return Answer({"queues": rows, "topics": topics} | incomplete, tables, folder.code)
+    return Answer({"queues": rows, "topics": topics} | timers | incomplete, tables, folder.code)
 
 
 def _incomplete(folder: RocketmqFolder) -> Row:
@@ -65,14 +67,7 @@ def _row(topic: str, queue_id: int, low: int, high: int, messages: int) -> Row:
 
 def _rows_of_queues(folder: RocketmqFolder, log_min_offset: int) -> Iterator[Row]:
     """Read the queue files; report a queue that cannot be read, and go on."""
-    from consumequeue import ConsumeQueues, find_file_size
-    from consumequeue.layout import FILE_SIZE_DEFAULT
-
-    target = folder.target
-    path = os.path.join(target.path, "consumequeue")
-    size = target.settings.get("mapped_file_size_consume_queue") or find_file_size(REAL_DISK, path) or FILE_SIZE_DEFAULT
-    queues = ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size)
-    try:
+    with folder.queues() as queues:
         for topic in queues.topics():
             for queue_id in queues.queue_ids(topic):
                 queue = queues.get(topic, queue_id)
@@ -85,8 +80,6 @@ def _rows_of_queues(folder: RocketmqFolder, log_min_offset: int) -> Iterator[Row
                 except StoreError as error:
                     folder.problems.append(Finding(queue.folder, 0, "unreadable", "queue files", str(error)))
                     say(f"brokerstore: {error}")
-    finally:
-        queues.close()
 
 
 def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
@@ -148,9 +141,10 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     found = [dict(zip(names, (*group, *row), strict=True)) for group, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     cells = [[time_text(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
+    timers, timer_tables = keys_and_tables(folder)
     say_in_use(files.end_offset)
-    facts = {"queues" if by == "queue" else "hours": found, "total": total} | in_use_keys(files.end_offset)
-    return Answer(facts, [Table(names, cells)], folder.code)
+    facts = {"queues" if by == "queue" else "hours": found, "total": total} | timers | in_use_keys(files.end_offset)
+    return Answer(facts, [Table(names, cells), *timer_tables], folder.code)
 
 
 def _stats_rows(

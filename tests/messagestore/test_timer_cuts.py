@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from messagestore import timer_files
 from messagestore.repair.recover import Choice, Recovery
-from messagestore.timer_files import MAGIC_ROLL, TimerLog, timers_behind
+from messagestore.timers.layout import MAGIC_ROLL, UNIT_SIZE
+from messagestore.timers.pending import timers_behind
+from messagestore.timers.timer_log import TimerLog
 from storageio import REAL_DISK, UnsupportedFormat
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records, snapshot
@@ -49,7 +50,7 @@ def test_each_unit_points_at_a_record_of_the_timers_topic(fixture_store: Any) ->
     log = TimerLog(REAL_DISK, str(fixture.store))
     units = list(log.units())
     assert {unit.log_offset: unit.log_size for unit in units} == timer_records(fixture)
-    assert (len(units), log.end) == (UNITS, UNITS * timer_files.UNIT_SIZE)
+    assert (len(units), log.end) == (UNITS, UNITS * UNIT_SIZE)
     assert sum(bool(unit.magic & MAGIC_ROLL) for unit in units) == 20
     assert set(Counter(unit.due_ms for unit in units).values()) <= {*range(1, 21)}
 

@@ -1,0 +1,74 @@
+"""Pending timers of a RocketMQ store, for `ls`, `stats`, `verify`, `report` and `info`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commitlog.findings import Finding
+from storageio import REAL_DISK, DiskError, StoreError
+
+from ..output import Table, count_text, say, time_text
+from ..target import Target
+from .rocketmq_folder import RocketmqFolder
+
+if TYPE_CHECKING:
+    from messagestore.timers.pending import PendingTimers
+
+KEYS = ("topic", "timers", "next_due_ms", "last_due_ms")
+Row = dict[str, Any]
+
+
+def in_wheel(target: Target) -> Row | None:
+    """Return how many timers the wheel has and when the next is due; None without a wheel. No message is read."""
+    from messagestore.timers.layout import PRECISION_MS, TimerCheckpoint, slot_s
+    from messagestore.timers.wheel import read_timer_checkpoint, used_slots
+
+    if not target.has("timerwheel"):
+        return None
+    check = read_timer_checkpoint(REAL_DISK, target.path) or TimerCheckpoint()
+    slots = [slot for slot in used_slots(REAL_DISK, target.path) if slot.due_s >= slot_s(check.last_read_ms)]
+    next_due_s = min((slot.due_s for slot in slots), default=None)
+    return {
+        "pending": sum(slot.units for slot in slots),
+        "next_due_ms": None if next_due_s is None else next_due_s * PRECISION_MS,
+    }
+
+
+def in_wheel_text(found: Row) -> str:
+    """Return the same for people."""
+    text = f"{found['pending']} pending"
+    return text if found["next_due_ms"] is None else f"{text}, next due {time_text(found['next_due_ms'])}"
+
+
+def pending(folder: RocketmqFolder) -> PendingTimers | None:
+    """Count the pending timers by topic; None without timer files, or if they are unreadable, which is a problem."""
+    from messagestore.timers.layout import TIMER_TOPIC
+    from messagestore.timers.pending import pending_timers
+
+    target = folder.target
+    if not target.has("timerlog") and not target.has("timerwheel"):
+        return None
+    try:
+        with folder.queues() as queues:
+            found = pending_timers(REAL_DISK, target.path, folder.files(), queues.get(TIMER_TOPIC, 0))
+    except DiskError:
+        raise
+    except StoreError as error:
+        folder.problems.append(Finding(target.path, 0, "unreadable", "timer files", str(error)))
+        say(f"brokerstore: no timers: {error}")
+        return None
+    if found.unreadable:
+        text = f"{count_text(found.unreadable, 'timer')} without a message in the log"
+        say(f"brokerstore: {text}; run: brokerstore verify {target.path}")
+    return found
+
+
+def keys_and_tables(folder: RocketmqFolder, only: str | None = None) -> tuple[Row, list[Table]]:
+    """Return the JSON keys and the tables of the pending timers, of one topic if it is given."""
+    found = pending(folder)
+    if found is None:
+        return {}, []
+    topics = [one for one in found.topics if only in (None, one.topic)]
+    rows = [dict(zip(KEYS, (one.topic, one.timers, one.next_due_ms, one.last_due_ms), strict=True)) for one in topics]
+    shown = [(one.topic, one.timers, time_text(one.next_due_ms), time_text(one.last_due_ms)) for one in topics]
+    return {"timers": rows}, [Table(("timers of topic", *KEYS[1:]), shown)] if topics else []

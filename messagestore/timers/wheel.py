@@ -1,0 +1,64 @@
+"""Read the timer wheel and the timer checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from storageio import Disk, Kind, Mode, StoreCorrupt, UnsupportedFormat
+
+from .layout import CHECK, CHECK_NAME, CHECK_SIZE, SLOT, SLOT_TIMES, WHEEL_NAME, Slot, TimerCheckpoint
+
+_PIECE = SLOT.size << 15
+
+
+def used_slots(disk: Disk, root: str) -> Iterator[Slot]:
+    """Yield every slot that was ever used; holes of the file are not read.
+
+    Raises `UnsupportedFormat` for a slot time that is not in seconds: the broker has another timerPrecisionMs.
+    """
+    path = os.path.join(root, WHEEL_NAME)
+    entry = disk.stat(path)
+    if entry is None or entry.kind is not Kind.FILE:
+        return
+    file = disk.open(path, Mode.READ)
+    try:
+        at = file.next_data(0)
+        while at < entry.size_bytes:
+            start = at - at % SLOT.size
+            data = file.read(start, _PIECE)
+            whole = data[: len(data) - len(data) % SLOT.size]
+            yield from _slots(path, start // SLOT.size, whole)
+            at = file.next_data(start + max(len(whole), SLOT.size))
+    finally:
+        file.close()
+
+
+def _slots(path: str, start: int, data: bytes) -> Iterator[Slot]:
+    if not any(data):
+        return
+    for number, (due_s, first, last, units, _) in enumerate(SLOT.iter_unpack(data), start):
+        if due_s == 0:
+            continue
+        if due_s not in SLOT_TIMES:
+            raise UnsupportedFormat(
+                "timer slot time", file=path, offset=number * SLOT.size, found=due_s, supported="seconds since 1970"
+            )
+        yield Slot(number, due_s, first, last, units)
+
+
+def read_timer_checkpoint(disk: Disk, root: str) -> TimerCheckpoint | None:
+    """Return the checkpoint, or None without one. Raises `StoreCorrupt` for a file that is too short."""
+    path = os.path.join(root, CHECK_NAME)
+    entry = disk.stat(path)
+    if entry is None or entry.kind is not Kind.FILE:
+        return None
+    if entry.size_bytes < CHECK.size:
+        raise StoreCorrupt(
+            "timer checkpoint too short", file=path, offset=0, expected=f"{CHECK_SIZE} bytes", found=f"{entry.size_bytes} bytes"
+        )
+    file = disk.open(path, Mode.READ)
+    try:
+        return TimerCheckpoint(*CHECK.unpack(file.read(0, CHECK.size)))
+    finally:
+        file.close()
