@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each wou
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
-	bench-peers fuzz damage-night asan coverage mutants
+	bench-peers fuzz damage-night live-night asan coverage mutants
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -146,6 +146,12 @@ fuzz: $(VENV)/.kernels $(VENV)/.dev
 # Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
 damage-night: $(VENV)/.kernels $(VENV)/.dev
 	@nice -n 19 $(RUN) -m tests.faults.night
+
+# Live RocketMQ brokers and clients in the amounts of a night (tests/interop/rocketmq/live.py); Java 17 and Maven are needed.
+live-night: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_INTEROP=1 BROKERSTORE_LIVE=$(or $(LIVE),100000) BROKERSTORE_REPLICATED=$(or $(REPLICATED),1000000) \
+		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
+		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py
 
 # Kernels built with AddressSanitizer into build/asan, under the fuzzers.
 asan: $(VENV)/.kernels $(VENV)/.dev

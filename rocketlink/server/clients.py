@@ -84,12 +84,17 @@ class Clients:
             for client in [client for client, found in group.members.items() if found is connection]:
                 self._leave(name, client)
 
+    def member_ids(self, name: str) -> list[str]:
+        """Return the sorted ids of a group's clients."""
+        group = self.groups.get(name)
+        return sorted(group.members) if group is not None else []
+
     def members(self, request: Command) -> Command:
         """Answer with the ids of a group's clients."""
-        group = self.groups.get(request.fields.get("consumerGroup", ""))
-        if group is None or not group.members:
+        found = self.member_ids(request.fields.get("consumerGroup", ""))
+        if not found:
             return request.answer(SYSTEM_ERROR, remark="no consumer for this group")
-        return request.answer(SUCCESS, body=json.dumps({"consumerIdList": sorted(group.members)}).encode())
+        return request.answer(SUCCESS, body=json.dumps({"consumerIdList": found}).encode())
 
     def lock(self, request: Command) -> Command:
         """Lock queues for a client, and answer with those that it has now."""

@@ -36,7 +36,7 @@ class Requests:
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
         self._sending = Sending(store, identity.address, call_soon)
-        self._handlers = self._table(Lookups(store), Tables(store, identity))
+        self._handlers = self._table(Lookups(store), Tables(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""
@@ -99,6 +99,7 @@ class Requests:
             codes.GET_ALL_TOPIC_CONFIG: tables.topics, codes.GET_ALL_CONSUMER_OFFSET: tables.offsets,
             codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: tables.groups, codes.GET_ALL_DELAY_OFFSET: tables.delays,
             codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
+            codes.QUERY_ASSIGNMENT: tables.assignment,
             codes.UNREGISTER_CLIENT: self.clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self.clients.members,
             codes.LOCK_BATCH_MQ: self.clients.lock, codes.UNLOCK_BATCH_MQ: self.clients.unlock,
             codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,

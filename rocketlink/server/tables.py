@@ -13,7 +13,8 @@ from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
 
 from ..remoting.codes import SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
-from ..remoting.frames import Command
+from ..remoting.frames import Command, json_object
+from .clients import CLUSTERING, Clients
 from .fields import number
 from .sending import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
@@ -32,8 +33,9 @@ class Identity(NamedTuple):
 class Tables:
     """Answers about the broker itself."""
 
-    def __init__(self, store: MessageStore, identity: Identity) -> None:
+    def __init__(self, store: MessageStore, identity: Identity, clients: Clients) -> None:
         """Create it for a store that is open for writing."""
+        self._clients = clients
         self._store = store
         self._engine = store.engine
         self._identity = identity
@@ -54,6 +56,18 @@ class Tables:
         }  # fmt: skip
         route: dict[str, Any] = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
         return request.answer(SUCCESS, body=json.dumps(route).encode())
+
+    def assignment(self, request: Command) -> Command:
+        """Answer with the queues of one consumer that leaves the division of a topic to the broker; it pulls from them."""
+        document = json_object(request.body, "body")
+        name, client = str(document.get("topic")), str(document.get("clientId"))
+        topic = self._engine.topics.get(name)
+        queues = range(topic.read_queues if topic is not None else 0)
+        if document.get("messageModel", CLUSTERING) == CLUSTERING:
+            queues = share(queues, self._clients.member_ids(str(document.get("consumerGroup"))), client)
+        found = [{"topic": name, "brokerName": self._identity.name, "queueId": queue_id} for queue_id in queues]
+        assigned = [{"messageQueue": queue, "mode": "PULL"} for queue in found]
+        return request.answer(SUCCESS, body=json.dumps({"messageQueueAssignments": assigned}).encode())
 
     def cluster(self, request: Command) -> Command:
         """Answer with the cluster, which is this broker alone."""
@@ -132,3 +146,17 @@ class Tables:
     @staticmethod
     def _table(request: Command, table: ConfigTable) -> Command:
         return request.answer(SUCCESS, body=json.dumps(table.document()).encode())
+
+
+def share(queues: range, members: list[str], client: str) -> range:
+    """Return the queues of one member, as RocketMQ's `AllocateMessageQueueAveragely` does.
+
+    >>> share(range(5), ["a", "b"], "a"), share(range(5), ["a", "b"], "b"), share(range(1), ["a", "b"], "b")
+    (range(0, 3), range(3, 5), range(1, 1))
+    """
+    if client not in members:
+        return queues[:0]
+    place = members.index(client)
+    size, rest = divmod(len(queues), len(members))
+    begin = place * size + min(place, rest)
+    return queues[begin : begin + size + (place < rest)]

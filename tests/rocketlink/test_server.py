@@ -126,6 +126,24 @@ def test_a_route_names_this_server_for_every_topic_that_exists(served: Served) -
     assert json.loads(served.ask_raw(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
+def test_a_consumer_is_told_its_queues(served: Served) -> None:
+    """In the order of the clients' ids; a client that the group does not have gets none, one that broadcasts all."""
+    served.store.create_topic("T", 5)
+
+    def queues(client: str, **changes: str) -> list[int]:
+        body = {"topic": "T", "consumerGroup": "g", "clientId": client, "strategyName": "AVG", **changes}
+        found = json.loads(served.client.ask(400, body=json.dumps(body).encode()).body)["messageQueueAssignments"]
+        assert {one["mode"] for one in found} <= {"PULL"}
+        return [one["messageQueue"]["queueId"] for one in found]
+
+    for client in ("a", "b"):
+        data = {"clientID": client, "consumerDataSet": [{"groupName": "g", "messageModel": "CLUSTERING"}]}
+        served.client.ask(codes.HEART_BEAT, body=json.dumps(data).encode())
+    assert (queues("a"), queues("b"), queues("c")) == ([0, 1, 2], [3, 4], [])
+    assert queues("c", messageModel="BROADCASTING") == [0, 1, 2, 3, 4]
+    assert queues("a", topic="none") == []
+
+
 def test_pulled_records_are_the_bytes_of_the_log(served: Served) -> None:
     """With next offset and bounds; a tag filter moves past what does not match."""
     for number in range(5):

@@ -128,10 +128,10 @@ class Jvm:
         self.process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self) -> Any:
+    def answer(self, patience_s: float = ANSWER_PATIENCE_S) -> Any:
         """Return the next answer; raise Refused if it is an error or missing."""
         assert self.process.stdout is not None
-        ready = select.select([self.process.stdout], [], [], ANSWER_PATIENCE_S)[0] or self.process.stdout.peek(1)  # type: ignore[attr-defined]
+        ready = select.select([self.process.stdout], [], [], patience_s)[0] or self.process.stdout.peek(1)  # type: ignore[attr-defined]
         line = self.process.stdout.readline() if ready else b""
         if not line.endswith(b"\n"):
             raise Refused(f"no answer from the JVM; its stderr ends with {self._errors.read_text()[-2000:]}")

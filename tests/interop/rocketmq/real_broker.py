@@ -47,9 +47,9 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def until(is_so: Callable[[], bool], what: str) -> None:
+def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENT_MS / 1000) -> None:
     """Wait until a condition holds."""
-    end = time.monotonic() + PATIENT_MS / 1000
+    end = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < end, f"waited in vain: {what}"
         time.sleep(LOOK_S)
@@ -62,6 +62,11 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def client(names: str, broker: str, scratch: Path) -> Jvm:
+    """Start a JVM of clients; its first answer comes when it is ready."""
+    return Jvm("Client", [names, broker, NAME], scratch / "client.stderr", heap=CLIENT_HEAP)
 
 
 class RealBroker:
@@ -86,14 +91,10 @@ class RealBroker:
         self.conf = scratch / "broker.conf"
         self.conf.write_text("".join(f"{name}={_value(value)}\n" for name, value in (told | CALM | settings).items()))
         self.store = store
-        self.server = Jvm("Broker", [str(names_port), str(self.conf)], scratch / "broker.stderr", heap=BROKER_HEAP)
+        self._scratch, self._names_port = scratch, names_port
+        self.server = self._start()
         try:
-            self.clients = Jvm(
-                "Client",
-                [f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", NAME],
-                scratch / "client.stderr",
-                heap=CLIENT_HEAP,
-            )
+            self.clients = client(f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", scratch)
             self.started = self.server.answer()
             self.clients.answer()
         except BaseException:
@@ -103,6 +104,15 @@ class RealBroker:
     def ask(self, do: str, **arguments: Any) -> Any:
         """Send a command to the clients and return the answer."""
         return self.clients.ask(do, **arguments)
+
+    def _start(self) -> Jvm:
+        return Jvm("Broker", [str(self._names_port), str(self.conf)], self._scratch / "broker.stderr", heap=BROKER_HEAP)
+
+    def restart(self) -> None:
+        """Kill the broker with SIGKILL and start it again; its clients stay."""
+        self.server.end()
+        self.server = self._start()
+        self.server.answer()
 
     def stop(self) -> None:
         """Stop the clients, then the broker cleanly."""

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
 from rocketlink import HaMaster, MasterDiffers, Replica
 
-from .folders import JAVA_NAMES
-from .jvm import prepare_or_skip, why_not
+from .jvm import prepare_or_skip
+from .live import CONFIG, KILLS, MARKS, QUEUES, REPLICATED, SIZES, log_of, start_replica
 from .real_broker import RealBroker, until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
-]
-SIZES = dict(zip(JAVA_NAMES, (1 << 20, 20_000, 5_000, 20_000), strict=True))
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000, max_index_num=20_000
-)  # fmt: skip
-SENT, KILLS = int(os.environ.get("BROKERSTORE_REPLICATED", "20000")), int(os.environ.get("BROKERSTORE_REPLICA_KILLS", "5"))
-QUEUES = 4
+pytestmark = MARKS
 SYNC = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 120_000, "syncFlushTimeout": 120_000}
-CHILD = """
-import sys
-from rocketlink import Replica
-with Replica("127.0.0.1", int(sys.argv[1]), sys.argv[2], from_start=True) as replica:
-    replica.wait_for_end()
-"""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -44,20 +25,12 @@ def _jars() -> None:
     prepare_or_skip()
 
 
-def start_replica(port: int, folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(port), str(folder)])
-
-
-def log_of(folder: Path, end: int) -> bytes:
-    return b"".join(file.read_bytes() for file in sorted((folder / "commitlog").iterdir()))[:end]
-
-
 def test_what_a_real_master_acknowledged_is_in_the_killed_replica(tmp_path: Path) -> None:
     """The master waits for two replicas in sync.  Ours is killed while clients send; the logs are equal, nothing is missing."""
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES, **SYNC) as broker:
         broker.ask("topic", topic="flood", queues=QUEUES)
         child = start_replica(broker.port, tmp_path / "replica")
-        broker.clients.tell("flood", topic="flood", count=SENT, queues=QUEUES, ahead=500)
+        broker.clients.tell("flood", topic="flood", count=REPLICATED, queues=QUEUES, ahead=500)
         try:
             for _ in range(KILLS):
                 time.sleep(2)
@@ -77,7 +50,7 @@ def test_what_a_real_master_acknowledged_is_in_the_killed_replica(tmp_path: Path
     assert log_of(tmp_path / "replica", end) == log_of(tmp_path / "master", end)
     with MessageStore.open(tmp_path / "replica", "r", CONFIG) as store:
         found = [int(message.body) for queue_id in range(QUEUES) for message in store.read("flood", queue_id)]
-    assert sorted(found) == list(range(SENT))
+    assert sorted(found) == list(range(REPLICATED))
     assert not verify_store(str(tmp_path / "replica"), CONFIG).problems
 
 

@@ -11,52 +11,19 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
 from messagestore.repair.verification import verify_store
-from rocketlink import BrokerServer
 
-from .folders import JAVA_NAMES
-from .jvm import Jvm, prepare_or_skip, why_not
-from .real_broker import CLIENT_HEAP, CLUSTER, NAME, RealBroker, until
+from .live import CONFIG, MARKS, QUEUES, SIZES, Served
+from .real_broker import RealBroker, until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
-]
-SIZES = dict(zip(JAVA_NAMES, (1 << 20, 20_000, 5_000, 20_000), strict=True))
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000, max_index_num=20_000,
-    transaction_timeout_ms=1000,
-)  # fmt: skip
-FLOOD, QUEUES = 20_000, 4
-
-
-class World:
-    """A served store and real clients."""
-
-    def __init__(self, folder: Path) -> None:
-        prepare_or_skip()
-        self.folder = folder / "store"
-        self.store = MessageStore.open(self.folder, "a", CONFIG)
-        self.server = BrokerServer(self.store, name=NAME, cluster=CLUSTER)
-        address = self.server.address
-        self.clients = Jvm("Client", [address, address, NAME], folder / "client.stderr", heap=CLIENT_HEAP)
-        self.clients.answer()
-
-    def ask(self, do: str, **arguments: Any) -> Any:
-        return self.clients.ask(do, **arguments)
-
-    def end(self) -> None:
-        self.clients.end()
-        self.server.close()
-        self.store.close()
+pytestmark = MARKS
+FLOOD = 20_000
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Start one server and one JVM of clients for all tests."""
-    found = World(tmp_path_factory.mktemp("served"))
+    found = Served(tmp_path_factory.mktemp("served"))
     yield found
     found.end()
 
@@ -70,7 +37,7 @@ def bodies(found: list[dict[str, Any]]) -> list[int]:
     return sorted(int(base64.b64decode(message["body"])) for message in found)
 
 
-def test_sends_of_all_kinds_are_stored_and_read(world: World) -> None:
+def test_sends_of_all_kinds_are_stored_and_read(world: Served) -> None:
     """Single messages, batches and a flood; the pull consumer reads what the store has."""
     world.ask("topic", topic="plain", queues=2)
     world.ask("topic", topic="batches", queues=2)
@@ -87,7 +54,7 @@ def test_sends_of_all_kinds_are_stored_and_read(world: World) -> None:
     assert all(len(found) == 1 for found in world.ask("query", asked=[["plain", "plain-7"], ["flood", "flood-19"]]))
 
 
-def test_a_push_consumer_gets_everything_and_retries_what_failed(world: World) -> None:
+def test_a_push_consumer_gets_everything_and_retries_what_failed(world: Served) -> None:
     """Each first try fails; the second comes from the retry topic."""
     world.ask("topic", topic="pushed", queues=2)
     world.ask("send", messages=[sent("pushed", number) for number in range(20)])
@@ -96,18 +63,18 @@ def test_a_push_consumer_gets_everything_and_retries_what_failed(world: World) -
     assert bodies(again) == list(range(20))
 
 
-def test_messages_put_here_wake_a_waiting_push_consumer(world: World) -> None:
+def test_messages_put_here_wake_a_waiting_push_consumer(world: Served) -> None:
     """The consumer waits in a long poll when they are put."""
     world.ask("topic", topic="woken", queues=2)
     world.clients.tell("subscribe", topic="woken", group="wakers", count=20, patience_ms=60_000)
-    until(lambda: "wakers" in world.server._requests.clients.groups, "the consumer is there")
+    until(lambda: bool(world.members("wakers")), "the consumer is there")
     time.sleep(1)
     for number in range(20):
         world.store.put(Message("woken", b"%d" % number, queue_id=number % 2))
     assert bodies(world.clients.answer()) == list(range(20))
 
 
-def test_transactions_are_committed_rolled_back_and_asked_about(world: World) -> None:
+def test_transactions_are_committed_rolled_back_and_asked_about(world: Served) -> None:
     """A third each; the undecided ones are committed when the producer is asked."""
     world.ask("topic", topic="agreed", queues=2)
     decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
@@ -119,7 +86,7 @@ def test_transactions_are_committed_rolled_back_and_asked_about(world: World) ->
     assert bodies(world.ask("read", topic="agreed")) == [0, 2, 3, 5, 6, 8]
 
 
-def test_the_real_broker_continues_the_folder(world: World, tmp_path: Path) -> None:
+def test_the_real_broker_continues_the_folder(world: Served, tmp_path: Path) -> None:
     """It delivers what is there, and has the offsets of the groups."""
     world.end()
     assert not verify_store(str(world.folder), CONFIG).problems

@@ -1,12 +1,14 @@
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -32,13 +34,14 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Commands and answers are lines. */
 public class Client {
-    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500;
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
 
     private final Lines lines = new Lines();
     private final String names, address, brokerName;
     private final DefaultMQAdminExt admin = new DefaultMQAdminExt("interop-admin");
     private final DefaultMQProducer producer = new DefaultMQProducer("interop-producer");
+    private final Consumers consumers;
     private DefaultMQPullConsumer reader;
     private TransactionMQProducer transactions;
 
@@ -46,9 +49,11 @@ public class Client {
         this.names = names;
         this.address = address;
         this.brokerName = brokerName;
+        this.consumers = new Consumers(names);
         admin.setNamesrvAddr(names);
         producer.setNamesrvAddr(names);
         producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.setRetryTimesWhenSendFailed(0);  // so that an acknowledged message is stored once
         admin.start();
         producer.start();
@@ -78,6 +83,8 @@ public class Client {
             case "flood": return flood(command);
             case "read": return read(command);
             case "subscribe": return subscribe(command);
+            case "start_consumer": return consumers.start(command);
+            case "stop_consumer": return consumers.stop(command);
             case "query": return query(command.getJSONArray("asked"));
             case "view": return view(command.getJSONArray("asked"));
             case "times": return times(command.getJSONArray("asked"));
@@ -207,31 +214,72 @@ public class Client {
         return new JSONObject();
     }
 
-    /** Send small messages as fast as the broker takes them, one a call, with "ahead" of them unacknowledged. */
+    /**
+     * Send "count" messages, numbered from "first", as fast as the broker takes them, "batch" a call, with "ahead" calls unacknowledged.
+     *
+     * A body is the message's number, with spaces up to "size" bytes.  A "persistent" flood sends again what was not acknowledged.
+     */
     private JSONObject flood(JSONObject command) throws Exception {
-        String topic = command.getString("topic");
-        int count = command.getIntValue("count"), queues = command.getIntValue("queues"), ahead = command.getIntValue("ahead");
+        int first = command.getIntValue("first"), end = first + command.getIntValue("count");
+        int batch = Math.max(1, command.getIntValue("batch")), ahead = command.getIntValue("ahead");
+        boolean isPersistent = command.getBooleanValue("persistent");
         Semaphore places = new Semaphore(ahead);
+        ConcurrentLinkedQueue<Integer> again = new ConcurrentLinkedQueue<>();
         AtomicReference<Object> failure = new AtomicReference<>();
+        AtomicInteger failures = new AtomicInteger();
         long began = System.nanoTime();
-        for (int number = 0; number < count && failure.get() == null; number++) {
+        for (int next = first; failure.get() == null; ) {
             places.acquire();
-            Message message = new Message(topic, "tag", "flood-" + number, String.valueOf(number).getBytes());
-            producer.send(message, new MessageQueue(topic, brokerName, number % queues), new SendCallback() {
-                @Override public void onSuccess(SendResult result) {
-                    if (result.getSendStatus() != SendStatus.SEND_OK) failure.set(result);
-                    places.release();
-                }
+            Integer chosen = again.poll();
+            if (chosen != null) Thread.sleep(PAUSE_MS);  // the broker may be gone
+            else if (next < end) {
+                chosen = next;
+                next += batch;
+            }
+            if (chosen == null) {  // all are sent: wait for the last answers, which may be failures
+                places.acquire(ahead - 1);
+                if (again.isEmpty()) break;
+                places.release(ahead);
+                continue;
+            }
+            int begin = chosen;
+            SendCallback done = new SendCallback() {
+                @Override public void onSuccess(SendResult result) { finish(result.getSendStatus() == SendStatus.SEND_OK, result); }
+                @Override public void onException(Throwable error) { finish(false, error); }
 
-                @Override public void onException(Throwable error) {
-                    failure.set(error);
+                private void finish(boolean isStored, Object answer) {
+                    if (!isStored) {
+                        failures.incrementAndGet();
+                        if (isPersistent) again.add(begin);
+                        else failure.set(answer);
+                    }
                     places.release();
                 }
-            });
+            };
+            try {
+                sendFlood(command, begin, Math.min(end, begin + batch), done);
+            } catch (Exception error) {
+                done.onException(error);
+                Thread.sleep(LOOK_MS);
+            }
         }
-        places.acquire(ahead);
         if (failure.get() != null) throw new IllegalStateException(failure.get().toString());
-        return JSONObject.of("seconds", (System.nanoTime() - began) / 1e9);
+        return JSONObject.of("seconds", (System.nanoTime() - began) / 1e9, "failures", failures.get());
+    }
+
+    private void sendFlood(JSONObject command, int begin, int end, SendCallback done) throws Exception {
+        String topic = command.getString("topic");
+        List<Message> messages = new ArrayList<>();
+        for (int number = begin; number < end; number++) {
+            byte[] body = String.valueOf(number).getBytes();
+            int size = body.length;
+            body = Arrays.copyOf(body, Math.max(size, command.getIntValue("size")));
+            Arrays.fill(body, size, body.length, (byte) ' ');
+            messages.add(new Message(topic, "tag", "flood-" + number, body));
+        }
+        MessageQueue queue = new MessageQueue(topic, brokerName, begin / Math.max(1, command.getIntValue("batch")) % command.getIntValue("queues"));
+        if (command.containsKey("batch")) producer.send(messages, queue, done);
+        else producer.send(messages.get(0), queue, done);
     }
 
     // Consumers

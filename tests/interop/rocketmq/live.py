@@ -1,0 +1,129 @@
+"""What the tests of live brokers share: a store of ours that real clients use, replicas in processes of their own, and amounts.
+
+`make live-night` runs the same tests with more of everything: BROKERSTORE_LIVE messages in a scenario, BROKERSTORE_REPLICATED
+between a master and a replica, and BROKERSTORE_KILLS kills of each side.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pytest
+
+from messagestore import MessageStore, StoreConfig
+from rocketlink import BrokerServer
+
+from .folders import JAVA_NAMES
+from .jvm import Jvm, prepare_or_skip, why_not
+from .real_broker import CLUSTER, NAME, client
+
+LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))
+REPLICATED = int(os.environ.get("BROKERSTORE_REPLICATED", "20000"))
+KILLS = int(os.environ.get("BROKERSTORE_KILLS", "3"))
+PATIENCE_S = 120 + LIVE // 200 + REPLICATED // 500 + 30 * KILLS  # on a busy machine
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600 + 2 * PATIENCE_S),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+LOG_FILE_SIZE = 1 << 20 if max(LIVE, REPLICATED) < 100_000 else 1 << 26
+SIZES = dict(zip(JAVA_NAMES, (LOG_FILE_SIZE, 20_000, 5_000, 20_000), strict=True))
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=LOG_FILE_SIZE, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000,
+    max_index_num=20_000, transaction_timeout_ms=1000,
+)  # fmt: skip
+QUEUES = 4
+REPLICA = """
+import sys
+from rocketlink import Replica
+with Replica("127.0.0.1", int(sys.argv[1]), sys.argv[2], from_start=True) as replica:
+    replica.wait_for_end()
+"""
+
+
+class Served:
+    """A store that a server of this process offers to real clients."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start the server and one JVM of clients."""
+        prepare_or_skip()
+        self._scratch = folder
+        self.folder = folder / "store"
+        self.store = MessageStore.open(self.folder, "a", CONFIG)
+        self.server = BrokerServer(self.store, name=NAME, cluster=CLUSTER)
+        self._jvms: list[Jvm] = []
+        self.clients = self.another()
+
+    def another(self) -> Jvm:
+        """Start another JVM of clients."""
+        jvm = client(self.server.address, self.server.address, self._scratch)
+        self._jvms.append(jvm)
+        jvm.answer()
+        return jvm
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Send a command to the first JVM and return the answer."""
+        return self.clients.ask(do, **arguments)
+
+    def members(self, group: str) -> list[str]:
+        """Return the ids of the clients that are members of a consumer group."""
+        return self.server._requests.clients.member_ids(group)
+
+    def end(self) -> None:
+        """Kill the clients, and close the server and the store."""
+        for jvm in self._jvms:
+            jvm.end()
+        self.server.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Delivery(NamedTuple):
+    """One message that a consumer of `java/Consumers.java` has processed."""
+
+    name: str
+    queue_id: int
+    queue_offset: int
+    tries: int
+    body: int
+
+
+def deliveries(file: Path) -> list[Delivery]:
+    """Return what consumers have written to their file, in the order of processing."""
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    found = []
+    for line in lines:
+        if line.endswith("\n"):
+            name, *numbers = line.split()
+            found.append(Delivery(name, *map(int, numbers)))
+    return found
+
+
+def missing(file: Path, count: int) -> int:
+    """Return how many of the bodies from 0 to `count` were not processed."""
+    return count - len({one.body for one in deliveries(file)})
+
+
+def repeated(found: list[Delivery]) -> int:
+    """Return how many deliveries were not the first of their message."""
+    return sum(times - 1 for times in Counter(one.body for one in found).values())
+
+
+def start_replica(port: int, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process that replicates from the broker on a port."""
+    return subprocess.Popen([sys.executable, "-c", REPLICA, str(port), str(folder)])
+
+
+def log_of(folder: Path, end: int) -> bytes:
+    """Return the bytes of a folder's log up to an offset."""
+    return b"".join(file.read_bytes() for file in sorted((folder / "commitlog").iterdir()))[:end]

@@ -1,0 +1,165 @@
+"""Real push consumers on a store of ours: broadcasting, changing groups, dead letters.  A real broker delivers what is left."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from messagestore.repair.verification import verify_store
+
+from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, SIZES, Served, deliveries, missing, repeated
+from .real_broker import RealBroker, until
+
+pytestmark = MARKS
+QUEUES = 8
+PART = LIVE // KILLS // 2
+DEAD = max(20, LIVE // 100)  # each is tried three times
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Start one server and one JVM of producers for all tests."""
+    with Served(tmp_path_factory.mktemp("consumers")) as found:
+        yield found
+
+
+def flood(served: Served, topic: str, count: int = LIVE, first: int = 0) -> None:
+    """Begin to send; `served.clients.answer` waits for the end."""
+    served.ask("topic", topic=topic, queues=QUEUES)
+    served.clients.tell("flood", topic=topic, count=count, first=first, queues=QUEUES, ahead=200)
+
+
+def test_each_broadcast_consumer_gets_every_message_once(served: Served, tmp_path: Path) -> None:
+    """Their offsets are their own: the broker has none."""
+    consumers = served.another()
+    files = [tmp_path / f"file-{number}" for number in range(2)]
+    served.ask("topic", topic="news", queues=QUEUES)
+    for number, file in enumerate(files):
+        consumers.ask("start_consumer", name=f"b{number}", group="all", topic="news", file=str(file), broadcast=True)
+    flood(served, "news")
+    for file in files:
+        until(lambda file=file: not missing(file, LIVE), "every message is there", PATIENCE_S)  # type: ignore[misc]
+        assert repeated(deliveries(file)) == 0
+    served.clients.answer(PATIENCE_S)
+    for number in range(2):
+        consumers.ask("stop_consumer", name=f"b{number}")
+    assert served.store.committed_offsets("news", "all") == {}
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+def test_four_consumers_of_a_group_come_and_go(served: Served, tmp_path: Path, *, orderly: bool) -> None:
+    """Nothing is lost while they start, stop and are killed; in order, no message overtakes an earlier one of its queue."""
+    topic, file = f"shifts-{orderly}", tmp_path / "file"
+    group = f"G-{topic}"
+    settings = {"group": group, "topic": topic, "file": str(file), "orderly": orderly}
+    served.ask("topic", topic=topic, queues=QUEUES)
+    stable = served.another()
+    stable.ask("start_consumer", name="stays", **settings)
+    for number in range(KILLS):
+        flood(served, topic, PART, number * PART)
+        killed = served.another()
+        stable.ask("start_consumer", name=f"leaves-{number}", **settings)
+        for name in ("a", "b"):
+            killed.ask("start_consumer", name=f"killed-{number}{name}", **settings)
+        until(lambda: len(served.members(group)) == 4, "all four are known", PATIENCE_S)
+        served.clients.answer(PATIENCE_S)
+        flood(served, topic, PART, (KILLS + number) * PART)
+        stable.ask("stop_consumer", name=f"leaves-{number}")
+        killed.end()
+        served.clients.answer(PATIENCE_S)
+    sent = 2 * KILLS * PART
+    committed = functools.partial(served.store.committed_offsets, topic, group)
+    until(lambda: sum(committed().values()) == sent, "every message is committed", PATIENCE_S)
+    stable.ask("stop_consumer", name="stays")
+    found = deliveries(file)
+    print(f"{topic}: {sent} messages, {repeated(found)} processed again")
+    assert missing(file, sent) == 0
+    if orderly:
+        firsts: dict[tuple[int, int], int] = {}
+        for place, one in enumerate(found):
+            firsts.setdefault((one.queue_id, one.queue_offset), place)
+        for queue_id in range(QUEUES):
+            places = [place for key, place in sorted(firsts.items()) if key[0] == queue_id]
+            assert places == sorted(places)
+
+
+def test_a_clean_group_processes_each_message_once(served: Served, tmp_path: Path) -> None:
+    """Four members that stay divide the queues, and nothing comes twice."""
+    file = tmp_path / "file"
+    consumers = served.another()
+    served.ask("topic", topic="calm", queues=QUEUES)
+    for number in range(4):
+        consumers.ask("start_consumer", name=f"c{number}", group="calm", topic="calm", file=str(file))
+    time.sleep(3)  # the queues are divided
+    flood(served, "calm")
+    until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
+    served.clients.answer(PATIENCE_S)
+    assert repeated(deliveries(file)) == 0
+    assert len({one.name for one in deliveries(file)}) == 4
+
+
+def test_messages_that_fail_always_become_dead_letters(served: Served, tmp_path: Path) -> None:
+    """After two retries; the group's own topic of dead letters has each once."""
+    file, dead = tmp_path / "file", tmp_path / "dead"
+    consumers = served.another()
+    flood(served, "poison", DEAD)
+    served.clients.answer(PATIENCE_S)
+    settings = {"group": "sick", "topic": "poison", "file": str(file), "failures": 99, "max_tries": 2}
+    consumers.ask("start_consumer", name="s", **settings)
+    until(lambda: len(deliveries(file)) >= 3 * DEAD, "three tries each", PATIENCE_S)
+    until(lambda: served.store.max_offset("%DLQ%sick", 0) == DEAD, "dead letters", PATIENCE_S)
+    consumers.ask("stop_consumer", name="s")
+    assert sorted(one.tries for one in deliveries(file)) == [0] * DEAD + [1] * DEAD + [2] * DEAD
+    consumers.ask("start_consumer", name="d", group="doctor", topic="%DLQ%sick", file=str(dead))
+    until(lambda: not missing(dead, DEAD), "dead letters are delivered", PATIENCE_S)
+    consumers.ask("stop_consumer", name="d")
+    assert repeated(deliveries(dead)) == 0
+
+
+def test_consumers_that_leave_the_division_to_the_broker_get_everything(served: Served, tmp_path: Path) -> None:
+    """So do clients that are prepared for POP; the server lets them pull."""
+    file = tmp_path / "file"
+    consumers = served.another()
+    served.ask("topic", topic="divided", queues=QUEUES)
+    for name in ("p", "q"):
+        consumers.ask("start_consumer", name=name, group="G", topic="divided", file=str(file), server_rebalance=True)
+    until(lambda: len(served.members("G")) == 2, "both are known", PATIENCE_S)
+    flood(served, "divided")
+    served.clients.answer(PATIENCE_S)
+    until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
+    for name in ("p", "q"):
+        consumers.ask("stop_consumer", name=name)
+    assert {one.name for one in deliveries(file)} == {"p", "q"}
+
+
+def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -> None:
+    """A group stops in the middle; on the real broker it gets the rest, and dead letters are there."""
+    file, dead = tmp_path / "file", tmp_path / "dead"
+    settings = {"group": "movers", "topic": "moved", "file": str(file)}
+    consumers = served.another()
+    flood(served, "moved")
+    served.clients.answer(PATIENCE_S)
+    consumers.ask("start_consumer", name="m", **settings)
+    until(lambda: len(deliveries(file)) > 0, "it has begun", PATIENCE_S)
+    consumers.ask("stop_consumer", name="m")
+    before = deliveries(file)
+    committed = sum(served.store.committed_offsets("moved", "movers").values())
+    dead_letters = served.store.max_offset("%DLQ%sick", 0)  # of the test above
+    print(f"{len(before)} of {LIVE} processed here, {committed} committed")
+    served.end()
+    assert not verify_store(str(served.folder), CONFIG).problems
+    with RealBroker(served.folder, tmp_path / "broker", **SIZES) as broker:
+        broker.ask("start_consumer", name="n", **settings)
+        broker.ask("start_consumer", name="d", group="surgeon", topic="%DLQ%sick", file=str(dead))
+        until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
+        until(lambda: not missing(dead, dead_letters), "dead letters are delivered", PATIENCE_S)
+        for name in ("n", "d"):
+            broker.ask("stop_consumer", name=name)
+        after = [one for one in deliveries(file) if one.name == "n"]
+    assert len(after) == LIVE - committed
+    assert repeated(before + after) == len(before) - committed
+    assert repeated(deliveries(dead)) == 0
