@@ -19,7 +19,7 @@ from messagestore.checkpoint import decode as decode_checkpoint
 from messagestore.read.compression import decompress
 from messagestore.write._dispatch_cy import Dispatcher
 from rabbitstore.format import properties as blocks
-from rabbitstore.format import tables, terms
+from rabbitstore.format import tables, terms_cy
 from rabbitstore.format.content import decode_content
 from rabbitstore.format.index_v2 import read_index
 from rabbitstore.format.journal import read_journal
@@ -112,7 +112,7 @@ def compressed_body(data: bytes) -> None:
 
 def erlang_term(data: bytes) -> None:
     """Decode an external term."""
-    terms.decode(data)
+    terms_cy.decode(data)
 
 
 def rabbit_content(data: bytes) -> None:

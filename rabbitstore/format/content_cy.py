@@ -1,6 +1,6 @@
 """Encode and split message terms in bulk (docs/formats/rabbitmq-terms.md).
 
-The bytes before the body are cached per route.  `terms.decode` reads a term in another form, such as other tags for atoms.
+The bytes before the body are cached per route.  `terms_cy.decode` reads a term in another form, such as other tags for atoms.
 """
 
 from __future__ import annotations

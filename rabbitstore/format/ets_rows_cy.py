@@ -1,4 +1,4 @@
-"""Read rows of `msg_store_index.ets` in bulk (docs/formats/rabbitmq-clean-stop.md); `terms.decode` reads unusual ones."""
+"""Read rows of `msg_store_index.ets` in bulk (docs/formats/rabbitmq-clean-stop.md); `terms_cy.decode` reads unusual ones."""
 
 from __future__ import annotations
 
