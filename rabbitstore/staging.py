@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storageio import Disk, Kind, Mode, StoreCorrupt, replace_file
 
 from .files import read_head
 from .format.layout import CUT_FOLDER, SIDECAR_FOLDER
+from .format.problems import Problem
 
 STAGED_FOLDER = "staged"
 _COMMIT = "commit.json"
@@ -28,6 +30,21 @@ class Change(NamedTuple):
     file: str
     reason: str
     pieces: Callable[[], Iterable[bytes | memoryview]] | None = None
+
+
+@dataclass
+class RepairPlan:
+    """The changes that repair quorum queues or a stream.
+
+    `kept` counts messages, `lost` log entries or stream offsets without bytes.  `unrepaired` is damage that stays, with the
+    reason in `found`.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    kept: int = 0
+    lost: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    unrepaired: list[Problem] = field(default_factory=list)
 
 
 def stage(disk: Disk, path: str, changes: list[Change]) -> None:

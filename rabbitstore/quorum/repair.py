@@ -17,7 +17,7 @@ from ..files import read_if_there
 from ..format.dets_table import write_dets
 from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
-from ..staging import Change
+from ..staging import Change, RepairPlan
 from .config_text import format_config
 from .encode import FIRST_ENTRY, SEGMENT_ENTRIES, LogEntry, LogRecord, new_leader, plain_enqueue, segment_pieces, wal_pieces
 from .folder import Entry, QuorumNode, QuorumQueue
@@ -39,28 +39,17 @@ _NEUTRAL = {
 
 
 @dataclass
-class QuorumPlan:
-    """The changes below a node's folder; `unrepaired` is damage that stays, with the reason in `found`."""
-
-    changes: list[Change] = field(default_factory=list)
-    kept: int = 0
-    lost_entries: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    unrepaired: list[Problem] = field(default_factory=list)
-
-
-@dataclass
 class _Repair:
     """The repair of one node's folder while it is planned; `last` is the last index of each queue's log."""
 
     node: QuorumNode
-    plan: QuorumPlan = field(default_factory=QuorumPlan)
+    plan: RepairPlan = field(default_factory=RepairPlan)
     queues: list[QuorumQueue] = field(default_factory=list)
     new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     term: dict[str, int] = field(default_factory=dict)
 
-    def run(self) -> QuorumPlan:
+    def run(self) -> RepairPlan:
         queues = self.queues = self.node.queues()
         self.node.logged()
         for queue in queues:
@@ -88,7 +77,7 @@ class _Repair:
         messages = self._messages(queue)
         kinds = [problem.kind for problem in self.node.problems[before:] if problem.kind in _NEEDS_NEW_LOG]
         lost = {index for uid, index in self.node.lost if uid == queue.uid and index > self.last[queue.uid]}
-        self.plan.lost_entries += queue.lost_entries + len(lost)
+        self.plan.lost += queue.lost_entries + len(lost)
         self.plan.kept += len(messages)
         if kinds:
             reason = ", ".join(dict.fromkeys(kinds))
@@ -290,6 +279,6 @@ def _enqueue(message: Message, entry: Entry) -> bytes:
     return plain_enqueue(_bytes_of(entry), message.delivery_count, entry.file)
 
 
-def plan_node(node: QuorumNode) -> QuorumPlan:
+def plan_node(node: QuorumNode) -> RepairPlan:
     """Read everything and plan; the changes read the node's files, so it must stay open until they are staged."""
     return _Repair(node).run()

@@ -84,20 +84,15 @@ def apply_node_recovery(found: NodePlan, disk: Disk = REAL_DISK, *, keep_backup:
 def _plan(path: str, disk: Disk, stack: ExitStack) -> tuple[NodePlan, list[Change]]:
     """Plan with every log open: the changes read from them."""
     found, changes = NodePlan(path), list[Change]()
-    for name in _logs(path, disk):
-        quorum = plan_node(stack.enter_context(QuorumNode(f"{path}/{name}", disk)))
-        changes += quorum.changes
-        found.messages_kept += quorum.kept
-        found.lost_entries += quorum.lost_entries
-        found.problems += quorum.problems
-        found.unrepaired += quorum.unrepaired
-    for folder in stream_folders(path, disk):
-        stream = plan_stream(folder)
-        changes += stream.changes
-        found.messages_kept += stream.kept
-        found.lost_offsets += stream.lost_offsets
-        found.problems += stream.problems
-        found.unrepaired += stream.unrepaired
+    plans = [plan_node(stack.enter_context(QuorumNode(f"{path}/{name}", disk))) for name in _logs(path, disk)]
+    found.lost_entries = sum(plan.lost for plan in plans)
+    streams = [plan_stream(folder) for folder in stream_folders(path, disk)]
+    found.lost_offsets = sum(plan.lost for plan in streams)
+    for plan in (*plans, *streams):
+        changes += plan.changes
+        found.messages_kept += plan.kept
+        found.problems += plan.problems
+        found.unrepaired += plan.unrepaired
     found.actions = [Action(change.kind, change.file, change.reason) for change in changes]
     return found, changes
 

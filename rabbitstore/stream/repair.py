@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from ..format.problems import UNSUPPORTED, Problem, to_problem
-from ..staging import Change
+from ..format.problems import UNSUPPORTED, to_problem
+from ..staging import Change, RepairPlan
 from . import layout
 from .check import check_stream
 from .chunk import Chunk, View, read_records
@@ -28,17 +28,6 @@ _COPIED = "compression"  # a batch that is not unpacked here is copied as it is
 _RECORDS_MAX = (1 << 32) - 1
 _INDEX_HEAD = layout.FILE_HEAD.pack(layout.INDEX_MAGIC, layout.FILE_VERSION)
 _SEGMENT_HEAD = layout.FILE_HEAD.pack(layout.SEGMENT_MAGIC, layout.FILE_VERSION)
-
-
-@dataclass
-class StreamPlan:
-    """The changes of one stream; `unrepaired` is damage that stays."""
-
-    changes: list[Change] = field(default_factory=list)
-    kept: int = 0
-    lost_offsets: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    unrepaired: list[Problem] = field(default_factory=list)
 
 
 class _Part(NamedTuple):
@@ -59,13 +48,13 @@ class _Repair:
     """The repair of one stream while it is planned; `expected` is the next offset."""
 
     folder: StreamFolder
-    plan: StreamPlan = field(default_factory=StreamPlan)
+    plan: RepairPlan = field(default_factory=RepairPlan)
     tracking: Tracking = field(default_factory=Tracking)
     expected: int | None = None
     epoch: int = 1
     timestamp_ms: int = 0
 
-    def run(self) -> StreamPlan:
+    def run(self) -> RepairPlan:
         checked = check_stream(self.folder)
         self.plan.problems, self.plan.kept = checked.problems, checked.messages
         unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not one.found.startswith(_COPIED)]
@@ -129,7 +118,7 @@ class _Repair:
         kind = layout.TRACKING_SNAPSHOT if is_snapshot else layout.TRACKING_DELTA
         body = encode_snapshot(self.tracking, chunk_id) if is_snapshot else b""
         self.expected = next_id
-        self.plan.lost_offsets += count
+        self.plan.lost += count
         record = IndexRecord(chunk_id, self.timestamp_ms, self.epoch, 0, kind)
         return _Part(record, 0, 0, tracking_chunk(record, count, body))
 
@@ -192,7 +181,7 @@ def _index_pieces(records: list[IndexRecord]) -> Iterator[View]:
     yield b"".join(layout.INDEX_RECORD.pack(*record) for record in records)
 
 
-def plan_stream(folder: StreamFolder) -> StreamPlan:
+def plan_stream(folder: StreamFolder) -> RepairPlan:
     """Read a stream and plan; damage that cannot be repaired is in the plan."""
     repair = _Repair(folder)
     try:
