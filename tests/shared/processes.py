@@ -63,6 +63,11 @@ class Child:
         os.kill(self.process_id, signal.SIGKILL)
         self.exit_code()
 
+    def stop(self) -> None:
+        """Stop it as a debugger would, and wait until all its threads stand still."""
+        os.kill(self.process_id, signal.SIGSTOP)
+        os.waitpid(self.process_id, os.WUNTRACED)
+
     def exit_code(self) -> int:
         """Wait for its end."""
         status = os.waitpid(self.process_id, 0)[1]

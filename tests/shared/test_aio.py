@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from brokerstore import aio
 from commitlog import Message, PutStatus
+from messagestore.shared.election import Member
 from storageio import PutRejected, StoreClosed
 from tests.shared.processes import CONFIG, owning_child
 
@@ -155,8 +157,14 @@ def test_many_consumers_need_no_thread_each(folder: Path) -> None:
     run(work())
 
 
-def test_the_loop_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
+def test_the_loop_goes_on_when_the_owner_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts and consumers go on with the next owner, and the event loop is not blocked meanwhile."""
+    join = Member._try_to_join
+
+    def join_slowly(member: Member) -> bool:
+        time.sleep(0.2)
+        return join(member)
+
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
 
     async def work() -> None:
@@ -165,6 +173,7 @@ def test_the_loop_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
             assert (await anext(consumer)).body == b"0"
             waiting = asyncio.create_task(anext(consumer))
             await asyncio.sleep(0.05)
+            monkeypatch.setattr(Member, "_try_to_join", join_slowly)
             owner.kill()
             turns = 0
             putting = asyncio.create_task(store.put(Message("T", b"1", queue_id=0)))

@@ -205,7 +205,7 @@ def test_a_stopped_owner_keeps_the_store_and_calls_raise(tmp_path: Path) -> None
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
     with open_shared(tmp_path / "s", wait_s=0.2) as store, store.consumer("T", group="G") as consumer:
         assert consumer.poll(1, 0.01) == []
-        os.kill(owner.process_id, signal.SIGSTOP)
+        owner.stop()
         unanswered = store.put_async(Message("T", b"pipelined"))
         with pytest.raises(StoreBusy):
             unanswered.result(10)
