@@ -10,8 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from consumequeue import Boundary, Queue
@@ -26,6 +25,7 @@ from storageio import (
     in_forked_child,
     memory_bytes,
 )
+from storageio.closing import Closing
 from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
@@ -69,7 +69,7 @@ def _abandon_all() -> None:  # pragma: no cover - runs only in a forked child, w
 in_forked_child(_abandon_all)
 
 
-class MessageStore:
+class MessageStore(Closing):
     """A RocketMQ store folder.
 
     One process writes; any number read.  All methods may be called from any thread.  A put returns when the message is as
@@ -136,14 +136,6 @@ class MessageStore:
         """Close, and raise the error that prevented a clean stop: messages may be missing on the disk or in their queues."""
         self.close()
         self._engine.check_clean_stop()
-
-    def __enter__(self) -> Self:
-        """Return the store itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the store on leaving the block."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show the folder and how it was opened."""

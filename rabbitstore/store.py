@@ -11,6 +11,7 @@ from typing import Any
 
 from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, StoreReadOnly, UnknownStore, in_forked_child
 from storageio.background import Wakeup
+from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
 
 from .declarations import DEFAULT, LAZY, QueueOptions
@@ -52,7 +53,7 @@ atexit.register(_close_at_exit)
 in_forked_child(_forget_in_child)
 
 
-class RabbitStore:
+class RabbitStore(Closing):
     """The queues of one virtual host.
 
     Opened for reading it changes nothing and offers `queues`, `messages` and `problems`.  Opened for writing it offers all
@@ -347,11 +348,3 @@ class RabbitStore:
         """Mark the store closed in a forked child: files and lock belong to the parent."""
         self._housekeeper = None
         self._is_closed = True
-
-    def __enter__(self) -> RabbitStore:
-        """Return the store itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the store cleanly."""
-        self.close()

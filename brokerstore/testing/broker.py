@@ -12,14 +12,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from messagestore import MessageStore, StoreConfig
 from rocketlink import BrokerServer
+from storageio.closing import Closing
 
 
-class Broker:
+class Broker(Closing):
     """A broker and name server on a free port of this machine, with a store in a temporary folder or in `path`."""
 
     def __init__(self, path: str | None = None, **options: Any) -> None:
@@ -32,14 +32,6 @@ class Broker:
             self.close()
             raise
         self.address = self._server.address
-
-    def __enter__(self) -> Self:
-        """Return the broker itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Stop the broker on leaving the block."""
-        self.close()
 
     def bodies(self, topic: str) -> list[bytes]:
         """Return the bodies of a topic, queue by queue."""

@@ -12,13 +12,12 @@ stored three seconds before the checkpoint's time or earlier, or everything if t
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from itertools import takewhile
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
 from commitlog._record_cy import is_protected
@@ -27,6 +26,7 @@ from commitlog.checks import CHECK_READ
 from commitlog.cursor import is_file_end
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
+from storageio.closing import Closing
 
 from ..checkpoint import read_checkpoint
 
@@ -44,7 +44,7 @@ DAMAGE_AFTER_S = 1.0  # bytes that are no record and stay unchanged for this tim
 DAMAGE_REACH = 2 * (BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE)
 
 
-class Follower(ABC):
+class Follower(Closing):
     """An iterator over the log that waits for more.  One thread iterates; any thread may close it.
 
     `position` is the physical offset after the last returned message.  Records that were deleted before they were read are
@@ -64,14 +64,6 @@ class Follower(ABC):
         self.skipped_bytes = 0
         self._ready: deque[StoredMessage] = deque()
         self._is_closed = False
-
-    def __enter__(self) -> Self:
-        """Return the follower itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the follower on leaving the block."""
-        self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """Return the follower itself."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 from commitlog import StoredMessage
+from storageio.closing import Closing
 
 FETCH_COUNT = 32
 
 
-class Polled(ABC):
+class Polled(Closing):
     """An iterator over the messages that `poll` returns, until it is closed or the time-out passes without a message."""
 
     def __init__(self, timeout_s: float | None) -> None:
@@ -26,18 +25,6 @@ class Polled(ABC):
 
         Finds every message that was put before the call.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the iteration of this side."""
-
-    def __enter__(self) -> Self:
-        """Return the consumer itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the consumer on leaving the block."""
-        self.close()
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """Return the consumer itself."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
 
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import Disk, StoreError
+from storageio.closing import Closing
 
 from ..config import StoreConfig
 from ..paths import StorePaths
@@ -21,7 +20,7 @@ from .excluded_topics import excluded_topics
 ALONE_MAX = 64 << 20  # bytes of log that are compared on the caller's thread
 
 
-class Comparison:
+class Comparison(Closing):
     """A `CrossCheck` of a store's queues and index, as a context. A large log is compared on a thread of its own.
 
     The thread is at most one range of the log behind the walk, so findings have one order. An error ends the comparison and is
@@ -112,11 +111,3 @@ class Comparison:
         self.queues.close()
         if self.index is not None:
             self.index.close()
-
-    def __enter__(self) -> Self:
-        """Return the comparison itself; `load` opens it."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close thread, queues and index."""
-        self.close()

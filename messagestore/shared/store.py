@@ -8,13 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.checks import CHECK_READ
 from consumequeue import Boundary
 from storageio import InvalidSetting, PutRejected, StoreCorrupt, random_bytes
+from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 
 
-class SharedStore:
+class SharedStore(Closing):
     """A RocketMQ store folder that several processes of one user have open, each for reading and writing.
 
     One of the processes owns the store: it has the lock and serves the others. When it ends or is killed, another process
@@ -69,14 +69,6 @@ class SharedStore:
         with self._guard:
             if self._reader is not None:
                 self._reader.close()
-
-    def __enter__(self) -> Self:
-        """Return the store itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the store on leaving the block."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show the folder and the role of this process."""

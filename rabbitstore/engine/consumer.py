@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from storageio import StoreClosed
+from storageio.closing import Closing
 
 from .live_queue import Delivery, LiveQueue
 
 
-class Consumer:
+class Consumer(Closing):
     """Receives messages of one queue, at most `prefetch` unacknowledged at a time (0: no limit).
 
     A message that is published while it waits at the empty queue bypasses the queue.  `close` requeues what it has not
@@ -90,11 +91,3 @@ class Consumer:
             if not self._queue.is_deleted:
                 self._queue.requeue_tags(sorted(self._held))
             self._held.clear()
-
-    def __enter__(self) -> Consumer:
-        """Return the consumer itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the consumer, requeueing its messages."""
-        self.close()

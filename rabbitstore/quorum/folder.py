@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+from storageio.closing import Closing
 
 from ..files import mapped, read_all, read_head
 from ..format.message import Content
@@ -47,7 +48,7 @@ class Entry(NamedTuple):
         return decode(bytes(self.view[self.at : self.at + self.size]), file=self.file, base=self.at, improper=True)
 
 
-class QuorumNode:
+class QuorumNode(Closing):
     """The quorum queues below `quorum/<node>/`; `close` unmaps the files.
 
     Damage is added to `problems`; `notes` has what a server drops or completes itself at its next start.
@@ -71,14 +72,6 @@ class QuorumNode:
         """Unmap every file; nothing that was read before uses them."""
         self._stack.close()
         self._logged = None
-
-    def __enter__(self) -> QuorumNode:
-        """Return the node itself."""
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        """Close the node on leaving the block."""
-        self.close()
 
     def map(self, file: str) -> View:
         """Map a file below the node's folder until `close`."""

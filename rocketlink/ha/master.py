@@ -6,12 +6,12 @@ import contextlib
 import logging
 import threading
 import time
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from messagestore import MessageStore
 from storageio import StoreClosed, StoreError
 from storageio.background import BackgroundThread
+from storageio.closing import Closing
 from storageio.local_sockets import LocalSocket, PeerGone
 from storageio.tcp_sockets import TcpListener
 
@@ -34,7 +34,7 @@ class SlaveStatus(NamedTuple):
     sent: int
 
 
-class HaMaster:
+class HaMaster(Closing):
     """Listens for slaves until it is closed.  Bytes are sent as soon as they are written, as RocketMQ does, synced or not."""
 
     def __init__(self, store: MessageStore, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -47,14 +47,6 @@ class HaMaster:
         self._guard = threading.Lock()
         self._acceptor = BackgroundThread("brokerstore-ha-accept", self._accept)
         self._acceptor.start()
-
-    def __enter__(self) -> Self:
-        """Return the master itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it on leaving the block."""
-        self.close()
 
     @property
     def slaves(self) -> list[SlaveStatus]:

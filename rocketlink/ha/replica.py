@@ -15,12 +15,12 @@ import logging
 import os
 import threading
 import time
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from messagestore import MessageStore, Role, StoreConfig
 from storageio import REAL_DISK, Disk, StoreError
 from storageio.background import BackgroundThread
+from storageio.closing import Closing
 from storageio.local_sockets import LocalSocket, PeerGone
 from storageio.tcp_sockets import connect_tcp
 
@@ -53,7 +53,7 @@ class ReplicaStatus(NamedTuple):
         return max(0, self.master_end - self.log_end)
 
 
-class Replica:
+class Replica(Closing):
     """A store that follows a live master until it is closed.  Other processes may read the folder meanwhile."""
 
     def __init__(
@@ -89,14 +89,6 @@ class Replica:
         self._metadata_every_s = metadata_every_s
         self._follower.start()
         self._fetcher.start()
-
-    def __enter__(self) -> Self:
-        """Return the replica itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the replica on leaving the block."""
-        self.close()
 
     @property
     def status(self) -> ReplicaStatus:

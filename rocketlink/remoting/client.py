@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
 
+from storageio.closing import Closing
 from storageio.local_sockets import PeerGone
 from storageio.tcp_sockets import connect_tcp
 
@@ -16,7 +15,7 @@ from .frames import Command, FrameReader, encode
 RECEIVE_SIZE = 1 << 18
 
 
-class RemotingClient:
+class RemotingClient(Closing):
     """One connection.  Only one thread may use it at a time; `shut_down` may be called by another."""
 
     def __init__(self, host: str, port: int, timeout_s: float = 5.0) -> None:
@@ -25,14 +24,6 @@ class RemotingClient:
         self._link = connect_tcp(host, port, timeout_s)
         self._frames = FrameReader()
         self._last = 0
-
-    def __enter__(self) -> Self:
-        """Return the client itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the connection on leaving the block."""
-        self.close()
 
     def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
         """Return the answer.  Raises `RemoteError` for one with an error code, and `PeerGone` without one in time."""

@@ -8,12 +8,11 @@ import ipaddress
 import logging
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from messagestore import MessageStore
 from storageio import InvalidSetting, StoreClosed, StoreError
 from storageio.background import BackgroundThread
+from storageio.closing import Closing
 from storageio.real_disk import disk_error
 
 from ..ha.master import HaMaster
@@ -29,7 +28,7 @@ PROGRESS_WAIT_S = 0.5
 START_TIMEOUT_S = 10.0
 
 
-class BrokerServer:
+class BrokerServer(Closing):
     """Serves clients until it is closed; the store stays open.
 
     One port is broker and name server.  `names_port` adds a second one, for clients that are configured with the usual two.
@@ -74,14 +73,6 @@ class BrokerServer:
         self._thread.start()
         self._is_started.wait(START_TIMEOUT_S)
         self._watcher.start()
-
-    def __enter__(self) -> Self:
-        """Return the server itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it on leaving the block."""
-        self.close()
 
     @property
     def is_serving(self) -> bool:
