@@ -35,7 +35,7 @@ class Command(NamedTuple):
 
 ROCKETMQ = (
     Command(("verify", "--log-only"), WHOLE), Command(("verify",), WHOLE), Command(("recover",), WHOLE),
-    Command(("rebuild", "--apply"), WHOLE), Command(("stats",), WHOLE), Command(("report", "--out", os.devnull), WHOLE),
+    Command(("rebuild", "--apply"), WHOLE), Command(("stats",), WHOLE), Command(("report",), WHOLE),
     Command(("dump", "--json"), DUMPED),
 )  # fmt: skip
 RABBITMQ = (Command(("verify",), WHOLE), Command(("dump", "--json"), DUMPED))

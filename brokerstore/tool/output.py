@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from storageio import DiskError, DiskFull
+from storageio import DiskError, DiskFull, InvalidMessage
 
 from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
@@ -343,12 +343,24 @@ def named_file(out: str) -> Iterator[None]:
         raise kind("write", file, error.errno or 0, error.strerror or str(error)) from error
 
 
+def file_to_write(out: str) -> str:
+    """Return a path with its symlinks resolved; raise `InvalidMessage` unless it is free or a regular file.
+
+    A finished file is renamed into place. In the place of a device, such as /dev/null, it would harm every other program.
+    """
+    path = os.path.realpath(out)
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise InvalidMessage(f"{out}: not a regular file; expected the name of a file to write")
+    return path
+
+
 @contextlib.contextmanager
 def text_file(out: str | None) -> Iterator[Callable[[str], object]]:
     """Yield a function that writes to stdout, or to a file that appears only when it is complete."""
     if out is None:
         yield sys.stdout.write
         return
+    out = file_to_write(out)
     part = f"{out}.part"
     try:
         with named_file(out):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import stat
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -162,3 +164,29 @@ def test_a_page_is_written_in_silence(fixture_store: Any, tmp_path: Path) -> Non
     assert (ran.out, f"wrote {out}" in ran.talk) == ("", True)
     ran = run("report", "-o", out, "--json", fixture_store("plain").store)
     assert (ran.json, ran.talk) == ({"file": str(out), "size_bytes": out.stat().st_size, "problems": 0}, "")
+
+
+def test_an_output_that_is_no_file_is_refused(fixture_store: Any, tmp_path: Path) -> None:
+    """A finished file is renamed into place, and as root a rename replaces /dev/null for every program of the machine."""
+    store = fixture_store("plain").store
+    device, folder, alias = tmp_path / "device", tmp_path / "folder", tmp_path / "alias"
+    os.mkfifo(device)
+    folder.mkdir()
+    alias.symlink_to(device)
+    for target in (device, folder, alias):
+        for command in (("export", "-q"), ("export", "-q", "--to", "parquet"), ("report",)):
+            ran = run(*command, "--out", target, store)
+            assert ran.code == 2
+            assert f"{target}: not a regular file; expected the name of a file to write" in ran.talk
+    assert stat.S_ISFIFO(device.lstat().st_mode)
+    assert alias.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alias", "device", "folder"]
+
+
+def test_a_symlink_to_a_file_stays_one(fixture_store: Any, tmp_path: Path) -> None:
+    """The file that it names is written."""
+    real, alias = tmp_path / "real.jsonl", tmp_path / "alias.jsonl"
+    alias.symlink_to(real)
+    assert run("export", "-q", "--out", alias, fixture_store("plain").store).code == 0
+    assert alias.is_symlink()
+    assert real.stat().st_size > 0

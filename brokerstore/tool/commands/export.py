@@ -15,7 +15,7 @@ from ..backends import Backend, ExportItem, ExportSource
 from ..codes import CLEAN, PROBLEM
 from ..filters import Filters
 from ..options import JSON_OF_FILE, LIMIT, QUIET, store_command, with_filters
-from ..output import count_text, emit_block, emit_csv, emit_json, named_file, progress, say, size_text
+from ..output import count_text, emit_block, emit_csv, emit_json, file_to_write, named_file, progress, say, size_text
 
 
 class Order(NamedTuple):
@@ -73,7 +73,7 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
             _to_stdout(_counted(_in_form(source, form, 0, 0), advance), form)
             return backend.code
         with named_file(order.out):
-            parts = Parts(order.out, form, {**source.about, "limit": limit})
+            parts = Parts(file_to_write(order.out), form, {**source.about, "limit": limit})
             before = parts.problems
             write_parts(parts, _counted(_in_form(source, form, parts.position, parts.rows), advance), backend.problems)
     problems = before + len(backend.problems)

@@ -7,7 +7,7 @@ import click
 from ..backends import Backend
 from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..options import JSON_OF_FILE, QUIET, store_command
-from ..output import count_text, emit_json, say, size_text, text_file
+from ..output import count_text, emit_json, file_to_write, say, size_text, text_file
 
 
 @store_command("report", "report orders-store --out orders.html", "report vhost --out vhost.html", sizes=True)
@@ -21,7 +21,9 @@ def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int
     from brokerstore.report import render
     from storageio import REAL_DISK, needs_extra
 
-    with needs_extra("report"):  # before the folder is read
+    if out is not None:
+        file_to_write(out)  # raises before the folder is read
+    with needs_extra("report"):
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     facts, more = backend.report(quiet)
