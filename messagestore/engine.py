@@ -96,9 +96,10 @@ class Engine(StoreParts):
 
     def _make_write_services(self, start: int, end: LogEnd) -> None:
         on_failed = (self.mark_sync_failure,)
+        is_slave = self.config.broker_role is Role.SLAVE
         self.dispatcher = DispatchService(
             self.log, self.queues, self.index, self.flags, self.dispatch_limit, self.levels.current_ms, start, end.last_offset,
-            derived=self.derived, is_ignored=excluded_topics(self.disk, self.places.root, self.topics),
+            derived=self.derived, is_ignored=excluded_topics(self.disk, self.places.root, self.topics, is_slave=is_slave),
             on_progress=(self.progress.notify,), on_failed=on_failed, is_awaited=(lambda: self.progress.is_awaited,),
         )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect

@@ -16,11 +16,12 @@ QUEUE_FOLDER = "consumequeue"
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
-def excluded_topics(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
+def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_slave: bool = False) -> Callable[[str], bool]:
     """Return a predicate for topics that are deleted, have batch queues, or have a name that no folder can have.
 
     A deleted topic is missing from an existing topics.json and has no queue folder: a broker removes both, while a store
     without a broker writes queues but no table. `topics` is the growing table of an open store; without it the file is read.
+    A slave's table is older than its log, so a topic that it lacks may be new, and is not treated as deleted.
     """
     known = topics or Topics(disk, os.path.join(root, "config"))
     folder = os.path.join(root, BATCH_FOLDER)
@@ -33,7 +34,8 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None) -> Call
     def is_left_alone(topic: str) -> bool:
         config = known.get(topic)
         has_others = topic in batch or (config is not None and config.is_batch)
-        return has_others or has_no_folder_name(topic) or (is_deleted(known, topic) and not has_folder(topic))
+        has_gone = not is_slave and is_deleted(known, topic) and not has_folder(topic)
+        return has_others or has_no_folder_name(topic) or has_gone
 
     return is_left_alone
 

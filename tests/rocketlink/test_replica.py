@@ -163,6 +163,19 @@ def test_topics_groups_and_offsets_follow(tmp_path: Path) -> None:
         assert store.committed_offsets("T", "g") == {0: 3, 1: 1}
 
 
+def test_a_topic_that_is_newer_than_the_fetched_table_has_its_messages(tmp_path: Path) -> None:
+    """Also after a restart; only a master may take a topic that its table lacks for a deleted one."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 5)
+        master.broker.bodies[21] = json.dumps({"topicConfigTable": {"T": {"topicName": "T"}}}).encode()
+        for count in (4, 6):
+            with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+                until(lambda replica=replica: replica.store.engine.topics.names() == ["T"])  # type: ignore[misc]
+                put(master.store, count, "late")
+                assert replica.wait(master.tell(), 20)
+                assert bodies(replica.store, "late") == bodies(master.store, "late")
+
+
 @pytest.mark.parametrize(
     ("send", "error"),
     [
