@@ -115,13 +115,16 @@ class Replica(Closing):
         self.check()
 
     def close(self) -> None:
-        """Stop following, fetch nothing more, and close the store."""
+        """Stop following, fetch topics, groups and offsets a last time if the master is there, and close the store."""
+        was_connected = self._is_connected
         self._follower.is_stopping = True
         link = self._link
         if link is not None:
             link.shut_down()
         self._follower.stop()
         self._fetcher.stop()
+        if was_connected:
+            self._fetch()
         self._notify()
         self.store.close()
 

@@ -45,7 +45,13 @@ WRITING = {
         "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --apply",
         "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --plan",
     ],
-    "plain": ["put STORE HotTopic body --key k", "copy STORE --to NEW --topic HotTopic", "import STORE --to-rabbit NEW"],
+    "plain": [
+        "promote STORE",
+        "promote STORE --apply",
+        "put STORE HotTopic body --key k",
+        "copy STORE --to NEW --topic HotTopic",
+        "import STORE --to-rabbit NEW",
+    ],
 }
 WITHOUT_JSON = ("export", "report")
 ALONE = ["decode-id 0A01020300002A9F0000000000000000", "completion bash", "--help", "doctor", "bench NEW --messages 1000"]

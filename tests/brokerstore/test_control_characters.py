@@ -40,7 +40,7 @@ ANSWERS = [
     "get STORE --at 0", "get STORE --at 7", "get STORE --topic EVIL --queue 0 --offset 0", "get STORE --id EVIL",
     "query STORE EVIL EVIL", "query STORE T EVIL", "tail STORE", "top STORE --interval 0.1", "stats STORE",
     "stats STORE --by hour", "verify STORE",
-    "verify STORE --log-only", "recover STORE", "recover STORE --skip-bad", "offsets show STORE",
+    "verify STORE --log-only", "recover STORE", "recover STORE --skip-bad", "promote STORE", "offsets show STORE",
     "offsets show STORE --group EVIL",
     "diff STORE OTHER", "diff STORE VHOST", "decode-id EVIL", "doctor",
     "queryMsgById STORE -i EVIL", "queryMsgByOffset STORE -t EVIL -i 0 -o 0", "queryMsgByKey STORE -t EVIL -k EVIL",
@@ -61,7 +61,8 @@ CHANGES = [
     "offsets reset STORE --apply --group EVIL --topic EVIL --to earliest",
     "offsets reset STORE --apply --group EVIL --topic T --to earliest",
     "resetOffsetByTime STORE -g EVIL -t EVIL -s 0", "copy STORE --to NEW --all", "copy STORE --to NEW --topic EVIL",
-    "import STORE --to-rabbit NEW", "import VHOST --to NEW", "import ROWS --to NEW", "import STORE --to NEW",
+    "promote STORE --apply", "import STORE --to-rabbit NEW", "import VHOST --to NEW", "import ROWS --to NEW",
+    "import STORE --to NEW",
     "put VHOST EVIL body", "put VHOST no body", "recover VHOST --apply", "bench FILE",
 ]  # fmt: skip
 

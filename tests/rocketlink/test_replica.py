@@ -176,6 +176,18 @@ def test_a_topic_that_is_newer_than_the_fetched_table_has_its_messages(tmp_path:
                 assert bodies(replica.store, "late") == bodies(master.store, "late")
 
 
+def test_a_replica_that_is_closed_has_the_newest_tables(tmp_path: Path) -> None:
+    """They are fetched a last time, so that a promoted folder has the offsets that belong to the end of its log."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 5)
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True, metadata_every_s=1000) as replica:
+            assert replica.wait(master.tell(), 20)
+            until(lambda: 45 in master.broker.asked)  # the first round is over
+            master.broker.bodies[43] = b'{"offsetTable":{"T@g":{0:3}}}'
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert store.committed_offsets("T", "g") == {0: 3}
+
+
 @pytest.mark.parametrize(
     ("send", "error"),
     [

@@ -91,6 +91,7 @@ class RabbitmqBackend:
         "offsets show": (),
         "offsets reset": (),
         "copy": (),
+        "promote": (),
     }
     heading: str | None = None
     details_of_many = True

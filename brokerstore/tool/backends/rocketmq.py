@@ -259,6 +259,12 @@ class RocketmqBackend(RocketmqFolder):
 
         return rebuild(self, what, quiet, apply)
 
+    def promote(self, apply: bool) -> Answer:
+        """Make a replica's folder a store of its own, or only show the plan."""
+        from .rocketmq_promote import promote
+
+        return promote(self, apply)
+
     def put(self, outgoing: Outgoing, _drop_transient: bool) -> Answer:
         """Put a message and sync it."""
         from .rocketmq_write import put

@@ -1,0 +1,24 @@
+"""`promote`: a replica's folder becomes a store of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..options import JSON, store_command
+from ..output import show
+
+if TYPE_CHECKING:
+    from ..backends.rocketmq import RocketmqBackend
+
+
+@store_command("promote", "promote orders-store", "promote orders-store --apply --json", sizes=True)
+@JSON
+@click.option("--apply", is_flag=True, help="Execute the plan; without this nothing is changed.")
+def promote(backend: RocketmqBackend, as_json: bool, apply: bool) -> int:
+    """Complete a replica's folder, so that a real broker or a program continues it as the master.
+
+    The master and `replicate` have to be stopped.  The answer has the settings that a broker needs for the folder.
+    """
+    return show(backend.promote(apply), as_json)
