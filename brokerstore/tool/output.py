@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from storageio import DiskError, DiskFull, InvalidMessage
 
 from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
+from .layout import message_lines, table_lines, wrapped
 
 if TYPE_CHECKING:
     from .backends import Backend
@@ -57,13 +59,23 @@ def show(answer: Answer, as_json: bool) -> int:
 
 
 def _show_text(text: Sequence[str | dict[str, object] | Table]) -> None:
+    for line in _text_lines(text, _columns()):
+        sys.stdout.write(line + "\n")
+
+
+def _text_lines(text: Sequence[str | dict[str, object] | Table], columns: int | None) -> Iterator[str]:
     for part in text:
         if isinstance(part, str):
-            emit(part)
+            yield from wrapped(printable(part), columns)
         elif isinstance(part, Table):
-            table(*part)
+            yield from table_lines(part.headers, [[printable(str(cell)) for cell in row] for row in part.rows], columns)
         else:
-            fields(part)
+            yield from _field_lines(part, columns)
+
+
+def _columns() -> int | None:
+    """Return the width of the terminal that shows stdout; None if there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def show_live(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> None:
@@ -80,22 +92,20 @@ def show_live(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> Non
 
 
 def _show_rich_views(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> None:
-    from rich.console import Group  # 80 ms, only on a terminal
-    from rich.live import Live
+    from rich.live import Live  # 80 ms, only on a terminal
     from rich.text import Text
 
     with Live(auto_refresh=False, vertical_overflow="crop") as live:
         for view in views:
-            parts = [_rich_table(*_cells(*part)) if isinstance(part, Table) else Text(printable(str(part))) for part in view]
-            live.update(Group(*parts), refresh=True)
+            live.update(Text("\n".join(_text_lines(view, _columns()))), refresh=True)
 
 
 def show_messages(
     backend: Backend, messages: Iterable[Any], as_json: bool, *, details: bool = False, heading: bool = True
 ) -> int:  # fmt: skip
     """Print messages as JSON lines, as rows under a heading, or with every field; return how many there were."""
-    if not as_json and not details and heading and backend.heading is not None:
-        emit(backend.heading)
+    if not as_json and not details and heading:
+        _show_row([column.header for column in backend.columns], backend.rest, backend)
     count = 0
     for message in messages:
         count += 1
@@ -104,10 +114,15 @@ def show_messages(
             if found is not None:
                 emit_json(found)
         elif details:
-            fields(backend.details(message) or {})
+            _show_text([backend.details(message) or {}])
         else:
-            emit(backend.row(message))
+            _show_row(*backend.row(message), backend)
     return count
+
+
+def _show_row(cells: Sequence[str], rest: str, backend: Backend) -> None:
+    for line in message_lines(backend.columns, list(map(printable, cells)), printable(rest), _columns()):
+        sys.stdout.write(line + "\n")
 
 
 def emit_json(value: Any) -> None:
@@ -151,6 +166,15 @@ def time_text(timestamp_ms: int) -> str:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
         return str(timestamp_ms)
+
+
+def table_time(timestamp_ms: int) -> str:
+    """Return a time for a table whose header says UTC, to the second; the options that take a time accept it.
+
+    >>> table_time(1000)
+    '1970-01-01T00:00:01'
+    """
+    return time_text(timestamp_ms).partition(".")[0]
 
 
 def time_ms(text: str) -> int:
@@ -235,80 +259,34 @@ def body_text(body: bytes, size_max: int) -> str:
         return part[: size_max // 2].hex() + more
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write columns to stdout, numbers right-aligned; rich draws them on a terminal."""
-    headers, texts, are_numbers = _cells(headers, rows)
-    if sys.stdout.isatty():
-        with contextlib.suppress(ModuleNotFoundError):
-            _print_rich(_rich_table(headers, texts, are_numbers))
-            return
-    widths = [max([len(header), *(len(row[column]) for row in texts)]) for column, header in enumerate(headers)]
-    for row in [list(headers), *texts]:
-        line = "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(row, widths, are_numbers, strict=True)
-        )
-        sys.stdout.write(line.rstrip() + "\n")
-
-
-def _cells(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[Sequence[str], list[list[str]], list[bool]]:
-    """Return the headers, the cells as text, and whether each column has only numbers."""
-    texts = [[printable(str(cell)) for cell in row] for row in rows]
-    return headers, texts, [all(_is_number(row[column]) for row in texts) for column in range(len(headers))]
-
-
-def _is_number(text: str) -> bool:
-    """Return whether a cell is a number, or the word for a missing one.
-
-    >>> [_is_number(text) for text in ("1,024", "-7", "none", "1.0 KiB")]
-    [True, True, True, False]
-    """
-    return text in ("none", "unknown") or (text.removeprefix("-").replace(",", "").isdigit() and text.isascii())
-
-
-def _rich_table(headers: Sequence[str], rows: list[list[str]], are_numbers: list[bool]) -> Any:
-    from rich.table import Column  # 80 ms, only on a terminal
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    columns = [
-        Column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")  # never split a number
-        for header, is_number in zip(headers, are_numbers, strict=True)
-    ]
-    drawn = RichTable(*columns, box=None, header_style="bold")
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
-
-
-def _print_rich(drawn: Any) -> None:
-    from rich.console import Console
-
-    Console().print(drawn)
-
-
-def fields(pairs: dict[str, object]) -> None:
-    """Write names and values to stdout, one pair a line."""
+def _field_lines(pairs: dict[str, object], columns: int | None) -> Iterator[str]:
+    """Return names and values, one pair a line."""
     width = max((len(name) for name in pairs), default=0)
     for name, value in pairs.items():
-        emit(f"{name.ljust(width)}  {value}")
+        yield from wrapped(printable(f"{name.ljust(width)}  {value}"), columns, width + 2)
 
 
 @contextlib.contextmanager
 def progress(title: str, total: int, *, quiet: bool = False, is_bytes: bool = True) -> Iterator[Callable[[int], None]]:
     """Yield a function that takes the bytes, or items, done since its last call; a total of 0 is unknown.
 
-    On a terminal, stderr shows a bar with rate and time left; elsewhere nothing is shown.
+    On a terminal, stderr shows a bar with rate and time left, which ends at 100 %; elsewhere nothing is shown.
     """
     bar = _bar(is_bytes) if not quiet and sys.stderr.isatty() else None
     if bar is None:
         yield lambda _done: None
         return
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        bar.update(task, completed=min(done, total) if total else done)
+
     with bar:
         task = bar.add_task(title, total=total or None)
-        yield lambda done: bar.advance(task, done)
-        if total:
-            bar.update(task, completed=total)
+        yield advance
+        bar.update(task, total=total or done or 1, completed=total or done or 1)
 
 
 def _bar(is_bytes: bool) -> Any:
@@ -320,6 +298,7 @@ def _bar(is_bytes: bool) -> Any:
             DownloadColumn,
             MofNCompleteColumn,
             Progress,
+            TaskProgressColumn,
             TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
@@ -327,7 +306,7 @@ def _bar(is_bytes: bool) -> Any:
     except ModuleNotFoundError:
         return None
     amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *amounts, TimeRemainingColumn())
     # no redirection: rich would send stdout to the bar's stream, even if stdout is a file
     return Progress(*columns, console=Console(file=plain_stderr()), transient=True, redirect_stdout=False)
 

@@ -129,5 +129,5 @@ def test_top_shows_a_store_at_rest(used: Path) -> None:
     assert heading.startswith(str(used)) and heading.endswith("not in use")
     assert rates == "30 messages, 0 put/s, 0 B/s"
     assert files.startswith("files: log ")
-    assert headers.split() == ["topic", "queues", "messages", "messages_per_s"]
+    assert headers.split() == ["topic", "queues", "messages", "put/s"]
     assert row.split() == ["t", "3", "30", "0"]

@@ -130,7 +130,7 @@ def test_the_last_of_each_queue(rabbit: Any) -> None:
     ]
     deep = [line for line in lines if line["queue"] == "q.deep" and line["seq_id"] <= 3000]
     assert run("tail", "--json", "--queue", "q.deep", "--to-offset", 3000, "-n", 7, folder).lines == deep[-7:]
-    assert run("tail", "-n", 0, folder).out == ""
+    assert len(run("tail", "-n", 0, folder).out.splitlines()) == 1  # the heading
 
 
 def test_messages_by_what_their_publisher_called_them(rabbit: Any) -> None:

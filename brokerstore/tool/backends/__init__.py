@@ -7,7 +7,7 @@ in `refused`; `refuse_options` reports it before the command runs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brokerstore.report import Facts
 
     from ..filters import Filters
+    from ..layout import Column
     from ..output import Answer
     from ..target import Target
 
@@ -75,7 +76,7 @@ class Contents(NamedTuple):
     """One side of a comparison.
 
     `messages` yields the number and the compared fields of each message of a queue, in ascending order.  `undispatched` counts
-    the messages of the log that no queue has yet; None means unknown.
+    the messages of the log that no queue has yet; None means unknown. A `message_count` of 0 is unknown.
     """
 
     queues: set[QueueKey]
@@ -87,7 +88,8 @@ class Contents(NamedTuple):
 class ExportSource(NamedTuple):
     """What an export writes.  `items(position, rows)` continues where an earlier run stopped; `about` identifies the export.
 
-    The items are Arrow batches for the forms that need them, else blocks of JSON lines with the given columns.
+    The items are Arrow batches for the forms that need them, else blocks of JSON lines with the given columns. `size_bytes` is
+    the total of the items' bytes, or 0 if it is unknown.
     """
 
     items: Callable[[int, int], Iterator[ExportItem]]
@@ -105,7 +107,8 @@ class Backend(Protocol):
     title: str  # "a RocketMQ store"
     other: str  # what the refused options work on
     refused: ClassVar[Mapping[str, tuple[str, ...]]]  # parameters by command; an empty tuple refuses the whole command
-    heading: str | None  # printed above rows of messages
+    columns: ClassVar[Sequence[Column]]  # of rows of messages
+    rest: ClassVar[str]  # header of what follows them in a row
     details_of_many: bool  # whether `get --count N` prints every field of each message
     target: Target
     problems: list[Any]
@@ -118,8 +121,8 @@ class Backend(Protocol):
     def is_in_use(self) -> bool:
         """Return whether another process holds the store's lock."""
 
-    def row(self, message: Any) -> str:
-        """Return a message as one line of text."""
+    def row(self, message: Any) -> tuple[Sequence[str], str]:
+        """Return a message as the cells of `columns`, and what follows them."""
 
     def to_json(self, message: Any) -> dict[str, Any] | None:
         """Return a message with the fixed JSON keys; None, with a problem reported, if it is damaged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby, islice
 from operator import attrgetter
@@ -24,6 +24,7 @@ from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..escapes import quote
 from ..filters import Filters
 from ..hints import NoSuchMessage
+from ..layout import Column
 from ..output import Answer, body_text, count_text, json_line, problem_text, progress, say, time_text
 from . import Contents, ExportSource, Lookup, Outgoing, Repair
 
@@ -93,7 +94,8 @@ class RabbitmqBackend:
         "copy": (),
         "promote": (),
     }
-    heading: str | None = None
+    columns: ClassVar[Sequence[Column]] = (Column("queue", 24), Column("number", 8, True), Column("properties", 31))
+    rest: ClassVar[str] = "exchange/routing keys, body"
     details_of_many = True
     is_in_use = False  # a server is reported instead
 
@@ -169,12 +171,12 @@ class RabbitmqBackend:
         if lines:
             yield memoryview("".join(lines).encode("ascii"))
 
-    def row(self, message: StoredMessage) -> str:
-        """Return queue, number, flags (persistent, redelivered, embedded), route and the beginning of the body."""
-        flags = (("P", message.persistent), ("R", message.redelivered), ("E", message.embedded))
-        letters = "".join(letter for letter, is_set in flags if is_set)
+    def row(self, message: StoredMessage) -> tuple[Sequence[str], str]:
+        """Return queue, number and properties in words; then the route and the beginning of the body."""
+        flags = {"persistent": message.persistent, "redelivered": message.redelivered, "embedded": message.embedded}
+        words = " ".join(word for word, is_set in flags.items() if is_set)
         route = f"{message.exchange}/{','.join(message.routing_keys)}"
-        return f"{message.queue:<24}  {message.seq_id:>8}  {letters:<3}  {route}  {body_text(message.body, BODY_SHOWN)}"
+        return (message.queue, str(message.seq_id), words), f"{route}  {body_text(message.body, BODY_SHOWN)}"
 
     def to_json(self, message: StoredMessage) -> dict[str, Any] | None:
         """Return every field; None if the property block is damaged."""
@@ -273,7 +275,8 @@ class RabbitmqBackend:
                 yield message.seq_id, {name: found[name] for name in _COMPARED}
 
         names = {(queue.queue,) for queue in queues} | {(name,) for name in others}
-        return Contents(names, sum(queue.messages for queue in queues), messages)
+        total = sum(queue.messages for queue in queues) if self.node is None else 0
+        return Contents(names, total, messages)
 
     # Other operations
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from rabbitstore.repair.check import size_bytes
-
 from ..filters import Filters
 from ..output import json_line
 from . import ExportItem, ExportSource
@@ -36,7 +34,7 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
 
     chosen = [filters.queue, filters.from_offset, filters.to_offset, filters.key]
     about = {"folder": os.path.abspath(backend.target.path), "vhost": backend.target.vhost, "wanted": chosen}
-    return ExportSource(items, about, size_bytes(backend.path), COLUMNS)
+    return ExportSource(items, about, 0, COLUMNS)
 
 
 def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:

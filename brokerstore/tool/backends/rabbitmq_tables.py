@@ -13,6 +13,7 @@ from .rabbitmq import RabbitmqBackend
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
 NODE_KEYS = ("queue", "vhost", "type", "messages", "unacked", "persistent", "segments")
 STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "redelivered", "expiring")
+STATS_HEADERS = ("queue", "messages", "bytes", *STATS_KEYS[3:])
 READS = [
     "classic queues of index version 1 (read and written)",
     "classic queues of index version 2 (read)",
@@ -101,14 +102,15 @@ def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
     found = [dict(zip(STATS_KEYS, (queue, *row), strict=True)) for queue, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     facts = {"queues": found, "total": total, "stores": stores, **backend.unread_keys()}
-    return Answer(facts, [Table(STATS_KEYS, [list(row.values()) for row in found])], backend.code)
+    return Answer(facts, [Table(STATS_HEADERS, [list(row.values()) for row in found])], backend.code)
 
 
 def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
     """Return the counts by queue name, with queues that have no message."""
     queues = folder.queues()
     rows = {queue: [0] * (len(STATS_KEYS) - 1) for queue in backend.queue_names(folder)}
-    with progress("stats", sum(queue.messages for queue in queues), quiet=quiet, is_bytes=False) as advance:
+    total = sum(queue.messages for queue in queues) if backend.node is None else 0  # the others' are counted by reading them
+    with progress("stats", total, quiet=quiet, is_bytes=False) as advance:
         for message in backend.messages(folder):
             row = rows[message.queue]
             flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,6 +21,7 @@ from storageio import InvalidMessage, StoreCorrupt
 from ..escapes import quote
 from ..filters import Filters, RecordFilter
 from ..hints import NoSuchMessage
+from ..layout import Column
 from ..message_json import line_blocks, message_json
 from ..options import queue_number
 from ..output import Answer, body_text, say, time_text
@@ -41,7 +42,10 @@ class RocketmqBackend(RocketmqFolder):
     title = "a RocketMQ store"
     other = "a RabbitMQ folder"
     refused: ClassVar[Mapping[str, tuple[str, ...]]] = {"put": ("drop_transient",), "rebuild": ("drop_transient",)}
-    heading: str | None = "      offset  stored                    topic/queue                 number  body"
+    columns: ClassVar[Sequence[Column]] = (
+        Column("offset", 12, True), Column("stored", 24), Column("topic/queue", 24), Column("number", 8, True)
+    )  # fmt: skip
+    rest: ClassVar[str] = "body"
     details_of_many = False
 
     def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
@@ -60,13 +64,13 @@ class RocketmqBackend(RocketmqFolder):
                 if left == 0:
                     return
 
-    def row(self, message: StoredMessage) -> str:
-        """Return offset, time, queue, number, tag, keys and the beginning of the body."""
+    def row(self, message: StoredMessage) -> tuple[Sequence[str], str]:
+        """Return offset, time, queue and number; then tag, keys and the beginning of the body."""
         words = [f"[{message.tags}]"] if message.tags else []
         words += [f"({' '.join(message.keys)})"] if message.keys else []
         body = " ".join([*words, body_text(message.body, BODY_SHOWN)])
         stored, queue = time_text(message.store_timestamp_ms), f"{message.topic}/{message.queue_id}"
-        return f"{message.physical_offset:>12}  {stored:<24}  {queue:<24}  {message.queue_offset:>8}  {body}"
+        return (str(message.physical_offset), stored, queue, str(message.queue_offset)), body
 
     def to_json(self, message: StoredMessage) -> dict[str, Any]:
         """Return every field of a record."""

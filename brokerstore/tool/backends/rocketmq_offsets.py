@@ -18,6 +18,7 @@ from ..output import Answer, Table
 from .rocketmq_folder import RocketmqFolder
 
 KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
+HEADERS = {"queue_id": "queue", "min_offset": "min offset", "max_offset": "max offset", "new_offset": "new offset"}
 Row = dict[str, Any]
 
 
@@ -103,4 +104,5 @@ def _offset(store: MessageStore, topic: str, queue_id: int, where: str | None, t
 
 def _answer(rows: list[Row], incomplete: Row) -> Answer:
     cells = [["none" if value is None else value for value in row.values()] for row in rows]
-    return Answer({"offsets": rows} | incomplete, [Table(tuple(rows[0]) if rows else KEYS, cells)])
+    headers = [HEADERS.get(key, key) for key in (rows[0] if rows else KEYS)]
+    return Answer({"offsets": rows} | incomplete, [Table(headers, cells)])

@@ -15,15 +15,18 @@ from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, DiskError, StoreError
 
-from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, time_text
+from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_timers import keys_and_tables
 
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
+HEADERS = ("topic", "queue", "min offset", "max offset", "messages")
 HOUR_MS = 3_600_000
 _STATS_KEYS = ("messages", "size_bytes", "first_store_timestamp_ms", "last_store_timestamp_ms")
+_STATS_HEADERS = ("messages", "bytes", "first stored (UTC)", "last stored (UTC)")
 _GROUP_KEYS = {"queue": ("topic", "queue_id"), "hour": ("hour_ms", "topic")}
+_GROUP_HEADERS = {"queue": ("topic", "queue"), "hour": ("hour (UTC)", "topic")}
 Row = dict[str, Any]
 
 
@@ -44,7 +47,7 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     timers, timer_tables = keys_and_tables(folder, only)
     seen = {row["topic"] for row in rows}
     without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
-    tables = [Table(KEYS, [list(row.values()) for row in rows]), *timer_tables]
+    tables = [Table(HEADERS, [list(row.values()) for row in rows]), *timer_tables]
     tables += [Table(("topics without a queue",), without)] if without else []
     return Answer({"queues": rows, "topics": topics} | timers | incomplete, tables, folder.code)
 
@@ -140,11 +143,11 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     names = (*_GROUP_KEYS[by], *_STATS_KEYS)
     found = [dict(zip(names, (*group, *row), strict=True)) for group, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
-    cells = [[time_text(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
+    cells = [[table_time(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
     timers, timer_tables = keys_and_tables(folder)
     say_in_use(files.end_offset)
     facts = {"queues" if by == "queue" else "hours": found, "total": total} | timers | in_use_keys(files.end_offset)
-    return Answer(facts, [Table(names, cells), *timer_tables], folder.code)
+    return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *timer_tables], folder.code)
 
 
 def _stats_rows(

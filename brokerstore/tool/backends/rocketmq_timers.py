@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.findings import Finding
 from storageio import REAL_DISK, DiskError, StoreError
 
-from ..output import Table, count_text, say, time_text
+from ..output import Table, count_text, say, table_time, time_text
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from messagestore.timers.pending import PendingTimers
 
 KEYS = ("topic", "timers", "next_due_ms", "last_due_ms")
+HEADERS = ("timers of topic", "timers", "next due (UTC)", "last due (UTC)")
 Row = dict[str, Any]
 
 
@@ -70,5 +71,5 @@ def keys_and_tables(folder: RocketmqFolder, only: str | None = None) -> tuple[Ro
         return {}, []
     topics = [one for one in found.topics if only in (None, one.topic)]
     rows = [dict(zip(KEYS, (one.topic, one.timers, one.next_due_ms, one.last_due_ms), strict=True)) for one in topics]
-    shown = [(one.topic, one.timers, time_text(one.next_due_ms), time_text(one.last_due_ms)) for one in topics]
-    return {"timers": rows}, [Table(("timers of topic", *KEYS[1:]), shown)] if topics else []
+    shown = [(one.topic, one.timers, table_time(one.next_due_ms), table_time(one.last_due_ms)) for one in topics]
+    return {"timers": rows}, [Table(HEADERS, shown)] if topics else []

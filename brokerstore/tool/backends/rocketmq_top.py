@@ -15,6 +15,8 @@ from .rocketmq_folder import RocketmqFolder
 
 TOPIC_KEYS = ("topic", "queues", "messages", "messages_per_s")
 GROUP_KEYS = ("group", "topic", "lag", "acknowledged_per_s")
+TOPIC_HEADERS = (*TOPIC_KEYS[:-1], "put/s")
+GROUP_HEADERS = (*GROUP_KEYS[:-1], "acknowledged/s")
 Row = dict[str, Any]
 
 
@@ -45,7 +47,10 @@ def _view(folder: RocketmqFolder, before: Metrics, now: Metrics) -> Answer:
         "topics": topics,
         "groups": groups,
     }
-    tables = [Table(keys, [list(row.values()) for row in rows]) for keys, rows in ((TOPIC_KEYS, topics), (GROUP_KEYS, groups))]
+    tables = [
+        Table(headers, [list(row.values()) for row in rows])
+        for headers, rows in ((TOPIC_HEADERS, topics), (GROUP_HEADERS, groups))
+    ]
     return Answer(facts, [*_heading(folder, facts), *(table for table in tables if table.rows)], folder.code)
 
 

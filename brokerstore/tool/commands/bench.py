@@ -31,9 +31,9 @@ _BODY_SIZE = click.IntRange(0, 4 << 20)  # the default limit of a store
 @click.option("--messages", type=_MESSAGES, default=200_000, show_default=True, help="Number of messages of each kind.")
 @click.option("--size", "body_size", type=_BODY_SIZE, default=1024, show_default=True, help="Bytes of a body.")
 def bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int) -> int:
-    """Measure put, read and verify in a new folder below DIR, which is removed afterwards.
+    """Measure put and read in a new folder below DIR.
 
-    Each is run once: a first look, not a comparison with other stores.
+    The folder is removed afterwards. Each is run once: a first look, not a comparison with other stores.
     """
     from messagestore import MessageStore
     from storebytes.builds import build_name
@@ -53,8 +53,8 @@ def bench(folder: str, as_json: bool, quiet: bool, messages: int, body_size: int
     finally:
         shutil.rmtree(work, ignore_errors=True)
     facts = {"build": build_name(), "body_size_bytes": body_size, "rows": rows}
-    texts = [(row["what"], f"{row['messages_per_s']:,.0f}", size_text(int(row["bytes_per_s"]))) for row in rows]
-    table = Table(("what", "messages a second", "bytes a second"), texts)
+    texts = [(row["what"], f"{row['messages_per_s']:,.0f}", f"{row['bytes_per_s'] / (1 << 20):,.0f}") for row in rows]
+    table = Table(("what", "messages/s", "MiB/s"), texts)
     return show(Answer(facts, [f"Bodies of {size_text(body_size)}; {build_name()} kernels", table]), as_json)
 
 

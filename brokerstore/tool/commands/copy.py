@@ -35,7 +35,10 @@ def copy(
     backend: RocketmqBackend, new: str, topics: tuple[str, ...], as_json: bool, quiet: bool, *, every: bool,
     **sizes: int | None,
 ) -> int:  # fmt: skip
-    """Copy topics into a new store, with their offsets, times and groups; sizes not given stay as they are."""
+    """Copy topics with their offsets and groups into a new store.
+
+    Times stay the same, and so do sizes that are not given.
+    """
     if bool(topics) == every:
         raise click.UsageError("give --topic NAME, which may be repeated, or --all")
     from brokerstore.identify import FolderKind

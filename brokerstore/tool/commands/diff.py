@@ -35,7 +35,10 @@ class Difference(NamedTuple):
 @click.option("--limit", type=OFFSET, default=100, show_default=True, help="Number of differences to show.")
 @QUIET
 def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, quiet: bool) -> int:
-    """Compare the messages of two folders; report each difference by queue and number."""
+    """Compare the messages of two folders.
+
+    Each difference is reported by queue and number.
+    """
     from ..target import find_target
 
     targets = [find_target(folder, {"vhost": vhost}) for folder in (first, second)]
@@ -83,7 +86,8 @@ def differences(first: Backend, second: Backend, quiet: bool, incomplete: dict[s
         not_read = {name: side.unread_keys().get("not_read") for name, side in (("first", first), ("second", second))}
         if any(not_read.values()):
             incomplete["not_read"] = not_read
-        total = sum(side.message_count for side in sides)
+        counts = [side.message_count for side in sides]
+        total = sum(counts) if all(counts) else 0
         advance = stack.enter_context(progress("diff", total, quiet=quiet, is_bytes=False))
         for queue in sorted(sides[0].queues | sides[1].queues):
             name = "/".join(str(part) for part in queue)

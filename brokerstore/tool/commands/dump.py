@@ -19,7 +19,10 @@ from ..output import emit_block, say, show_messages
 @with_filters
 @LIMIT
 def dump(backend: Backend, as_json: bool, filters: Filters, limit: int | None) -> int:
-    """Print every message, in the order of the log or of the queues; damage is reported and skipped."""
+    """Print every message, in the order of the log or queues.
+
+    Damage is reported and skipped.
+    """
     count = 0
     if as_json:
         for block in backend.dump_json(filters, limit):

@@ -49,9 +49,9 @@ def export(
     backend: Backend, form: str, out: str | None, filters: Filters, limit: int | None, as_json: bool, quiet: bool, *,
     csv_guard: bool,
 ) -> int:  # fmt: skip
-    """Export messages as JSON Lines, Parquet, Arrow or CSV, in constant memory.
+    """Export messages as JSON Lines, Parquet, Arrow or CSV.
 
-    If an export into a file is interrupted, the same command continues it.
+    The memory needed is constant. If an export into a file is interrupted, the same command continues it.
     """
     if out is None and form in ("parquet", "arrow"):
         raise click.UsageError(f"{form} needs --out FILE")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def imports(
     source: str, store: str | None, rabbit: str | None, vhost: str | None, small: bool, as_json: bool, quiet: bool
 ) -> int:  # fmt: skip
-    """Move messages between a RabbitMQ folder and a RocketMQ store, or from a file into a store.
+    """Move messages from RabbitMQ to RocketMQ, back, or from a file.
 
     The source is only read.  The command may be repeated: messages that were imported before are skipped.
     """
@@ -72,6 +72,7 @@ def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small:
     from brokerstore.identify import FolderKind
     from brokerstore.migrate import import_rabbit
     from rabbitstore import RabbitStore
+    from rabbitstore.read.node import survey
 
     from ..backends.rabbitmq import report_running_server, report_unread, unread_keys
 
@@ -79,7 +80,9 @@ def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small:
     report_running_server(source)
     config = _config(store, small)
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit:
-        total = sum(queue.messages for queue in rabbit.queues())
+        node = survey(source)
+        others = node is not None and (node.quorum_queues or node.streams)  # their messages are counted by reading them
+        total = 0 if others else sum(queue.messages for queue in rabbit.queues())
     with progress("import", total, quiet=quiet, is_bytes=False) as advance:
         moved = import_rabbit(source, store, vhost=vhost, config=config, progress=advance)
     report_unread(moved.unread)

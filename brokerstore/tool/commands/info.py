@@ -10,5 +10,8 @@ from ..output import show
 @store_command("info", "info orders-store", "info vhost", "info orders-store --config broker.conf")
 @JSON
 def info(backend: Backend, as_json: bool) -> int:
-    """Show the kind of a folder, its files, sizes, first and last message, index and checkpoint."""
+    """Show what a folder holds: files, sizes, times, index.
+
+    Only names, sizes and headers are read: files, first and last message, queues, index, checkpoint and config.
+    """
     return show(backend.info(), as_json)

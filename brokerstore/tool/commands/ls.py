@@ -10,5 +10,5 @@ from ..output import show
 @store_command("ls", "ls orders-store", "ls vhost --json", sizes=True)
 @JSON
 def ls(backend: Backend, as_json: bool) -> int:
-    """List topics and queues with their offsets and message counts."""
+    """List topics and queues with their offsets and counts."""
     return show(backend.ls(), as_json)

@@ -25,9 +25,9 @@ from ..output import show_messages
 def query(
     backend: Backend, topic: str, key: str, as_json: bool, begin_ms: int | None, end_ms: int | None, max_count: int
 ) -> int:  # fmt: skip
-    """Find the messages of a topic that have a key, through the index.
+    """Find the messages of a topic that have a key.
 
-    In a RabbitMQ folder TOPIC is the queue, and KEY a routing key, message id or correlation id.
+    The index has their places. In a RabbitMQ folder TOPIC is the queue, and KEY a routing key, message id or correlation id.
     """
     refuse_reversed(begin__end=(begin_ms, end_ms))
     found = list(backend.query(topic, key, (begin_ms, end_ms), max_count))

@@ -35,7 +35,10 @@ def address(text: str) -> tuple[str, int]:
 def replicate(
     broker: tuple[str, int], folder: str, ha_port: int | None, *, from_start: bool, until_current: bool, as_json: bool
 ) -> int:
-    """Follow the log of a running RocketMQ broker until interrupted; other processes may read DIR meanwhile."""
+    """Follow the log of a running RocketMQ broker.
+
+    It runs until interrupted; other processes may read DIR meanwhile.
+    """
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target
     from rocketlink import Replica, ReplicaStatus

@@ -15,7 +15,10 @@ from ..output import count_text, emit_json, file_to_write, say, size_text, text_
 @JSON_OF_FILE
 @QUIET
 def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int:
-    """Write an HTML page about a folder: files, time, queues, sizes, keys, lag, problems."""
+    """Write an HTML page about a folder.
+
+    It shows files, times, queues, sizes, keys, lags and problems, and needs no other file.
+    """
     if out is None and as_json:
         raise click.UsageError("--json needs --out FILE: the page goes to stdout")
     from brokerstore.report import render

@@ -28,9 +28,10 @@ SECRET = "BROKERSTORE_SECRET"
 def serve(
     folder: str, listen: tuple[str, int], namesrv: tuple[str, int] | None, access_key: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
-    """Serve DIR to official RocketMQ clients until interrupted, for tests, small machines and several processes.
+    """Serve DIR to official RocketMQ clients until interrupted.
 
-    The broker's address also answers what clients ask a name server.  A folder that does not exist becomes a new store.
+    It is meant for tests, small machines and several processes. The broker's address also answers what clients
+    ask a name server. A folder that does not exist becomes a new store.
     """
     from brokerstore.identify import FolderKind
     from brokerstore.write_target import check_write_target

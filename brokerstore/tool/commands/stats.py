@@ -20,5 +20,8 @@ from ..output import show
 )
 @QUIET
 def stats(backend: Backend, as_json: bool, by: str, quiet: bool) -> int:
-    """Count messages and bytes, with first and last time, of each queue, or of each topic by the hour."""
+    """Count messages and bytes of each queue or hour.
+
+    Each row has the times of the first and the last message.
+    """
     return show(backend.stats(by, quiet), as_json)

@@ -18,6 +18,9 @@ from ..output import show_messages
 @click.option("-n", "--lines", type=OFFSET, default=10, show_default=True, help="Number of messages to show.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new messages until interrupted.")
 def tail(backend: Backend, as_json: bool, filters: Filters, lines: int, follow: bool) -> int:
-    """Print the last messages of the log, or of each queue of a RabbitMQ folder."""
+    """Print the last messages of the log.
+
+    In a RabbitMQ folder: the last messages of each queue.
+    """
     show_messages(backend, backend.tail(filters, lines, follow), as_json)
     return backend.code

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--count", type=POSITIVE, help="Number of views; without it one, and on a terminal no limit.")
 def top(backend: RocketmqBackend, as_json: bool, interval_s: float, count: int | None) -> int:
-    """Show messages per second, queue depths, group lags and disk use of a store, also while it is in use.
+    """Show rates, depths, lags and disk use of a store in use.
 
     The store is opened for reading, which disturbs no writer. Offsets of groups are those that the writer last saved.
     """

@@ -16,5 +16,8 @@ from ..output import show
 @QUIET
 @click.option("--log-only", is_flag=True, help="Check the log alone, without queues, index, checkpoint and config.")
 def verify(backend: Backend, as_json: bool, quiet: bool, log_only: bool) -> int:
-    """Check every file and record, and compare queues and index with them; report each problem."""
+    """Check every file and record; report each problem.
+
+    Queues and index are compared with the log in both directions.
+    """
     return show(backend.verify(quiet, log_only), as_json)
