@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @JSON
 @click.option("--apply", is_flag=True, help="Execute the plan; without this nothing is changed.")
 def promote(backend: RocketmqBackend, as_json: bool, apply: bool) -> int:
-    """Complete a replica's folder, so that a real broker or a program continues it as the master.
+    """Make a replica's folder a store of its own.
+
+    A real broker or a program can then continue it as the master.
 
     The master and `replicate` have to be stopped.  The answer has the settings that a broker needs for the folder.
     """
