@@ -39,6 +39,7 @@ class Rebuilt(NamedTuple):
     units: int
     index_files: int
     log_bytes: int
+    timers: int = 0
 
 
 def rebuild(

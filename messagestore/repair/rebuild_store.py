@@ -1,12 +1,14 @@
-"""Rebuild queues, index or both of a folder that no process has open."""
+"""Rebuild queues, index or timer files of a folder that no process has open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from commitlog import CommitLog, LogPaths
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles
+from consumequeue import ConsumeQueues
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from storageio.settings import settings_or_default
 
@@ -15,25 +17,30 @@ from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import StorePaths
 from ..store_settings import refuse_unknown_shape
+from ..timers.layout import TIMER_TOPIC
 from .damage import survey
 from .excluded_topics import excluded_topics
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
+from .rebuild_timers import RebuiltTimers, rebuild_timers
 
 ALL = frozenset({QUEUES, INDEX})
+TIMERS = "timers"
 
 
 def rebuild_store(
     root: str, what: frozenset[str] = ALL, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
     progress: Callable[[int], None] | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """Rebuild `what` of {"consumequeue", "index"}; sizes not given by `config` are those of the existing files.
+    """Rebuild `what` of {"consumequeue", "index", "timers"}; sizes not given by `config` are those of the existing files.
+
+    Timers, which are not among those of the default, need sound queues: a timer without a delivered copy is pending again.
 
     `progress` is called with the number of log bytes dispatched since its last call. Raises `StoreLocked` while another process
     has the store open for writing. Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for
     a log with damage before its end, which needs `recover` first; nothing is changed then.
     """
-    if not what or not what <= ALL:
-        raise ValueError(f"{sorted(what)}: some of {sorted(ALL)} wanted")
+    if not what or not what <= ALL | {TIMERS}:
+        raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
     refuse_unsupported(disk, root, looks_at_log=False)
     places = StorePaths(root, config.store_path_commit_log)
@@ -45,14 +52,25 @@ def rebuild_store(
         if INDEX in what:
             refuse_unknown_shape(disk, places.index, places.own, config)
         sizes = found_sizes(config, places, disk, is_locked=True)
-        end_offset = _sound_end(LogFiles(disk, folders, sizes.mapped_file_size_commit_log))
-        log = CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=sizes.mapped_file_size_commit_log)
-        try:
-            return rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
-        finally:
-            log.close()
+        files = LogFiles(disk, folders, sizes.mapped_file_size_commit_log)
+        end_offset = _sound_end(files)
+        made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
+        if what - {TIMERS}:
+            with closing(CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=files.file_size_bytes)) as log:
+                made = rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
+        if TIMERS in what:
+            made = made._replace(timers=_rebuild_timers(disk, places, files, sizes).pending)
+        return made
     finally:
         lock.release()
+
+
+def _rebuild_timers(disk: Disk, places: StorePaths, files: LogFiles, sizes: StoreConfig) -> RebuiltTimers:
+    """Rebuild the timer files."""
+    assert sizes.mapped_file_size_consume_queue
+    queues = ConsumeQueues(disk, places.queues, writable=False, file_size_bytes=sizes.mapped_file_size_consume_queue)
+    with closing(queues):
+        return rebuild_timers(disk, places, files, queues.get(TIMER_TOPIC, 0), keeps=False)
 
 
 def _sound_end(files: LogFiles) -> int:

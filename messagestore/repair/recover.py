@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from commitlog import CommitLog, LogPaths
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles, Piece
-from consumequeue import AllQueues, BatchQueues, ConsumeQueues
+from consumequeue import AllQueues, BatchQueues, ConsumeQueue, ConsumeQueues
 from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
@@ -35,7 +36,7 @@ from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
 from ..store_settings import refuse_unknown_shape
-from ..timers.pending import timers_behind
+from ..timers.layout import TIMER_TOPIC
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .comparison import Comparison
@@ -46,6 +47,7 @@ from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES, rebuild
 from .rebuild_batch import batch_disagreements, rebuild_batch
+from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import plan_config, restore_config
 from .repair_files import plan_files, repair_files
 from .symlinks import refuse_links
@@ -94,18 +96,12 @@ class Plan:
         return asdict(self) | {"needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
-def cut_refusals(disk: Disk, root: str, log_end: int) -> list[str]:
-    """Return reasons against cutting the log at `log_end`: files that are not changed and point, or may point, behind it."""
-    reasons = []
-    timers = timers_behind(disk, root, log_end)
-    if timers.units:
-        reasons.append(f"{timers.units} timers point behind the cut, {timers.pending} of them not delivered yet")
-    if not timers.is_whole:
-        reasons.append("the timer log lacks units that its wheel or checkpoint knows of: timers may point behind the cut")
-    for name, what in (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers")):
-        if disk.stat(os.path.join(root, name)) is not None:
-            reasons.append(f"{name}: {what} may point behind the cut")
-    return reasons
+def cut_refusals(disk: Disk, root: str) -> list[str]:
+    """Return reasons against cutting the log: files that are not changed and may point behind the cut."""
+    kinds = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
+    return [
+        f"{name}: {what} may point behind the cut" for name, what in kinds if disk.stat(os.path.join(root, name)) is not None
+    ]
 
 
 class Seen(NamedTuple):
@@ -116,6 +112,7 @@ class Seen(NamedTuple):
     wrong: dict[str, list[dict[str, Any]]]  # disagreements with the log, by kind of file
     has_sound_files: bool  # no log file is missing, a stray or of a wrong size
     has_sound_log: bool  # sound files, and neither a hole nor a tail
+    rebuilds_timers: bool
 
 
 def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
@@ -136,9 +133,9 @@ class Recovery:
     ) -> None:  # fmt: skip
         """Open the folder read-only.
 
-        `force` truncates the log even where timers or other files, which are not changed, point behind the cut. It also treats
-        a record of an unknown version as damage if everything but its magic number is a whole record of a known version. Raises
-        `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
+        `force` truncates the log even where compacted topics or pop consumers' state, which are not changed, may point behind
+        the cut. It also treats a record of an unknown version as damage if everything but its magic number is a whole record of
+        a known version. Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
         refuse_unsupported(disk, root, looks_at_log=False)
         self.root = root
@@ -172,6 +169,9 @@ class Recovery:
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
         _plan_derived(wrong, plan)
+        timers = self._plan_timers(plan.valid_end, found)
+        if timers is not None:
+            plan.actions.append(f"rebuild the timer files: {timers}")
         last_ms = (
             found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
         )
@@ -186,7 +186,7 @@ class Recovery:
             if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
                 plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
             plan.actions.append("take the abort file away")
-        return Seen(plan, found, wrong, has_sound_files, has_sound_log)
+        return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
     def _has_ring(self) -> bool:
         """Return whether a killed process left records in the ring file that it had not committed to the log files."""
@@ -276,7 +276,7 @@ class Recovery:
             plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
             plan.bytes_cut = found.tail.file_end - found.tail.start
         if self.choice is Choice.TRUNCATE and cut is not None:
-            plan.force_reasons = cut_refusals(self.disk, self.root, cut)
+            plan.force_reasons = cut_refusals(self.disk, self.root)
 
     def _has_units_behind(self, offset: int) -> bool:
         """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
@@ -366,6 +366,8 @@ class Recovery:
             else:
                 self._repair_log(seen.found if seen.has_sound_files else self._survey())
                 self._rebuild_wrong(self._compared(), None)
+            if seen.rebuilds_timers:
+                self._rebuild_timers(plan)
             self._set_checkpoint_back()
             self._keep_numbers()
         finally:
@@ -424,6 +426,34 @@ class Recovery:
             )
         finally:
             log.close()
+
+    def _plan_timers(self, end: int, found: Survey) -> str | None:
+        """Return why the timer files need a rebuild, None if they do not. Holes may have held copies of delivered timers."""
+        with self._timer_queue() as queue:
+            queue_end = queue.max_offset if queue is not None else None
+            reason = plan_timers(self.disk, self.places, self._files(), end, queue_end)
+        if reason is None and found.holes and has_timers(self.disk, self.root):
+            return "records of timers may be among those that are lost"
+        return reason
+
+    @contextmanager
+    def _timer_queue(self) -> Iterator[ConsumeQueue | None]:
+        """Open the timers' queue; None if there is none or if it cannot be read."""
+        with closing(self._queues()) as queues:
+            queue = None
+            try:
+                queue = queues.get(TIMER_TOPIC, 0)
+            except DiskError:
+                raise
+            except StoreError:
+                pass  # it is rebuilt
+            yield queue
+
+    def _rebuild_timers(self, plan: Plan) -> None:
+        """Rebuild the timer files from the repaired log and add the result to the plan."""
+        with self._timer_queue() as queue:
+            made = rebuild_timers(self.disk, self.places, self._files(), queue, keeps=self.keep_backup)
+        plan.actions.append(f"timers rebuilt: {made.pending} pending, {made.overdue} of them overdue")
 
     def _set_checkpoint_back(self) -> None:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""

@@ -27,9 +27,10 @@ from .layout import (
     TimerUnit,
     slot_s,
 )
-from .pending import due_of, is_pending
+from .pending import is_pending
 from .records import TimerRecords
 from .timer_log import TimerLog, refuse_unknown_layout
+from .undelivered import due_of
 from .wheel import read_timer_checkpoint, used_slots
 
 FINDINGS_MAX = 100
@@ -102,7 +103,7 @@ class _TimerCheck:
             yield self._of_unit(unit, 28, "timer_record", f"a timer of {unit.log_size} bytes at {unit.log_offset}", message)
             return
         due_ms = due_of(message)
-        if not unit.magic & MAGIC_ROLL and slot_s(due_ms) != slot_s(unit.due_ms):
+        if not unit.magic & MAGIC_ROLL and slot_s(max(due_ms, unit.write_ms)) != slot_s(unit.due_ms):
             yield self._of_unit(unit, 16, "timer_due", f"{due_ms}, as its message has", unit.due_ms)
         topic_hash = java_hash_code(message.properties.get(REAL_TOPIC, ""))
         if topic_hash != unit.topic_hash:

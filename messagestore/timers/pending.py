@@ -12,9 +12,10 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueue
 from storageio import Disk
 
-from .layout import DELETES, DUE, REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, TimerCheckpoint, TimerUnit, slot_s
+from .layout import DELETES, REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, TimerCheckpoint, TimerUnit, slot_s
 from .records import TimerRecords
 from .timer_log import TimerLog, refuse_unknown_layout
+from .undelivered import delete_keys, due_of
 from .wheel import read_timer_checkpoint, used_slots
 
 
@@ -102,12 +103,6 @@ def pending_timers(disk: Disk, root: str, files: LogFiles, queue: ConsumeQueue |
     return _Pending(disk, root, files, queue).count()
 
 
-def due_of(message: StoredMessage) -> int:
-    """Return the time at which a timer is due, 0 if its property is no number."""
-    text = message.properties.get(DUE, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
 class _Pending:
     """Counts the timers of one store."""
 
@@ -123,8 +118,9 @@ class _Pending:
         deleted = {(due_s, message.properties[DELETES]) for due_s, message in self._deleting()}  # in the slot of its timer
         topics: dict[str, PendingTopic] = {}
         for due_s, message in chain(self._with_unit(), self._without_unit()):
-            if DELETES not in message.properties and (due_s, message.properties.get(UNIQ_KEY)) not in deleted:
-                name = message.properties.get(REAL_TOPIC, TIMER_TOPIC)
+            name = message.properties.get(REAL_TOPIC, TIMER_TOPIC)
+            names = delete_keys(name, message.properties.get(UNIQ_KEY, ""))
+            if DELETES not in message.properties and not any((due_s, text) in deleted for text in names):
                 topics.setdefault(name, PendingTopic(name)).add(due_of(message))
         self._result.topics = [topics[name] for name in sorted(topics)]
         return self._result

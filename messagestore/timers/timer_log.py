@@ -29,6 +29,7 @@ class TimerLog:
         self.folder = os.path.join(root, LOG_NAME)
         self._listing = LogFiles(disk, [self.folder] if _is_folder(disk, self.folder) else [])
         self.files = self._listing.files
+        self.file_size_bytes = self._listing.file_size_bytes  # 0 without files
         self.end = 0  # end of the last unit or closed file, once `units` is exhausted
         self.rest = b""  # the bytes at `end` if they are no unit
 

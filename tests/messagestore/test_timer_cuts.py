@@ -1,8 +1,7 @@
-"""Timer files of a real 5.3.3 broker: their content, and a recovery that would cut the log before their records."""
+"""Timer files of a real 5.3.3 broker: their content, and the plan of a cut of the log before their records."""
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import Counter
 from pathlib import Path
@@ -110,43 +109,27 @@ def test_the_log_goes_on_in_the_next_file(tmp_path: Path) -> None:
     assert timers_behind(REAL_DISK, str(tmp_path), 200) == (1, 1, True)
 
 
-def test_a_cut_in_front_of_timers_is_refused(store: Path) -> None:
-    """apache/rocketmq#10668: a broker loses the timers or hangs.  Nothing changes without `force`; the plan counts them."""
+def test_the_tool_counts_the_timers_behind_a_cut(store: Path) -> None:
+    """The plan has their number and needs no --force; the executed plan has the number of pending ones."""
     at = damage(store)
     behind = sum(unit.log_end > at for unit in TimerLog(REAL_DISK, str(store)).units())
     assert 0 < behind < UNITS
     before = snapshot(store)
-    plan = Recovery(str(store), Choice.TRUNCATE).apply()
-    assert (plan.needs_force, plan.valid_end) == (True, at)
-    assert [f"{behind} timers" in reason for reason in plan.force_reasons] == [True]
+    shown = run("recover", "--truncate", "--json", store)
+    step = next(line for line in shown.json["plan"]["actions"] if "timer files" in line)
+    assert (shown.code, shown.json["plan"]["needs_force"]) == (1, False)
+    assert f"{behind} timers point behind" in step
     assert snapshot(store) == before
-    forced = Recovery(str(store), Choice.TRUNCATE, force=True).apply()
-    assert not forced.needs_force
-    assert not Recovery(str(store), Choice.TRUNCATE).plan().actions
-    after = snapshot(store)
-    assert all(after[name] == before[name] for name in before if name.startswith("timer") or name == "config/timercheck")
-
-
-def test_the_tool_refuses_too(store: Path) -> None:
-    """The exit code is 1, stderr has the remedy, and the JSON plan names it; with --force it is done."""
-    damage(store)
-    before = snapshot(store)
     ran = run("recover", "--truncate", "--apply", "--json", store)
-    plan = ran.json["plan"]
-    assert (ran.code, ran.json["applied"], plan["needs_force"]) == (1, False, True)
-    assert "timers" in plan["force_reasons"][0] and "--force" in ran.talk
-    assert snapshot(store) == before
-    shown = run("recover", "--truncate", store)
-    assert shown.code == 1 and "--force" in shown.talk
-    ran = run("recover", "--truncate", "--apply", "--force", "--json", store)
-    assert (ran.code, ran.json["applied"], ran.json["plan"]["needs_force"]) == (6, True, False)
-    assert json.dumps(ran.json["plan"]["force_reasons"]).count("timers") == 1
+    assert (ran.code, ran.json["applied"]) == (6, True)
+    assert any(line.startswith("timers rebuilt: ") for line in ran.json["plan"]["actions"])
+    assert run("verify", store).code == 0
 
 
-def test_skipping_and_cutting_behind_all_timers_ask_for_nothing(fixture_store: Any, store: Path) -> None:
-    """Fillers keep every offset; of a log whose last record is damaged only that one is cut."""
+def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store: Path) -> None:
+    """Of a log whose last record is damaged only that one is cut; fillers may stand for timers or their copies."""
     damage(store)
-    assert not Recovery(str(store), Choice.SKIP).plan().force_reasons
+    assert any("timer files" in line for line in Recovery(str(store), Choice.SKIP).plan().actions)
     fixture = fixture_store("broker-timer", own=True)
     last = max(row["physicalOffset"] for row in fixture.truth("recovered.json")["messages"])
     if last in timer_records(fixture):
@@ -155,7 +138,7 @@ def test_skipping_and_cutting_behind_all_timers_ask_for_nothing(fixture_store: A
     data = bytearray(path.read_bytes())
     data[at + 4 : at + 36] = b"\xee" * 32
     path.write_bytes(data)
-    assert not Recovery(str(fixture.store), Choice.TRUNCATE).plan().force_reasons
+    assert not any("timer files" in line for line in Recovery(str(fixture.store), Choice.TRUNCATE).plan().actions)
 
 
 @pytest.mark.parametrize("name", ["compaction/compactionLog/T/0/00000000000000000000", "kvStore/CURRENT"])

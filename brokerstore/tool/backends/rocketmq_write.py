@@ -55,7 +55,7 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
     for reason in plan.force_reasons:
         say(f"brokerstore: {reason}; recover does not change these files")
     if plan.needs_force:
-        say("brokerstore: a broker may lose such timers or hang: --skip-bad keeps every offset; --force truncates anyway")
+        say("brokerstore: a broker may lose such messages: --skip-bad keeps every offset; --force truncates anyway")
     return _answer(plan, recovery.report_path, folder.target.path)
 
 
@@ -83,7 +83,7 @@ def _row(problem: dict[str, object], folder: str) -> list[object]:
 
 
 def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answer:
-    """Rebuild from the log; a sound file gets the same bytes again if its size is unchanged."""
+    """Rebuild from the log; a sound queue or index file gets the same bytes again if its size is unchanged."""
     folder.require_index_layout()
     names = ALL if what == "all" else frozenset({what})
     subject = " and ".join(sorted(names))
@@ -97,6 +97,7 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answ
     text = [f"Rebuilt {subject} from {size_text(made.log_bytes)} of log"]
     text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
     text += [count_text(made.index_files, "index file")] if "index" in names else []
+    text += [count_text(made.timers, "pending timer")] if "timers" in names else []
     return Answer({"rebuilt": sorted(names), "applied": True, **made._asdict()}, text)
 
 

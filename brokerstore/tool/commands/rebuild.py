@@ -12,13 +12,13 @@ from ..output import show
 @store_command(
     "rebuild", "rebuild orders-store --plan", "rebuild orders-store index --apply --json", "rebuild vhost --apply", sizes=True
 )
-@click.argument("what", type=click.Choice(["consumequeue", "index", "all"]), default="all")
+@click.argument("what", type=click.Choice(["consumequeue", "index", "timers", "all"]), default="all")
 @JSON
 @QUIET
 @DROP_TRANSIENT
 @APPLY
 def rebuild(backend: Backend, what: str, as_json: bool, quiet: bool, drop_transient: bool, apply: bool) -> int:
-    """Rebuild queues, index or both from the log.
+    """Rebuild queues, index or both ("all") from the log, or a broker's timer files.
 
     In a RabbitMQ folder: the files of a clean stop, so that a server starts without reading every message.
     """

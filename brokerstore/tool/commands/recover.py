@@ -19,7 +19,7 @@ from ..output import show
 @click.option("--truncate", is_flag=True, help="End the log at the first hole, as RocketMQ does.")
 @click.option("--no-backup", is_flag=True, help="Do not keep a copy of what is cut.")
 @click.option("--follow-links", is_flag=True, help="Also repair a log that is a symbolic link to another disk.")
-@click.option("--force", is_flag=True, help="Truncate even before timers; treat an unknown magic number as damage.")
+@click.option("--force", is_flag=True, help="Truncate even before compacted topics; treat an unknown magic number as damage.")
 def recover(
     backend: Backend, as_json: bool, quiet: bool, apply: bool, skip_bad: bool, truncate: bool, no_backup: bool,
     follow_links: bool, force: bool,

@@ -133,6 +133,7 @@ public class Client {
         Message message = new Message(from.getString("topic"), Base64.getDecoder().decode(from.getString("body")));
         if (from.getString("tags") != null) message.setTags(from.getString("tags"));
         if (from.getJSONArray("keys") != null) message.setKeys(from.getJSONArray("keys").toList(String.class));
+        if (from.containsKey("deliver_ms")) message.setDeliverTimeMs(from.getLongValue("deliver_ms"));
         if (from.containsKey("delay")) message.setDelayTimeLevel(from.getIntValue("delay"));
         JSONObject properties = from.getJSONObject("properties");
         if (properties != null) for (String name : properties.keySet()) message.putUserProperty(name, properties.getString(name));

@@ -1,0 +1,95 @@
+"""Rebuild the timer files from the log beside the old ones, and swap them in when they are synced.
+
+The new files are built in `brokerstore/timers/`, which is deleted last: while it exists, a rebuild was interrupted, and the
+timer files are rebuilt again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from commitlog.walk import LogFiles
+from consumequeue import ConsumeQueue
+from storageio import Disk, Kind, UnsupportedFormat
+
+from ..paths import StorePaths
+from ..timers.check import timer_findings
+from ..timers.layout import CHECK_NAME, LOG_FILE_SIZE, LOG_NAME, PRECISION_MS, WHEEL_NAME
+from ..timers.new_files import new_checkpoint, new_units, write_timer_files
+from ..timers.pending import timers_behind
+from ..timers.timer_log import TimerLog
+from ..timers.undelivered import undelivered_timers
+from .backups import kept_path
+from .rebuild import delete_tree, take_place
+
+WORK = "timers"
+
+
+class RebuiltTimers(NamedTuple):
+    """The number of timers that were not delivered; `overdue` of them should have been by now."""
+
+    pending: int
+    overdue: int
+
+
+def has_timers(disk: Disk, root: str) -> bool:
+    """Return whether the store has timer files with content."""
+    paths = [os.path.join(root, name) for name in (CHECK_NAME, WHEEL_NAME)]
+    found = [disk.stat(path) for path in paths]
+    return bool(TimerLog(disk, root).files) or any(entry and entry.kind is Kind.FILE and entry.size_bytes for entry in found)
+
+
+def plan_timers(disk: Disk, places: StorePaths, files: LogFiles, end_offset: int, queue_end: int | None) -> str | None:
+    """Return why the timer files need a rebuild if the log ends at `end_offset`; None if they agree with it.
+
+    `queue_end` is the next offset of the timers' queue, None if it is not known. Raises `UnsupportedFormat` for timer files of
+    an unknown layout.
+    """
+    if not has_timers(disk, places.root):
+        return None
+    if disk.stat(os.path.join(places.own, WORK)) is not None:
+        return "a rebuild was interrupted"
+    behind = timers_behind(disk, places.root, end_offset)
+    if behind.units:
+        return f"{behind.units} timers point behind the end of the log, {behind.pending} of them not delivered yet"
+    if not behind.is_whole:
+        return "the timer log lacks units that its wheel or checkpoint knows of"
+    wrong = [finding for finding in timer_findings(disk, places.root, files, queue_end) if finding.is_problem]
+    if any(finding.kind == "timer_layout" for finding in wrong):
+        raise UnsupportedFormat("timer files:", file=wrong[0].file, found=wrong[0].found, supported=str(wrong[0].expected))
+    return f"{len(wrong)} disagreements" if wrong else None
+
+
+def rebuild_timers(
+    disk: Disk, places: StorePaths, files: LogFiles, queue: ConsumeQueue | None, *, keeps: bool
+) -> RebuiltTimers:  # fmt: skip
+    """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.
+
+    `queue` is the timers' queue if the store has it. `keeps` keeps the old files in the `brokerstore` folder.
+    """
+    now_ms = disk.now_ms() // PRECISION_MS * PRECISION_MS
+    size = TimerLog(disk, places.root).file_size_bytes or LOG_FILE_SIZE
+    found = undelivered_timers(files)
+    queue_end = queue.max_offset if queue is not None else 0
+    units = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)
+    work = os.path.join(places.own, WORK)
+    delete_tree(disk, work)
+    disk.make_folder(places.own)
+    write_timer_files(disk, work, units, new_checkpoint(disk, places.root, units, queue_end, now_ms), size)
+    disk.sync_folder(places.own)
+    take_place(disk, os.path.join(work, LOG_NAME), os.path.join(places.root, LOG_NAME), places.root, keeps=keeps)
+    for name in (WHEEL_NAME, CHECK_NAME):
+        _replace(disk, os.path.join(work, name), os.path.join(places.root, name), places.root, keeps=keeps)
+    delete_tree(disk, work)
+    disk.sync_folder(places.own)
+    timers = [timer for timer in found if not timer.deletes]
+    return RebuiltTimers(len(timers), sum(timer.due_ms < now_ms for timer in timers))
+
+
+def _replace(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool) -> None:
+    if keeps and disk.stat(target) is not None:
+        disk.rename(target, kept_path(disk, root, target))
+    disk.make_folder(os.path.dirname(target))
+    disk.rename(fresh, target)
+    disk.sync_folder(os.path.dirname(target))

@@ -1,0 +1,126 @@
+"""Find the timers of a log that were not delivered, from the log alone.
+
+A timer is delivered when its copy is in the log: a record under the real topic with the same UNIQ_KEY, due time, birth and
+body. A timer that is rolled has a newer record under the timers' topic instead, with one more in TIMER_ROLL_TIMES.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commitlog import StoredMessage
+from commitlog._scan_cy import Reader
+from commitlog.walk import LogFiles, Piece
+
+from .layout import DELETES, DELIVERED, DUE, REAL_TOPIC, ROLLS, TIMER_TOPIC, UNIQ_KEY
+
+_DUE_BYTES = re.compile(re.escape(DUE.encode()))
+_Key = tuple[str, str, int, int, int, int]
+
+
+class TimerMessage(NamedTuple):
+    """What a unit needs of a timer's record. `deletes` names the timer that it deletes, or is empty."""
+
+    topic: str
+    uniq_key: str
+    due_ms: int
+    queue_offset: int
+    log_offset: int
+    log_size: int
+    store_ms: int
+    deletes: str
+
+
+def due_of(message: StoredMessage) -> int:
+    """Return the time at which a timer is due, 0 if its property is no number."""
+    return _number(message.properties.get(DUE, ""))
+
+
+def rolls_of(message: StoredMessage) -> int:
+    """Return how often a timer was rolled."""
+    return _number(message.properties.get(ROLLS, ""))
+
+
+def delete_keys(topic: str, uniq_key: str) -> tuple[str, str]:
+    """Return the texts by which a message deletes a timer: with the topic since RocketMQ 5.3.1, the UNIQ_KEY alone before."""
+    return f"{topic}+{uniq_key}", uniq_key
+
+
+def undelivered_timers(files: LogFiles) -> list[TimerMessage]:
+    """Walk the log and return the timers that have neither a delivered nor a rolled copy, in the order of their queue.
+
+    A message that deletes a timer is returned while its timer is: the broker decides whether it matches. Copies come after
+    their timer, so one walk is enough, and only undelivered timers are held in memory.
+    """
+    waiting: dict[_Key, list[TimerMessage]] = {}
+    for message in _timer_messages(files):
+        rolls = rolls_of(message)
+        if message.topic != TIMER_TOPIC:
+            if DELIVERED in message.properties:
+                _take(waiting, _key(message, message.topic, rolls))
+            continue
+        timer = _timer(message)
+        if rolls:
+            _take(waiting, _key(message, timer.topic, rolls - 1))
+        waiting.setdefault(_key(message, timer.topic, rolls), []).append(timer)
+    timers = sorted((timer for same in waiting.values() for timer in same), key=lambda timer: timer.queue_offset)
+    return _without_useless_deletes(timers)
+
+
+def _without_useless_deletes(timers: list[TimerMessage]) -> list[TimerMessage]:
+    """Leave out messages that delete a timer which is not waiting: no copy of them is ever written."""
+    waiting = {
+        (timer.due_ms, text) for timer in timers if not timer.deletes for text in delete_keys(timer.topic, timer.uniq_key)
+    }
+    return [timer for timer in timers if not timer.deletes or (timer.due_ms, timer.deletes) in waiting]
+
+
+def _timer_messages(files: LogFiles) -> Iterator[StoredMessage]:
+    """Yield the records that may be timers or copies of timers: those with the bytes of their property's name."""
+    for step in files.walk():
+        if isinstance(step, Piece):
+            yield from _in_piece(step)
+
+
+def _in_piece(piece: Piece) -> Iterator[StoredMessage]:
+    reader = Reader(piece.view, piece.base)
+    stop = piece.start  # end of the last record that was decoded
+    for found in _DUE_BYTES.finditer(piece.view, piece.start, piece.stop):
+        if found.start() < stop:
+            continue
+        at = piece.positions[bisect_right(piece.positions, found.start()) - 1]
+        message = reader.decode(at, 0)
+        assert message is not None, "the walk checked it"
+        stop = at + message.size
+        if DUE in message.properties:
+            yield message
+
+
+def _timer(message: StoredMessage) -> TimerMessage:
+    properties = message.properties
+    return TimerMessage(
+        properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, ""), due_of(message), message.queue_offset,
+        message.physical_offset, message.size, message.store_timestamp_ms, properties.get(DELETES, ""),
+    )  # fmt: skip
+
+
+def _key(message: StoredMessage, topic: str, rolls: int) -> _Key:
+    """Return what a timer and its copies have in common; `topic` is the real one."""
+    uniq_key = message.properties.get(UNIQ_KEY, "")
+    return topic, uniq_key, due_of(message), rolls, message.born_timestamp_ms, message.body_crc
+
+
+def _take(waiting: dict[_Key, list[TimerMessage]], key: _Key) -> None:
+    """Remove the oldest of the timers with a key."""
+    same = waiting.get(key)
+    if same:
+        del same[0]
+        if not same:
+            del waiting[key]
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

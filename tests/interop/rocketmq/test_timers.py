@@ -1,0 +1,132 @@
+"""Timers of a killed broker: recovered with a cut of the log or with fillers, and delivered by the real broker afterwards.
+
+BROKERSTORE_TIMERS sets the number of timers that are pending when the broker is killed.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import StoredMessage
+from commitlog.walk import LogFiles
+from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
+from messagestore.timers.layout import TIMER_TOPIC
+from storageio import REAL_DISK
+from tests.faults.test_unknown_formats import records
+
+from .folders import JAVA_NAMES
+from .jvm import prepare_or_skip, why_not
+from .real_broker import RealBroker, until
+from .test_broker_config import bodies
+
+TIMERS = int(os.environ.get("BROKERSTORE_TIMERS", "300"))
+SOON, LATE_S = 40, 8  # timers that are delivered before the kill; seconds over which the others are spread
+TIMER_LOG_SIZE = 52_000
+START_S = 22 + TIMERS // 400  # seconds for the sends, two recoveries, and two starts
+SETTINGS: dict[str, Any] = {
+    **dict(zip(JAVA_NAMES, (1 << 20, 20_000, 5_000, 20_000), strict=True)),
+    "mappedFileSizeTimerLog": TIMER_LOG_SIZE,
+    "timerWheelEnable": True,
+}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+
+
+def timer_records(store: Path) -> list[tuple[Path, int]]:
+    """Return file and place of each record of the timers' topic."""
+    places = {int(path.name) + at: (path, at) for path, at in records(store)}
+    messages = LogFiles(REAL_DISK, [str(store / "commitlog")]).messages()
+    return [places[one.physical_offset] for one in messages if isinstance(one, StoredMessage) and one.topic == TIMER_TOPIC]
+
+
+def damage(record: tuple[Path, int]) -> None:
+    """Overwrite the beginning of a record."""
+    path, at = record
+    with path.open("r+b") as file:
+        file.seek(at + 4)
+        file.write(b"\xee" * 32)
+
+
+def text(body: str, queue_id: int, **more: Any) -> dict[str, Any]:
+    return {"topic": "timed", "queue_id": queue_id, "body": base64.b64encode(body.encode()).decode()} | more
+
+
+def timers(name: str, count: int, due_ms: int, spread_ms: int = 0) -> list[dict[str, Any]]:
+    step = spread_ms / max(count, 1)
+    return [text(f"{name} {number}", number % 2, deliver_ms=due_ms + int(number * step)) for number in range(count)]
+
+
+def delivered(broker: RealBroker) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = broker.ask("read", topic="timed")
+    return found
+
+
+def kill_with_pending_timers(folder: Path, scratch: Path) -> None:
+    """Have some timers delivered and the rest pending, the last record being an ordinary message, and kill the broker."""
+    with RealBroker(folder, scratch, **SETTINGS) as broker:
+        broker.ask("topic", topic="timed", queues=2)
+        now_ms = int(time.time() * 1000)
+        broker.ask("send", messages=timers("soon", SOON, now_ms + 2000))
+        until(lambda: len(delivered(broker)) == SOON, "the first timers are delivered")
+        now_ms = int(time.time() * 1000)
+        broker.ask("send", messages=timers("late", TIMERS, now_ms + 1000 * START_S, 1000 * LATE_S))
+        broker.ask("send", messages=[text("ordinary", 0)])
+        time.sleep(1.2)  # a flush of the timer files
+        broker.kill()
+
+
+def test_a_broker_delivers_every_timer_at_its_time_after_our_recovery(tmp_path: Path) -> None:
+    """Cut in the middle of the timers, or with fillers for two of them, one the last of its queue.
+
+    Each timer whose record is kept is delivered once, not before its time, and none that was delivered before.  New timers are
+    delivered too.
+    """
+    prepare_or_skip()
+    cut, filled = tmp_path / "cut", tmp_path / "filled"
+    kill_with_pending_timers(cut, tmp_path / "first")
+    shutil.copytree(cut, filled)
+    kept = SOON + TIMERS * 3 // 4
+    assert len(timer_records(cut)) == SOON + TIMERS
+    damage(timer_records(cut)[kept])
+    damage(timer_records(filled)[-1])
+    damage(timer_records(filled)[kept])
+    expected = {cut: range(kept - SOON), filled: [number for number in range(TIMERS - 1) if number != kept - SOON]}
+    with ExitStack() as opened:
+        brokers = {}
+        for folder, choice in ((cut, Choice.TRUNCATE), (filled, Choice.SKIP)):
+            plan = Recovery(str(folder), choice).apply()
+            assert not plan.needs_force and any("rebuild the timer files" in action for action in plan.actions)
+            assert not verify_store(str(folder)).problems
+            brokers[folder] = opened.enter_context(RealBroker(folder, tmp_path / f"{folder.name}-broker", **SETTINGS))
+        started_ms = int(time.time() * 1000)
+        for folder, broker in brokers.items():
+            broker.ask("send", messages=timers("new", 3, started_ms + 3000))
+            wanted = len(expected[folder]) + SOON + 3
+            until(lambda b=broker, w=wanted: len(delivered(b)) >= w, "all timers are delivered")  # type: ignore[misc]
+        time.sleep(2)  # for what must not come
+        for folder, broker in brokers.items():
+            check(delivered(broker), expected[folder], started_ms, has_ordinary=folder is filled)
+
+
+def check(found: list[dict[str, Any]], expected: Any, started_ms: int, *, has_ordinary: bool) -> None:
+    """Compare what was delivered with the timers that were kept, and print how late they were."""
+    names = [*(f"soon {n}" for n in range(SOON)), *(f"late {n}" for n in expected), *(f"new {n}" for n in range(3))]
+    wanted = Counter(names) + Counter(["ordinary"] * has_ordinary)
+    assert Counter(bodies(found)) == wanted
+    late = [one for one in found if one["store_timestamp_ms"] > started_ms and "TIMER_OUT_MS" in one["properties"]]
+    waits = [one["store_timestamp_ms"] - int(one["properties"]["TIMER_OUT_MS"]) for one in late]
+    print(f"{len(waits)} timers after the start, {min(waits)} to {max(waits)} ms after their time")
+    assert min(waits) >= 0
