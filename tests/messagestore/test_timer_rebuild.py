@@ -281,13 +281,13 @@ def test_the_tool_rebuilds_the_timer_files_alone(fixture_store: Any) -> None:
     store = fixture_store("broker-timer", own=True).store
     before = snapshot(store)
     pending = sum(row["timers"] for row in run("ls", "--json", store).json["timers"])
-    planned = run("rebuild", "timers", "--json", "--plan", store)
+    planned = run("rebuild", store, "timers", "--json", "--plan")
     assert (planned.code, planned.json["plan"], snapshot(store)) == (0, ["timers"], before)
-    ran = run("rebuild", "timers", "--json", "--apply", store)
+    ran = run("rebuild", store, "timers", "--json", "--apply")
     assert (ran.code, ran.json["rebuilt"], ran.json["timers"]) == (0, ["timers"], pending)
     after = snapshot(store)
     changed = {name for name in before | after if before.get(name) != after.get(name)}
-    assert changed - {"lock"} == {"timerwheel", CHECK_NAME, f"timerlog/{0:020d}"}
+    assert changed - {"lock", "brokerstore"} == {"timerwheel", CHECK_NAME, f"timerlog/{0:020d}"}
 
 
 class Killed(Exception):

@@ -98,7 +98,8 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answ
     text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
     text += [count_text(made.index_files, "index file")] if "index" in names else []
     text += [count_text(made.timers, "pending timer")] if "timers" in names else []
-    return Answer({"rebuilt": sorted(names), "applied": True, **made._asdict()}, text)
+    facts = {name: value for name, value in made._asdict().items() if name != "timers" or "timers" in names}
+    return Answer({"rebuilt": sorted(names), "applied": True, **facts}, text)
 
 
 def _log_size(folder: RocketmqFolder) -> int:
