@@ -127,7 +127,7 @@ def test_the_tool_counts_the_timers_behind_a_cut(store: Path) -> None:
 
 
 def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store: Path) -> None:
-    """Of a log whose last record is damaged only that one is cut; fillers may stand for timers or their copies."""
+    """If the last record of the log is damaged, only that one is cut; fillers may stand for timers or their copies."""
     damage(store)
     assert any("timer files" in line for line in Recovery(str(store), Choice.SKIP).plan().actions)
     fixture = fixture_store("broker-timer", own=True)
