@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib import resources
 
@@ -13,6 +14,7 @@ from .pictures import PARTS, pictures
 
 PROBLEMS_SHOWN = 200
 QUEUES_SHOWN = 200
+PIECE_MAX = 24  # characters without a place to break
 NAMES = {
     "rocketmq": "RocketMQ store",
     "rocketmq-commitlog": "RocketMQ commit log",
@@ -37,12 +39,23 @@ def render(facts: Facts, made_ms: int) -> str:
     environment.filters["size"] = _size
     environment.filters["time"] = _time
     environment.filters["count"] = "{:,}".format
+    environment.filters["within"] = lambda file, folder: str(file).removeprefix(folder.rstrip("/") + "/")
+    environment.filters["breakable"] = lambda value: Markup("<wbr>").join(_pieces(printable(str(value))))
     shown = [(title, what, Markup(svg)) for title, what, svg in pictures(facts)]
     made = datetime.fromtimestamp(made_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return environment.from_string(template).render(
         facts=facts, pictures=shown, made=made, problems_max=PROBLEMS_SHOWN, queues_max=QUEUES_SHOWN, keys_max=SHOWN,
         parts=_parts(facts), about=ABOUT, names=NAMES,
     )  # fmt: skip
+
+
+def _pieces(text: str) -> list[str]:
+    """Split a text where a browser may break it: after punctuation of names, and where a word is longer than a phone is wide.
+
+    >>> _pieces("a/b_c"), _pieces("0" * 50)
+    (['a/', 'b_', 'c'], ['000000000000000000000000', '000000000000000000000000', '00'])
+    """
+    return re.findall(rf"[^/_.:%-]{{1,{PIECE_MAX}}}[/_.:%-]?|[/_.:%-]", text) or [text]
 
 
 def _parts(facts: Facts) -> list[str]:

@@ -20,10 +20,11 @@ from .facts import Facts, FileMap
 INK, LINE = "#000001", "#000002"
 PARTS = {"live": "#000011", "expired": "#000012", "garbage": "#000013", "blank": "#000014", "damaged": "#000015"}
 COLOURS = {INK: "--ink", LINE: "--line"} | {mark: f"--{name}" for name, mark in PARTS.items()}
-WIDTH_IN, TEXT_PT = 6.0, 11
-FILES_SHOWN, ROWS_SHOWN, NAME_SHOWN = 40, 15, 28
+WIDTH_IN, TEXT_PT = 5.0, 11  # text is readable at 390 pixels
+FILES_SHOWN, ROWS_SHOWN, NAME_SHOWN = 40, 15, 24
 ROW_IN = 0.24  # height of a bar
 UNITS = {1: "B", 1 << 10: "KiB", 1 << 20: "MiB", 1 << 30: "GiB"}
+DURATIONS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
 Draw = Callable[[Any], None]
 Picture = tuple[str, str, float, Draw]  # title, caption, height in inches, drawing function
 
@@ -40,8 +41,9 @@ def pictures(facts: Facts) -> list[tuple[str, str, str]]:
 def _of_files(facts: Facts) -> Iterator[Picture]:
     if facts.files:
         shown = grouped(facts.files)
-        of_what = "each file" if len(shown) == len(facts.files) else "the files, in groups"
-        yield "Files", f"The use of the bytes of {of_what}.", 1.5 + ROW_IN * len(shown), lambda axes: _files(axes, shown)
+        of_what = "of each file" if len(shown) == len(facts.files) else "of the files, in groups"
+        what = "One bar a file, as long as the file; colours show what its bytes are used for."
+        yield f"Use of the bytes {of_what}", what, 1.7 + ROW_IN * len(shown), lambda axes: _files(axes, shown)
 
 
 def _of_queues(facts: Facts) -> Iterator[Picture]:
@@ -49,20 +51,34 @@ def _of_queues(facts: Facts) -> Iterator[Picture]:
     if rows:
         unit, scale = unit_for(max(size for _, size in rows))
         scaled = [(name, size / scale) for name, size in rows]
+        many = f"The {len(rows)} queues" if len(rows) > 1 else "The queue"
+        what = "The sum of the bytes of a queue's messages."
         yield (
-            "Largest queues",
-            "The queues with the most bytes.",
-            1.2 + ROW_IN * len(rows),
-            lambda axes: _bars(axes, scaled, unit),
+            f"{many} with the most bytes",
+            what,
+            _height(rows),
+            lambda axes: _bars(axes, scaled, unit, f"bytes of a queue, in {unit}"),
         )
 
 
 def _of_times(facts: Facts) -> Iterator[Picture]:
     if facts.times:
         unit, scale = unit_for(max(row[2] for row in facts.times))
-        by = "by the time they were stored."
-        yield "Messages over time", f"Messages {by}", 2.4, lambda axes: _over_time(axes, facts, 1, "messages", 1)
-        yield "Bytes over time", f"Bytes {by}", 2.4, lambda axes: _over_time(axes, facts, 2, unit, scale)
+        every = _bucket_text(facts.bucket_ms)
+        what = "By the time at which the messages were stored, in UTC."
+        yield f"Messages stored, by {every}", what, 2.7, lambda axes: _over_time(axes, facts, 1, "messages", 1)
+        yield f"Bytes stored, by {every}", what, 2.7, lambda axes: _over_time(axes, facts, 2, unit, scale)
+
+
+def _bucket_text(bucket_ms: int) -> str:
+    """Return the length of a bucket.
+
+    >>> _bucket_text(1000), _bucket_text(600_000), _bucket_text(86_400_000)
+    ('second', '10 minutes', 'day')
+    """
+    size_ms, name = next(unit for unit in DURATIONS if unit[0] <= bucket_ms)
+    count = bucket_ms // size_ms
+    return name if count == 1 else f"{count} {name}s"
 
 
 def _of_sizes(facts: Facts) -> Iterator[Picture]:
@@ -70,15 +86,21 @@ def _of_sizes(facts: Facts) -> Iterator[Picture]:
     last = max((place for place, (_, count) in enumerate(facts.sizes) if count), default=-1)
     rows = facts.sizes[: last + 1]
     if rows:
-        yield "Sizes", "Messages by their size.", 1.2 + ROW_IN * len(rows), lambda axes: _bars(axes, rows, "messages")
+        what = "How many messages are of a size above the previous step and up to this one."
+        yield "Messages by their size", what, _height(rows), lambda axes: _bars(axes, rows, "messages", "messages of a size")
 
 
 def _of_lags(facts: Facts) -> Iterator[Picture]:
     lags = [(f"{row['group']} {row['topic']}/{row['queue_id']}", row["lag"]) for row in facts.lags if row["lag"]]
     rows = sorted(lags, key=lambda row: -row[1])[:ROWS_SHOWN]
     if rows:
-        what = "Messages that a group has not read yet."
-        yield "Lag", what, 1.2 + ROW_IN * len(rows), lambda axes: _bars(axes, rows, "messages")
+        what = "Messages that a group has not read yet, by group and queue."
+        yield "Lag of consumer groups", what, _height(rows), lambda axes: _bars(axes, rows, "messages", "messages not read yet")
+
+
+def _height(rows: Sequence[object]) -> float:
+    """Return the height of a chart with one bar a row, in inches."""
+    return 1.4 + ROW_IN * len(rows)
 
 
 def unit_for(size_bytes: int) -> tuple[str, int]:
@@ -161,6 +183,11 @@ def _files(axes: Any, files: Sequence[FileMap]) -> None:
     axes.set_yticks(places, [_short(file.name.lstrip("0") or "0") for file in files])
     axes.invert_yaxis()
     axes.set_xlabel(unit)
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    """Put the legend below the chart."""
     if axes.get_legend_handles_labels()[1]:
         axes.figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
@@ -169,8 +196,11 @@ def _over_time(axes: Any, facts: Facts, column: int, unit: str, scale: int) -> N
     """Draw bars as wide as a bucket."""
     width_days = facts.bucket_ms / 86_400_000
     days = [_day(row[0]) for row in facts.times]
-    axes.bar(days, [row[column] / scale for row in facts.times], width=width_days, align="edge", color=PARTS["live"])
+    axes.bar(days, [row[column] / scale for row in facts.times], width=width_days, align="edge", color=PARTS["live"],
+             label=f"{unit} stored")  # fmt: skip
     axes.set_ylabel(unit)
+    axes.yaxis.get_major_locator().set_params(integer=unit == "messages")
+    _legend(axes)
     from matplotlib import dates
 
     made: Any = dates  # its classes are untyped
@@ -184,10 +214,11 @@ def _day(timestamp_ms: int) -> datetime:
     return datetime.fromtimestamp(min(max(timestamp_ms / 1000, 0), 4_000_000_000), UTC)
 
 
-def _bars(axes: Any, rows: Sequence[tuple[str, float]], unit: str) -> None:
+def _bars(axes: Any, rows: Sequence[tuple[str, float]], unit: str, legend: str) -> None:
     """Draw one bar a name."""
     places = range(len(rows))
-    axes.barh(places, [amount for _, amount in rows], color=PARTS["live"], height=0.7)
+    axes.barh(places, [amount for _, amount in rows], color=PARTS["live"], height=0.7, label=legend)
     axes.set_yticks(places, [_short(name) for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel(unit)
+    _legend(axes)

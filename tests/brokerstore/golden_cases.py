@@ -101,7 +101,7 @@ def answer(case: str, folder: Path, new: Path, runner: Callable[..., Ran] = run)
 
 def _page(text: str) -> str:
     """Return the words of a report, without its style and its charts, which a library draws."""
-    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>|<wbr>", "", text, flags=re.DOTALL)
     text = re.sub(r"as it was on [\w:.-]+", "as it was on TIME", text)
     lines = (" ".join(line.split()) for line in re.sub(r"<[^>]*>", "\n", text).splitlines())
     return "".join(f"{line}\n" for line in lines if line)

@@ -65,7 +65,7 @@ def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> 
     assert facts_of(store).files[0].damaged == victim["size"]
     ran = run("report", store)
     assert ran.code == 1
-    assert "bad_body_crc" in ran.out
+    assert "bad body crc" in ran.out
 
 
 def test_names_of_strangers_stay_text(tmp_path: Path) -> None:

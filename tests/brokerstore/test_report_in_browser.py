@@ -97,6 +97,25 @@ def test_text_can_be_read_in_both_schemes(browser: Any, page: Path, scheme: str)
         assert (high + 0.05) / (low + 0.05) >= 4.5, f"{name}: {colour}"
 
 
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_problems_are_cards_on_a_phone(browser: Any, fixture_store: Any, tmp_path: Path, width: int) -> None:
+    """Below 600 pixels each cell is a line of its own under its label; words are whole; a screen reader finds the table."""
+    out = tmp_path / "torn.html"
+    assert run("report", "-q", "-o", out, fixture_store("crash-torn").store).code == 1
+    show(browser, out, width, "light")
+    cells = browser.execute_script(
+        """return [...document.querySelectorAll('.cards tbody tr:first-child td')].map(cell => {
+        const box = cell.getBoundingClientRect();
+        return {top: box.top, label: getComputedStyle(cell, '::before').content, text: cell.textContent};});"""
+    )
+    assert len({cell["top"] for cell in cells}) == (5 if width == PHONE else 1)
+    assert ["Kind" in cell["label"] for cell in cells] == [width == PHONE, False, False, False, False]
+    assert [cell["text"] for cell in cells[:3]] == ["bad properties size", "commitlog/00000000000000196608", "40988"]
+    roles = [node["role"]["value"] for node in browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]]
+    assert roles.count("columnheader") >= 5 and "row" in roles and "cell" in roles
+    assert "overflow-wrap: anywhere" not in out.read_text()
+
+
 def luminance(colour: str) -> float:
     """Return the relative luminance of rgb(r, g, b), as the web's accessibility guidelines define it."""
     parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
