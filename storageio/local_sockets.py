@@ -74,6 +74,18 @@ class LocalSocket:
             raise PeerGone("the other side closed the connection")
         return data
 
+    def receive_into(self, buffer: memoryview) -> int:
+        """Write what has arrived into a buffer that is not empty, as `receive`; return how many bytes."""
+        try:
+            size = self._socket.recv_into(buffer)
+        except BlockingIOError as error:
+            raise PeerSilent("the other process does not answer") from error
+        except OSError as error:
+            raise PeerGone(f"the connection ended: {error}") from error
+        if not size:
+            raise PeerGone("the other side closed the connection")
+        return size
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until `receive` would return or raise; return False after the time-out."""
         try:

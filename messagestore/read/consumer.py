@@ -52,6 +52,7 @@ class _QueueState:
         self.turn = turn
         self.position = position
         self.fetch_at = position
+        self.ready_at = 0  # physical offset: messages before `fetch_at` were handed out before they were dispatched up to there
         self.fetched: deque[StoredMessage] = deque()
         self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
         self.committed = -1
@@ -168,6 +169,33 @@ class Consumer(Polled):
         finally:
             self._lock.release()
 
+    def take_put(self, result: PutResult) -> int:
+        """Hand out a message of this consumer's topic that was put a moment ago, before it is dispatched.
+
+        Return the turn of its queue; -1, and hand out nothing, unless the message is the next one of a queue in hand and
+        readable. Wait for nothing: neither for the dispatcher nor for another thread that uses the consumer.
+        """
+        end = result.physical_offset + result.size_bytes
+        if self._tags is not None or end > self._parts.dispatch_limit() or not self._lock.acquire(blocking=False):
+            return -1
+        try:
+            state = self._states.get(result.queue_id)
+            if state is None or state.fetched or state.fetch_at != result.queue_offset or not self._is_divided():
+                return -1
+            state.pending[result.queue_offset] = None
+            if self.is_closed or not self._is_divided():  # others see from here on that the queue is held
+                del state.pending[result.queue_offset]
+                return -1
+            state.position = state.fetch_at = result.queue_offset + 1
+            state.ready_at = end
+            return state.turn
+        finally:
+            self._lock.release()
+
+    def _is_divided(self) -> bool:
+        """Return whether the queues in hand are those of the present division."""
+        return self._fixed is not None or self._parts.sharing.changes == self._divided[0]
+
     def _look_s(self, waited_s: float) -> float:
         """Return the pause before the next poll: long in the writing process, which is notified of new messages."""
         if self._parts.writable:
@@ -223,6 +251,8 @@ class Consumer(Polled):
 
     def _fetch(self, queue_id: int, state: _QueueState) -> None:
         """Fetch messages, unless the queue is at its end."""
+        if state.ready_at and state.ready_at > self._parts.dispatcher.position:
+            return
         while not state.fetched and not self.is_closed:
             before = state.fetch_at
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
@@ -261,7 +291,7 @@ class Consumer(Polled):
         for queue_id in states.keys() - kept:
             del states[queue_id]
         for queue_id in mine.keys() - states.keys():
-            states[queue_id] = _QueueState(self._first_position(queue_id), mine[queue_id])
+            states[queue_id] = self._first_state(queue_id, mine[queue_id])
         self._mine = mine
 
     def holds(self, queue_id: int) -> bool:
@@ -291,6 +321,12 @@ class Consumer(Polled):
         queue = self._queue(queue_id)
         return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
 
+    def _first_state(self, queue_id: int, turn: int) -> _QueueState:
+        state = _QueueState(self._first_position(queue_id), turn)
+        if state.position > self._bounds(queue_id)[1]:  # acknowledged before it was dispatched
+            state.ready_at = self._parts.dispatch_limit()
+        return state
+
     def _first_position(self, queue_id: int) -> int:
         """Return the group's committed offset.
 
@@ -299,7 +335,8 @@ class Consumer(Polled):
         low, high = self._bounds(queue_id)
         committed = self._offsets.get(self.topic, self.group, queue_id)
         if committed is not None:
-            return min(committed, high)
+            put_next = self._parts.offsets.next_offset(self.topic, queue_id) if self._parts.writable else high
+            return min(committed, max(high, put_next))
         if self._start == "first" or self._queue(queue_id) is None:
             return low
         if self._parts.writable:  # so that another consumer of the group starts there too

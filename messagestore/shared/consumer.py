@@ -19,7 +19,7 @@ from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import Channel
 from .groups import Claim, Opening, Origin
-from .protocol import pack_call
+from .protocol import HANDED_ROW, Operation, pack_call
 
 if TYPE_CHECKING:
     from .election import Member
@@ -162,7 +162,10 @@ class SharedConsumer(Polled):
                 if channel is None:
                     return []
                 data = pack_call("consumer_poll", self.id, max_count, timeout_s > 0)
-                answer = unpack_answer(channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id)))
+                frame = channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id))
+                if frame.operation == Operation.HANDED:
+                    return self._handed(frame.payload)
+                answer = unpack_answer(frame)
             except PeerGone:
                 self._drop_channel()
                 return []
@@ -180,6 +183,24 @@ class SharedConsumer(Polled):
                 self._drop_channel()
                 return []
             return self._taken(*answer)
+
+    def _handed(self, payload: bytes) -> list[StoredMessage]:
+        """Read the messages that a put handed out; the queues in hand are those of the last answer."""
+        messages = []
+        with self._tracks_guard:
+            for place, turn in HANDED_ROW.iter_unpack(payload):
+                message = self._message_at(place)
+                if message is None:
+                    continue
+                messages.append(message)
+                key = message.topic, message.queue_id
+                track = self._tracks.get(key)
+                if track is None or track.turn != turn:
+                    track = self._tracks[key] = _Track(turn, message.queue_offset)
+                    self._done.pop(key, None)
+                track.position = message.queue_offset + 1
+                track.held[message.queue_offset] = None
+        return messages
 
     def _taken(self, places: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
         """Read the messages that the owner handed out, and note them and the queues in hand."""

@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from commitlog import PutResult
+from commitlog import Message, PutResult
 from storageio import REAL_DISK, InvalidMessage, StoreBusy, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
 from storageio.background import BackgroundThread
 from storageio.local_sockets import PeerGone, PeerSilent
@@ -295,6 +295,28 @@ class Member:
             channel.shut_down()
         if self.local is not None:
             self.local.engine.progress.notify()
+
+    # Puts of an owner for consumers of other processes
+
+    def offer(self, message: Message, result: PutResult) -> None:
+        """Hand a message that this owner put to a poll that waits for it."""
+        service = self.service
+        if service is not None:
+            service.groups.offer([(message, result)])
+
+    def offer_later(self, message: Message, future: PutFuture) -> None:
+        """Do the same when a pipelined put is done."""
+        service = self.service
+        if service is not None and service.groups.is_awaited:
+            if future.done() and future.exception() is None:
+                service.groups.offer([(message, future.result())])
+            else:
+                future.add_done_callback(lambda _: service.groups.expect_dispatch())
+
+    def expect_dispatch(self) -> None:
+        """Let polls that wait have the messages that this owner put."""
+        if self.service is not None:
+            self.service.groups.expect_dispatch()
 
     @property
     def has_pending(self) -> bool:

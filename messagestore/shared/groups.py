@@ -17,14 +17,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from commitlog import PutResult, StoredMessage
+from commitlog import Message, PutResult, PutStatus, StoredMessage
+from commitlog.layout import TRANSACTION_MASK
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
 from storageio import InvalidMessage, StoreError
 
 from ..read.consumer import Consumer
 from ..store import MessageStore
+from .answers import pack_value
 from .presence import is_present, present
+from .protocol import HANDED_ROW, Operation, pack_frame
 
 GRACE_S = 2.0
 LOOK_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
@@ -66,8 +69,8 @@ class Session(ABC):
     """A connection at which a parked poll is answered."""
 
     @abstractmethod
-    def answer(self, value: Any) -> None:
-        """Send the answer; ignore that the other side ended."""
+    def answer(self, data: bytes) -> None:
+        """Send the frame; ignore that the other side ended."""
 
 
 class Parked(Exception):
@@ -100,11 +103,12 @@ class Groups:
         self._parked: dict[str, _Parked] = {}
         self._parked_guard = threading.Lock()
         self._dispatcher = store.engine.dispatcher
-        self._dispatcher.is_awaited.append(lambda: bool(self._parked))
         self._dispatcher.on_progress.append(self.serve)
 
     def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
         """Open a consumer, or open it again with what it had."""
+        if claims:  # positions may be behind messages that were handed out before they were dispatched
+            self._store.engine.settle()
         for claim in claims:
             self._commit(opening.group, claim)
         with self._changed:
@@ -205,14 +209,15 @@ class Groups:
     def poll(self, consumer_id: str, max_count: int, waits: bool, origin: Origin) -> list[Any] | None:
         """Return physical offsets of messages and the queues in hand; None for an unknown consumer.
 
-        A poll that waits and finds nothing raises `Parked`. It is answered when there are messages, and with nothing by
-        `cancel` or when the consumer is closed.
+        A poll that waits and finds nothing raises `Parked`. It is answered when there are messages: by the thread that puts
+        the next one (`offer`), or by the dispatcher (`serve`). `cancel` answers it with what there is, and the end of the
+        consumer with nothing.
         """
         consumer = self.find(consumer_id)
         if consumer is None:
             return None
         found = consumer.take(min(max_count, POLL_MAX))
-        if not found[0]:
+        if not found[0] and not waits:
             self._store.engine.settle()
             found = consumer.take(min(max_count, POLL_MAX))
         if found[0] or not waits:
@@ -221,17 +226,73 @@ class Groups:
         parked = _Parked(consumer, min(max_count, POLL_MAX), origin.session)
         with self._parked_guard:
             self._parked[consumer_id] = parked
-        self._dispatcher.expect()
         self._serve_one(consumer_id, parked)  # what was dispatched before it was parked
+        if self._dispatcher.behind_bytes:
+            self._dispatcher.wake()
         raise Parked
 
     def cancel(self, consumer_id: str) -> None:
-        """End a parked poll without messages, unless it is answered already. Raises `Parked`: this has no answer of its own."""
+        """End a parked poll, unless it is answered already: with what was put before, or without messages.
+
+        Raises `Parked`: this has no answer of its own.
+        """
+        parked = self._parked.get(consumer_id)
+        if parked is not None:
+            self._store.engine.settle()
+            self._serve_one(consumer_id, parked)
+            self._end_poll(consumer_id)
+        raise Parked
+
+    def _end_poll(self, consumer_id: str) -> None:
+        """Answer a parked poll without messages."""
         with self._parked_guard:
             parked = self._parked.pop(consumer_id, None)
         if parked is not None:
-            parked.session.answer([[], None])
-        raise Parked
+            parked.session.answer(pack_value([[], None]))
+
+    def offer(self, puts: list[tuple[Message, PutResult]]) -> None:
+        """Hand messages that were put a moment ago to polls that wait for them; leave others to the dispatcher.
+
+        The thread that puts does this itself, because a switch to the dispatcher's thread takes longer than all of it.
+        """
+        if not self._parked:
+            return
+        plain = [(message.topic, result) for message, result in puts if self._is_plain(message, result)]
+        handed = sum(self._offer_to(consumer_id, parked, plain) for consumer_id, parked in list(self._parked.items()))
+        if handed < len(puts):
+            self._dispatcher.wake()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a poll waits for messages."""
+        return bool(self._parked)
+
+    def expect_dispatch(self) -> None:
+        """Let the dispatcher answer polls that wait soon: messages were put that `offer` was not called for."""
+        if self._parked:
+            self._dispatcher.wake()
+
+    def _is_plain(self, message: Message, result: PutResult) -> bool:
+        """Return whether the message is the one of its result's queue offset: in its own topic, and alone."""
+        is_prepared = message.sys_flag & TRANSACTION_MASK
+        return result.status is PutStatus.PUT_OK and not is_prepared and not self._store.engine.routing.is_special(message)
+
+    def _offer_to(self, consumer_id: str, parked: _Parked, puts: list[tuple[str, PutResult]]) -> int:
+        """Hand messages to one poll; return how many."""
+        topic = parked.consumer.topic
+        rows: list[bytes] = []
+        with self._parked_guard:
+            if self._parked.get(consumer_id) is not parked:
+                return 0
+            for put_topic, result in puts:
+                turn = parked.consumer.take_put(result) if put_topic == topic and len(rows) < parked.max_count else -1
+                if turn >= 0:
+                    rows.append(HANDED_ROW.pack(result.physical_offset, turn))
+            if rows:
+                del self._parked[consumer_id]
+        if rows:
+            parked.session.answer(pack_frame(Operation.HANDED, b"".join(rows)))
+        return len(rows)
 
     def serve(self) -> None:
         """Answer the parked polls for which there are messages. The caller holds no lock that a consumer wants."""
@@ -250,7 +311,7 @@ class Groups:
             except StoreError:  # the next poll raises it
                 answer = [[], None]
             del self._parked[consumer_id]
-        parked.session.answer(answer)
+        parked.session.answer(pack_value(answer))
 
     def call(self, consumer_id: str, name: str, *arguments: Any) -> list[Any] | None:
         """Return what a method of a consumer returns, in a list; None for an unknown consumer."""
@@ -293,10 +354,7 @@ class Groups:
         with self._changed:
             found = self._consumers.pop(consumer_id, None)
             self._expected.pop(consumer_id, None)
-        with self._parked_guard:
-            parked = self._parked.pop(consumer_id, None)
-        if parked is not None:
-            parked.session.answer([[], None])
+        self._end_poll(consumer_id)
         if found is not None:
             found[0].close()
             self.serve()  # the others may have its queues now

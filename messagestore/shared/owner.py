@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Collection
-from typing import Any
 
 from storageio import StoreClosed, StoreError, UnsupportedFormat
 from storageio.background import BackgroundThread
@@ -92,10 +91,10 @@ class _Session(Session):
         self._origin = Origin("", self)
         self._is_watch = False  # whether the other process ends when this connection does
 
-    def answer(self, value: Any) -> None:
+    def answer(self, data: bytes) -> None:
         """Send the answer to a parked poll; the other side waits for it and sends nothing else meanwhile."""
         with contextlib.suppress(PeerGone, PeerSilent):  # the thread finds that out
-            self.connection.send(pack_value(value))
+            self.connection.send(data)
 
     def _step(self) -> float | None:
         """Answer what has arrived; end the thread with the connection."""

@@ -14,6 +14,7 @@ big-endian. A payload has at most FRAME_MAX bytes. Answers come in the order of 
 | RESULTS | the results of PUT_EACH: see `_packing_cy.py` |
 | VALUE | JSON |
 | ERROR | JSON: name of the type and its arguments |
+| HANDED | messages that a put hands to a poll that waits: for each its physical offset and its queue's turn (8 bytes each) |
 
 `_packing_cy.py` has the bytes of messages and of results.
 """
@@ -36,9 +37,10 @@ from ._packing_cy import BadFrame, unpack_messages
 VERSION = 1
 FRAME_MAX = 64 << 20
 BATCH_BYTES = 32 << 20  # of messages in one frame, unless one alone is larger
-RECEIVE_BYTES = 1 << 18
+RECEIVE_BYTES = 1 << 16  # of a connection's buffer; a larger frame gets a buffer of its own
 HEADER = struct.Struct(">IBBH")
 COUNT = struct.Struct(">I")
+HANDED_ROW = struct.Struct(">qq")
 
 
 class Operation(IntEnum):
@@ -53,6 +55,7 @@ class Operation(IntEnum):
     VALUE = 17
     ERROR = 18
     RESULTS = 19
+    HANDED = 20
 
 
 AGAIN, NO_CHECK = 1, 2  # flags: an owner before may have answered the request already; `check=False`
@@ -87,35 +90,48 @@ def parse_frame(data: bytes) -> Frame:
 
 
 class FrameReader:
-    """Splits what a connection receives into frames."""
+    """Splits what a connection receives into frames. It keeps its buffer: a new one for each call costs more than the call."""
 
     def __init__(self, connection: LocalSocket) -> None:
         """Read from a connection."""
         self._connection = connection
-        self._data = bytearray()
+        self._view = memoryview(bytearray(RECEIVE_BYTES))
+        self._end = 0  # of what was received and not taken, from the beginning of the buffer
 
     def read(self) -> list[Frame]:
         """Return all whole frames that have arrived; wait for the first. Raises `PeerGone` at the end."""
         while not (found := self._taken()):
-            self._data += self._connection.receive(RECEIVE_BYTES)
+            self._end += self._connection.receive_into(self._view[self._end :])
         return found
 
     def _taken(self) -> list[Frame]:
         found = []
-        at, data = 0, self._data
-        while len(data) - at >= HEADER.size:
-            size, version, operation, flags = HEADER.unpack_from(data, at)
+        at, end, view = 0, self._end, self._view
+        wanted = RECEIVE_BYTES
+        while end - at >= HEADER.size:
+            size, version, operation, flags = HEADER.unpack_from(view, at)
             if version != VERSION:
                 raise UnsupportedFormat("protocol version", file="owner.socket", found=version, supported=str(VERSION))
             if size > FRAME_MAX:
                 raise BadFrame(f"a frame of {size} bytes: at most {FRAME_MAX}")
-            end = at + HEADER.size + size
-            if len(data) < end:
+            stop = at + HEADER.size + size
+            if end < stop:
+                wanted = max(wanted, stop - at)
                 break
-            found.append(Frame(operation, flags, bytes(data[at + HEADER.size : end])))
-            at = end
-        del data[:at]
+            found.append(Frame(operation, flags, bytes(view[at + HEADER.size : stop])))
+            at = stop
+        if at or wanted > len(view):
+            self._keep(at, wanted)
         return found
+
+    def _keep(self, start: int, size_bytes: int) -> None:
+        """Move the begin of a frame to the front of a buffer that holds all of it."""
+        before, rest = self._view, self._end - start
+        if size_bytes != len(before):
+            self._view = memoryview(bytearray(size_bytes))
+        if rest:
+            self._view[:rest] = before[start : self._end]
+        self._end = rest
 
 
 # Messages

@@ -68,13 +68,17 @@ class Service:
         if frame.operation == Operation.PUT:
             message = unpack_message(frame.payload, 0)[0]
             found = self._found(message.topic, unique_key_of(message)) if is_again else None
-            return pack_result(found or self._store.put(message, check=check))
+            if found is None:
+                found = self._store.put(message, check=check)
+                self.groups.offer([(message, found)])
+            return pack_result(found)
         if frame.operation == Operation.PUT_EACH:
             outcomes = self._put_each(unpack_messages(frame.payload), is_again)
             return pack_frame(Operation.RESULTS, pack_results(outcomes, pack_error))
         if frame.operation == Operation.PUT_MANY:
             messages = unpack_messages(frame.payload)
             result = self._put_many_again(messages, check) if is_again else self._store.put_many(messages, check=check)
+            self.groups.expect_dispatch()
             return pack_result(result)
         if frame.operation != Operation.CALL:
             raise BadFrame(f"operation {frame.operation} is no request")
@@ -98,7 +102,11 @@ class Service:
                 raise
             except Exception as error:
                 begun.append(error)
-        return [_outcome(one) if isinstance(one, Future) else one for one in begun]
+        outcomes = [_outcome(one) if isinstance(one, Future) else one for one in begun]
+        if self.groups.is_awaited:
+            pairs = zip(messages, outcomes, strict=True)
+            self.groups.offer([(message, result) for message, result in pairs if isinstance(result, PutResult)])
+        return outcomes
 
     # Requests that an earlier owner may have carried out
 

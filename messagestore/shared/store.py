@@ -106,7 +106,9 @@ class SharedStore(Closing):
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
-            return local.put(item, check=check)
+            result = local.put(item, check=check)
+            self._member.offer(item, result)
+            return result
         packed = pack_message(item, self._unique_key())
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
@@ -120,7 +122,9 @@ class SharedStore(Closing):
         self._member.wait_pending()
         local = self._member.local
         if local is not None:
-            return local.put_many(messages, check=check)
+            result = local.put_many(messages, check=check)
+            self._member.expect_dispatch()
+            return result
         packed = [pack_message(message, self._unique_key()) for message in messages]
         first: PutResult | None = None
         for batch in batches(packed, len(packed), BATCH_BYTES) if packed else [[]]:
@@ -153,7 +157,9 @@ class SharedStore(Closing):
         """
         local = self._member.local
         if local is not None and not self._member.has_pending:  # a new owner first repeats what was not answered
-            return local.put_async(message)
+            future = local.put_async(message)
+            self._member.offer_later(message, future)
+            return future
         return self._member.submit(pack_message(message, self._unique_key()))
 
     def flush(self) -> int:

@@ -15,8 +15,10 @@ import pytest
 from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
 from messagestore.shared import groups
+from messagestore.shared.answers import unpack_answer
 from messagestore.shared.groups import Session
 from messagestore.shared.presence import Presence, present
+from messagestore.shared.protocol import parse_frame
 from messagestore.write import dispatcher
 from storageio import InvalidMessage, StoreClosed
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
@@ -55,7 +57,7 @@ def drained(consumer: SharedConsumer, *, acks: bool = True) -> list[Any]:
 def test_every_method_has_the_signature_of_the_consumer_of_one_process() -> None:
     """Parameters, defaults and kinds agree; no method is missing."""
     for name, member in inspect.getmembers(Consumer, inspect.isfunction):
-        if not name.startswith("_") and name not in ("ack_at", "holds", "in_hand", "resume", "take"):
+        if not name.startswith("_") and name not in ("ack_at", "holds", "in_hand", "resume", "take", "take_put"):
             one, other = inspect.signature(member), inspect.signature(getattr(SharedConsumer, name))
             shape = [[(p.name, p.kind, p.default) for p in found.parameters.values()] for found in (one, other)]
             assert shape[0] == shape[1], name
@@ -107,8 +109,8 @@ class Answers(Session):
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def answer(self, value: Any) -> None:
-        self.sent.append(value)
+    def answer(self, data: bytes) -> None:
+        self.sent.append(unpack_answer(parse_frame(data)))
 
 
 def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> None:
