@@ -47,6 +47,7 @@ class Facts:
     keys: list[tuple[str, int]] = field(default_factory=list)  # the most frequent
     lags: list[dict[str, Any]] = field(default_factory=list)
     timers: list[dict[str, Any]] = field(default_factory=list)  # pending ones by topic
+    pop: list[dict[str, Any]] = field(default_factory=list)  # lags of groups in POP mode
     problems: list[dict[str, Any]] = field(default_factory=list)
     unread: int = 0  # RabbitMQ: files of an unsupported format
 

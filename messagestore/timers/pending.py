@@ -103,6 +103,12 @@ def pending_timers(disk: Disk, root: str, files: LogFiles, queue: ConsumeQueue |
     return _Pending(disk, root, files, queue).count()
 
 
+def pending_messages(disk: Disk, root: str, files: LogFiles, queue: ConsumeQueue | None) -> Iterator[StoredMessage]:
+    """Yield the message of each pending timer; arguments and errors are those of `pending_timers`."""
+    refuse_unknown_layout(disk, root)
+    return _Pending(disk, root, files, queue).messages()
+
+
 class _Pending:
     """Counts the timers of one store."""
 
@@ -115,15 +121,20 @@ class _Pending:
         self._result = PendingTimers()
 
     def count(self) -> PendingTimers:
-        deleted = {(due_s, message.properties[DELETES]) for due_s, message in self._deleting()}  # in the slot of its timer
         topics: dict[str, PendingTopic] = {}
-        for due_s, message in chain(self._with_unit(), self._without_unit()):
+        for message in self.messages():
             name = message.properties.get(REAL_TOPIC, TIMER_TOPIC)
-            names = delete_keys(name, message.properties.get(UNIQ_KEY, ""))
-            if DELETES not in message.properties and not any((due_s, text) in deleted for text in names):
-                topics.setdefault(name, PendingTopic(name)).add(due_of(message))
+            topics.setdefault(name, PendingTopic(name)).add(due_of(message))
         self._result.topics = [topics[name] for name in sorted(topics)]
         return self._result
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """Yield the message of each timer that no other one deletes."""
+        deleted = {(due_s, message.properties[DELETES]) for due_s, message in self._deleting()}  # in the slot of its timer
+        for due_s, message in chain(self._with_unit(), self._without_unit()):
+            names = delete_keys(message.properties.get(REAL_TOPIC, ""), message.properties.get(UNIQ_KEY, ""))
+            if DELETES not in message.properties and not any((due_s, text) in deleted for text in names):
+                yield message
 
     def _deleting(self) -> Iterator[tuple[int, StoredMessage]]:
         """Yield slot and message of each unit that deletes a timer."""

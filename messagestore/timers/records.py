@@ -1,4 +1,4 @@
-"""Read the messages that timer units point to."""
+"""Read the messages that units point to, of the timer log or of a queue."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ class TimerRecords:
 
     def read(self, unit: TimerUnit) -> StoredMessage | str:
         """Return the timer's message, or what is at its place instead."""
-        found = self._files.find(unit.log_offset)
+        message = self.record_at(unit.log_offset, unit.log_size)
+        if isinstance(message, StoredMessage) and message.topic != TIMER_TOPIC:
+            return f"a record of topic {message.topic}"
+        return message
+
+    def record_at(self, offset: int, expected_size: int) -> StoredMessage | str:
+        """Return the message of that size at a physical offset, or what is there instead."""
+        found = self._files.find(offset)
         if found is None:
             return "no file of the log"
         if found != self._found or self._reader is None:
             self._found = found
             self._reader = Reader(MappedFile.of(self._disk, found, writable=False).view, found.start_offset)
-        at = unit.log_offset - found.start_offset
+        at = offset - found.start_offset
         size = self._reader.check(at, CHECK_ALL)
         if size <= 0:
             return f"no record: {STOPS[size]}"
-        if size != unit.log_size:
+        if size != expected_size:
             return f"a record of {size} bytes"
         message = self._reader.decode(at, 0)
         assert message is not None
-        return message if message.topic == TIMER_TOPIC else f"a record of topic {message.topic}"
+        return message

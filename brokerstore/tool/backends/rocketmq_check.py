@@ -14,6 +14,7 @@ from storageio import REAL_DISK, StoreError
 from ..codes import CLEAN, PROBLEM
 from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_pop import pop_rows
 from .rocketmq_timers import keys_and_tables, pending
 
 if TYPE_CHECKING:
@@ -106,5 +107,6 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
         if (timers := pending(folder)) is not None:
             facts.timers = [asdict(topic) for topic in timers.topics]
             facts.cards.append(("Pending timers", f"{timers.timers:,}"))
+        facts.pop = pop_rows(folder)
     say_in_use(found.checked_to)
     return facts, in_use_keys(found.checked_to)

@@ -18,6 +18,7 @@ from storageio import REAL_DISK, DiskError, StoreError
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_pop import pop_keys_and_tables
 from .rocketmq_timers import keys_and_tables
 
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
@@ -45,11 +46,12 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     if only is not None:
         rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
     timers, timer_tables = keys_and_tables(folder, only)
+    pop, pop_tables = pop_keys_and_tables(folder, only)
     seen = {row["topic"] for row in rows}
     without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
-    tables = [Table(HEADERS, [list(row.values()) for row in rows]), *timer_tables]
+    tables = [Table(HEADERS, [list(row.values()) for row in rows]), *timer_tables, *pop_tables]
     tables += [Table(("topics without a queue",), without)] if without else []
-    return Answer({"queues": rows, "topics": topics} | timers | incomplete, tables, folder.code)
+    return Answer({"queues": rows, "topics": topics} | timers | pop | incomplete, tables, folder.code)
 
 
 def _incomplete(folder: RocketmqFolder) -> Row:
@@ -145,9 +147,10 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     cells = [[table_time(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
     timers, timer_tables = keys_and_tables(folder)
+    pop, pop_tables = pop_keys_and_tables(folder)
     say_in_use(files.end_offset)
-    facts = {"queues" if by == "queue" else "hours": found, "total": total} | timers | in_use_keys(files.end_offset)
-    return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *timer_tables], folder.code)
+    facts = {"queues" if by == "queue" else "hours": found, "total": total} | timers | pop | in_use_keys(files.end_offset)
+    return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *timer_tables, *pop_tables], folder.code)
 
 
 def _stats_rows(
