@@ -1,5 +1,7 @@
 """Timers of a killed broker: recovered with a cut of the log or with fillers, and delivered by the real broker afterwards.
 
+The state of POP consumers is timers as well.
+
 BROKERSTORE_TIMERS sets the number of timers that are pending when the broker is killed.
 """
 
@@ -22,9 +24,10 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.timers.layout import TIMER_TOPIC
 from storageio import REAL_DISK
+from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records
 
-from .folders import JAVA_NAMES
+from .folders import JAVA_NAMES, SIZES
 from .jvm import prepare_or_skip, why_not
 from .real_broker import RealBroker, until
 from .test_broker_config import bodies
@@ -130,3 +133,19 @@ def check(found: list[dict[str, Any]], expected: Any, started_ms: int, *, has_or
     waits = [one["store_timestamp_ms"] - int(one["properties"]["TIMER_OUT_MS"]) for one in late]
     print(f"{len(waits)} timers after the start, {min(waits)} to {max(waits)} ms after their time")
     assert min(waits) >= 0
+
+
+def test_a_broker_revives_what_we_count_as_unacknowledged(fixture_store: Any, tmp_path: Path) -> None:
+    """The folder of a killed broker with POP consumers: the retry topic gets as many messages as `ls` counts, no more."""
+    prepare_or_skip()
+    store = fixture_store("broker-pop", own=True).store
+    retry = "%RETRY%G_pop_PopTopic"
+    listed = run("ls", "--json", store).json
+    before = next(row["messages"] for row in listed["queues"] if row["topic"] == retry)
+    wanted = before + sum(row["unacknowledged"] for row in listed["pop"])
+    assert wanted > before
+    settings = SIZES | {"mappedFileSizeTimerLog": TIMER_LOG_SIZE, "brokerName": "peer-a", "brokerClusterName": "peer"}
+    with RealBroker(store, tmp_path, **settings) as broker:
+        until(lambda: len(broker.ask("read", topic=retry)) >= wanted, "all are revived")
+        time.sleep(3)  # for what must not come
+        assert len(broker.ask("read", topic=retry)) == wanted
