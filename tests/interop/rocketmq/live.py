@@ -20,7 +20,7 @@ from rocketlink import BrokerServer
 
 from .folders import JAVA_NAMES
 from .jvm import Jvm, prepare_or_skip, why_not
-from .real_broker import CLUSTER, NAME, client
+from .real_broker import CLUSTER, NAME, client, free_ports
 
 LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))
 REPLICATED = int(os.environ.get("BROKERSTORE_REPLICATED", "20000"))
@@ -43,6 +43,26 @@ import sys
 from rocketlink import Replica
 with Replica("127.0.0.1", int(sys.argv[1]), sys.argv[2], from_start=True) as replica:
     replica.wait_for_end()
+"""
+MASTER = """
+import contextlib, sys, time
+from commitlog import Message
+from messagestore import MessageStore
+from rocketlink import HaMaster, RemoteError
+from storageio.local_sockets import PeerGone
+from tests.interop.rocketmq.live import CONFIG
+folder, (port, slave, first, count, pauses) = sys.argv[1], map(int, sys.argv[2:])
+with MessageStore.open(folder, "a", CONFIG) as store, HaMaster(store, port=port) as master:
+    for number in range(first, 1 << 62):
+        if number < count:
+            store.put(Message("T", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"]))
+            print(number, flush=True)
+        if number >= count or number % max(1, count // pauses) == 0:
+            time.sleep(0.05)
+            if not master.slaves:
+                with contextlib.suppress(PeerGone, RemoteError):
+                    master.invite("127.0.0.1", slave)
+                    time.sleep(1)
 """
 
 
@@ -122,6 +142,39 @@ def repeated(found: list[Delivery]) -> int:
 def start_replica(port: int, folder: Path) -> subprocess.Popen[bytes]:
     """Start a process that replicates from the broker on a port."""
     return subprocess.Popen([sys.executable, "-c", REPLICA, str(port), str(folder)])
+
+
+class Putting:
+    """A process of ours that puts numbered messages and is the master of a real slave; it may be killed and started again."""
+
+    def __init__(self, folder: Path, slave_port: int, count: int, pauses: int) -> None:
+        """Start it; it puts `count` messages and sleeps `pauses` times in between."""
+        self._folder, self._numbers = folder, folder.with_name("numbers")
+        self._arguments = [str(number) for number in (free_ports(1)[0], slave_port)]
+        self._count, self._pauses = count, pauses
+        self.start()
+
+    def start(self) -> None:
+        """Go on behind the last message that was acknowledged; one more may be stored."""
+        arguments = [*self._arguments, str(self.acknowledged), str(self._count), str(self._pauses)]
+        with self._numbers.open("ab") as stream:
+            command = [sys.executable, "-c", MASTER, str(self._folder), *arguments]
+            self._process = subprocess.Popen(command, stdout=stream)
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of the next message, according to the puts that have returned."""
+        lines = self._numbers.read_bytes().splitlines(keepends=True) if self._numbers.exists() else []
+        whole = [line for line in lines[-2:] if line.endswith(b"\n")]
+        return int(whole[-1]) + 1 if whole else 0
+
+    def kill(self) -> None:
+        """Kill it; it must have been alive."""
+        assert self._process.poll() is None, "it ended by itself"
+        self._process.kill()
+        self._process.wait()
+        data = self._numbers.read_bytes()
+        self._numbers.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 def log_of(folder: Path, end: int) -> bytes:
