@@ -374,6 +374,16 @@ def test_a_producer_is_asked_about_an_undecided_message(served: Served) -> None:
     assert asked.body == changed
 
 
+def test_a_message_with_a_delay_level_waits(served: Served) -> None:
+    """It is in the queue of its level, with the topic, key and tag that it is delivered with."""
+    served.send("T", b"late", e=1, i="KEYS\x01k\x02DELAY\x015\x02TAGS\x01a\x02")
+    served.store.engine.settle()
+    assert served.store.max_offset("T", 1) == 0
+    (waiting,) = served.store.get("SCHEDULE_TOPIC_XXXX", 4, 0).messages
+    pairs = waiting.all_properties
+    assert (pairs["REAL_TOPIC"], pairs["REAL_QID"], pairs["KEYS"], pairs["TAGS"]) == ("T", "1", "k", "a")
+
+
 def test_messages_are_found_by_key_and_by_id(served: Served) -> None:
     """As the same bytes; a key that no message has is answered with 22."""
     served.send("T", b"0", i="KEYS\x01k\x02")

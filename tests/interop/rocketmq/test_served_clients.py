@@ -13,11 +13,15 @@ import pytest
 from commitlog import Message
 from messagestore.repair.verification import verify_store
 
-from .live import CONFIG, MARKS, QUEUES, SIZES, Served
+from .live import CONFIG, LIVE, MARKS, PATIENCE_S, QUEUES, SIZES, Served
 from .real_broker import RealBroker, until
 
 pytestmark = MARKS
-FLOOD = 20_000
+KINDS: dict[str, dict[str, Any]] = {
+    "async": {"ahead": 500}, "sync": {"ahead": 1, "mode": "sync"}, "oneway": {"ahead": 1, "mode": "oneway"},
+    "batch": {"ahead": 50, "batch": 50},
+}  # fmt: skip
+COMMITTED = [number for number in range(LIVE) if number % 10 < 8]
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +41,37 @@ def bodies(found: list[dict[str, Any]]) -> list[int]:
     return sorted(int(base64.b64decode(message["body"])) for message in found)
 
 
+def numbers(clients: Served | RealBroker, topic: str) -> list[int]:
+    """Read a topic with the pull consumer; return the numbers in the bodies, sorted."""
+    return sorted(int(base64.b64decode(body)) for *_, body in clients.ask("read", topic=topic, brief=True))
+
+
+def ends(world: Served, topic: str) -> int:
+    return sum(world.store.max_offset(topic, queue_id) for queue_id in range(QUEUES))
+
+
 def test_sends_of_all_kinds_are_stored_and_read(world: Served) -> None:
-    """Single messages, batches and a flood; the pull consumer reads what the store has."""
+    """Messages with keys and batches; the pull consumer reads what the store has."""
     world.ask("topic", topic="plain", queues=2)
     world.ask("topic", topic="batches", queues=2)
-    world.ask("topic", topic="flood", queues=QUEUES)
     answers = world.ask("send", messages=[sent("plain", number) for number in range(50)])
     assert len(answers) == 50
     world.ask("send_batch", messages=[sent("batches", number, queue_id=1) for number in range(20)])
-    took = world.ask("flood", topic="flood", count=FLOOD, queues=QUEUES, ahead=500)
-    print(f"{FLOOD / took['seconds']:.0f} single sends a second")
     assert bodies(world.ask("read", topic="plain")) == list(range(50))
     assert bodies(world.ask("read", topic="batches")) == list(range(20))
-    brief = world.ask("read", topic="flood", brief=True)
-    assert sorted(int(base64.b64decode(body)) for *_, body in brief) == list(range(FLOOD))
-    assert all(len(found) == 1 for found in world.ask("query", asked=[["plain", "plain-7"], ["flood", "flood-19"]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_sends_of_each_kind_are_stored_once(world: Served, kind: str) -> None:
+    """The pull consumer reads each once, and a query finds them by key."""
+    topic = f"flood-{kind}"
+    world.ask("topic", topic=topic, queues=QUEUES)
+    world.clients.tell("flood", topic=topic, count=LIVE, queues=QUEUES, **KINDS[kind])
+    seconds = world.clients.answer(PATIENCE_S)["seconds"]
+    print(f"{kind}: {LIVE / seconds:.0f} messages a second")
+    until(lambda: ends(world, topic) == LIVE, "all are stored", PATIENCE_S)
+    assert numbers(world, topic) == list(range(LIVE))
+    assert all(len(found) == 1 for found in world.ask("query", asked=[[topic, "flood-7"], [topic, "flood-19"]]))
 
 
 def test_a_push_consumer_gets_everything_and_retries_what_failed(world: Served) -> None:
@@ -86,14 +106,41 @@ def test_transactions_are_committed_rolled_back_and_asked_about(world: Served) -
     assert bodies(world.ask("read", topic="agreed")) == [0, 2, 3, 5, 6, 8]
 
 
+def test_many_transactions_are_decided_once(world: Served) -> None:
+    """Seven of ten are committed, two are rolled back, and the producer is asked about one."""
+    world.ask("topic", topic="sums", queues=QUEUES)
+    world.clients.tell("transact", topic="sums", count=LIVE)
+    world.clients.answer(PATIENCE_S)
+    until(lambda: ends(world, "sums") == len(COMMITTED), "the producer was asked", PATIENCE_S)
+    assert numbers(world, "sums") == COMMITTED
+    assert not world.store.undecided_transactions()
+
+
+def test_delayed_messages_are_delivered_once_and_not_early(world: Served) -> None:
+    """The store time of each delivery is at least the level's second after its birth."""
+    world.ask("topic", topic="later", queues=QUEUES)
+    world.clients.tell("flood", topic="later", count=LIVE, queues=QUEUES, ahead=200, delay=1)
+    world.clients.answer(PATIENCE_S)
+    until(lambda: ends(world, "later") == LIVE, "all are delivered", PATIENCE_S)
+    assert numbers(world, "later") == list(range(LIVE))
+    found = (message for queue_id in range(QUEUES) for message in world.store.read("later", queue_id))
+    assert all(message.store_timestamp_ms - message.born_timestamp_ms >= 1000 for message in found)
+
+
 def test_the_real_broker_continues_the_folder(world: Served, tmp_path: Path) -> None:
-    """It delivers what is there, and has the offsets of the groups."""
+    """It delivers what is there, also what is not due yet, and has the offsets of the groups."""
+    world.ask("topic", topic="tomorrow", queues=QUEUES)
+    world.ask("flood", topic="tomorrow", count=100, queues=QUEUES, ahead=10, delay=4)
     world.end()
     assert not verify_store(str(world.folder), CONFIG).problems
     with RealBroker(world.folder, tmp_path / "broker", **SIZES) as broker:
         assert bodies(broker.ask("read", topic="plain")) == list(range(50))
-        brief = broker.ask("read", topic="flood", brief=True)
-        assert sorted(int(base64.b64decode(body)) for *_, body in brief) == list(range(FLOOD))
+        for kind in KINDS:
+            assert numbers(broker, f"flood-{kind}") == list(range(LIVE))
+        assert numbers(broker, "sums") == COMMITTED
+        assert numbers(broker, "later") == list(range(LIVE))
         assert sum(int(value) for value in broker.ask("offsets", topic="pushed", group="pushers").values()) == 20
+        until(lambda: len(broker.ask("read", topic="tomorrow", brief=True)) == 100, "the rest is delivered")
+        assert numbers(broker, "tomorrow") == list(range(100))
         broker.ask("send", messages=[sent("plain", 50)])
         assert bodies(broker.ask("read", topic="plain")) == list(range(51))

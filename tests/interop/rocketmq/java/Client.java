@@ -36,6 +36,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 public class Client {
     private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
+    private static final SendResult STORED = new SendResult();  // of a one-way send, as far as the client knows
+
+    static { STORED.setSendStatus(SendStatus.SEND_OK); }
 
     private final Lines lines = new Lines();
     private final String names, address, brokerName;
@@ -79,6 +82,7 @@ public class Client {
             case "send": return send(command);
             case "send_batch": return sendBatch(command);
             case "send_transaction": return sendTransaction(command);
+            case "transact": return transact(command);
             case "stream": return stream(command);
             case "flood": return flood(command);
             case "read": return read(command);
@@ -180,6 +184,21 @@ public class Client {
         return results;
     }
 
+    /**
+     * Send "count" numbered transactions: of ten, the last two are rolled back, and the one before them is decided when the broker asks.
+     */
+    private JSONObject transact(JSONObject command) throws Exception {
+        if (transactions == null) transactions = transactionProducer();
+        for (int number = 0; number < command.getIntValue("count"); number++) {
+            Message message = new Message(command.getString("topic"), "tag", String.valueOf(number).getBytes());
+            message.putUserProperty("answer", "COMMIT_MESSAGE");
+            String decision = number % 10 > 7 ? "ROLLBACK_MESSAGE" : number % 10 == 7 ? "UNKNOW" : "COMMIT_MESSAGE";
+            SendStatus status = transactions.sendMessageInTransaction(message, decision).getSendStatus();
+            if (status != SendStatus.SEND_OK) throw new IllegalStateException(status.name());
+        }
+        return new JSONObject();
+    }
+
     private TransactionMQProducer transactionProducer() throws MQClientException {
         TransactionMQProducer made = new TransactionMQProducer("interop-transactions");
         made.setNamesrvAddr(names);
@@ -219,6 +238,7 @@ public class Client {
      * Send "count" messages, numbered from "first", as fast as the broker takes them, "batch" a call, with "ahead" calls unacknowledged.
      *
      * A body is the message's number, with spaces up to "size" bytes.  A "persistent" flood sends again what was not acknowledged.
+     * "mode" is async, sync or oneway; "delay" is a level.
      */
     private JSONObject flood(JSONObject command) throws Exception {
         int first = command.getIntValue("first"), end = first + command.getIntValue("count");
@@ -276,11 +296,18 @@ public class Client {
             int size = body.length;
             body = Arrays.copyOf(body, Math.max(size, command.getIntValue("size")));
             Arrays.fill(body, size, body.length, (byte) ' ');
-            messages.add(new Message(topic, "tag", "flood-" + number, body));
+            Message message = new Message(topic, "tag", "flood-" + number, body);
+            if (command.containsKey("delay")) message.setDelayTimeLevel(command.getIntValue("delay"));
+            messages.add(message);
         }
         MessageQueue queue = new MessageQueue(topic, brokerName, begin / Math.max(1, command.getIntValue("batch")) % command.getIntValue("queues"));
-        if (command.containsKey("batch")) producer.send(messages, queue, done);
-        else producer.send(messages.get(0), queue, done);
+        switch (command.containsKey("mode") ? command.getString("mode") : "async") {
+            case "sync": done.onSuccess(command.containsKey("batch") ? producer.send(messages, queue) : producer.send(messages.get(0), queue)); break;
+            case "oneway": producer.sendOneway(messages.get(0), queue); done.onSuccess(STORED); break;
+            default:
+                if (command.containsKey("batch")) producer.send(messages, queue, done);
+                else producer.send(messages.get(0), queue, done);
+        }
     }
 
     // Consumers
