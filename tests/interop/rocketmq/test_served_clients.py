@@ -130,7 +130,7 @@ def test_delayed_messages_are_delivered_once_and_not_early(world: Served) -> Non
 def test_the_real_broker_continues_the_folder(world: Served, tmp_path: Path) -> None:
     """It delivers what is there, also what is not due yet, and has the offsets of the groups."""
     world.ask("topic", topic="tomorrow", queues=QUEUES)
-    world.ask("flood", topic="tomorrow", count=100, queues=QUEUES, ahead=10, delay=4)
+    world.ask("flood", topic="tomorrow", count=100, queues=QUEUES, ahead=10, delay=3)
     world.end()
     assert not verify_store(str(world.folder), CONFIG).problems
     with RealBroker(world.folder, tmp_path / "broker", **SIZES) as broker:
