@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import embedded, folders, growth, rocketmq, shared
+from . import embedded, folders, growth, live, rocketmq, shared
 from .java_store import JavaStores, why_not
 from .turns import Row, line
 
@@ -46,6 +46,7 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
         "folders": lambda: folders.rows(folder, arguments.rounds, arguments.scale, wanted),
         "growth": lambda: growth.rows(folder, arguments.rounds, arguments.scale, wanted),
         "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, wanted),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),
     }
     for name, made in others.items():

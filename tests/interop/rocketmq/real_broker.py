@@ -64,16 +64,22 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def client(names: str, broker: str, scratch: Path) -> Jvm:
+def client(names: str, broker: str, scratch: Path, **jvm: Any) -> Jvm:
     """Start a JVM of clients; its first answer comes when it is ready."""
-    return Jvm("Client", [names, broker, NAME], scratch / "client.stderr", heap=CLIENT_HEAP)
+    return Jvm("Client", [names, broker, NAME], scratch / "client.stderr", **({"heap": CLIENT_HEAP} | jvm))
 
 
 class RealBroker:
     """A running name server and broker on a store's folder, with clients.  Leaving the context kills what still runs."""
 
-    def __init__(self, store: Path, scratch: Path, *, port: int | None = None, **settings: Any) -> None:
-        """Start the processes; `scratch` gets configuration and logs; `port` is the broker's, if a test needs to know it."""
+    def __init__(
+        self, store: Path, scratch: Path, *, port: int | None = None, jvm: dict[str, Any] | None = None, **settings: Any
+    ) -> None:  # fmt: skip
+        """Start the processes; `scratch` gets configuration and logs; `port` is the broker's, if a test needs to know it.
+
+        `jvm` has heap and options of both JVMs; by default they are small.
+        """
+        self._jvm = jvm or {}
         names_port, high_availability_port, free = free_ports(3)
         self.port = port or free
         scratch.mkdir(parents=True, exist_ok=True)
@@ -94,7 +100,7 @@ class RealBroker:
         self._scratch, self._names_port = scratch, names_port
         self.server = self._start()
         try:
-            self.clients = client(f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", scratch)
+            self.clients = client(f"127.0.0.1:{names_port}", f"127.0.0.1:{self.port}", scratch, **self._jvm)
             self.started = self.server.answer()
             self.clients.answer()
         except BaseException:
@@ -106,7 +112,8 @@ class RealBroker:
         return self.clients.ask(do, **arguments)
 
     def _start(self) -> Jvm:
-        return Jvm("Broker", [str(self._names_port), str(self.conf)], self._scratch / "broker.stderr", heap=BROKER_HEAP)
+        arguments = [str(self._names_port), str(self.conf)]
+        return Jvm("Broker", arguments, self._scratch / "broker.stderr", **({"heap": BROKER_HEAP} | self._jvm))
 
     def restart(self) -> None:
         """Kill the broker with SIGKILL and start it again; its clients stay."""
