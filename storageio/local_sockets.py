@@ -95,6 +95,15 @@ class LocalSocket:
         except (OSError, ValueError):  # closed: `receive` raises
             return True
 
+    @property
+    def peer_host(self) -> str:
+        """The address of the other side's machine; empty for a Unix socket, or if the connection ended."""
+        try:
+            name = self._socket.getpeername()
+        except OSError:
+            return ""
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     def end_input(self) -> None:
         """Let `receive` of any thread return what has arrived, and then raise."""
         with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from messagestore import MessageStore
@@ -37,8 +38,14 @@ class SlaveStatus(NamedTuple):
 class HaMaster(Closing):
     """Listens for slaves until it is closed.  Bytes are sent as soon as they are written, as RocketMQ does, synced or not."""
 
-    def __init__(self, store: MessageStore, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Serve a store that is open for writing; port 0 takes a free one.  Raises `DiskError` for a port that is taken."""
+    def __init__(
+        self, store: MessageStore, host: str = "127.0.0.1", port: int = 0, *, admits: Callable[[str], bool] | None = None
+    ) -> None:  # fmt: skip
+        """Serve a store that is open for writing; port 0 takes a free one.  Raises `DiskError` for a port that is taken.
+
+        `admits` decides which hosts may read the log; by default all may that can reach the port.
+        """
+        self._admits = admits
         store.engine.check_open()
         self._store = store
         self._listener = TcpListener(host, port)
@@ -80,6 +87,10 @@ class HaMaster(Closing):
         with contextlib.suppress(PeerGone):
             link = self._listener.accept()
             if link is None:
+                return 0.0
+            if self._admits is not None and not self._admits(link.peer_host):
+                LOG.warning("a slave at %s was refused: it has not signed a request", link.peer_host)
+                link.close()
                 return 0.0
             if len(self._living()) >= SLAVES_MAX:
                 LOG.warning("a slave was refused: %d are connected", SLAVES_MAX)

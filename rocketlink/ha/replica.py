@@ -26,6 +26,7 @@ from storageio.tcp_sockets import connect_tcp
 
 from ..errors import MasterDiffers, RemoteError
 from ..remoting.client import RemotingClient
+from ..remoting.signature import Access
 from .first_bytes import Start, start_of
 from .frames import REPORT, REPORT_EVERY_S, SILENCE_S, FrameReader
 from .master_state import Metadata, log_range, settings_of
@@ -59,17 +60,20 @@ class Replica(Closing):
     def __init__(
         self, host: str, port: int, path: str | os.PathLike[str], *, ha_port: int | None = None, from_start: bool = False,
         config: StoreConfig | None = None, metadata_every_s: float = 10.0, disk: Disk = REAL_DISK,
+        access_key: str | None = None, secret: str | None = None,
     ) -> None:  # fmt: skip
         """Open or create the store in `path`, and start to follow the broker that listens on `host` and `port`.
 
         The broker is asked for its replication port, unless `ha_port` is given, and for the sizes of its files.  A new store
         begins with the master's last file, or with `from_start` at the oldest message that the master has.  Topics, groups and
-        offsets are fetched every `metadata_every_s` seconds.
+        offsets are fetched every `metadata_every_s` seconds.  `access_key` and `secret` are for a broker that wants RocketMQ's
+        signature.
 
         Raises `PeerGone` if the broker cannot be reached, and what `MessageStore.open` raises.
         """
         self._host, self._port = host, port
-        with RemotingClient(host, port, CONNECT_TIMEOUT_S) as client:
+        self._access = Access(access_key, secret) if access_key and secret else None
+        with self._client() as client:
             settings = settings_of(client)
         self._ha_port = ha_port
         self._from_start = from_start
@@ -128,6 +132,9 @@ class Replica(Closing):
         self._notify()
         self.store.close()
 
+    def _client(self) -> RemotingClient:
+        return RemotingClient(self._host, self._port, CONNECT_TIMEOUT_S, self._access)
+
     # The log
 
     def _step(self) -> float | None:
@@ -152,9 +159,10 @@ class Replica(Closing):
         self._last_error = str(error)
 
     def _follow(self) -> None:
-        with RemotingClient(self._host, self._port, CONNECT_TIMEOUT_S) as client:
+        with self._client() as client:
             low, high = log_range(client)
-            ha_port = settings_of(client).ha_port if self._ha_port is None else self._ha_port
+            named = settings_of(client).ha_port  # asked in any case: a server that wants signatures admits this host by it
+        ha_port = named if self._ha_port is None else self._ha_port
         start = start_of(self.store, low, high, from_start=self._from_start)
         self._master_end = max(self._master_end, high)
         link = connect_tcp(self._host, ha_port, CONNECT_TIMEOUT_S)
@@ -203,7 +211,7 @@ class Replica(Closing):
 
     def _fetch(self) -> float | None:
         """Fetch the tables once; the next connection tries again what failed."""
-        with contextlib.suppress(PeerGone), RemotingClient(self._host, self._port, CONNECT_TIMEOUT_S) as client:
+        with contextlib.suppress(PeerGone), self._client() as client:
             self._metadata.fetch(client)
         return self._metadata_every_s
 

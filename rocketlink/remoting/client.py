@@ -11,6 +11,7 @@ from storageio.tcp_sockets import connect_tcp
 from ..errors import RemoteError
 from .codes import SUCCESS
 from .frames import Command, FrameReader, encode
+from .signature import Access
 
 RECEIVE_SIZE = 1 << 18
 
@@ -18,8 +19,9 @@ RECEIVE_SIZE = 1 << 18
 class RemotingClient(Closing):
     """One connection.  Only one thread may use it at a time; `shut_down` may be called by another."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = 5.0) -> None:
-        """Connect to the server.  Raises `PeerGone`."""
+    def __init__(self, host: str, port: int, timeout_s: float = 5.0, access: Access | None = None) -> None:
+        """Connect to the server; requests are signed with `access`.  Raises `PeerGone`."""
+        self._access = access
         self._timeout_s = timeout_s
         self._link = connect_tcp(host, port, timeout_s)
         self._frames = FrameReader()
@@ -28,7 +30,8 @@ class RemotingClient(Closing):
     def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
         """Return the answer.  Raises `RemoteError` for one with an error code, and `PeerGone` without one in time."""
         self._last += 1
-        self._link.send(encode(Command(code, fields or {}, body, self._last)))
+        signed = (fields or {}) if self._access is None else self._access.signed(fields or {}, body)
+        self._link.send(encode(Command(code, signed, body, self._last)))
         end = time.monotonic() + self._timeout_s
         while self._link.wait(max(0.0, end - time.monotonic())):
             for found in self._frames.feed(self._link.receive(RECEIVE_SIZE)):

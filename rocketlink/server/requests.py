@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
+import time
 from collections.abc import Callable
 
 from commitlog import StoredMessage
@@ -15,6 +13,7 @@ from messagestore.broker.services.half_messages import HalfMessage
 from ..remoting import codes
 from ..remoting.codes import NO_PERMISSION, NOT_SUPPORTED, SUCCESS
 from ..remoting.frames import Command
+from ..remoting.signature import Access
 from .clients import Clients
 from .connections import Connection, Handler
 from .lookups import Lookups
@@ -22,17 +21,20 @@ from .pulling import Pulling
 from .sending import Sending
 from .tables import Identity, Tables
 
+ADMITTED_S = 30.0
+
 
 class Requests:
     """The requests to one store.  Every call is made by one thread."""
 
     def __init__(
         self, store: MessageStore, identity: Identity, call_soon: Callable[[Callable[[], None]], object],
-        access: tuple[str, bytes] | None = None,
+        access: Access | None = None,
     ) -> None:  # fmt: skip
-        """`call_soon` runs a function in that thread; `access` is the key and the secret that requests are signed with."""
+        """`call_soon` runs a function in that thread; `access` is what requests have to be signed with."""
         self._store = store
         self._access = access
+        self._admitted_s: dict[str, float] = {}  # host -> when a signed request for the settings came from it
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
         self._sending = Sending(store, identity.address, call_soon)
@@ -40,12 +42,19 @@ class Requests:
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""
-        if self._access is not None and not _is_signed(request, *self._access):
-            return request.answer(NO_PERMISSION, remark="the request has no valid signature")
+        if self._access is not None:
+            if not self._access.accepts(request.fields, request.body):
+                return request.answer(NO_PERMISSION, remark="the request has no valid signature")
+            if request.code == codes.GET_BROKER_CONFIG:  # a replica asks for it before each connection
+                self._admitted_s = {**self._admitted_s, host_of(connection.host): time.monotonic()}
         handler = self._handlers.get(request.code)
         if handler is None:
             return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
         return handler(connection, request)
+
+    def may_replicate(self, host: str) -> bool:
+        """Return whether a host may read the log; replication has no signature of its own.  Called by any thread."""
+        return self._access is None or time.monotonic() - self._admitted_s.get(host, -ADMITTED_S) < ADMITTED_S
 
     def closed(self, connection: Connection) -> None:
         """Forget a client that is gone."""
@@ -111,12 +120,13 @@ class Requests:
         return found
 
 
-def _is_signed(request: Command, access_key: str, secret: bytes) -> bool:
-    """Check RocketMQ's signature: HMAC-SHA1 over the fields in the order of their names, and the body."""
-    fields = request.fields
-    signed = "".join(fields[name] for name in sorted(fields) if name != "Signature").encode() + request.body
-    wanted = base64.b64encode(hmac.new(secret, signed, hashlib.sha1).digest()).decode()
-    return fields.get("AccessKey") == access_key and hmac.compare_digest(fields.get("Signature", "").encode(), wanted.encode())
+def host_of(address: str) -> str:
+    """Return the host of an address, without the brackets of IPv6.
+
+    >>> host_of("127.0.0.1:5"), host_of("[::1]:5")
+    ('127.0.0.1', '::1')
+    """
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
 def renamed(record: bytes, message: StoredMessage, topic: str, queue_id: int) -> bytes:

@@ -424,6 +424,26 @@ def test_requests_need_the_signature_of_the_secret(tmp_path: Path) -> None:
         served.close()
 
 
+def test_a_replica_signs_its_requests_and_only_such_a_host_gets_the_log(tmp_path: Path) -> None:
+    """The replication protocol has no signature: a host is admitted after a signed request."""
+    served = Served(tmp_path / "s", access_key="user", secret="secret key")
+    try:
+        served.store.put(Message("T", b"0", queue_id=0))
+        with socket.create_connection(("127.0.0.1", served.server._ha.port)) as stranger:
+            stranger.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                stranger.sendall(struct.pack(">q", 1))
+                assert stranger.recv(100) == b""
+        with pytest.raises(RemoteError, match="signature"):
+            Replica("127.0.0.1", served.server.port, tmp_path / "r", access_key="user", secret="wrong")
+        with Replica(
+            "127.0.0.1", served.server.port, tmp_path / "r", from_start=True, access_key="user", secret="secret key"
+        ) as replica:
+            assert replica.wait(served.store.log_end, 20)
+    finally:
+        served.close()
+
+
 def test_an_address_of_other_machines_needs_a_secret(tmp_path: Path) -> None:
     """Nothing listens without one."""
     with MessageStore.open(tmp_path / "s", "a", CONFIG) as store, pytest.raises(InvalidSetting, match="secret"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import click
@@ -13,6 +14,7 @@ from ..sigterm import sigterm_interrupts
 
 SHOW_EVERY_S = 5.0
 PORT_MAX = 65_535
+SECRET = "BROKERSTORE_SECRET"
 
 
 def address(text: str) -> tuple[str, int]:
@@ -23,6 +25,14 @@ def address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def secret_of(access_key: str | None) -> str | None:
+    """Return the secret for a key, from the environment."""
+    secret = os.environ.get(SECRET) if access_key else None
+    if access_key and not secret:
+        raise click.UsageError(f"--access-key: the environment variable {SECRET} has no secret")
+    return secret
+
+
 @plain_command(
     "replicate", "replicate 127.0.0.1:10911 replica --from-start", "replicate 127.0.0.1:10911 replica --until-current"
 )
@@ -30,11 +40,13 @@ def address(text: str) -> tuple[str, int]:
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option("--from-start", is_flag=True, help="A new folder begins with the master's oldest file, not its last one.")
 @click.option("--ha-port", type=click.IntRange(1, PORT_MAX), help="Replication port, if not the one that the broker names.")
+@click.option("--access-key", help=f"For a broker that wants RocketMQ's signature; the secret is in {SECRET}.")
 @click.option("--until-current", is_flag=True, help="Stop when the folder has everything that the master had at the start.")
 @JSON
 def replicate(
-    broker: tuple[str, int], folder: str, ha_port: int | None, *, from_start: bool, until_current: bool, as_json: bool
-) -> int:
+    broker: tuple[str, int], folder: str, ha_port: int | None, access_key: str | None, *, from_start: bool,
+    until_current: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Follow the log of a running RocketMQ broker.
 
     It runs until interrupted; other processes may read DIR meanwhile.
@@ -53,8 +65,12 @@ def replicate(
         else:
             emit(text)
 
+    secret = secret_of(access_key)
     check_write_target(folder, FolderKind.ROCKETMQ)
-    with sigterm_interrupts(), Replica(*broker, folder, ha_port=ha_port, from_start=from_start) as replica:
+    with (
+        sigterm_interrupts(),
+        Replica(*broker, folder, ha_port=ha_port, from_start=from_start, access_key=access_key, secret=secret) as replica,
+    ):
         say(f"Following {broker[0]}:{broker[1]} into {folder}; interrupt to stop")
         shown: ReplicaStatus | None = None
         goal: int | None = None

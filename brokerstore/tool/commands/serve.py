@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
@@ -12,9 +11,7 @@ from ..codes import CLEAN
 from ..options import JSON, plain_command
 from ..output import emit, emit_json
 from ..sigterm import sigterm_interrupts
-from .replicate import address
-
-SECRET = "BROKERSTORE_SECRET"
+from .replicate import SECRET, address, secret_of
 
 
 @plain_command("serve", "serve orders-store", "serve orders-store --listen 127.0.0.1:10911 --namesrv 127.0.0.1:9876")
@@ -40,9 +37,7 @@ def serve(
 
     if namesrv is not None and namesrv[0] != listen[0]:
         raise click.UsageError(f"--namesrv: the host has to be that of --listen, {listen[0]}")
-    secret = os.environ.get(SECRET) if access_key else None
-    if access_key and not secret:
-        raise click.UsageError(f"--access-key: the environment variable {SECRET} has no secret")
+    secret = secret_of(access_key)
     check_write_target(folder, FolderKind.ROCKETMQ)
     names_port = namesrv[1] if namesrv is not None else None
     with (
