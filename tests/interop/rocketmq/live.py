@@ -75,13 +75,13 @@ class Served:
         self._scratch = folder
         self.folder = folder / "store"
         self.store = MessageStore.open(self.folder, "a", CONFIG)
-        self.server = BrokerServer(self.store, name=NAME, cluster=CLUSTER)
+        self.server = BrokerServer(self.store, names_port=0, name=NAME, cluster=CLUSTER)
         self._jvms: list[Jvm] = []
         self.clients = self.another()
 
     def another(self) -> Jvm:
         """Start another JVM of clients."""
-        jvm = client(self.server.address, self.server.address, self._scratch)
+        jvm = client(f"127.0.0.1:{self.server.names_port}", self.server.address, self._scratch)
         self._jvms.append(jvm)
         jvm.answer()
         return jvm

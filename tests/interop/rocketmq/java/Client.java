@@ -34,7 +34,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Real clients of one broker: Client NAME_SERVER BROKER BROKER_NAME.  Commands and answers are lines. */
 public class Client {
-    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5;
+    private static final int PAGE = 32, TIMEOUT_MS = 60_000, LOOK_MS = 500, PAUSE_MS = 5, ONE_WAY_AHEAD = 1000;
     private static final long FOR_EVER_MS = Long.MAX_VALUE;
     private static final SendResult STORED = new SendResult();  // of a one-way send, as far as the client knows
 
@@ -303,7 +303,11 @@ public class Client {
         MessageQueue queue = new MessageQueue(topic, brokerName, begin / Math.max(1, command.getIntValue("batch")) % command.getIntValue("queues"));
         switch (command.containsKey("mode") ? command.getString("mode") : "async") {
             case "sync": done.onSuccess(command.containsKey("batch") ? producer.send(messages, queue) : producer.send(messages.get(0), queue)); break;
-            case "oneway": producer.sendOneway(messages.get(0), queue); done.onSuccess(STORED); break;
+            case "oneway":
+                producer.sendOneway(messages.get(0), queue);
+                if (begin % ONE_WAY_AHEAD == 0) producer.maxOffset(queue);  // answered after them; a backlog of seconds would end the connection
+                done.onSuccess(STORED);
+                break;
             default:
                 if (command.containsKey("batch")) producer.send(messages, queue, done);
                 else producer.send(messages.get(0), queue, done);
