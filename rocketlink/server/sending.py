@@ -40,6 +40,7 @@ LONG_NAMES = {
 AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 RETRIES_DEFAULT = 16
+OFFSET_DIGITS = 16  # of a physical offset in a message id
 TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DELAY_MS")
 SPECIAL_NAMES = tuple(name.encode() + b"\x01" for name in SPECIAL)
 CODES = {
@@ -205,9 +206,9 @@ class Sending:
         if result.message_count <= 1:
             return result.message_id
         records = self._engine.log.select(result.physical_offset, result.size_bytes)
-        ids, at = [], 0
+        host, ids, at = encode_message_id(result.store_host, 0)[:-OFFSET_DIGITS], [], 0
         while records is not None and at < result.size_bytes:
-            ids.append(encode_message_id(result.store_host, result.physical_offset + at))
+            ids.append(f"{host}{result.physical_offset + at:0{OFFSET_DIGITS}X}")
             at += max(1, int.from_bytes(records[at : at + 4], "big"))
         return ",".join(ids) or result.message_id
 

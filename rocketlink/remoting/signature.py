@@ -1,0 +1,33 @@
+"""RocketMQ's signature of requests: HMAC-SHA1 over the fields in the order of their names, and the body."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import NamedTuple
+
+ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
+
+
+class Access(NamedTuple):
+    """A key and the secret that belongs to it."""
+
+    access_key: str
+    secret: str
+
+    def signed(self, fields: dict[str, str], body: bytes) -> dict[str, str]:
+        """Return the fields with key and signature."""
+        named = {**fields, ACCESS_KEY: self.access_key}
+        return {**named, SIGNATURE: self._signature(named, body)}
+
+    def accepts(self, fields: dict[str, str], body: bytes) -> bool:
+        """Return whether a request has the key and the signature of its other fields and its body."""
+        wanted = self._signature(fields, body)
+        return fields.get(ACCESS_KEY) == self.access_key and hmac.compare_digest(
+            fields.get(SIGNATURE, "").encode(), wanted.encode()
+        )
+
+    def _signature(self, fields: dict[str, str], body: bytes) -> str:
+        content = "".join(fields[name] for name in sorted(fields) if name != SIGNATURE).encode() + body
+        return base64.b64encode(hmac.new(self.secret.encode(), content, hashlib.sha1).digest()).decode()
