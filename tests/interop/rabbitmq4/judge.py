@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rabbitstore import RabbitStore
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.stream import StreamFolder
 from rabbitstore.stream.scan import Scan
@@ -99,14 +100,17 @@ class Judge:
         except Exception as error:  # of pika: what the server answered is the result
             return f"{type(error).__name__} {error}"[:200]
 
-    def differences(self, expected: dict[str, tuple[str, list[Delivered]]]) -> dict[str, Any]:
-        """Return what each queue delivers if it is not the expected: both numbers and the first pairs that differ."""
+    def differences(self, expected: dict[str, tuple[str, list[Delivered]]], growing: str = "") -> dict[str, Any]:
+        """Return what each queue delivers if it is not the expected: both numbers and the first pairs that differ.
+
+        The start itself may add messages to the queue `growing`, after the expected ones.
+        """
         with ThreadPoolExecutor(_DRAINS) as pool:
             drained = pool.map(lambda item: self.drain(item[0], item[1][0], len(item[1][1])), expected.items())
             return {
                 queue: (len(rows), len(got), [pair for pair in zip(rows, got, strict=False) if pair[0] != pair[1]][:3])
                 for (queue, (_kind, rows)), got in zip(expected.items(), drained, strict=True)
-                if got != rows
+                if (got[: len(rows)] if queue == growing else got) != rows
             }
 
 
@@ -167,12 +171,19 @@ def _row(properties: Any, body: bytes) -> Delivered:
     return Delivered(properties.message_id, body, (properties.headers or {}).get("x-delivery-count", 0))
 
 
-def listed(node: Path) -> dict[str, tuple[str, list[Delivered]]]:
+def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[str, list[Delivered]]]:
     """Return type and messages of every quorum queue and stream, as the server should deliver them.
 
     A message that a consumer held counts as failed once more.  Messages that wait for dead-lettering are not delivered.
+    With `limits`, also of the classic queues that it names: a start removes the first messages above a number, and
+    transient ones.
     """
     found: dict[str, tuple[str, list[Delivered]]] = {}
+    if limits:
+        with RabbitStore.open(str(node), "r") as store:
+            for name, limit in limits.items():
+                rows = [_listed(one, 0) for one in store.messages(name) if one.persistent]
+                found[name] = "classic", rows[-limit:]
     folder = NodeFolder(str(node), "/")
     with contextlib.closing(folder):
         for queue in folder.quorum_queues:

@@ -1,4 +1,4 @@
-"""Random programs for quorum queues and streams of a real server, until it is killed."""
+"""Random programs for queues of all types of a real server, until it is killed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from .judge import Judge
 
+DEAD = "dead"  # the queue of dead letters
 GETS_MAX = 8
 CONSUMES_MAX = 16
 _NAMES_SAVED_S = 7.0  # the server writes the names of new queues after five seconds
@@ -22,30 +23,46 @@ def body(name: str, number: int, size: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
-def declare(judge: Judge, names: list[str], chance: random.Random) -> None:
-    """Declare a queue for each name, by its first letter a stream or a quorum queue with random settings."""
+def declare(judge: Judge, names: list[str], chance: random.Random) -> dict[str, dict[str, Any]]:
+    """Declare a queue for each name with random arguments, which are returned; its first letter is that of its type."""
     connection = judge.connect()
     channel = connection.channel()
-    channel.queue_declare("dead", durable=True)
-    for name in names:
-        channel.queue_declare(name, durable=True, arguments=_stream(chance) if name.startswith("s") else _quorum(chance))
+    channel.queue_declare(DEAD, durable=True)
+    arguments = {name: {"c": _classic, "q": _quorum, "s": _stream}[name[0]](chance) for name in names}
+    for name, found in arguments.items():
+        channel.queue_declare(name, durable=True, arguments=found)
     connection.close()
     time.sleep(_NAMES_SAVED_S)
+    return arguments
 
 
-def _quorum(chance: random.Random) -> dict[str, Any]:
-    found: dict[str, Any] = {"x-queue-type": "quorum"}
+def _limits(chance: random.Random) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if chance.random() < 0.3:
         found["x-max-length"] = chance.randint(5, 60)
         found["x-overflow"] = chance.choice(["drop-head", "reject-publish"])
-    if chance.random() < 0.3:
-        found["x-delivery-limit"] = chance.randint(1, 5)
     if chance.random() < 0.5:
-        found |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-        if chance.random() < 0.5:
-            found |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        found |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
     if chance.random() < 0.2:
         found["x-single-active-consumer"] = True
+    return found
+
+
+def _classic(chance: random.Random) -> dict[str, Any]:
+    found = _limits(chance)
+    if chance.random() < 0.3:
+        found["x-max-priority"] = chance.randint(1, 5)
+    if chance.random() < 0.2:
+        found["x-message-ttl"] = 3_600_000
+    return found
+
+
+def _quorum(chance: random.Random) -> dict[str, Any]:
+    found = _limits(chance) | {"x-queue-type": "quorum"}
+    if chance.random() < 0.3:
+        found["x-delivery-limit"] = chance.randint(1, 5)
+    if "x-dead-letter-exchange" in found and chance.random() < 0.5:
+        found |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     return found
 
 
@@ -64,6 +81,7 @@ class Program(threading.Thread):
         self.judge = judge
         self.queue = name
         self.chance = random.Random(seed)
+        self.transient = 0.1 if name.startswith("c") else 0.0  # a restart drops those of classic queues
         self.number = 0
         self.held: list[tuple[Any, int]] = []
         self.steps = self.gets = self.consumes = 0
@@ -105,7 +123,10 @@ class Program(threading.Thread):
         for _ in range(self.chance.choice([1, 1, 1, 4])):
             size = self.chance.choice([0, 1, 40, 300, 5000])
             properties = pika.BasicProperties(
-                message_id=f"{self.queue}-{self.number}", delivery_mode=2, priority=self.chance.choice([None, 0, 4, 5, 9])
+                message_id=f"{self.queue}-{self.number}",
+                delivery_mode=1 if self.chance.random() < self.transient else 2,
+                priority=self.chance.choice([None, 0, 1, 4, 5, 9]),
+                headers={"n": self.number},
             )
             with contextlib.suppress(pika.exceptions.NackError, pika.exceptions.UnroutableError):
                 channel.basic_publish("", self.queue, body(self.queue, self.number, size), properties)

@@ -1,4 +1,4 @@
-"""Quorum queues and streams of a real RabbitMQ 4.0: what a folder lists is what the restarted server delivers.
+"""All types of queues of a real RabbitMQ 4: what a folder lists is what the restarted server delivers.
 
 These take long and depend on the times at which a loaded machine kills the server, so they run only with BROKERSTORE_JUDGE=all.
 BROKERSTORE_ROUNDS sets the number of rounds of random programs, BROKERSTORE_SEED the first seed.
@@ -19,7 +19,7 @@ from tests.brokerstore.tool import run
 
 from .damages import DAMAGES, Node
 from .judge import Judge, listed, removed
-from .programs import declare, run_and_kill
+from .programs import DEAD, declare, run_and_kill
 from .server import why_not
 
 pytestmark = [
@@ -29,11 +29,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # connections to a killed server
 ]
 ROUNDS, SEED = int(os.environ.get("BROKERSTORE_ROUNDS") or 1), int(os.environ.get("BROKERSTORE_SEED") or 1)
-QUORUM_QUEUES, STREAMS = 40, 40
+NO_LIMIT = 1 << 40
+EACH = 40  # programs of each type in one life of the server
 
 
-def names(seed, quorum, streams):
-    return [f"q{seed}.{number}" for number in range(quorum)] + [f"s{seed}.{number}" for number in range(streams)]
+def names(seed, **counts):
+    """Return so many names of each type."""
+    return [f"{kind}{seed}.{number}" for kind, count in counts.items() for number in range(count)]
 
 
 @contextlib.contextmanager
@@ -45,30 +47,33 @@ def judging(name, shift):
         judge.server.close()
 
 
-def differences(judge, expected):
+def differences(judge, expected, growing=""):
     """Start the server, and return what each queue delivers if it is not the expected."""
     assert judge.start() == "", judge.log()[-2000:]
-    return judge.differences(expected)
+    return judge.differences(expected, growing)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 def test_random_programs_until_a_kill(seed, tmp_path):
     """After a kill in the middle of publishes, deliveries, returns and dead letters every queue delivers what was listed."""
     chance = random.Random(seed)
-    queues = names(seed, QUORUM_QUEUES, STREAMS)
+    queues = names(seed, c=EACH, q=EACH, s=EACH)
     with judging("programs", 10) as judge:
         assert judge.start() == ""
-        declare(judge, queues, chance)
-        assert run_and_kill(judge, queues, seed, chance.uniform(2, 6)) > 0
-        expected = listed(judge.save(tmp_path / "node"))
-        assert set(expected) == set(queues)
-        assert differences(judge, expected) == {}
+        arguments = declare(judge, queues, chance)
+        steps = run_and_kill(judge, queues, seed, chance.uniform(2, 6))
+        limits = {name: found.get("x-max-length", NO_LIMIT) for name, found in arguments.items() if name.startswith("c")}
+        expected = listed(judge.save(tmp_path / "node"), limits | {DEAD: NO_LIMIT})
+        assert set(expected) == {*queues, DEAD}
+        assert differences(judge, expected, growing=DEAD) == {}
+    counts = Counter(kind for kind, rows in expected.values() for _row in rows)
+    print(f"seed {seed}: {EACH} programs of each type, {steps} steps, {dict(counts)}", flush=True)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     """Return the folder of a killed node with segments, snapshots and several segments of streams."""
-    queues = names(SEED, 4, 2)
+    queues = names(SEED, q=4, s=2)
     with judging("damaged", 20) as judge:
         assert judge.start() == ""
         declare(judge, queues, random.Random(SEED))
