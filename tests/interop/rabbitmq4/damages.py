@@ -269,3 +269,50 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "classic shared store: a sector of zeros": _classic("msg_store_persistent/*.rdq", "zeros"),
     "classic shared store: cut": _classic("msg_store_persistent/*.rdq", "cut"),
 }
+
+FILES = {
+    "WAL": "quorum/*/*.wal",
+    "segment": "quorum/*/*/*.segment",
+    "snapshot": "quorum/*/*/snapshots/*/snapshot.dat",
+    "checkpoint": "quorum/*/*/checkpoints/*/snapshot.dat",
+    "queue's config": "quorum/*/*/config",
+    "names.dets": "quorum/*/names.dets",
+    "meta.dets": "quorum/*/meta.dets",
+    "coordinator's WAL": "coordination/*/*.wal",
+    "coordinator's config": "coordination/*/*/config",
+    "coordinator's names.dets": "coordination/*/names.dets",
+    "coordinator's meta.dets": "coordination/*/meta.dets",
+    "stream segment": "stream/*/*.segment",
+    "stream index": "stream/*/*.index",
+    "classic .qi": "msg_stores/vhosts/*/queues/*/*.qi",
+    "classic .qs": "msg_stores/vhosts/*/queues/*/*.qs",
+    "classic .queue_name": "msg_stores/vhosts/*/queues/*/.queue_name",
+    "classic shared store": "msg_stores/vhosts/*/msg_store_persistent/*.rdq",
+    "classic recovery.dets": "msg_stores/vhosts/*/recovery.dets",
+}
+
+
+def _bit(node: Node, file: Path) -> None:
+    node.flip(file, node.chance.randrange(file.stat().st_size))
+
+
+def _cut(node: Node, file: Path) -> None:
+    node.cut(file, node.chance.randrange(file.stat().st_size))
+
+
+def _sector(node: Node, file: Path) -> None:
+    size = file.stat().st_size
+    at = node.chance.randrange(-(-size // SECTOR)) * SECTOR
+    node.edit(file, at, bytes(min(SECTOR, size - at)))
+
+
+CLASSES: dict[str, Callable[[Node, Path], None]] = {
+    "a bit": _bit, "cut": _cut, "a sector of zeros": _sector, "lost": lambda _node, file: file.unlink()
+}  # fmt: skip
+
+
+def damage_any(node: Node, kind: str, change: str) -> str:
+    """Damage a file of a kind at any place, and return its path below the folder."""
+    file = node.one(FILES[kind])
+    CLASSES[change](node, file)
+    return str(file.relative_to(node.path))

@@ -23,7 +23,7 @@ _SETTLE_S = 2.0
 _SILENCE_S, _STABLE_S = 2.0, 6.0
 _PATIENCE_S = 20
 STREAM_PREFETCH = 100
-_DRAINS = 8  # connections at a time
+_DRAINS = 24  # connections at a time
 _ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
 _SETTINGS = "raft.wal_max_size_bytes = 300000\nraft.segment_max_entries = 128\n"
 

@@ -18,7 +18,7 @@ import pytest
 from rabbitstore.node_folder import NodeFolder
 from tests.brokerstore.tool import run
 
-from .damages import DAMAGES, Node
+from .damages import CLASSES, DAMAGES, FILES, Node, damage_any
 from .judge import Judge, listed, removed
 from .programs import DEAD, declare, run_and_kill
 from .server import why_not
@@ -37,6 +37,11 @@ EACH = 40  # programs of each type in one life of the server
 def names(seed, **counts):
     """Return so many names of each type."""
     return [f"{kind}{seed}.{number}" for kind, count in counts.items() for number in range(count)]
+
+
+def limits_of(arguments):
+    """Return the greatest number of messages of each classic queue."""
+    return {DEAD: NO_LIMIT} | {name: found.get("x-max-length", NO_LIMIT) for name, found in arguments.items() if name[0] == "c"}
 
 
 @contextlib.contextmanager
@@ -63,8 +68,7 @@ def test_random_programs_until_a_kill(seed, tmp_path):
         assert judge.start() == ""
         arguments = declare(judge, queues, chance)
         steps = run_and_kill(judge, queues, seed, chance.uniform(2, 6))
-        limits = {name: found.get("x-max-length", NO_LIMIT) for name, found in arguments.items() if name.startswith("c")}
-        expected = listed(judge.save(tmp_path / "node"), limits | {DEAD: NO_LIMIT})
+        expected = listed(judge.save(tmp_path / "node"), limits_of(arguments))
         assert set(expected) == {*queues, DEAD}
         assert differences(judge, expected, growing=DEAD) == {}
     counts = Counter(kind for kind, rows in expected.values() for _row in rows)
@@ -73,35 +77,64 @@ def test_random_programs_until_a_kill(seed, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    """Return the folder of a killed node with segments, snapshots and several segments of streams."""
-    queues = names(SEED, q=4, s=2)
+def damaged():
+    """Return the judge of the damaged folders."""
     with judging("damaged", 20) as judge:
-        assert judge.start() == ""
-        declare(judge, queues, random.Random(SEED))
-        run_and_kill(judge, queues, SEED, 4)
-        return judge.save(tmp_path_factory.mktemp("base") / "node")
+        yield judge
+
+
+@pytest.fixture(scope="module")
+def base(damaged, tmp_path_factory):
+    """Return the folder of a killed node with queues of all types and several files of each kind, and the limits in it."""
+    queues = names(SEED, c=4, q=4, s=2)
+    assert damaged.start() == ""
+    limits = limits_of(declare(damaged, queues, random.Random(SEED)))
+    run_and_kill(damaged, queues, SEED, 4)
+    return damaged.save(tmp_path_factory.mktemp("base") / "node"), limits
+
+
+@pytest.fixture
+def folder(base, tmp_path):
+    """Return a copy of the folder."""
+    shutil.copy(f"{base[0]}-feature_flags", f"{tmp_path}/node-feature_flags")
+    return shutil.copytree(base[0], tmp_path / "node")
 
 
 @pytest.mark.parametrize("name", [name for name in DAMAGES if not name.startswith("classic")])
-def test_a_recovered_folder_is_served(name, base, tmp_path):
-    """After any damage and `recover` the server starts and delivers every message that was listed before.
+def test_a_recovered_folder_is_served(name, base, folder, damaged):
+    """After a damage to a field and `recover` the server starts and delivers every message that was listed before."""
+    DAMAGES[name](Node(folder, SEED))
+    _recovered(folder, base[1], damaged)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+@pytest.mark.parametrize("change", CLASSES)
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_with_a_damage_anywhere_is_recovered(kind, change, seed, base, folder, damaged):
+    """The same for any byte of any file."""
+    file = damage_any(Node(folder, seed), kind, change)
+    print(kind, change, file, *_recovered(folder, base[1], damaged), flush=True)
+
+
+def _recovered(folder, limits, judge):
+    """Recover a damaged folder and compare it with what the server delivers; return the numbers of messages.
 
     A queue with a new log has those again that a start would have removed.
     """
-    folder = shutil.copytree(base, tmp_path / "node")
-    shutil.copy(f"{base}-feature_flags", f"{folder}-feature_flags")
-    DAMAGES[name](Node(folder, SEED))
-    before, gone = _contents(listed(folder)), removed(folder)
+    before, gone = _contents(listed(folder, limits)), removed(folder)
     run("recover", "--apply", folder)
-    after = listed(folder)
+    after = listed(folder, limits)
     assert not before - _contents(after)
     assert {(queue, body) for queue, _id, body in _contents(after) - before} <= gone
     with contextlib.closing(NodeFolder(str(folder), "/")) as node:
         assert node.check().problems == []
-    with judging("damaged", 20) as judge:
-        judge.put_back(folder)
-        assert differences(judge, after) == {}
+    judge.put_back(folder)
+    try:
+        assert differences(judge, after, growing=DEAD) == {}
+    finally:
+        judge.kill()
+        gc.collect()
+    return before.total(), _contents(after).total()
 
 
 def _contents(listing):
