@@ -129,6 +129,7 @@ class Machine:
     dropped: dict[int, str] = field(default_factory=dict)
     unknown: str = ""
     monitored: dict[Any, None] | None = None
+    nodes: set[str] = field(default_factory=set)  # those of `become_leader`
 
     # Contents
 
@@ -150,13 +151,17 @@ class Machine:
         return self.high if priority > _HIGH_ABOVE else self.normal
 
     def restarted(self, time_ms: int) -> Machine:
-        """Return the state after a start of the server: every process is down, in the order in which the leader watches them.
+        """Return the state after a start of the server: its node is up, and every process down, in the order of their watch.
 
         Messages that one consumer held may go to another one before that is found to be down.  `dropped` has the reason of each
         message that the start removes, by index.
         """
         found = self._copy()
         pids = found._processes()
+        for node in sorted(self._nodes() if self.monitored is None else self.nodes):
+            found._node_up(0, time_ms, (None, node))
+            found._activate()
+            found.checkout(time_ms)
         for pid in dict.fromkeys([*(pid for pid in self.monitored or () if pid in pids), *pids]):
             found._process_down(pid)
             found._activate()
@@ -170,7 +175,11 @@ class Machine:
 
     def become_leader(self) -> None:
         """Watch every process; those of later entries follow in the order of their entries."""
-        self.monitored = dict.fromkeys(self._processes())
+        self.monitored, self.nodes = dict.fromkeys(self._processes()), self._nodes()
+
+    def _nodes(self) -> set[str]:
+        """Return the nodes of all processes: the leader watches them too."""
+        return {node_of(pid) for pid in self._processes()}
 
     def _monitor(self, pid: Any) -> None:
         if self.monitored is not None:
@@ -535,8 +544,9 @@ class Machine:
 
     def _node_up(self, _index: int, _time_ms: int, command: Any) -> bool:
         for key, consumer in sorted(self.consumers.items(), key=lambda row: _key_order(row[0])):
-            if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:
-                consumer.status = _UP
+            is_revived = consumer.status == _SUSPECTED or (self.version < _STRICT and consumer.status != _CANCELLED)
+            if is_revived and node_of(consumer.pid) == command[1]:
+                consumer.status = _UP  # also of the active consumer that was to hand over to another one
                 self._update(key, consumer)
         for key, consumer in list(self.waiting):
             if consumer.status == _SUSPECTED and node_of(consumer.pid) == command[1]:

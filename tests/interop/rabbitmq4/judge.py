@@ -142,7 +142,7 @@ def _wait_for_returns(connection: Any, channel: Any, queue: str, count: int) -> 
         ready = channel.queue_declare(queue, passive=True).method.message_count
         if ready != seen:
             seen, since = ready, time.monotonic()
-        if ready == count or time.monotonic() - since > _STABLE_S:
+        if ready >= count or time.monotonic() - since > _STABLE_S:
             return
         connection.process_data_events(0.2)
 

@@ -11,6 +11,7 @@ import gc
 import os
 import random
 import shutil
+import time
 from collections import Counter
 
 import pytest
@@ -113,7 +114,9 @@ def test_a_recovered_folder_is_served(name, base, folder, damaged):
 def test_a_file_with_a_damage_anywhere_is_recovered(kind, change, seed, base, folder, damaged):
     """The same for any byte of any file."""
     file = damage_any(Node(folder, seed), kind, change)
-    print(kind, change, file, *_recovered(folder, base[1], damaged), flush=True)
+    started = time.monotonic()
+    found = _recovered(folder, base[1], damaged)
+    print(kind, change, file, *found, f"{time.monotonic() - started:.1f} s", flush=True)
 
 
 def _recovered(folder, limits, judge):
