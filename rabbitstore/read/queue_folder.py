@@ -24,7 +24,9 @@ _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries 
 
 
 class SharedStores(Protocol):
-    """What a version-2 index asks about the message stores."""
+    """What a version-2 index asks about the message stores; `notes` are states that a kill leaves."""
+
+    notes: list[Problem]
 
     def similar_id(self, msg_id: bytes) -> bytes | None:
         """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
@@ -164,7 +166,7 @@ class QueueFolder:
         is_durable = any(row.persistent for row in rows)
         found = []
         for row in rows:
-            pair = _with_message(row, store, where, problems)
+            pair = _with_message(row, store, where, problems, problems if self.stores is None else self.stores.notes)
             if pair is not None:
                 found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
         return found + self._restored(number, data or b"", rows, store) if is_damaged else found
@@ -220,11 +222,17 @@ def _check_store_head(data: bytes, number: int, file: str, problems: list[Proble
         problems.append(Problem(file, 0, "bad_index_head", str(error.expected), str(error.found)))
 
 
-def _with_message(row: V2Entry, store: QueueStore, where: str, problems: list[Problem]) -> tuple[V2Entry, Chunk | None] | None:
-    """Return an entry and its message; None, with a problem added, when its own store does not have it."""
+def _with_message(
+    row: V2Entry, store: QueueStore, where: str, problems: list[Problem], notes: list[Problem]
+) -> tuple[V2Entry, Chunk | None] | None:
+    """Return an entry and its message; None, with a problem or a note added, when its own store does not have it."""
     if row.location is None:
         return row, None
     offset, length = row.location
+    if store.is_unwritten(offset):
+        found = f"{store.file} ends before it: the server was killed before it wrote the message, and drops it at its next start"
+        notes.append(Problem(where, row.offset, "unwritten_message", f"{length} bytes of message", found))
+        return None
     try:
         chunk = store.find(row)
     except StoreCorrupt as error:

@@ -42,6 +42,20 @@ class QueueStore:
         self._searches = 0
         self._locations = [row.location for row in rows if row.location is not None]
 
+    def is_unwritten(self, offset: int) -> bool:
+        """Return whether the server was killed after it wrote an index entry and before it wrote the message.
+
+        It writes whole messages, so the file ends with one.  A file that is cut elsewhere has lost messages.
+        """
+        return offset >= len(self.data) and self._ends_whole
+
+    @cached_property
+    def _ends_whole(self) -> bool:
+        at = V2_HEAD_SIZE
+        while at + V2_CHUNK.size < len(self.data):
+            at += V2_CHUNK.size + int.from_bytes(self.data[at : at + 4], "big")
+        return at == len(self.data)
+
     def find(self, row: V2Entry) -> Chunk:
         """Return the message of an entry; raise `StoreCorrupt` when it is not there."""
         assert row.location is not None

@@ -74,8 +74,8 @@ def find_vhost(path: str, vhost: str | None, disk: Disk = REAL_DISK) -> str:
 class VhostFolder:
     """Queues, messages and tables of one folder.  `problems` collects damage; the rest stays readable.
 
-    `notes` lists transient messages that are in no file: a killed server had their bodies in memory.  That is not damage,
-    since a server drops every transient message when it starts.
+    `notes` lists messages that are in no file: a killed server had their bodies in memory.  That is not damage: it never
+    confirmed them, or they are transient.
     """
 
     def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:

@@ -44,15 +44,10 @@ def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = N
         except UnsupportedFormat as error:
             problems.append(to_problem(error, ""))
             expected = None
-    problems += _without_segment(folder, numbers)
+    for number in sorted(set(folder.numbers("index")) - set(numbers)):
+        wrong = Problem(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file")
+        (notes if number == expected and folder.has_empty_index(number) else problems).append(wrong)
     return CheckedStream(counts[0], counts[1], list(dict.fromkeys(problems)), notes)
-
-
-def _without_segment(folder: StreamFolder, numbers: list[int]) -> list[Problem]:
-    alone = sorted(set(folder.numbers("index")) - set(numbers))
-    return [
-        Problem(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file") for number in alone
-    ]
 
 
 def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Problem], counts: list[int]) -> int | None:

@@ -78,6 +78,11 @@ class StreamFolder:
         """Return the first offset of each segment, ascending."""
         return self.numbers("segment")
 
+    def has_empty_index(self, number: int) -> bool:
+        """Return whether an index has no records: the server creates it before the segment."""
+        entry = self.disk.stat(f"{self.path}/{number:0{layout.DIGITS}}.index")
+        return entry is not None and entry.size_bytes <= layout.FILE_HEAD_SIZE
+
     def file(self, number: int, ending: str) -> str:
         """Return a file's name from the node's folder on."""
         return f"{self.relative}/{number:0{layout.DIGITS}}.{ending}"

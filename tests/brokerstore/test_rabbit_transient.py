@@ -66,7 +66,7 @@ def test_verify_names_them_in_notes(killed: Path) -> None:
 
 def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
     """One line reports their number, and none if there are none."""
-    said = "brokerstore: note: 15 transient messages were only in the server's memory; it drops them at its next start\n"
+    said = "brokerstore: note: 15 messages were only in the server's memory; it drops them at its next start\n"
     assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == said
 
 

@@ -341,4 +341,4 @@ class RabbitmqBackend:
 def _report_notes(count: int) -> None:
     if count:
         were, them = ("message was", "it") if count == 1 else ("messages were", "them")
-        say(f"brokerstore: note: {count} transient {were} only in the server's memory; it drops {them} at its next start")
+        say(f"brokerstore: note: {count} {were} only in the server's memory; it drops {them} at its next start")

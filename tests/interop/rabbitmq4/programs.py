@@ -104,7 +104,7 @@ class Program(threading.Thread):
         chance = self.chance.random()
         if chance < 0.5 or self.queue.startswith("s"):
             self._publish(publisher)
-            time.sleep(0.01 if self.queue.startswith("s") else 0)
+            time.sleep(0.03 if self.queue.startswith("s") else 0)
         elif chance < 0.55:
             self._consume(self.chance.choice(channels))
         elif chance < 0.65:

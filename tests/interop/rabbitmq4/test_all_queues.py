@@ -87,10 +87,10 @@ def damaged():
 @pytest.fixture(scope="module")
 def base(damaged, tmp_path_factory):
     """Return the folder of a killed node with queues of all types and several files of each kind, and the limits in it."""
-    queues = names(SEED, c=4, q=4, s=2)
+    queues = names(SEED, c=2, q=3, s=2)
     assert damaged.start() == ""
     limits = limits_of(declare(damaged, queues, random.Random(SEED)))
-    run_and_kill(damaged, queues, SEED, 4)
+    run_and_kill(damaged, queues, SEED, 3)
     return damaged.save(tmp_path_factory.mktemp("base") / "node"), limits
 
 
@@ -108,9 +108,9 @@ def test_a_recovered_folder_is_served(name, base, folder, damaged):
     _recovered(folder, base[1], damaged)
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
-@pytest.mark.parametrize("change", CLASSES)
 @pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("change", CLASSES)
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 def test_a_file_with_a_damage_anywhere_is_recovered(kind, change, seed, base, folder, damaged):
     """The same for any byte of any file."""
     file = damage_any(Node(folder, seed), kind, change)
