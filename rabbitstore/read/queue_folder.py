@@ -229,15 +229,15 @@ def _with_message(
     if row.location is None:
         return row, None
     offset, length = row.location
-    if store.is_unwritten(offset):
-        found = f"{store.file} ends before it: the server was killed before it wrote the message, and drops it at its next start"
-        notes.append(Problem(where, row.offset, "unwritten_message", f"{length} bytes of message", found))
-        return None
     try:
         chunk = store.find(row)
     except StoreCorrupt as error:
-        found = f"{store.file} at {offset}: {error.reason}"
-        problems.append(Problem(where, row.offset, "message_lost", f"{length} bytes of message", found))
+        if store.is_unwritten(row):
+            found = f"{store.file} ends before it: a killed server did not write the message, and drops it at its next start"
+            notes.append(Problem(where, row.offset, "unwritten_message", f"{length} bytes of message", found))
+        else:
+            found = f"{store.file} at {offset}: {error.reason}"
+            problems.append(Problem(where, row.offset, "message_lost", f"{length} bytes of message", found))
         return None
     if (chunk.offset, chunk.length) != row.location:
         expected = f"{chunk.length} bytes at {chunk.offset}"

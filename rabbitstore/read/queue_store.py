@@ -40,14 +40,23 @@ class QueueStore:
         self.data = data
         self.file = file
         self._searches = 0
-        self._locations = [row.location for row in rows if row.location is not None]
+        self._rows = list(rows)
 
-    def is_unwritten(self, offset: int) -> bool:
+    def is_unwritten(self, row: V2Entry) -> bool:
         """Return whether the server was killed after it wrote an index entry and before it wrote the message.
 
-        It writes whole messages, so the file ends with one.  A file that is cut elsewhere has lost messages.
+        It writes whole messages in the order of their entries, so the file ends with the message of an entry before this one.
+        A file that is cut elsewhere has lost messages.
         """
-        return offset >= len(self.data) and self._ends_whole
+        assert row.location is not None
+        return row.location[0] >= len(self.data) and row.seq_id > self._last_written and self._ends_whole
+
+    @cached_property
+    def _last_written(self) -> int:
+        """The last entry whose message is in the file."""
+        return max(
+            (row.seq_id for row in self._rows if row.location is not None and row.location[0] < len(self.data)), default=-1
+        )
 
     @cached_property
     def _ends_whole(self) -> bool:
@@ -92,7 +101,8 @@ class QueueStore:
     @cached_property
     def free(self) -> list[Chunk]:
         """The whole messages that no entry refers to: acknowledged ones, and those of damaged entries."""
-        taken = {location[0] for location in self._locations if self._is_whole(*location)}
+        locations = [row.location for row in self._rows if row.location is not None]
+        taken = {location[0] for location in locations if self._is_whole(*location)}
         return [one for one in self.chunks if one.offset not in taken]
 
     def _is_whole(self, offset: int, length: int) -> bool:

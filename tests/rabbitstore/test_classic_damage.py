@@ -94,3 +94,25 @@ def test_damage_is_reported_and_repaired(whole, tmp_path, name, seed):
     with RabbitStore.open(str(path), settings=VERSION_2) as store:
         taken = iter(lambda: store.get("q", auto_ack=True), None)
         assert [(int(one.properties["message_id"][1:]), one.body) for one in taken] == found
+
+
+@pytest.mark.parametrize(("cut", "kind"), [(0, "unwritten_message"), (9, "message_lost")])
+def test_entries_whose_messages_a_killed_server_did_not_write(whole, tmp_path, cut, kind):
+    """The server writes entries, then whole messages: a file that ends with a whole message is the work of a kill."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    stored = path / "queues" / queue_folder_name("/", b"q") / "0.qs"
+    chunks = whole_chunks(stored.read_bytes())
+    stored.write_bytes(stored.read_bytes()[: chunks[-2] - cut])
+    found = verify(str(path))
+    notes, problems = ([one.kind for one in part] for part in (found.notes, found.problems))
+    assert (notes if cut == 0 else problems) == [kind] * (2 if cut == 0 else 3)
+    assert found.ok == (cut == 0)
+
+
+def whole_chunks(data):
+    """Return where each message of `.qs` begins, by the format page."""
+    at, found = 64, []
+    while at < len(data):
+        found.append(at)
+        at += 8 + int.from_bytes(data[at : at + 4], "big")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -254,3 +255,15 @@ def test_a_wrong_epoch_hides_no_message(copy):
     assert found[0].expected == "wrong epoch of a chunk: 7"
     assert [problem.kind for problem in found] == ["bad_chunk", "bad_stream_index"]
     assert [message.raw for message in stream.messages()] == messages
+
+
+def test_an_empty_index_of_the_next_segment_is_a_note(copy):
+    """The server creates the index before the segment, so a kill may leave it alone; of any other offset it is damage."""
+    stream = copy("s.mixed")
+    after = heads(stream)[-1].next_id
+    for number, expected in ((after, ([], ["missing_segment"])), (after + 1, (["missing_segment"], []))):
+        index = Path(stream.path, f"{number:020}.index")
+        index.write_bytes(Path(path_of(stream, "index")).read_bytes()[:8])
+        checked = check_stream(stream)
+        assert tuple([one.kind for one in part] for part in (checked.problems, checked.notes)) == expected
+        index.unlink()
