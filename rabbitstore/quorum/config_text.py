@@ -28,12 +28,13 @@ def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     """Return the map; raise `StoreCorrupt` for other text."""
     text = data.decode("utf-8", "replace")
     try:
-        found, _at = _term(text, 0, 0)
+        term, _at = _term(text, 0, 0)
     except (ValueError, IndexError) as error:
-        raise StoreCorrupt("not an Erlang term", file=file, offset=0, expected="a map", found=str(error)) from error
-    if not isinstance(found, dict):
+        found = "a text that ends before it" if isinstance(error, IndexError) else str(error)
+        raise StoreCorrupt("not an Erlang term", file=file, offset=0, expected="a map", found=found) from error
+    if not isinstance(term, dict):
         raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=text[:40])
-    return found
+    return term
 
 
 def _skip(text: str, at: int) -> int:

@@ -48,6 +48,20 @@ class Entry(NamedTuple):
         return decode(bytes(self.view[self.at : self.at + self.size]), file=self.file, base=self.at, improper=True)
 
 
+class LogGap(NamedTuple):
+    """Entries between two of a queue's records in write-ahead logs; `position` is that of the later record."""
+
+    file: str
+    position: int
+    first: int
+    stop: int
+
+    def filled_from(self, entries: dict[int, Entry], log_start: int) -> list[int]:
+        """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log."""
+        found = range(max(self.first, log_start), self.stop)
+        return list(found) if len(found) <= len(entries) and all(index in entries for index in found) else []
+
+
 class QuorumNode(Closing):
     """The quorum queues below `quorum/<node>/`; `close` unmaps the files.
 
@@ -64,6 +78,7 @@ class QuorumNode(Closing):
         self.notes: list[Problem] = []
         self._stack = ExitStack()
         self.lost: set[tuple[str, int]] = set()
+        self.gaps: dict[str, list[LogGap]] = {}
         self._logged: dict[str, dict[int, Entry]] | None = None
         self._applied: dict[str, int] | None = None
         self._owners: dict[str, str] = {}
@@ -146,6 +161,9 @@ class QuorumNode(Closing):
         try:
             for uid, record in self.wal_records(name):
                 entries = logged.setdefault(uid, {})
+                last = next(reversed(entries), record.index)
+                if record.index > last + 1 and not record.truncates:
+                    self.gaps.setdefault(uid, []).append(LogGap(file, record.position, last + 1, record.index))
                 put(entries, record.index, Entry(record.term, view, file, record.at, record.size), record.truncates)
         except UnsupportedFormat as error:
             self.problems.append(to_problem(error, ""))
@@ -292,6 +310,9 @@ class QuorumQueue:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
         entries = self.entries()
         ordered = sorted(entries)
+        for gap, _indexes in self.wal_gaps():
+            found = Problem(gap.file, gap.position, "bad_wal_entry", f"entry {gap.first}", f"entry {gap.stop}")
+            self.node.problems.append(found)
         self._check_start([index for index in ordered if self._log_start <= index < first], first)
         expected = first
         applied = self.node.last_applied().get(self.uid, 0)
@@ -302,6 +323,13 @@ class QuorumQueue:
                 self._gap(machine, expected, index)
             expected = index + 1
             self._apply(machine, index, entries[index])
+
+    def wal_gaps(self) -> Iterator[tuple[LogGap, list[int]]]:
+        """Yield each gap of the write-ahead logs with the entries that the segments have for it."""
+        for gap in self.node.gaps.get(self.uid, []):
+            found = gap.filled_from(self.entries(), self._log_start)
+            if found:
+                yield gap, found
 
     def _check_start(self, present: list[int], first: int) -> None:
         """Report entries that are missing before a checkpoint: a start needs all entries after the snapshot."""

@@ -6,6 +6,7 @@ gets a new log: every message that can be read becomes an enqueue, in the order 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
-from ..files import read_if_there
+from ..files import read_head, read_if_there
 from ..format.dets_table import write_dets
 from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
@@ -30,6 +31,9 @@ _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
 _COMPACT_ENQUEUE, _COMPACT_SINCE = b"h\x04w\x01e", 4  # a command, and the first version of the queue machine that has it
 _COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
+COORDINATOR = "rabbit_stream_coordinator"
+_CLUSTER_SIZE_MAX = 1 << 20
+_NODE_NAME = re.compile(rb"[A-Za-z0-9_-]+@[A-Za-z0-9_.-]+")
 _NAMES, _META = "names.dets", "meta.dets"
 _NEUTRAL = {
     "max_length": "undefined", "max_bytes": "undefined", "delivery_limit": "undefined", "expires": "undefined",
@@ -155,33 +159,56 @@ class _Repair:
         if any(problem.kind == "unsupported_format" for problem in found):
             return
         gone = any(uid in self.new_logs for uid, _record in self.node.wal_records(name))
-        if kinds or gone:
+        gaps = any(gap.file == file for queue in self.queues for gap, _indexes in queue.wal_gaps())
+        if kinds or gone or gaps:
             self._change("rewrite_wal", name, ", ".join(dict.fromkeys(kinds)) or "rebuild_log", partial(self._wal, name))
 
     def _wal(self, name: str) -> Iterator[View]:
-        view = self.node.map(name)
-        yield from wal_pieces(
-            LogRecord(uid, record.index, record.term, view[record.at : record.stop], record.truncates)
-            for uid, record in self.node.wal_records(name)
-            if uid not in self.new_logs
-        )
+        view, file = self.node.map(name), f"{self.node.relative}/{name}"
+        gaps = {gap.position: (queue, found) for queue in self.queues for gap, found in queue.wal_gaps() if gap.file == file}
+
+        def records() -> Iterator[LogRecord]:
+            for uid, record in self.node.wal_records(name):
+                if uid in self.new_logs:
+                    continue
+                queue, missing = gaps.get(record.position, (self.queues[0], []))
+                for index in missing:
+                    entry = queue.entries()[index]
+                    yield LogRecord(uid, index, entry.term, entry.view[entry.at : entry.at + entry.size])
+                yield LogRecord(uid, record.index, record.term, view[record.at : record.stop], record.truncates)
+
+        yield from wal_pieces(records())
 
     def _plan_configs(self, queues: list[QuorumQueue]) -> None:
         """Write a lost `config` by the model of another queue's, with the name that the table has for the folder."""
         names = {row[1]: row[0] for row in self._rows(_NAMES) or [] if len(row) == 2}
         model = next((queue for queue in queues if queue.registered_name is not None), None)
         vhosts = {queue.vhost for queue in queues if queue.vhost}
-        for queue in queues if self.node.has_queues else []:
+        for queue in queues:
+            name = names.get(queue.uid.encode())
             if queue.registered_name is not None:
                 continue
-            name = names.get(queue.uid.encode())
-            if model is None or not isinstance(name, Atom):
-                found = "no queue with a config" if model is None else "no row in names.dets"
+            if not self.node.has_queues:
+                config, expected, found = self._coordinator_config(queue, name)
+            elif model is None or not isinstance(name, Atom):
+                config, found = None, "no queue with a config" if model is None else "no row in names.dets"
                 expected = "a queue with a config, and a name in names.dets"
+            else:
+                config, expected, found = new_config(model, name, queue, vhosts), "", ""
+            if config is None:
                 self.plan.unrepaired.append(Problem(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
-                continue
-            text = format_config(new_config(model, name, queue, vhosts))
-            self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [text]))
+            else:
+                self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [format_config(config)]))
+
+    def _coordinator_config(self, queue: QuorumQueue, name: Term | None) -> tuple[dict[Any, Any] | None, str, str]:
+        """Return the `config` of the streams' coordinator, or why it cannot be made: only it has the members of a cluster."""
+        if name != COORDINATOR:
+            return None, f"{COORDINATOR} in names.dets", str(name)
+        above, _folder, own_node = self.node.path.rstrip("/").rsplit("/", 2)
+        nodes = read_head(self.node.disk, f"{above}/cluster_nodes.config", _CLUSTER_SIZE_MAX) or b""
+        if {match.decode() for match in _NODE_NAME.findall(nodes)} != {own_node}:
+            return None, f"{own_node} alone in cluster_nodes.config", repr(nodes)
+        return coordinator_config(own_node, queue.uid), "", ""
 
     # Tables
 
@@ -241,6 +268,27 @@ def new_config(model: QuorumQueue, name: Atom, queue: QuorumQueue, vhosts: set[s
         if Atom(key) in machine[2]:
             machine[2][Atom(key)] = limits.get(Atom(key), Atom(neutral))
     return found
+
+
+def coordinator_config(node: str, uid: str) -> dict[Any, Any]:
+    """Return the `config` of the streams' coordinator of a single node, as the server writes it."""
+    atom, log, member = Atom(COORDINATOR), uid.encode(), (Atom(COORDINATOR), Atom(node))
+    found: dict[str, Any] = {
+        "id": member,
+        "machine": (Atom("module"), atom, {}),
+        "friendly_name": COORDINATOR,
+        "cluster_name": atom,
+        "uid": log,
+        "initial_members": [member],
+        "log_init_args": {Atom("uid"): log},
+        "metrics_key": atom,
+        "ra_event_formatter": (atom, Atom("format_ra_event"), []),
+        "tick_timeout": 30_000,
+        "broadcast_time": 100,
+        "install_snap_rpc_timeout": 120_000,
+        "await_condition_timeout": 30_000,
+    }
+    return {Atom(key): value for key, value in found.items()}
 
 
 def split_name(name: str, vhosts: set[str]) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
@@ -63,7 +64,7 @@ class _Repair:
             self.plan.unrepaired = unknown
             return self.plan
         numbers = self.folder.segments()
-        for number, after in zip(numbers, [*numbers[1:], None], strict=True):
+        for number, after in zip_longest(numbers, numbers[1:]):
             with self.folder.open_segment(number, []) as segment:
                 self._plan_segment(segment, after)
         for number in sorted(set(self.folder.numbers("index")) - set(numbers)):

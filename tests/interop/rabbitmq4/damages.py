@@ -15,7 +15,7 @@ SECTOR = 512
 class Node:
     """A node's folder that is damaged, with a seeded choice of the place."""
 
-    def __init__(self, path: Path, seed: int) -> None:
+    def __init__(self, path: Path, seed: int | str) -> None:
         self.path = path
         self.chance = random.Random(seed)
 

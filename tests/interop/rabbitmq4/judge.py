@@ -204,6 +204,8 @@ def removed(node: Path) -> set[tuple[str, bytes]]:
 
 def _end_of_index(stream: StreamFolder) -> int:
     """Return the offset of the last chunk if a kill came before its index record: the server drops it."""
+    if not stream.segments():
+        return 0
     with stream.open_segment(stream.segments()[-1], []) as segment:
         chunks = list(Scan(segment.view, segment.file, [], chunk_id=segment.number).chunks())
         records = segment.index_records
