@@ -20,8 +20,9 @@ from .server import Server
 
 HEARTBEAT_OFF = 0
 _SETTLE_S = 2.0
-_SILENCE_S, _STABLE_S = 2.0, 6.0
-_PATIENCE_S = 20
+_SURPLUS_S, _EMPTY_S, _STABLE_S = 1.0, 2.0, 6.0  # how long to wait for more after all, after none, and after a change
+_PATIENCE_S = 20  # for a message that should come: a loaded machine is slow
+_ATTEMPTS, _BETWEEN_S = 3, 3.0  # a queue may still elect its leader
 STREAM_PREFETCH = 100
 _DRAINS = 24  # connections at a time
 _ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
@@ -90,15 +91,14 @@ class Judge:
 
     def drain(self, queue: str, kind: str, count: int) -> list[Delivered] | str:
         """Return what a queue delivers, or the error; `count` is the number of messages that it should have."""
-        try:
-            connection = self.connect()
+        for attempt in range(_ATTEMPTS):
+            time.sleep(_BETWEEN_S if attempt else 0)
             try:
-                return _stream(connection, queue, count) if kind == "stream" else _queue(connection, queue, count)
-            finally:
-                with contextlib.suppress(Exception):
-                    connection.close()
-        except Exception as error:  # of pika: what the server answered is the result
-            return f"{type(error).__name__} {error}"[:200]
+                with contextlib.closing(self.connect()) as connection:
+                    return _stream(connection, queue, count) if kind == "stream" else _queue(connection, queue, count)
+            except Exception as error:  # of pika: what the server answered is the result
+                answer = f"{type(error).__name__} {error}"[:200]
+        return answer
 
     def differences(self, expected: dict[str, tuple[str, list[Delivered]]], growing: str = "") -> dict[str, Any]:
         """Return what each queue delivers if it is not the expected: both numbers and the first pairs that differ.
@@ -127,10 +127,8 @@ def _queue(connection: Any, queue: str, count: int) -> list[Delivered]:
         rows.append(_row(properties, body))
 
     channel.basic_consume(queue, take)
-    while time.monotonic() - last < (_SILENCE_S if rows or not count else _PATIENCE_S):
+    while time.monotonic() - last < _wait_s(len(rows), count):
         connection.process_data_events(0.1)
-        if len(rows) == count:
-            last = min(last, time.monotonic() - _SILENCE_S / 2)
     return rows
 
 
@@ -160,11 +158,14 @@ def _stream(connection: Any, queue: str, count: int) -> list[Delivered]:
         own.basic_ack(method.delivery_tag)
 
     channel.basic_consume(queue, take, arguments={"x-stream-offset": "first"})
-    while time.monotonic() - last < (_SILENCE_S if rows or not count else _STABLE_S):
+    while time.monotonic() - last < _wait_s(len(rows), count):
         connection.process_data_events(0.1)
-        if len(rows) == count:
-            last = min(last, time.monotonic() - _SILENCE_S * 3 / 4)
     return rows
+
+
+def _wait_s(found: int, count: int) -> float:
+    """Return how long to wait after the last message, of which there should be `count`."""
+    return _PATIENCE_S if found < count else _SURPLUS_S if count else _EMPTY_S
 
 
 def _row(properties: Any, body: bytes) -> Delivered:

@@ -12,7 +12,7 @@ import pytest
 from rabbitstore.format.dets_table import read_dets
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.config_text import parse_config
-from rabbitstore.quorum.encode import LogRecord, plain_enqueue, wal_pieces
+from rabbitstore.quorum.encode import LogEntry, LogRecord, plain_enqueue, segment_pieces, wal_pieces
 from rabbitstore.quorum.repair import split_name
 from rabbitstore.quorum.wal import WalScan
 from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
@@ -388,3 +388,44 @@ def test_random_damage_is_recovered(copy, seed):
     again = plan_node_recovery(str(node))
     assert again.actions == [] or again.unrepaired
     assert again.messages_kept == plan.messages_kept
+
+
+def test_a_gap_of_the_log_that_a_segment_fills(copy):
+    """The server expects every entry after the first one of the write-ahead log there, and crashes on a gap."""
+    node = copy("rabbitmq4-streams")
+    folder = quorum_of(node)
+    file = wal_of(folder)
+    data = file.read_bytes()
+    every = [record for record in WalScan(data, "", [], []).records() if record.index > 2]
+    lost = every[len(every) // 2]
+    left = [record for record in WalScan(data, "", [], []).records() if record.position != lost.position]
+    pieces = wal_pieces(LogRecord(one.uid, one.index, one.term, data[one.at : one.stop], one.truncates) for one in left)
+    file.write_bytes(b"".join(map(bytes, pieces)))
+    entry = LogEntry(lost.index, lost.term, lambda: data[lost.at : lost.stop])
+    (folder / lost.uid / "00000001.segment").write_bytes(b"".join(map(bytes, segment_pieces([entry]))))
+    assert [problem.kind for problem in problems(node)] == ["bad_wal_entry"]
+    plan, _after = recovered(node)
+    assert [action.kind for action in plan.actions] == ["rewrite_wal"]
+    found = [record.index for record in WalScan(file.read_bytes(), "", [], []).records() if record.uid == lost.uid]
+    assert found == list(range(found[0], found[-1] + 1)) and lost.index in found
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_lost_config_of_the_coordinator(copy, folders, nodes):
+    """Streams are unusable without it.  It is as the server wrote it, unless others may be in the cluster."""
+    node = copy("rabbitmq4-streams")
+    name = next((node / "coordination").iterdir()).name
+    every = [file for file in node.glob("coordination/*/*/config") if b"{module,rabbit_stream_coordinator" in file.read_bytes()]
+    (config,) = every
+    before = parse_config(config.read_bytes(), "")
+    cluster = [name, "other@host"][:nodes]
+    (node / "cluster_nodes.config").write_text(f"{{[{','.join(cluster)}],[{name}]}}.\n")
+    config.unlink()
+    assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
+    plan = plan_node_recovery(str(node))
+    apply_node_recovery(plan)
+    assert [problem.kind for problem in plan.unrepaired] == ["bad_queue_config"] * (nodes - 1)
+    if nodes == 1:
+        assert problems(node) == [] and parse_config(config.read_bytes(), "") == before
+    else:
+        assert not config.exists()

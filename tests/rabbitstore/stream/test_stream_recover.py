@@ -222,3 +222,14 @@ def test_random_damage_is_recovered(copy, seed):
     assert listed(folder) == before
     again = plan_node_recovery(node_of(folder))
     assert again.actions == [] or again.unrepaired
+
+
+def test_a_lost_only_segment(copy):
+    """Nothing is left to keep: the index without its segment is moved aside, and the server starts an empty stream."""
+    folder = copy("s.mixed")
+    (segment,) = folder.glob("*.segment")
+    segment.unlink()
+    plan = plan_node_recovery(node_of(folder))
+    apply_node_recovery(plan)
+    assert [action.kind for action in plan.actions] == ["move_aside"] and not list(folder.iterdir())
+    assert check_stream(stream_of(folder)).problems == []
