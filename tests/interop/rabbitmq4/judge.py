@@ -94,8 +94,12 @@ class Judge:
         for attempt in range(_ATTEMPTS):
             time.sleep(_BETWEEN_S if attempt else 0)
             try:
-                with contextlib.closing(self.connect()) as connection:
+                connection = self.connect()
+                try:
                     return _stream(connection, queue, count) if kind == "stream" else _queue(connection, queue, count)
+                finally:
+                    with contextlib.suppress(Exception):
+                        connection.close()
             except Exception as error:  # of pika: what the server answered is the result
                 answer = f"{type(error).__name__} {error}"[:200]
         return answer

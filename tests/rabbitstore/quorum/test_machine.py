@@ -330,6 +330,19 @@ def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known, counts
     assert [message.acquired for message in found] == counts
 
 
+@pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [1, 1, 0])])
+def test_a_start_revives_the_consumer_that_was_to_hand_over(version, counts):
+    """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down."""
+    queue = Queue(version, is_single_active=True)
+    first = queue.consume(10, process(3), b"1")
+    queue.send(2)
+    queue.consume(10, process(4), b"2", priority=5)
+    last = queue.send()
+    queue.apply("down", process(4), Atom("normal"))
+    assert queue.ready == [last] and len(queue.held(first)) == 2
+    assert [message.acquired for message in queue.machine.restarted(0).ready()] == counts
+
+
 def test_a_restart_drops_what_is_above_a_limit():
     """What consumers held counts for the limit when it comes back."""
     queue = Queue(max_length=2)
