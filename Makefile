@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each wou
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
-	bench-peers fuzz damage-night live-night asan coverage mutants
+	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -37,6 +37,7 @@ help:
 	@echo "make docs         the pages, as a site in build/site"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
 	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
+	@echo "make rabbit-night all types of queues of a live RabbitMQ 4: programs with kills, damaged folders: hours (ROUNDS=13)"
 	@echo "make asan         the kernels under AddressSanitizer      make coverage    branches of write and recovery code"
 	@echo "make mutants      small changes to write and recovery code that no test notices (MUTANTS=600); goes on where it stopped"
 	@echo "make doctor       which build of the kernels runs            make clean       remove what was made"
@@ -152,6 +153,12 @@ live-night: $(VENV)/.kernels $(VENV)/.dev
 	@BROKERSTORE_INTEROP=1 BROKERSTORE_LIVE=$(or $(LIVE),100000) BROKERSTORE_REPLICATED=$(or $(REPLICATED),1000000) \
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
 		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py
+
+# All types of queues of a live RabbitMQ 4 in the amounts of a night: 40 programs of each type and 72 damaged folders a round.
+rabbit-night: $(VENV)/.kernels $(VENV)/.dev
+	@PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh > $(VENV)/interop4.log 2>&1
+	@BROKERSTORE_INTEROP=1 BROKERSTORE_JUDGE=all BROKERSTORE_ROUNDS=$(or $(ROUNDS),13) nice -n 19 $(RUN) -m pytest -s \
+		tests/interop/rabbitmq4/test_all_queues.py
 
 # Kernels built with AddressSanitizer into build/asan, under the fuzzers.
 asan: $(VENV)/.kernels $(VENV)/.dev
