@@ -71,15 +71,15 @@ class Clients:
     def unregister(self, request: Command) -> Command:
         """Remove a client from a group."""
         client = request.fields.get("clientID", "")
-        self.producers.get(request.fields.get("producerGroup", ""), {}).pop(client, None)
+        self._stop_producing(request.fields.get("producerGroup", ""), client)
         self._leave(request.fields.get("consumerGroup", ""), client)
         return request.answer(SUCCESS)
 
     def closed(self, connection: Connection) -> None:
         """Remove the clients of a connection from all groups."""
-        for producers in self.producers.values():
+        for name, producers in list(self.producers.items()):
             for client in [client for client, found in producers.items() if found is connection]:
-                del producers[client]
+                self._stop_producing(name, client)
         for name, group in list(self.groups.items()):
             for client in [client for client, found in group.members.items() if found is connection]:
                 self._leave(name, client)
@@ -133,6 +133,14 @@ class Clients:
             for key in [key for key, lock in self._locks.items() if key[0] == name and lock[0] == client]:
                 del self._locks[key]
             self._notify(name)
+            if not group.members:
+                del self.groups[name]
+
+    def _stop_producing(self, name: str, client: str) -> None:
+        producers = self.producers.get(name, {})
+        producers.pop(client, None)
+        if not producers:
+            self.producers.pop(name, None)
 
     def _notify(self, name: str) -> None:
         """Let the members of a group divide its queues again."""
