@@ -288,6 +288,19 @@ def heartbeat(client: str, group: str, expression: str = "*") -> bytes:
     return json.dumps({"clientID": client, "producerDataSet": [{"groupName": "p"}], "consumerDataSet": [consumer]}).encode()
 
 
+def test_groups_without_clients_are_forgotten(served: Served) -> None:
+    """So that clients with ever new groups do not use up the number that is kept."""
+    clients = served.server._requests.clients
+    for number in range(3):
+        with RemotingClient("127.0.0.1", served.server.port) as client:
+            client.ask(34, {}, heartbeat("c", f"g{number}"))
+    until(lambda: not clients.groups and not clients.producers)
+    served.client.ask(34, {}, heartbeat("c", "g"))
+    assert list(clients.groups) == ["g"]
+    served.client.ask(35, {"clientID": "c", "consumerGroup": "g", "producerGroup": "p"})
+    assert (clients.groups, clients.producers) == ({}, {})
+
+
 def test_members_of_a_group_know_each_other(served: Served) -> None:
     """A new member, one that leaves and one whose connection ends: the others are told each time."""
     served.send("T", b"0")

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from commitlog import Message, encode_properties
-from storageio import InvalidMessage
+
+from ._wire_batch_cy import decode_members
 
 HEAD = struct.Struct(">iiiii")
 PROPERTIES_SIZE = struct.Struct(">H")
@@ -35,33 +36,4 @@ def encode_wire_batch(messages: Sequence[Message]) -> bytes:
 
 def decode_wire_batch(topic: str, queue_id: int, data: bytes, batch_properties: bytes, **fields: Any) -> list[Message]:
     """Return the messages of a batch, each with the batch's properties after its own. Raises `InvalidMessage`."""
-    messages: list[Message] = []
-    at = 0
-    while at < len(data):
-        flag, body, raw, size = _member(data, at)
-        if raw and batch_properties and not raw.endswith(b"\x02"):
-            raw += b"\x02"
-        whole = raw + batch_properties
-        messages.append(Message(topic, body, queue_id=queue_id, flag=flag, properties_raw=whole, **fields))
-        at += size
-        if len(messages) > MEMBERS_MAX:
-            raise InvalidMessage(f"a batch of more than {MEMBERS_MAX} messages")
-    if not messages:
-        raise InvalidMessage("no messages")
-    return messages
-
-
-def _member(data: bytes, at: int) -> tuple[int, bytes, bytes, int]:
-    """Return (flag, body, properties, size) of the member at an offset; every length is checked before it is used."""
-    left = len(data) - at
-    if left < HEAD.size + PROPERTIES_SIZE.size:
-        raise InvalidMessage(f"batch member at {at}: {left} bytes are none")
-    total, _, _, flag, body_size = HEAD.unpack_from(data, at)
-    if not HEAD.size + PROPERTIES_SIZE.size <= total <= left or not 0 <= body_size <= total - HEAD.size - PROPERTIES_SIZE.size:
-        raise InvalidMessage(f"batch member at {at}: sizes {total} and {body_size} in {left} bytes")
-    body_at = at + HEAD.size
-    (properties_size,) = PROPERTIES_SIZE.unpack_from(data, body_at + body_size)
-    if HEAD.size + body_size + PROPERTIES_SIZE.size + properties_size != total:
-        raise InvalidMessage(f"batch member at {at}: properties of {properties_size} bytes do not end it")
-    end = at + total
-    return flag, data[body_at : body_at + body_size], data[end - properties_size : end], total
+    return decode_members(topic, queue_id, bytes(data), batch_properties, fields, MEMBERS_MAX)
