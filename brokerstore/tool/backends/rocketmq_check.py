@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from brokerstore.identify import FolderKind
 from commitlog.growing import verify_growing_log
 from commitlog.verify import LogReport, verify_log
-from messagestore.folder_contents import NOT_READ, unread_parts
+from messagestore.folder_contents import NOT_READ
 from storageio import REAL_DISK, StoreError
 
 from ..codes import CLEAN, PROBLEM
 from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_rows
+from .rocketmq_rocksdb import findings as rocksdb_findings
 from .rocketmq_timers import keys_and_tables, pending
 
 if TYPE_CHECKING:
@@ -78,12 +79,13 @@ def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | S
 
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
-    """Add what can be checked of a store with queues in RocksDB: timer files, and which parts are not read."""
+    """Add what can be checked of a store with queues in RocksDB: timer files, queues, and which parts are not read."""
     from messagestore.timers.check import timer_findings
 
     for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
         report.add(finding)
-    report.notes += unread_parts(REAL_DISK, folder.target.path)
+    for finding in rocksdb_findings(folder):
+        report.add(finding)
 
 
 def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:

@@ -19,6 +19,8 @@ from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, tabl
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_keys_and_tables
+from .rocketmq_rocksdb import queue_rows
+from .rocketmq_rocksdb import topic_rows as rocksdb_topics
 from .rocketmq_timers import keys_and_tables
 
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
@@ -41,8 +43,8 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
         rows = list(_rows_of_queues(folder, max(0, files.files[0].start_offset if files.files else 0)))
         incomplete = _incomplete(folder)
     else:
-        rows = _rows_of_log(folder)
-    topics = _topics(target)
+        rows = _rows_of_rocksdb(folder) or _rows_of_log(folder)
+    topics = rocksdb_topics(folder) if target.kind is FolderKind.ROCKSDB else _topics(target)
     if only is not None:
         rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
     timers, timer_tables = keys_and_tables(folder, only)
@@ -85,6 +87,12 @@ def _rows_of_queues(folder: RocketmqFolder, log_min_offset: int) -> Iterator[Row
                 except StoreError as error:
                     folder.problems.append(Finding(queue.folder, 0, "unreadable", "queue files", str(error)))
                     say(f"brokerstore: {error}")
+
+
+def _rows_of_rocksdb(folder: RocketmqFolder) -> list[Row]:
+    """Return the rows of queues in RocksDB; empty for another store, and if they cannot be read."""
+    found = queue_rows(folder) if folder.target.kind is FolderKind.ROCKSDB else None
+    return [_row(*row) for row in found or ()]
 
 
 def _rows_of_log(folder: RocketmqFolder) -> list[Row]:

@@ -1,0 +1,112 @@
+"""Compare consume queues in RocksDB with the log, in both directions, without holding them in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from commitlog import StoredMessage
+from commitlog.findings import Finding
+from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.topic_names import SCHEDULE_TOPIC
+from commitlog.walk import LogFiles, Piece
+from storageio import StoreCorrupt
+from storebytes.java_hash import java_hash_code
+
+from .database import Database, open_database
+from .queues import RocksdbUnit, read_ends, read_units, unit_of
+
+FINDINGS_MAX = 100
+UNREADABLE, UNIT, EXTRA_UNIT, END = "unreadable", "rocksdb_unit", "rocksdb_extra_unit", "rocksdb_end"
+
+
+class _Expected(NamedTuple):
+    physical_offset: int
+    size_bytes: int
+    tags_code: int | None  # None for delayed messages, whose code is their due time
+    store_timestamp_ms: int
+
+
+def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:
+    """Yield what is wrong with the queues in the database at `path`, at most `FINDINGS_MAX` of a kind.
+
+    Raises `MissingExtra` without the package that reads RocksDB.
+    """
+    counts: Counter[str] = Counter()
+    try:
+        with open_database(path) as database:
+            for finding in _Check(database, files).findings():
+                counts[finding.kind] += 1
+                if counts[finding.kind] <= FINDINGS_MAX:
+                    yield finding
+    except StoreCorrupt as error:
+        yield Finding(error.file, error.offset, UNREADABLE, str(error.expected), f"{error.reason}: {error.found}")
+
+
+class _Check:
+    """One comparison."""
+
+    def __init__(self, database: Database, files: LogFiles) -> None:
+        self._database = database
+        self._files = files
+        self._low = files.files[0].start_offset if files.files else 0
+        self._end = self._low  # of the last record
+        self._found = 0  # units that belong to a record
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._records()
+        yield from self._units()
+
+    def _records(self) -> Iterator[Finding]:
+        """Look up the unit of each record."""
+        for step in self._files.walk():
+            for message in step.messages() if isinstance(step, Piece) else ():
+                self._end = message.physical_offset + message.size
+                if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                    yield from self._record(message)
+
+    def _record(self, message: StoredMessage) -> Iterator[Finding]:
+        unit = unit_of(self._database, message.topic.encode(), message.queue_id, message.queue_offset)
+        tags = message.properties.get("TAGS")
+        code = None if message.topic == SCHEDULE_TOPIC else java_hash_code(tags) if tags else 0
+        expected = _Expected(message.physical_offset, message.size, code, message.store_timestamp_ms)
+        where = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+        if unit is None:
+            yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(expected)}", "no unit")
+            return
+        self._found += 1
+        own = expected._replace(tags_code=unit.tags_code if code is None else code)
+        if own != unit[3:]:
+            yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(own)}", _text(_Expected(*unit[3:])))
+
+    def _units(self) -> Iterator[Finding]:
+        """Count the units of records that the log has, and compare the last of each queue with the ends."""
+        inside = 0
+        last: dict[tuple[str, int], RocksdbUnit] = {}
+        for unit in read_units(self._database):
+            last[unit.topic, unit.queue_id] = unit
+            inside += unit.physical_offset >= self._low
+            if unit.physical_offset + unit.size_bytes > self._end:
+                where = f"{unit.topic} queue {unit.queue_id} offset {unit.queue_offset}"
+                yield Finding(
+                    self._database.path, 0, EXTRA_UNIT, f"at most {self._end}, the end of the log", f"{where}: {unit[3:5]}"
+                )
+        if inside > self._found:
+            found = f"{inside}, of which {inside - self._found} belong to no record"
+            yield Finding(self._database.path, 0, EXTRA_UNIT, f"{self._found} units", found)
+        yield from self._ends(last)
+
+    def _ends(self, last: dict[tuple[str, int], RocksdbUnit]) -> Iterator[Finding]:
+        ends = {(end.topic, end.queue_id): end for end in read_ends(self._database) if end.is_max}
+        for queue in sorted({*ends, *last}):
+            unit, end = last.get(queue), ends.get(queue)
+            expected = unit and (unit.physical_offset, unit.queue_offset)
+            found = end and (end.physical_offset, end.queue_offset)
+            if expected != found and (end is None or end.physical_offset >= self._low):
+                where = f"{queue[0]} queue {queue[1]}"
+                yield Finding(self._database.path, 0, END, f"{where}: last unit {expected}", str(found))
+
+
+def _text(expected: _Expected) -> str:
+    return ", ".join(str(value) for value in expected)
