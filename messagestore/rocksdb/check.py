@@ -45,7 +45,7 @@ def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:
 
 
 class _Check:
-    """One comparison."""
+    """Compares one database with one log."""
 
     def __init__(self, database: Database, files: LogFiles) -> None:
         self._database = database
