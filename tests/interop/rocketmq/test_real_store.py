@@ -15,6 +15,7 @@ import pytest
 from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.recover import Choice, Recovery
+from messagestore.repair.verification import verify_store
 from tests.messagestore import test_recover as damage
 
 from .answers import assert_agree, for_java, our_messages
@@ -298,6 +299,29 @@ def test_the_same_puts_to_lmqs_make_the_same_queues(jvm: RealStores, tmp_path: P
 
 def _held(clock: list[int]) -> Callable[[], int]:
     return lambda: clock[0]
+
+
+def test_the_real_store_continues_a_sparse_store_of_default_sizes(jvm: RealStores, tmp_path: Path) -> None:
+    """With blocks for 60 messages only, it puts 100,000 more over the end of a file of 1 GiB; ours finds and continues all."""
+    folder = tmp_path / "store"
+    with MessageStore.open(folder) as store:
+        for number in range(60):
+            store.put(Message("ours", b"%d" % number, keys=[f"ours-{number}"], queue_id=0))
+    assert sum(path.stat().st_blocks * 512 for path in folder.rglob("*")) < 100 << 20  # what `du` counts
+    assert (folder / "commitlog" / ("0" * 20)).stat().st_size == 1 << 30
+    real = jvm.open(folder)
+    message = Message("theirs", b"x" * 11_000, queue_id=0, born_timestamp_ms=START_MS)
+    message.born_host = message.store_host = "127.0.0.1:10911"
+    end = real.ask("stream", message=for_java(message, b"TAGS\x01t\x02", 0), count=100_000, queues=4, quiet=True)["end"]
+    real.close()
+    assert end > 1 << 30 and len(list((folder / "commitlog").iterdir())) == 2
+    report = verify_store(str(folder))
+    assert (report.problems, report.counts()["records"], report.counts()["units"]) == ([], 100_060, 100_060)
+    with MessageStore.open(folder, "r+") as store:
+        assert store.put("ours", b"60", queue_id=0).queue_offset == 60
+        assert [store.max_offset("theirs", queue_id) for queue_id in range(4)] == [25_000] * 4
+        assert [one.queue_offset for one in store.query("theirs", "key-99999")] == [24_999]
+        assert [one.body for one in store.query("ours", "ours-59")] == [b"59"]
 
 
 # After a kill
