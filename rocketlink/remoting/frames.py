@@ -92,7 +92,8 @@ class FrameReader:
         if len(self._waiting) - begin < size:
             return None
         self._at = begin + size
-        return decode(bytes(self._waiting[begin : self._at]))
+        with memoryview(self._waiting) as waiting, waiting[begin : self._at] as frame:
+            return decode(frame)
 
     def feed(self, data: bytes) -> Iterator[Command]:
         """Take what arrived, and yield the commands that are complete now.  Raises `WrongFrame`."""
@@ -101,14 +102,14 @@ class FrameReader:
             yield found
 
 
-def decode(frame: bytes) -> Command:
+def decode(frame: bytes | memoryview) -> Command:
     """Return the command of a frame without its length.  Raises `WrongFrame`."""
     if len(frame) < 4:
         raise WrongFrame(f"a frame of {len(frame)} bytes: at least 4")
     encoding, size = frame[0], int.from_bytes(frame[1:4], "big")
     if size > min(len(frame) - 4, HEADER_SIZE_MAX):
         raise WrongFrame(f"a header of {size} bytes in a frame of {len(frame)}")
-    header, body = frame[4 : 4 + size], frame[4 + size :]
+    header, body = bytes(frame[4 : 4 + size]), bytes(frame[4 + size :])
     if encoding == JSON_ENCODING:
         return _from_json(header, body)
     if encoding == BINARY_ENCODING:
