@@ -16,6 +16,7 @@ from ..remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CONNECTIONS_MAX = 4096
 WAITING_MAX = 256 << 20  # bytes of incomplete frames on all connections together
+TOGETHER = 1 << 16  # bytes of answers to requests that arrived together, which go out with one call
 UNSENT_HIGH = 1 << 20  # bytes of answers that wait for one client; no more of its requests are read until it reads
 IDLE_S = 120.0
 ONE_FRAME_S = 30.0  # for a frame that began to arrive
@@ -56,6 +57,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._asked = 0
         self._is_ended = False
+        self._is_pumping = False
+        self._answers: list[bytes] = []
+        self._answers_size = 0
         self.is_paused = False
         self.heard_s = time.monotonic()
         self.waiting_bytes = 0
@@ -104,8 +108,16 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: Command) -> None:
         """Send an answer or a request; a client that is gone gets none."""
-        if self._transport is not None and not self._is_ended and not self._transport.is_closing():
-            self._transport.write(encode(command))
+        data = encode(command)
+        self._answers.append(data)
+        self._answers_size += len(data)
+        if not self._is_pumping or self._answers_size > TOGETHER:
+            self._flush()
+
+    def _flush(self) -> None:
+        data, self._answers, self._answers_size = b"".join(self._answers), [], 0
+        if data and self._transport is not None and not self._is_ended and not self._transport.is_closing():
+            self._transport.write(data)
 
     def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no answer."""
@@ -122,11 +134,17 @@ class Connection(asyncio.Protocol):
 
     def _pump(self) -> None:
         """Answer requests until none is complete, or the client does not read."""
+        self._is_pumping, wrong = True, ""
         try:
             while not self.is_paused and not self._is_ended and (request := self._frames.next()) is not None:
                 self._answer(request)
         except WrongFrame as error:
-            self.close(str(error))
+            wrong = str(error)
+        finally:
+            self._is_pumping = False
+            self._flush()
+        if wrong:
+            self.close(wrong)
             return
         self._connections.waiting_bytes += self._frames.waiting_bytes - self.waiting_bytes
         self.waiting_bytes = self._frames.waiting_bytes
