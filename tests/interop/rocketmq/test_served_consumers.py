@@ -11,7 +11,7 @@ import pytest
 
 from messagestore.repair.verification import verify_store
 
-from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, SIZES, Served, deliveries, missing, repeated
+from .live import CONFIG, KILLS, LIVE, MARKS, PATIENCE_S, SIZES, Served, deliveries, missing, processed, repeated
 from .real_broker import RealBroker, until
 
 pytestmark = MARKS
@@ -110,7 +110,7 @@ def test_messages_that_fail_always_become_dead_letters(served: Served, tmp_path:
     served.clients.answer(PATIENCE_S)
     settings = {"group": "sick", "topic": "poison", "file": str(file), "failures": 99, "max_tries": 2}
     consumers.ask("start_consumer", name="s", **settings)
-    until(lambda: len(deliveries(file)) >= 3 * DEAD, "three tries each", PATIENCE_S)
+    until(lambda: processed(file) >= 3 * DEAD, "three tries each", PATIENCE_S)
     until(lambda: served.store.max_offset("%DLQ%sick", 0) == DEAD, "dead letters", PATIENCE_S)
     consumers.ask("stop_consumer", name="s")
     assert sorted(one.tries for one in deliveries(file)) == [0] * DEAD + [1] * DEAD + [2] * DEAD
@@ -144,7 +144,7 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     flood(served, "moved")
     served.clients.answer(PATIENCE_S)
     consumers.ask("start_consumer", name="m", **settings)
-    until(lambda: len(deliveries(file)) > 0, "it has begun", PATIENCE_S)
+    until(lambda: processed(file) > 0, "it has begun", PATIENCE_S)
     consumers.ask("stop_consumer", name="m")
     before = deliveries(file)
     committed = sum(served.store.committed_offsets("moved", "movers").values())
