@@ -130,7 +130,7 @@ def deliveries(file: Path) -> list[Delivery]:
 
 
 def processed(file: Path) -> int:
-    """Return how many deliveries there were; quick, because the server runs in this process and needs the interpreter's lock."""
+    """Return how many deliveries there were; quick, because the server in this process needs the lock of the interpreter."""
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
