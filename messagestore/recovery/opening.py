@@ -2,7 +2,8 @@
 
 `plan` decides and changes nothing.  It raises `StoreCorrupt` for damage to safely stored data, and the folder stays as it is.
 `apply` executes the plan: it cuts the log's crash tail, and then queues and index at the end of the log.  `dispatch_missing`
-builds the units and index items that are missing.  ARCHITECTURE.md, "Recovery", has the rules.
+builds the units and index items that are missing, and a broker's timer files if timers point behind the end of the log.
+ARCHITECTURE.md, "Recovery", has the rules.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from commitlog import LogPaths
 from commitlog.topic_names import SCHEDULE_TOPIC
+from commitlog.walk import LogFiles
+from storageio import DiskError, StoreError
 from storageio.invariants import check_invariants
 
 from ..parts import StoreParts
+from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
+from ..timers.layout import TIMER_TOPIC
+from ..timers.pending import timers_behind
 from ..write.dispatcher import QueueGap
 from ..write.pool import PooledFiles
 from ..write.ring import restore
@@ -233,7 +240,26 @@ def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> li
     check_invariants(_check_dispatched, parts)
     if not decided.checks_queues:
         return []
+    _repair_timers(parts, decided.end.offset)
     return clamp_offsets(parts.disk, parts.places.config, parts.lookup)
+
+
+def _repair_timers(parts: StoreParts, end_offset: int) -> None:
+    """Rebuild a broker's timer files if timers point behind the end of the log, where other records will be."""
+    places = parts.places
+    if not has_timers(parts.disk, places.root):
+        return
+    try:
+        behind = timers_behind(parts.disk, places.root, end_offset)
+    except DiskError:
+        raise
+    except StoreError as error:
+        LOG.warning("%s: the timer files were not compared with the log: %s", places.root, error)
+        return
+    if behind.units:
+        LOG.warning("%s: %d timers point behind the end of the log: the timer files are rebuilt", places.root, behind.units)
+        files = LogFiles(parts.disk, LogPaths.parse(parts.disk, places.commit_log).folders)
+        rebuild_timers(parts.disk, places, files, parts.queues.get(TIMER_TOPIC, 0), keeps=True)
 
 
 def _check_dispatched(parts: StoreParts) -> None:

@@ -290,6 +290,27 @@ def test_the_tool_rebuilds_the_timer_files_alone(fixture_store: Any) -> None:
     assert changed - {"lock", "brokerstore"} == {"timerwheel", CHECK_NAME, f"timerlog/{0:020d}"}
 
 
+def test_an_open_that_cuts_the_tail_takes_its_timers_along(fixture_store: Any) -> None:
+    """A power failure lost the end of the log, but not the timer log: the next messages would be taken for those timers."""
+    fixture = fixture_store("broker-timer", own=True)
+    truth = fixture.truth("recovered.json")["messages"]
+    cut = [row for row in truth if row["topic"] == "rmq_sys_wheel_timer"][100]["physicalOffset"]
+    for path in sorted((fixture.store / "commitlog").iterdir()):
+        data = bytearray(path.read_bytes())
+        begin = min(len(data), max(0, cut - int(path.name)))
+        data[begin:] = bytes(len(data) - begin)
+        path.write_bytes(data)
+    with MessageStore.open(fixture.store, "a", CONFIG, disk=AtNow()) as store:
+        assert store.put(Message("TimerTopic", b"next", queue_id=0)).physical_offset == cut
+    found = list(units(fixture.store).values())
+    copies = {row["properties"]["UNIQ_KEY"] for row in truth if row["topic"] == "TimerTopic" and row["physicalOffset"] < cut}
+    timers = [row for row in truth if row["topic"] == "rmq_sys_wheel_timer" and row["physicalOffset"] < cut]
+    expected = [row["physicalOffset"] for row in timers if row["properties"]["UNIQ_KEY"] not in copies]
+    assert [unit.log_offset for unit in found] == expected
+    assert checkpoint(fixture.store)[2:4] == (100, 100)
+    assert not [one for one in verify_store(str(fixture.store)).problems if "timer" in one.kind]
+
+
 class Killed(Exception):
     """The process ended here."""
 
