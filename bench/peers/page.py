@@ -118,10 +118,10 @@ At a load above 5 other programs run as well, and these figures have to be measu
   asynchronous flush. Both have RocketMQ's file sizes, four queues, and a JVM of clients of their own. Rates are of acknowledged
   messages.
 - "unanswered": so many sends are on their way; of batches, 20.
-- The server is one Python thread. A single send takes 20 us of it for frame, put and answer, plus the calls of the socket, which
-  requests that arrive together share: with an answer for each, the row of 500 unanswered sends had 0.34. A batch of 50 takes
-  170 us with 100 B and 280 us with 1024 B, half of it the append. The client needs 5 us a message on either side, so on two
-  cores it bounds the rates of batches as much as the server.
+- The server is one Python thread. A single send takes 20 us of it for frame, put and answer, plus the calls of the socket,
+  which requests that arrive together share: with an answer for each, the row of 500 unanswered sends had 0.34. A batch of 50
+  takes 170 us with 100 B and 280 us with 1024 B, half of it the append. The client needs 5 us a message on either side, so on
+  two cores it bounds the rates of batches as much as the server.
 """
 SECTIONS = {"shared": SHARED, "live": LIVE}  # rows of a section begin with its name and a colon
 

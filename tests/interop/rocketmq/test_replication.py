@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
-from rocketlink import MasterDiffers, Replica
+from rocketlink import MasterDiffers, Replica, promote
 
 from .jvm import prepare_or_skip
 from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, log_of, start_replica
@@ -104,6 +105,34 @@ def test_a_real_master_that_was_killed_is_followed_again_and_one_that_was_replac
         pytest.raises(MasterDiffers),
     ):
         replica.wait(1 << 40, 60)
+
+
+def test_a_real_broker_continues_a_promoted_replica(tmp_path: Path) -> None:
+    """The master is killed after the last fetch of its tables: a later topic and delayed messages are right."""
+    with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES) as broker:
+        broker.ask("topic", topic="T", queues=2)
+        with Replica("127.0.0.1", broker.port, tmp_path / "replica", from_start=True, metadata_every_s=1000) as replica:
+            until(lambda: "T" in replica.store.engine.topics, "topics are fetched")
+            broker.ask("topic", topic="late", queues=QUEUES)
+            broker.ask("flood", topic="late", count=1000, queues=QUEUES, ahead=100)
+            broker.ask("flood", topic="T", count=10, queues=2, ahead=10, delay=1)
+            until(lambda: len(broker.ask("read", topic="T", brief=True)) == 10, "the first are delivered")
+            broker.ask("flood", topic="T", first=10, count=10, queues=2, ahead=10, delay=3)
+            end = int(broker.ask("read", topic="late", brief=True)[-1][2])
+            assert replica.wait(end + 1, 60)
+            until(lambda: replica.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 10, "all is replicated")
+            broker.kill()
+            until(lambda: not replica.status.is_connected, "the replica has noticed")
+    found = promote(tmp_path / "replica")
+    assert found.missing_topics == {"late": QUEUES}
+    sizes = {name: value for name, value in found.broker_settings.items() if name in SIZES}
+    assert sizes == {name: str(value) for name, value in SIZES.items()}
+    with RealBroker(tmp_path / "replica", tmp_path / "again", **sizes) as broker:
+        late = broker.ask("read", topic="late", brief=True)
+        assert sorted(int(base64.b64decode(body)) for *_, body in late) == list(range(1000))
+        until(lambda: len(broker.ask("read", topic="T", brief=True)) >= 20, "the rest is delivered", 120)
+        once = broker.ask("read", topic="T", brief=True)
+        assert sorted(int(base64.b64decode(body)) for *_, body in once) == list(range(20))
 
 
 def test_a_real_slave_has_the_log_of_our_master(tmp_path: Path) -> None:
