@@ -95,11 +95,12 @@ def _name(term: Term) -> str:
 def _refuse_unknown(term: Term, file: str, base: int) -> None:
     """Raise `UnsupportedFormat` for a record of another name or number of fields."""
     name = _name(term)
+    if isinstance(term, tuple) and (name, len(term)) in _SHAPES:
+        return
     if not name or not isinstance(term, tuple) or is_damaged_name(name, NAME) or _is_damaged_container(name, len(term)):
         return
-    if (name, len(term)) not in _SHAPES:
-        found = f"{name} of {len(term)} fields"
-        raise UnsupportedFormat("message term", file=file, offset=base, found=found, supported="basic_message of 6, mc of 4")
+    found = f"{name} of {len(term)} fields"
+    raise UnsupportedFormat("message term", file=file, offset=base, found=found, supported="basic_message of 6, mc of 4")
 
 
 def _is_damaged_container(name: str, size: int) -> bool:

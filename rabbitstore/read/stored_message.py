@@ -34,8 +34,12 @@ class StoredMessage(HasContent):
     offset: int
     content: Content
 
+    def more_keys(self) -> dict[str, Any]:
+        """Return the keys that only messages of this kind of queue have, for `to_json`."""
+        return {}
+
     def to_json(self) -> dict[str, Any]:
-        """Return the object that the tool prints; scripts depend on its keys."""
+        """Return the object that the tool prints; scripts depend on its keys.  `json_cy.LineWriter` writes the same."""
         return {
             "queue": self.queue,
             "vhost": self.vhost,
@@ -53,4 +57,5 @@ class StoredMessage(HasContent):
             "routing_keys": [key.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for key in self.routing_keys],
             "properties": blocks.to_json(self.properties),
             "body_base64": base64.b64encode(self.body).decode(),
+            **self.more_keys(),
         }

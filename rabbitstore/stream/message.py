@@ -28,10 +28,9 @@ class StreamMessage(StoredMessage):
     filter_value: str | None
     raw: bytes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the object that the tool prints; scripts depend on its keys."""
-        more = {"timestamp_ms": self.timestamp_ms, "epoch": self.epoch, "filter_value": self.filter_value}
-        return super().to_json() | more
+    def more_keys(self) -> dict[str, Any]:
+        """Return the fields that only a stream has."""
+        return {"timestamp_ms": self.timestamp_ms, "epoch": self.epoch, "filter_value": self.filter_value}
 
 
 def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str) -> StreamMessage:

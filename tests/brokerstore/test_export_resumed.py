@@ -26,6 +26,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brokerstore.tool.message_json.BLOCK_SIZE", 4096)
     monkeypatch.setattr("commitlog.columns.BATCH_ROWS", 40)
     monkeypatch.setattr("brokerstore.tool.backends.rabbitmq_export.BATCH_ROWS", 100)
+    monkeypatch.setattr("brokerstore.tool.backends.rabbitmq_export.BLOCK_SIZE", 4096)
 
 
 @pytest.fixture(params=["rocketmq", "rabbitmq"])

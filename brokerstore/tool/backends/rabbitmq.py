@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import groupby, islice
 from operator import attrgetter
@@ -16,6 +16,7 @@ from rabbitstore import Problem, RabbitStore, StoredMessage, VhostFolder
 from rabbitstore.folder_lock import running_server
 from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.node_folder import NodeFolder
+from rabbitstore.read.json_cy import LineWriter
 from rabbitstore.read.node import survey
 from rabbitstore.repair.check import size_bytes
 from storageio import REAL_DISK, StoreCorrupt
@@ -157,19 +158,29 @@ class RabbitmqBackend:
             yield from islice(filter(filters.accepts_delivery, self.messages(folder, filters.queue)), limit)
 
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
-        """Yield the same messages as JSON lines."""
-        lines: list[str] = []
-        size = 0
-        for message in self.dump(filters, limit):
-            found = self.to_json(message)
-            if found is not None:
-                lines.append(json_line(found))
-                size += len(lines[-1])
-            if size >= BLOCK_SIZE:
-                yield memoryview("".join(lines).encode("ascii"))
-                lines, size = [], 0
-        if lines:
-            yield memoryview("".join(lines).encode("ascii"))
+        """Yield the same messages as JSON lines, in blocks."""
+        yield from (block for block, _, _, _ in self.json_blocks(self.dump(filters, limit), BLOCK_SIZE))
+
+    def json_blocks(self, messages: Iterable[StoredMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
+        """Yield blocks of lines, each with the messages, bytes of bodies and lines in it; a block is valid until the next.
+
+        A kernel writes most lines, `to_json` the others.
+        """
+        lines = LineWriter()
+        count = size = written = 0
+        for message in messages:
+            count += 1
+            size += message.size
+            if lines.add(message):
+                written += 1
+            elif (found := self.to_json(message)) is not None:
+                lines.add_line(json_line(found).encode("ascii"))
+                written += 1
+            if lines.size >= block_size:
+                yield lines.take(), count, size, written
+                count = size = written = 0
+        if count:
+            yield lines.take(), count, size, written
 
     def row(self, message: StoredMessage) -> tuple[Sequence[str], str]:
         """Return queue, number and properties in words; then the route and the beginning of the body."""

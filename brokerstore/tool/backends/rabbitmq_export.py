@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Any
 
 from ..filters import Filters
-from ..output import json_line
 from . import ExportItem, ExportSource
-from .rabbitmq import RabbitmqBackend
+from .rabbitmq import BLOCK_SIZE, RabbitmqBackend
 
 BATCH_ROWS, BATCH_BYTES = 4096, 8 << 20
 COLUMNS = (
@@ -38,12 +37,11 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
 
 
 def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
-    """Yield a line for each message; the first block is empty, so that a part has a beginning."""
+    """Yield blocks of lines; the first block is empty, so that a part has a beginning."""
     yield memoryview(b""), position, 0, 0
-    for number, message in enumerate(messages, position + 1):
-        found = backend.to_json(message)
-        line = memoryview(b"" if found is None else json_line(found).encode("ascii"))
-        yield line, number, message.size, int(found is not None)
+    for block, count, size, written in backend.json_blocks(messages, BLOCK_SIZE):
+        position += count
+        yield block, position, size, written
 
 
 def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import click
@@ -70,12 +70,14 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     is_mixed = order.out is None and sys.stdout.isatty()  # a bar would stand among the messages
     with progress("export", source.size_bytes, quiet=order.quiet or is_mixed) as advance:
         if order.out is None:
-            _to_stdout(_counted(_in_form(source, form, 0, 0), advance), form)
+            _to_stdout(_counted(_in_form(source.items(0, 0), form, source.columns), advance), form)
             return backend.code
         with named_file(order.out):
             parts = Parts(file_to_write(order.out), form, {**source.about, "limit": limit})
             before = parts.problems
-            write_parts(parts, _counted(_in_form(source, form, parts.position, parts.rows), advance), backend.problems)
+            header = () if parts.sealed else source.columns  # a sealed part has it, although it may hold no message
+            items = _in_form(source.items(parts.position, parts.rows), form, header)
+            write_parts(parts, _counted(items, advance), backend.problems)
     problems = before + len(backend.problems)
     size = os.path.getsize(order.out)
     if order.as_json:
@@ -85,12 +87,11 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     return PROBLEM if problems else CLEAN
 
 
-def _in_form(source: ExportSource, form: str, position: int, rows: int) -> Iterator[ExportItem]:
-    """Yield the items from a position on as they are written."""
+def _in_form(items: Iterator[ExportItem], form: str, header: Sequence[str]) -> Iterator[ExportItem]:
+    """Yield the items as they are written, CSV below a header unless it is empty."""
     from ..export_forms import csv_text
 
-    header = source.columns if position == 0 else ()
-    for item, after, size_bytes, count in source.items(position, rows):
+    for item, after, size_bytes, count in items:
         made = csv_text(item, header, form).encode() if form.startswith("csv") else item
         yield made, after, size_bytes, count
         header = ()

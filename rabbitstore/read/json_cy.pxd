@@ -1,0 +1,37 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+
+cdef Size ROOM, LINE_MAX, GROWTH, NAMES_MAX, DEPTH_MAX, TEXTS_MAX, FIELD_COUNT
+cdef Size QUOTE, COMMA, COLON, OPEN, CLOSE, OPEN_TABLE, CLOSE_TABLE
+cdef bytes REPLACED, TRUE, FALSE, NULL, BASE64, KINDS, SEQ_ID, MSG_ID, PERSISTENT, ACKED, REDELIVERED, EXPIRY, SIZE, EMBEDDED
+cdef bytes OFFSET, PROPERTIES, BODY
+cdef list NAMES
+
+@cython.final
+cdef class LineWriter:
+    cdef dict _texts
+    cdef object _buffer, _names_held
+    cdef I64s _names
+    cdef Target _out
+    cdef Source source
+    cdef Size _room, at, stop
+    cdef readonly Size size
+
+    cdef bytes _text(self, object key, Size part)
+    cdef _grow(self, Size room)
+    cdef void _raw(self, bytes text) noexcept
+    cdef void _byte(self, Size byte) noexcept
+    cdef void _number(self, bytes name, I64 number) noexcept
+    cdef void _flag(self, bytes name, Bool is_set) noexcept
+    cdef Bool _block(self) except -1
+    cdef Bool _field(self, Size kind) except -1
+    cdef Bool _short(self, Bool is_strict) except -1
+    cdef Size _long(self) except -2
+    cdef Bool _quoted(self, Size size, Bool is_strict) except -1
+    cdef Bool _table(self, Size names, Size depth) except -1
+    cdef Bool _is_known(self, Size first, Size names) except -1
+    cdef Bool _array(self, Size names, Size depth) except -1
+    cdef Bool _value(self, Size names, Size depth) except -1
+    cdef Bool _octet_flag(self) except -1
+    cdef Bool _bytes(self) except -1
+    cdef Bool _integer(self, Size code) except -1
