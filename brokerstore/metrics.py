@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from messagestore.metrics import Metrics
 from messagestore.write.durations import BOUNDS_S, Histogram
 from storageio import StoreClosed, needs_extra
 
 if TYPE_CHECKING:
-    from messagestore import Metrics
+    from rabbitstore import RabbitMetrics
 
 PREFIX = "brokerstore_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # of an HTTP answer with the text
@@ -17,9 +18,9 @@ Labels = dict[str, str]
 
 
 class HasMetrics(Protocol):
-    """A store: `MessageStore` or `SharedStore`."""
+    """A store: `MessageStore`, `SharedStore` or `RabbitStore`."""
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> Metrics | RabbitMetrics:
         """Return what it counts."""
 
 
@@ -30,13 +31,13 @@ class Instrument(NamedTuple):
     kind: str  # "counter" or "gauge"
     help: str
     unit: str
-    values: Callable[[Metrics], Iterator[tuple[Labels, float | None]]]
+    values: Callable[[Any], Iterator[tuple[Labels, float | None]]]  # of `Metrics` or `RabbitMetrics`
 
 
-def _one(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
+def _one(name: str) -> Callable[[Any], Iterator[tuple[Labels, float | None]]]:
     """Read a field without labels."""
 
-    def values(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+    def values(metrics: Any) -> Iterator[tuple[Labels, float | None]]:
         yield {}, getattr(metrics, name)
 
     return values
@@ -45,6 +46,19 @@ def _one(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]
 def _files(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
     for part in ("log", "queue", "index"):
         yield {"part": part}, getattr(metrics, f"{part}_bytes")
+
+
+def _rabbit_files(metrics: RabbitMetrics) -> Iterator[tuple[Labels, float | None]]:
+    for part in ("persistent", "transient"):
+        yield {"part": part}, getattr(metrics, f"{part}_bytes")
+
+
+def _of_rabbit_queues(name: str) -> Callable[[RabbitMetrics], Iterator[tuple[Labels, float | None]]]:
+    def values(metrics: RabbitMetrics) -> Iterator[tuple[Labels, float | None]]:
+        for queue in metrics.queues:
+            yield {"queue": queue.queue}, getattr(queue, name)
+
+    return values
 
 
 def _of_queues(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | None]]]:
@@ -75,6 +89,13 @@ INSTRUMENTS = (
     Instrument("clean_stop", "gauge", "Whether the opening found a clean stop.", "1", _one("was_clean_stop")),
     Instrument("accepts_puts", "gauge", "Whether puts are accepted.", "1", _one("accepts_puts")),
 )
+RABBIT_INSTRUMENTS = (
+    Instrument("queue_ready_messages", "gauge", "Messages of a queue that wait.", "1", _of_rabbit_queues("ready")),
+    Instrument("queue_unacked_messages", "gauge", "Messages that a consumer holds.", "1", _of_rabbit_queues("unacked")),
+    Instrument("syncs_total", "counter", "Syncs since the opening.", "1", _one("syncs")),
+    Instrument("file_bytes", "gauge", "Sizes of files.", "By", _rabbit_files),
+    Instrument("disk_free_bytes", "gauge", "Free bytes of the file system.", "By", _one("free_bytes")),
+)
 DURATIONS: tuple[tuple[str, str, Callable[[Metrics], Histogram | None]], ...] = (
     ("flush_seconds", "Duration of syncs of the log.", lambda metrics: metrics.flush),
     ("dispatch_seconds", "Duration of batches of the dispatcher.", lambda metrics: metrics.dispatch),
@@ -83,16 +104,16 @@ DURATIONS: tuple[tuple[str, str, Callable[[Metrics], Histogram | None]], ...] = 
 
 def prometheus_text(store: HasMetrics, /, **labels: str) -> str:
     """Return a store's metrics in Prometheus' text format, with more labels, such as the name of the store."""
-    metrics = store.metrics()
+    metrics = _checked(store).metrics()
     lines: list[str] = []
-    for instrument in INSTRUMENTS:
+    for instrument in INSTRUMENTS if isinstance(metrics, Metrics) else RABBIT_INSTRUMENTS:
         found = [(more, value) for more, value in instrument.values(metrics) if value is not None]
         if found:
             name = PREFIX + instrument.name
             lines += [f"# HELP {name} {instrument.help}", f"# TYPE {name} {instrument.kind}"]
             lines += [f"{name}{_labels(labels | more)} {_number(value)}" for more, value in found]
     for name, description, read in DURATIONS:
-        histogram = read(metrics)
+        histogram = read(metrics) if isinstance(metrics, Metrics) else None
         if histogram is not None:
             lines += _histogram_lines(PREFIX + name, description, histogram, labels)
     return "\n".join(lines) + "\n"
@@ -145,8 +166,16 @@ def observe(store: HasMetrics, meter: Any = None, /, **attributes: str) -> None:
         create = target.create_observable_counter if instrument.kind == "counter" else target.create_observable_gauge
         create(name, callbacks=[callback], unit=instrument.unit, description=instrument.help)
 
-    for instrument in (*INSTRUMENTS, *_duration_instruments()):
+    is_rabbit = not isinstance(_checked(store).metrics(), Metrics)
+    for instrument in RABBIT_INSTRUMENTS if is_rabbit else (*INSTRUMENTS, *_duration_instruments()):
         register(instrument)
+
+
+def _checked(store: HasMetrics) -> HasMetrics:
+    """Return the store; raise `TypeError` for anything that has no metrics."""
+    if not callable(getattr(store, "metrics", None)):
+        raise TypeError(f"store: expected a store with metrics, not {type(store).__name__}")
+    return store
 
 
 def _duration_instruments() -> Iterator[Instrument]:

@@ -40,6 +40,7 @@ import storebytes  # noqa: F401  (first: it selects the build of the kernels)
 from .engine.live_queue import Delivery
 from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
 from .format.problems import Problem
+from .metrics import RabbitMetrics, RabbitQueueMetrics
 from .read.statistics import Statistics, statistics
 from .read.stored_message import StoredMessage
 from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
@@ -56,6 +57,8 @@ __all__ = [
     "Plan",
     "Problem",
     "QueueInfo",
+    "RabbitMetrics",
+    "RabbitQueueMetrics",
     "RabbitSettings",
     "RabbitStore",
     "Statistics",

@@ -28,6 +28,7 @@ from .format import properties as property_block
 from .format.content import new_msg_id
 from .format.message import Content
 from .format.problems import Problem
+from .metrics import RabbitMetrics, collect
 from .read.stored_message import StoredMessage
 from .read.unsupported import refuse_unsupported
 from .read.vhost_folder import QueueInfo, VhostFolder, find_vhost, is_vhost_folder
@@ -161,6 +162,13 @@ class RabbitStore(Closing):
         """
         with contextlib.closing(self.folder()) as folder:
             yield from folder.messages(queue, include_acked=include_acked)
+
+    def metrics(self) -> RabbitMetrics:
+        """Return depths of queues, sizes of files and free space; `brokerstore.metrics` exports them."""
+        if self._is_closed:
+            raise StoreClosed(f"{self.path}: the store is closed")
+        with contextlib.closing(self.folder()) as folder:
+            return collect(self.disk, folder, self._vhost)
 
     # --- queues
 

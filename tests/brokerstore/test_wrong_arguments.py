@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,10 @@ from typing import Any
 import pytest
 
 import brokerstore
-from brokerstore import Message, MessageStore, RabbitStore, StoreConfig, StoreError
+from brokerstore import Message, MessageStore, RabbitStore, StoreConfig, StoreError, aio
+from brokerstore.metrics import observe, prometheus_text
+from brokerstore.migrate import export_to_rabbit, import_rabbit
+from commitlog import decode_message_id
 
 WRONG: tuple[Any, ...] = (None, 5, -1, 1 << 70, 1.5, "", "\ud800", "a\0b", b"x", [5], {1: 2}, object(), int)
 IGNORED = ("close", "close_cleanly", "abandon", "forget", "poll", "open")  # of no arguments, or of a time to wait
@@ -33,7 +38,7 @@ def call(function: Callable[..., Any], options: dict[str, Any]) -> None:
     except (StoreError, TypeError, ValueError):
         pass
     except Exception as error:
-        pytest.fail(f"{function.__qualname__}({options}): {type(error).__name__}: {error}")
+        pytest.fail(f"{function!r}({options}): {type(error).__name__}: {error}")
 
 
 def methods_of(thing: object) -> Iterator[Callable[..., Any]]:
@@ -88,3 +93,36 @@ def test_openings(opened: Callable[..., Any], tmp_path: Path) -> None:
         for name in ("mode", "config", "settings"):
             if name in inspect.signature(opened).parameters:
                 call(opened, {"path": tmp_path / f"{number}{name}", name: wrong})
+
+
+@pytest.mark.parametrize("function", [Message, prometheus_text, observe, import_rabbit, export_to_rabbit, decode_message_id])
+def test_functions(function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constructors and functions beside the stores, with each argument wrong in turn."""
+    monkeypatch.chdir(tmp_path)  # for paths such as "b'x'"
+    needed = {"topic": "T", "body": b"x", "source": str(tmp_path), "store": str(tmp_path / "s"), "rabbit": str(tmp_path / "r")}
+    for one in inspect.signature(function).parameters.values():
+        for wrong in WRONG if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL) else ():
+            if one.kind is one.POSITIONAL_ONLY:
+                call(functools.partial(function, wrong), {})
+            else:
+                given = {name: value for name, value in needed.items() if name in inspect.signature(function).parameters}
+                call(function, {**given, one.name: wrong})
+
+
+def test_a_store_for_asyncio(tmp_path: Path) -> None:
+    """The awaited methods, with each argument wrong in turn; the loop goes on."""
+
+    async def walked() -> None:
+        async with aio.open(tmp_path / "s", StoreConfig.small()) as store:
+            for method in (store.put, store.put_many, store.get, store.query, store.create_topic):
+                parameters = inspect.signature(method).parameters.values()
+                needed = {one.name: RIGHT.get(one.name) for one in parameters if one.default is one.empty}
+                for one in parameters:
+                    for wrong in WRONG if one.kind is not one.VAR_KEYWORD else ():
+                        try:
+                            await method(**{**needed, one.name: wrong})
+                        except (StoreError, TypeError, ValueError):
+                            continue
+            assert (await store.put("T", b"last", queue_id=0)).queue_offset >= 0
+
+    asyncio.run(walked())

@@ -16,6 +16,7 @@ LAYERS = [  # each imports from itself and from those before it
     {"node_folder"},
     {"repair"},
     {"engine"},
+    {"metrics"},
     {"store"},
     {"__init__"},
 ]
