@@ -24,7 +24,7 @@ from .real_broker import CLUSTER, NAME, client, free_ports
 
 LIVE = int(os.environ.get("BROKERSTORE_LIVE", "3000"))
 REPLICATED = int(os.environ.get("BROKERSTORE_REPLICATED", "20000"))
-KILLS = int(os.environ.get("BROKERSTORE_KILLS", "3"))
+KILLS = int(os.environ.get("BROKERSTORE_KILLS", "2"))
 PATIENCE_S = 120 + LIVE // 200 + REPLICATED // 500 + 30 * KILLS  # on a busy machine
 MARKS = [
     pytest.mark.slow,

@@ -94,18 +94,6 @@ def test_messages_put_here_wake_a_waiting_push_consumer(world: Served) -> None:
     assert bodies(world.clients.answer()) == list(range(20))
 
 
-def test_transactions_are_committed_rolled_back_and_asked_about(world: Served) -> None:
-    """A third each; the undecided ones are committed when the producer is asked."""
-    world.ask("topic", topic="agreed", queues=2)
-    decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
-    messages = [
-        sent("agreed", number, decision=decisions[number % 3], properties={"answer": "COMMIT_MESSAGE"}) for number in range(9)
-    ]
-    assert len(world.ask("send_transaction", messages=messages)) == 9
-    until(lambda: len(world.ask("read", topic="agreed")) >= 6, "the producer was asked")
-    assert bodies(world.ask("read", topic="agreed")) == [0, 2, 3, 5, 6, 8]
-
-
 def test_many_transactions_are_decided_once(world: Served) -> None:
     """Seven of ten are committed, two are rolled back, and the producer is asked about one."""
     world.ask("topic", topic="sums", queues=QUEUES)
