@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 
 from .disk import Writer
 
+try:
+    import resource
+except ImportError:  # absent on Windows
+    resource = None  # type: ignore[assignment]
+
 MAPS_MAX = 4096  # Linux allows a process 65,530 mappings
 MAPS_LEAST = 64
 ADDRESSES = 2 * sys.maxsize
@@ -92,10 +97,10 @@ def maps_max(size_bytes: int) -> int:
 
 def _descriptors_max() -> int:
     """Return how many descriptors this process may have open, 1024 where the system cannot tell."""
+    if resource is None:
+        return 1024
     try:
-        import resource  # absent on Windows
-
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except (ImportError, ValueError, OSError):
+    except (ValueError, OSError):
         return 1024
     return limit if limit != resource.RLIM_INFINITY else 8 * MAPS_MAX

@@ -27,6 +27,7 @@ from ..sidecar import read_sidecar
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
+READ_MAX = 32 << 20  # bytes that are read sooner than the system drops their pages, which other processes may have mapped
 WALKERS = 2  # with more, memory is the bottleneck
 WALK_ALONE_MAX = 64 << 20  # bytes that one thread walks before two are started
 
@@ -245,7 +246,8 @@ def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int,
     """Yield each file with data behind a physical offset, with the start and end position of that data."""
     for file in log.queue.files:
         start = max(0, offset - file.start_offset)
-        file.forget_zeros(start)
+        if sum(stop - at for at, stop in file.pieces_of_data(start, CUT_PIECE)) > READ_MAX:
+            file.forget_zeros(start)
         end = _last_used(file, start) if start < file.size_bytes else start
         if end > start:
             yield file, start, end
