@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from .read.queue_reader import GetStatus, Page
     from .shared.consumer import SharedConsumer
     from .shared.store import SharedStore
-    from .store import MessageStore, PutFuture
+    from .store import MessageStore
+    from .write.put_future import PutFuture
 
 _LAZY = {
     **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
-    **dict.fromkeys(("MessageStore", "PutFuture"), ".store"),
+    "MessageStore": ".store",
+    "PutFuture": ".write.put_future",
     **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
     "Metrics": ".metrics",
     "SharedConsumer": ".shared.consumer",

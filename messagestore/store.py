@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +41,7 @@ from .read.consumer import Consumer
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
 from .write._put_cy import PutPath
+from .write.put_future import PutFuture
 from .write.put_rules import PutRules
 from .write.retention import Retention
 
@@ -251,7 +250,6 @@ class MessageStore(Closing):
     def put_async(self, message: Message) -> PutFuture:
         """Put one message; the future, which can be awaited, resolves when it is as durable as the flush mode promises."""
         future = PutFuture()
-        future.set_running_or_notify_cancel()  # a message in the log cannot be taken back, so no waiter may cancel
         with _named_errors():
             refusal = self._rules.refusal(message.topic)
             if refusal is not None:
@@ -592,14 +590,6 @@ class MessageStore(Closing):
         self._engine.settle()
         if not self._engine.writable:
             self._engine.lookup.discover()
-
-
-class PutFuture(Future[PutResult]):
-    """The result of a put; `result()` waits for it, and a coroutine may await it."""
-
-    def __await__(self) -> Iterator[Any]:
-        """Wait without blocking the event loop."""
-        return asyncio.wrap_future(self).__await__()
 
 
 def _close(engine: Engine) -> None:

@@ -25,8 +25,9 @@ from storageio.local_sockets import PeerGone, PeerSilent
 
 from ..config import StoreConfig
 from ..paths import StorePaths
-from ..store import MessageStore, PutFuture
+from ..store import MessageStore
 from ..write.progress import Progress
+from ..write.put_future import PutFuture
 from .answers import unpack_answer
 from .client import Channel, Channels
 from .consumer import SharedConsumer
@@ -340,7 +341,6 @@ class Member:
         if len(packed) > FRAME_MAX:
             raise InvalidMessage(f"a message of {len(packed)} bytes: at most {FRAME_MAX}")
         future = PutFuture()
-        future.set_running_or_notify_cancel()
         if len(self._pending) >= IN_FLIGHT_MAX and not self._changes.wait_until(self._has_room, self.wait_s):
             raise self.busy()
         guard = self._send_guard  # a change of the owner holds it

@@ -23,7 +23,8 @@ from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
-from ..store import PRODUCER_GROUP, MessageStore, PutFuture
+from ..store import PRODUCER_GROUP, MessageStore
+from ..write.put_future import PutFuture
 from ._packing_cy import pack_message
 from .answers import unpack_packed_result
 from .consumer import SharedConsumer
