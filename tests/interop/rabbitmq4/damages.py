@@ -206,6 +206,19 @@ def _classic(pattern: str, change: str) -> Callable[[Node], None]:
     return damage
 
 
+def _coordinator_config_lost(node: Node) -> None:
+    found = [
+        file for file in node.files("coordination/*/*/config") if b"{module,rabbit_stream_coordinator" in file.read_bytes()
+    ]
+    found[0].unlink()
+
+
+def _wal_older(node: Node) -> None:
+    file = node.files("quorum/*/*.wal")[0]
+    record = node.records(file)[-1]
+    node.flip(file, record.at + node.chance.randrange(record.size))
+
+
 DAMAGES: dict[str, Callable[[Node], None]] = {
     "WAL: a bit of a message": _in_record("data"),
     "WAL: a bit of a checksum": _in_record("checksum"),
@@ -268,6 +281,8 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "classic shared store: a bit of a message": _classic("msg_store_persistent/*.rdq", "body"),
     "classic shared store: a sector of zeros": _classic("msg_store_persistent/*.rdq", "zeros"),
     "classic shared store: cut": _classic("msg_store_persistent/*.rdq", "cut"),
+    "coordinator's config: lost": _coordinator_config_lost,
+    "WAL: a bit of the last record of an older log": _wal_older,
 }
 
 FILES = {

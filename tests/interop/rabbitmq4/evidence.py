@@ -97,7 +97,8 @@ def judged(judge: Judge, name: str, base: Path, whole: Contents, work: Path) -> 
     shutil.copytree(base, work)
     shutil.copy(f"{base}-feature_flags", f"{work}-feature_flags")
     DAMAGES[name](Node(work, SEED))
-    row: dict[str, Any] = {"damage": name, "verify": _verified(work), "server": served(judge, work, whole)}
+    row: dict[str, Any] = {"damage": name, "folder": contents_of(whole), "verify": _verified(work)}
+    row["server"] = served(judge, work, whole)
     ran = run("recover", "--apply", "--json", work)
     if ran.code == UNSUPPORTED or (name.startswith("classic") and not ran.json["applied"]):
         return row | {"recover": "", "after": ""}
@@ -117,20 +118,26 @@ def _verified(work: Path) -> str:
     return ", ".join([*kinds, *notes]) or "nothing"
 
 
-def page_of(rows: list[dict[str, Any]], whole: Contents) -> str:
-    """Return the text of the page."""
+def contents_of(whole: Contents) -> str:
+    """Return what a folder has, as text."""
     counts = Counter[str]()
     for kind, part in whole.values():
         counts[kind] += len(part)
-    contents = f"{counts['quorum']} messages in quorum queues, {counts['stream']} in streams and {counts['classic']}"
+    quorum, streams, classic = (counts[kind] for kind in ("quorum", "stream", "classic"))
+    return f"{quorum} messages in quorum queues, {streams} in streams and {classic} in a classic queue"
+
+
+def page_of(rows: list[dict[str, Any]]) -> str:
+    """Return the text of the page."""
     lines = [
         "# Damage to a RabbitMQ 4 node",
         "",
         "Written by `python -m tests.interop.rabbitmq4.evidence`. For each damage RabbitMQ 4.0.5 was started on a copy of one",
         "folder, and on another copy after `brokerstore recover --apply`. The folder is that of a node killed at work.",
-        f"It has {contents} in a classic queue.",
+        *(f"It has {folder}." for folder in list(dict.fromkeys(row["folder"] for row in rows))[:1]),
+        *(f"That of the rows from `{first}` on has {folder}." for folder, first in _others(rows)),
         "",
-        f"{len(rows)} damages. Empty cells: `recover` does not repair this kind of queue.",
+        f"{len(rows)} damages. Empty cells: `recover` changes nothing.",
         "",
         "| Damage | RabbitMQ 4.0.5 | `verify` | `recover` | RabbitMQ after `recover` |",
         "| --- | --- | --- | --- | --- |",
@@ -138,6 +145,14 @@ def page_of(rows: list[dict[str, Any]], whole: Contents) -> str:
     for row in rows:
         lines.append("| " + " | ".join((row["damage"], row["server"], row["verify"], row["recover"], row["after"])) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _others(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return each later folder of an interrupted run with its first damage."""
+    first: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row["folder"], row["damage"])
+    return list(first.items())[1:]
 
 
 def main(parts: list[str]) -> None:
@@ -160,7 +175,7 @@ def main(parts: list[str]) -> None:
                 print(rows[name], flush=True)
     finally:
         judge.server.close()
-    PAGE.write_text(page_of([rows[name] for name in DAMAGES if name in rows], whole))
+    PAGE.write_text(page_of([rows[name] for name in DAMAGES if name in rows]))
 
 
 if __name__ == "__main__":
