@@ -354,7 +354,8 @@ class Machine:
             return
         self._increase(message, is_failed=is_failed, annotations=annotations)
         limit = self.settings.delivery_limit
-        if limit is not None and message.acquired > limit:
+        count = message.acquired if self.version < _STRICT else message.delivery_count
+        if limit is not None and count > limit:
             self._dead_letter("delivery_limit", message)
             self._complete(key, consumer, [number])
             return

@@ -85,8 +85,8 @@ def _strict(term: Any) -> dict[int, deque[Message]]:
 
 
 def _queue(term: Any) -> list[Any]:
-    """Return the elements of OTP's queue, front first."""
-    rear, front = term
+    """Return the elements of OTP's queue, front first; the server's own queues have their length before it."""
+    rear, front = term[-2:]
     return [*front, *reversed(rear)]
 
 

@@ -73,7 +73,7 @@ class QueueFolder:
         self.queue, self.priority = split_part_name(self.name)
         self.unknown_version = index_version(text) if self.is_named and index_version(text) not in (1, 2) else None
         self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
-        if not self.is_named and (text is not None or not self.is_half_made):
+        if not self.is_named and (text or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
             problems.append(Problem(where, 0, "bad_queue_name", "the name that the folder is named after", str(text)[:200]))
 

@@ -72,7 +72,7 @@ class QueueStore:
         try:
             term = read_chunk(self.data, offset, length, self.file)
         except StoreCorrupt:
-            found = self._behind_damaged_head(offset, length) or self._elsewhere(row.location)
+            found = self._behind_damaged_head(offset, length) or self._elsewhere(row)
             if found is None:
                 raise
             return found
@@ -89,20 +89,31 @@ class QueueStore:
         is_same = ((zlib.crc32(term) & 0xFFFF) ^ crc).bit_count() <= 1
         return Chunk(offset, length, term, True) if is_same and try_content(term) is not None else None
 
-    def _elsewhere(self, location: tuple[int, int]) -> Chunk | None:
-        """Return the only message without an entry whose location differs in one byte."""
+    def _elsewhere(self, row: V2Entry) -> Chunk | None:
+        """Return the only message without an entry whose location differs in one byte.
+
+        Messages are in the order of their entries.  So one before that of an earlier entry is an acknowledged message.
+        """
         self._searches += 1
-        if self._searches > _SEARCHES_MAX:
+        if self._searches > _SEARCHES_MAX or row.location is None:
             return None
-        known = V2_LOCATION.pack(*location, 0)
-        found = [one for one in self.free if _is_near(known, V2_LOCATION.pack(one.offset, one.length, 0))]
+        known = V2_LOCATION.pack(*row.location, 0)
+        low = max((at for seq_id, at in self._placed if seq_id < row.seq_id), default=0)
+        high = min((at for seq_id, at in self._placed if seq_id > row.seq_id), default=len(self.data))
+        between = (one for one in self.free if low < one.offset < high)
+        found = [one for one in between if _is_near(known, V2_LOCATION.pack(one.offset, one.length, 0))]
         return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _placed(self) -> list[tuple[int, int]]:
+        """Number and offset of each entry whose message is where it says."""
+        located = [(row.seq_id, row.location) for row in self._rows if row.location is not None]
+        return [(seq_id, location[0]) for seq_id, location in located if self._is_whole(*location)]
 
     @cached_property
     def free(self) -> list[Chunk]:
         """The whole messages that no entry refers to: acknowledged ones, and those of damaged entries."""
-        locations = [row.location for row in self._rows if row.location is not None]
-        taken = {location[0] for location in locations if self._is_whole(*location)}
+        taken = {offset for _seq_id, offset in self._placed}
         return [one for one in self.chunks if one.offset not in taken]
 
     def _is_whole(self, offset: int, length: int) -> bool:

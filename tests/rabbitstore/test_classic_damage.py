@@ -8,7 +8,11 @@ from random import Random
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, plan_recovery, verify
+from rabbitstore.format.index_v2 import V2Entry, encode_chunk, encode_head
+from rabbitstore.format.layout import V2_STORE_MAGIC
 from rabbitstore.format.names import queue_folder_name
+from rabbitstore.read.queue_store import QueueStore
+from storageio import StoreCorrupt
 
 from .classic_damage import DAMAGES
 
@@ -116,3 +120,23 @@ def whole_chunks(data):
         found.append(at)
         at += 8 + int.from_bytes(data[at : at + 4], "big")
     return found
+
+
+def test_an_unwritten_message_is_no_acknowledged_one():
+    """Offset 576 differs in one byte from that of the acknowledged first message, which is before that of another entry."""
+    data = encode_head(V2_STORE_MAGIC, 0) + encode_chunk(b"a" * 248) + encode_chunk(b"b" * 248)
+    written, unwritten = (V2Entry(seq_id, True, None, (64 + 256 * seq_id, 248), 1, 0, 0) for seq_id in (1, 2))
+    store = QueueStore(data, [written, unwritten], "0.qs")
+    assert store.find(written).term == b"b" * 248
+    with pytest.raises(StoreCorrupt):
+        store.find(unwritten)
+    assert store.is_unwritten(unwritten) and not store.is_unwritten(written)
+
+
+def test_an_empty_name_beside_no_index(whole, tmp_path):
+    """A kill during a declaration leaves the name's file empty; no message can be lost with it."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    folder = path / "queues" / queue_folder_name("/", b"young")
+    folder.mkdir()
+    (folder / ".queue_name").touch()
+    assert verify(str(path)).problems == []

@@ -162,7 +162,7 @@ def main(parts: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.jsonl"
     rows = {row["damage"]: row for row in map(json.loads, results.read_text().splitlines())} if results.exists() else {}
-    judge = Judge("evidence", 30)
+    judge = Judge("evidence", 30, is_patient=False)
     try:
         if not (folder / "base").exists():
             make_base(judge, folder / "base")

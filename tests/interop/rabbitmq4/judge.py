@@ -24,6 +24,7 @@ _SURPLUS_S, _EMPTY_S, _STABLE_S = 1.0, 2.0, 6.0  # how long to wait for more aft
 _PATIENCE_S = 20  # for a message that should come: a loaded machine is slow
 _ATTEMPTS, _BETWEEN_S = 3, 3.0  # a queue may still elect its leader
 STREAM_PREFETCH = 100
+_FAILURES_SINCE = 8  # version of the queue machine from which x-delivery-count counts only failed deliveries
 _DRAINS = 24  # connections at a time
 _ADVANCED = "{rabbit, [{quorum_snapshot_interval, 64}, {quorum_min_checkpoint_interval, 64}]}"
 _SETTINGS = "raft.wal_max_size_bytes = 300000\nraft.segment_max_entries = 128\n"
@@ -40,8 +41,12 @@ class Delivered(NamedTuple):
 class Judge:
     """A server whose data folder can be saved and put back."""
 
-    def __init__(self, name: str, shift: int) -> None:
-        """Prepare a node of its own name and ports, which writes segments and snapshots soon."""
+    def __init__(self, name: str, shift: int, *, is_patient: bool = True) -> None:
+        """Prepare a node of its own name and ports, which writes segments and snapshots soon.
+
+        One that is not patient expects queues that cannot be served.
+        """
+        self._patience_s, self._attempts = (_PATIENCE_S, _ATTEMPTS) if is_patient else (_STABLE_S, 1)
         self.server = Server(name, node_name=name, shift=shift, advanced=_ADVANCED, settings=_SETTINGS)
 
     @property
@@ -91,12 +96,13 @@ class Judge:
 
     def drain(self, queue: str, kind: str, count: int) -> list[Delivered] | str:
         """Return what a queue delivers, or the error; `count` is the number of messages that it should have."""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(self._attempts):
             time.sleep(_BETWEEN_S if attempt else 0)
             try:
                 connection = self.connect()
                 try:
-                    return _stream(connection, queue, count) if kind == "stream" else _queue(connection, queue, count)
+                    take = _stream if kind == "stream" else _queue
+                    return take(connection, queue, count, self._patience_s)
                 finally:
                     with contextlib.suppress(Exception):
                         connection.close()
@@ -118,10 +124,10 @@ class Judge:
             }
 
 
-def _queue(connection: Any, queue: str, count: int) -> list[Delivered]:
+def _queue(connection: Any, queue: str, count: int, patience_s: float) -> list[Delivered]:
     """Consume without a limit: a queue with a single active consumer answers no `basic.get`."""
     channel = connection.channel()
-    _wait_for_returns(connection, channel, queue, count)
+    _wait_for_returns(connection, channel, queue, count, patience_s)
     rows: list[Delivered] = []
     last = time.monotonic()
 
@@ -131,14 +137,14 @@ def _queue(connection: Any, queue: str, count: int) -> list[Delivered]:
         rows.append(_row(properties, body))
 
     channel.basic_consume(queue, take)
-    while time.monotonic() - last < _wait_s(len(rows), count):
+    while time.monotonic() - last < _wait_s(len(rows), count, patience_s):
         connection.process_data_events(0.1)
     return rows
 
 
-def _wait_for_returns(connection: Any, channel: Any, queue: str, count: int) -> None:
+def _wait_for_returns(connection: Any, channel: Any, queue: str, count: int, patience_s: float) -> None:
     """Wait until the server has returned what consumers held: it gives out other messages first."""
-    stop = time.monotonic() + _PATIENCE_S
+    stop = time.monotonic() + patience_s
     seen, since = -1, time.monotonic()
     while time.monotonic() < stop:
         ready = channel.queue_declare(queue, passive=True).method.message_count
@@ -149,7 +155,7 @@ def _wait_for_returns(connection: Any, channel: Any, queue: str, count: int) -> 
         connection.process_data_events(0.2)
 
 
-def _stream(connection: Any, queue: str, count: int) -> list[Delivered]:
+def _stream(connection: Any, queue: str, count: int, patience_s: float) -> list[Delivered]:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=STREAM_PREFETCH)
     rows: list[Delivered] = []
@@ -162,14 +168,14 @@ def _stream(connection: Any, queue: str, count: int) -> list[Delivered]:
         own.basic_ack(method.delivery_tag)
 
     channel.basic_consume(queue, take, arguments={"x-stream-offset": "first"})
-    while time.monotonic() - last < _wait_s(len(rows), count):
+    while time.monotonic() - last < _wait_s(len(rows), count, patience_s):
         connection.process_data_events(0.1)
     return rows
 
 
-def _wait_s(found: int, count: int) -> float:
+def _wait_s(found: int, count: int, patience_s: float) -> float:
     """Return how long to wait after the last message, of which there should be `count`."""
-    return _PATIENCE_S if found < count else _SURPLUS_S if count else _EMPTY_S
+    return patience_s if found < count else _SURPLUS_S if count else _EMPTY_S
 
 
 def _row(properties: Any, body: bytes) -> Delivered:
@@ -192,7 +198,9 @@ def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[
     folder = NodeFolder(str(node), "/")
     with contextlib.closing(folder):
         for queue in folder.quorum_queues:
-            counts = {message.index: message.acquired for message in queue.restarted().ready()}
+            machine = queue.restarted()
+            is_failed = machine.version >= _FAILURES_SINCE
+            counts = {one.index: one.delivery_count if is_failed else one.acquired for one in machine.ready()}
             rows = [message for message in queue.messages() if not message.reason]
             found[queue.queue] = "quorum", [_listed(row, counts[row.seq_id]) for row in rows]
         for stream in folder.streams:

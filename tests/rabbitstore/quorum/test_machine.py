@@ -6,6 +6,7 @@ import pytest
 
 from rabbitstore.format.terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Opaque
 from rabbitstore.quorum.machine import Machine, MessageInfo, Settings
+from rabbitstore.quorum.state import _strict
 
 NODE, OTHER = b"w\x09a@nowhere", b"w\x09b@nowhere"
 SENDER = Opaque(88, NODE + bytes(12))
@@ -145,6 +146,19 @@ def test_above_the_delivery_limit_a_message_is_dead_lettered():
         queue.apply("return", key, [number])
     assert queue.held(key) == {} and queue.ready == []
     assert [(reason, one.index) for reason, one in queue.machine.dead.every()] == [("delivery_limit", 1)]
+
+
+@pytest.mark.parametrize(("version", "ready"), [(5, []), (7, []), (8, [2])])
+def test_from_version_8_only_failures_count_for_the_limit(version, ready):
+    """A client that returns a message is no failure; each earlier version counts every return."""
+    queue = Queue(version, delivery_limit=1)
+    key = queue.consume(1)
+    queue.send()
+    for number in range(2):
+        queue.apply("return", key, [number])
+    queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    queue.apply("return", key, [2])
+    assert queue.ready == ready
 
 
 def test_modify_returns_or_discards():
@@ -459,3 +473,10 @@ def test_other_commands_have_no_effect(command):
     queue.send(2)
     queue.apply(*command)
     assert queue.ready == [1, 2]
+
+
+def test_the_lists_of_version_8_have_their_length():
+    """As a snapshot of 4.3.6 has them: priority 31 - 22, rear and front, each message an index with its size above 44 bits."""
+    (message,) = _strict({22: (1, [], [(5 << 44) + 9])})[9]
+    assert (message.index, message.size) == (9, 5)
+    assert [one.index for one in _strict({31: (2, [8], [7])})[0]] == [7, 8]
