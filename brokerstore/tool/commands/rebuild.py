@@ -18,8 +18,9 @@ from ..output import show
 @DROP_TRANSIENT
 @APPLY
 def rebuild(backend: Backend, what: str, as_json: bool, quiet: bool, drop_transient: bool, apply: bool) -> int:
-    """Rebuild queues, index or both ("all") from the log, or a broker's timer files.
+    """Rebuild queues, index or timer files from the log.
 
-    In a RabbitMQ folder: the files of a clean stop, so that a server starts without reading every message.
+    "all" means queues and index. In a RabbitMQ folder: the files of a clean stop, so that a server starts without
+    reading every message.
     """
     return show(backend.rebuild(what, drop_transient, quiet, apply), as_json)
