@@ -29,7 +29,6 @@ KEPT_OUT = shutil.ignore_patterns(
     ".venv*",
     "build",
     "*.so",
-    "*.c",
     "__pycache__",
     ".hypothesis",
     ".mypy_cache",
