@@ -9,7 +9,7 @@ from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat, random_by
 
 from . import properties as blocks
 from .container import CONTAINER, read_container
-from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_term
+from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_container, split_term
 from .layout import MSG_ID_SIZE
 from .message import Content
 from .terms import FALSE, TRUE, Atom, Term, is_damaged_name
@@ -69,6 +69,8 @@ def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
     Raise `StoreCorrupt` for damaged bytes, `UnsupportedFormat` for a whole term of another kind.
     """
     parts = split_term(term)
+    if parts is None:
+        parts = split_container(term)
     if parts is not None:
         return tuple.__new__(Content, parts)  # faster than `Content(*parts)`
     return content_of(decode(term, file=file, base=base), file=file, base=base)

@@ -49,6 +49,16 @@ _pack_binary = _BINARY.pack
 ID_HEAD: bytes = _pack_binary(b"m", MSG_ID_SIZE)
 _LIST_OF_ONE: bytes = b"l" + (1).to_bytes(4, "big")
 AFTER_BODY: bytes = b"j" + ID_HEAD  # a list's end, and the head of the id
+SMALL_INTEGER: Size = 97
+INTEGER: Size = 98
+SMALL_BIG: Size = 110
+MAP: Size = 116
+ATOM: Size = 119  # of RabbitMQ 4, with a length of one byte
+CONTAINER_START: bytes = b"\x83h\x04w\x02mcw\x08mc_amqplh\x06w\x07content" + _bare(CLASS_ID) + b"w\x04none"
+CONTAINER_PROTOCOL: bytes = b"w\x19rabbit_framing_amqp_0_9_1"
+CONTAINER_TRUE: bytes = b"w\x04true"
+CONTAINER_FALSE: bytes = b"w\x05false"
+NUMBERS: tuple[bytes, ...] = (b"p", b"ttl", b"ts", b"rts")  # annotations that change nothing when they are numbers
 # of the last message written: prefix, property block, both encoded, and the same with the head of a list of one
 _last_head: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
 _last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
@@ -235,6 +245,108 @@ def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> S
 def split_term(term: bytes) -> Fields | None:
     """Call `split_at` with a whole term."""
     return split_at(source_of_bytes(term), 0, len(term))
+
+
+def split_container(term: bytes) -> Fields | None:
+    """Return the fields of `content.Content` of a message container of AMQP 0-9-1; None for any other form.
+
+    The name of the virtual host is empty.  A message with annotations that change it at delivery has another form.
+    """
+    source: Source = source_of_bytes(term)
+    stop: Size = len(term)
+    fragments: list[bytes] = []
+    block_at: Size
+    block_size: Size
+    at: Size = _has(source, 0, stop, CONTAINER_START)
+    if at < 0:
+        return None
+    block_size = _binary_size(source, at, stop)
+    block_at = at + HEAD_SIZE
+    if block_size < 0:
+        return None
+    at = _has(source, block_at + block_size, stop, CONTAINER_PROTOCOL)
+    if at < 0:
+        return None
+    at = _take_list(source, at, stop, fragments)
+    if at < 0:
+        return None
+    annotations = _annotations(source, at, stop)
+    if annotations is None:
+        return None
+    if len(fragments) == 1:
+        body = fragments[0]
+    else:
+        fragments.reverse()
+        body = b"".join(fragments)
+    exchange, keys, msg_id, is_durable = annotations
+    return "", exchange, keys, take_bytes(source, block_at, block_size), body, msg_id, is_durable
+
+
+@cython.cfunc
+def _annotations(source: Source, at: Size, stop: Size) -> tuple[str, tuple[str, ...], bytes, bool] | None:
+    """Return exchange, routing keys, id and durability; None without one of the first three, or with an unknown annotation."""
+    exchange: bytes | None = None
+    keys: list[bytes] | None = None
+    msg_id: bytes | None = None
+    is_durable: Bool = True
+    size: Size
+    name_size: Size
+    left: Size
+    if stop - at < HEAD_SIZE or source[at] != MAP:
+        return None
+    left = get_i32(source, at + 1)
+    at += HEAD_SIZE
+    while left > 0:
+        left -= 1
+        if stop - at < 2 or source[at] != ATOM:
+            return None
+        name_size = source[at + 1]
+        at += 2
+        if name_size > stop - at:
+            return None
+        name = take_bytes(source, at, name_size)
+        at += name_size
+        if name == b"rk":
+            keys = []
+            at = _take_list(source, at, stop, keys)
+        elif name == b"x" or name == b"id":
+            size = _binary_size(source, at, stop)
+            if size < 0:
+                return None
+            found = take_bytes(source, at + HEAD_SIZE, size)
+            at += HEAD_SIZE + size
+            if name == b"x":
+                exchange = found
+            else:
+                msg_id = found
+        elif name == b"d":
+            is_durable = _has(source, at, stop, CONTAINER_TRUE) >= 0
+            at = _has(source, at, stop, CONTAINER_TRUE if is_durable else CONTAINER_FALSE)
+        elif name in NUMBERS:
+            at = _after_number(source, at, stop)
+        else:
+            return None
+        if at < 0:
+            return None
+    if left < 0 or at != stop or exchange is None or keys is None or msg_id is None or len(msg_id) != MSG_ID_SIZE:
+        return None
+    return exchange.decode("utf-8", "replace"), _texts(keys), msg_id, is_durable
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _after_number(source: Source, at: Size, stop: Size) -> Size:
+    """Return where the integer at `at` ends, or -1."""
+    size: Size = 0
+    if stop - at < 2:
+        return -1
+    if source[at] == SMALL_INTEGER:
+        size = 2
+    elif source[at] == INTEGER:
+        size = 5
+    elif source[at] == SMALL_BIG:
+        size = 3 + source[at + 1]
+    return at + size if 0 < size <= stop - at else -1
 
 
 def _texts(keys: list[bytes]) -> tuple[str, ...]:

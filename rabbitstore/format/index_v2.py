@@ -30,8 +30,8 @@ NO_ENTRY = bytes(V2_ENTRY.size)
 _FILE_SIZE = V2_HEAD_SIZE + V2_SEGMENT_ENTRIES * V2_ENTRY.size
 _REST_AT = V2_HEAD.size - 16  # after magic and version
 _NEXT_VERSIONS = (V2_VERSION + 1, V2_VERSION + 2)
-_OFFSET_MAX = 1 << 40
-_EXPIRY_MIN_US, _EXPIRY_MAX_US = 1_262_304_000_000_000, 4_102_444_800_000_000  # the years 2010 to 2100
+OFFSET_MAX = 1 << 40
+EXPIRY_MIN_US, EXPIRY_MAX_US = 1_262_304_000_000_000, 4_102_444_800_000_000  # the years 2010 to 2100
 
 
 class V2Entry(NamedTuple):
@@ -129,7 +129,7 @@ def _read_entry(data: bytes, at: int, number: int, file: str, problems: list[Pro
         problems.append(Problem(file, at, "bad_index_entry", expected, f"{status}, {flags}, {reserved}, {kind}"))
         if not any(data[at + 1 : at + V2_ENTRY.size]):
             return None
-    if expiry_us and not _EXPIRY_MIN_US <= expiry_us < _EXPIRY_MAX_US:
+    if expiry_us and not EXPIRY_MIN_US <= expiry_us < EXPIRY_MAX_US:
         problems.append(Problem(file, at, "bad_index_entry", "no expiry, or a time of this century", f"{expiry_us} us"))
         expiry_us = 0
     seq_id = number * V2_SEGMENT_ENTRIES + (at - V2_HEAD_SIZE) // V2_ENTRY.size
@@ -149,7 +149,7 @@ def _kind_of(location: bytes) -> int:
     offset, length, zero = V2_LOCATION.unpack(location)
     if not any(location):
         return V2_IN_MEMORY
-    return V2_QUEUE_STORE if not zero or (V2_HEAD_SIZE <= offset < _OFFSET_MAX and length) else V2_SHARED_STORE
+    return V2_QUEUE_STORE if not zero or (V2_HEAD_SIZE <= offset < OFFSET_MAX and length) else V2_SHARED_STORE
 
 
 def read_chunk(data: bytes, offset: int, length: int, file: str) -> bytes:

@@ -17,6 +17,7 @@ from ..format.names import index_version, queue_folder_name, read_queue_name, sp
 from ..format.problems import Problem, to_problem
 from .entry_copies import HasMessage, drop_worse_copies, no_message
 from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start
+from .intact_segment_cy import read_intact
 from .queue_store import Chunk, QueueStore, is_persistent
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
@@ -132,8 +133,20 @@ class QueueFolder:
 
     def _entries_v2(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         for number in sorted({*self.segment_numbers(), *self._store_numbers()}):
+            intact = self._intact_v2(number)
+            if intact is not None:
+                yield from intact
+                continue
             for row, chunk in self.segment_v2(number, problems):
                 yield self._from_v2(row, chunk, number)
+
+    def _intact_v2(self, number: int) -> list[IndexEntry] | None:
+        """Return the entries of a version-2 segment with nothing to correct or to report; None for any other."""
+        index = read_if_there(self.disk, f"{self.path}/{number}.qi")
+        stored = read_if_there(self.disk, f"{self.path}/{number}.qs")
+        if index is None or stored is None:
+            return None
+        return read_intact(index, stored, number, f"{self.relative}/{number}.qs")
 
     def _store_numbers(self) -> list[int]:
         """Return the numbers of the `.qs` files that have messages."""
