@@ -36,4 +36,5 @@ def encode_wire_batch(messages: Sequence[Message]) -> bytes:
 
 def decode_wire_batch(topic: str, queue_id: int, data: bytes, batch_properties: bytes, **fields: Any) -> list[Message]:
     """Return the messages of a batch, each with the batch's properties after its own. Raises `InvalidMessage`."""
-    return decode_members(topic, queue_id, bytes(data), batch_properties, fields, MEMBERS_MAX)
+    raw = data if isinstance(data, bytes) else bytes(memoryview(data))  # of a number, bytes() makes that many zeros
+    return decode_members(topic, queue_id, raw, batch_properties, fields, MEMBERS_MAX)
