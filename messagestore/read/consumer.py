@@ -175,6 +175,7 @@ class Consumer(Polled):
         Return the turn of its queue; -1, and hand out nothing, unless the message is the next one of a queue in hand and
         readable. Wait for nothing: neither for the dispatcher nor for another thread that uses the consumer.
         """
+        check_type("result", result, PutResult)
         end = result.physical_offset + result.size_bytes
         if self._tags is not None or end > self._parts.dispatch_limit() or not self._lock.acquire(blocking=False):
             return -1
