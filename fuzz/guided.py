@@ -12,7 +12,8 @@ import atheris
 with atheris.instrument_imports(
     include=["brokerstore", "commitlog", "consumequeue", "indexfile", "messagestore", "rabbitstore", "rocketlink", "storebytes"]
 ):
-    from fuzz.run import ALL, run_one
+    from fuzz.decoders import run_one
+    from fuzz.run import ALL
 
 
 def main() -> None:
