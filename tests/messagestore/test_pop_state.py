@@ -101,13 +101,16 @@ def ack(tag: str = "ack", **changes: Any) -> tuple[str, dict[str, Any]]:
     return tag, {"t": "T", "c": "G", "q": 0, "so": 10, "pt": 5, "bn": "b"} | changes
 
 
-def state(folder: Path, messages: list[tuple[str, Any]]) -> PopState:
-    """Write these messages into the revive topic and read their state."""
+def state(folder: Path, messages: list[tuple[str, Any]], committed: int | None = None) -> PopState:
+    """Write these messages into the revive topic, commit an offset of its reader, and read their state."""
     with MessageStore.open(folder, "a", CONFIG) as store:
         store.put_many([Message("T", b"x", queue_id=0) for _ in range(20)])
         for tag, body in messages:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             store.put(Message(REVIVE, data, queue_id=0, tags=tag))
+    if committed is not None:
+        table = {"offsetTable": {f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"0": committed}}}
+        (folder / "config" / "consumerOffset.json").write_text(json.dumps(table))
     queues = ConsumeQueues(REAL_DISK, str(folder / "consumequeue"), writable=False, file_size_bytes=2000)
     try:
         return read_pop_state(REAL_DISK, str(folder), LogFiles(REAL_DISK, [str(folder / "commitlog")]), queues)
@@ -131,6 +134,14 @@ def test_acknowledgements_count_for_their_checkpoint_only(tmp_path: Path) -> Non
     )
     assert found.unreadable == 0
     assert found.lags == [("T", "G", 20, 4, 800)]  # 14, 15, 16 and 30
+
+
+def test_the_committed_offset_is_that_of_the_last_finished_checkpoint(tmp_path: Path) -> None:
+    """The real broker's reader continues one after it (PopReviveService)."""
+    messages = [checkpoint([0, 1]), checkpoint([0], so=20)]
+    assert state(tmp_path / "none", messages).lags == [("T", "G", 20, 3, 900)]
+    assert state(tmp_path / "first", messages, 0).lags == [("T", "G", 20, 1, 900)]
+    assert state(tmp_path / "all", messages, 1).lags == []
 
 
 @pytest.mark.parametrize(
