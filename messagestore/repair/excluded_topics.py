@@ -34,8 +34,11 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_s
     def is_left_alone(topic: str) -> bool:
         config = known.get(topic)
         has_others = topic in batch or (config is not None and config.is_batch)
-        has_gone = not is_slave and is_deleted(known, topic) and not has_folder(topic)
-        return has_others or has_no_folder_name(topic) or has_gone
+        return (
+            has_others
+            or has_no_folder_name(topic)  # before a look at the disk, which raises for such a name
+            or (not is_slave and is_deleted(known, topic) and not has_folder(topic))
+        )
 
     return is_left_alone
 
