@@ -7,6 +7,7 @@ the durable to the live ones.
 
 from __future__ import annotations
 
+import gc
 from enum import Enum
 from typing import NamedTuple
 
@@ -59,7 +60,11 @@ class FileNode:
             del self.live[size_bytes:]
             self.blocks = {at for at in self.blocks if at < size_bytes}
         elif size_bytes > len(self.live):
-            self.live.extend(bytes(size_bytes - len(self.live)))
+            try:
+                self.live.extend(bytes(size_bytes - len(self.live)))
+            except BufferError:  # perhaps a map in a reference cycle of a handled exception, which nobody uses any more
+                gc.collect()
+                self.live.extend(bytes(size_bytes - len(self.live)))
 
     def allocate(self, start: int, stop: int) -> None:
         """Give the pages of a range blocks."""
