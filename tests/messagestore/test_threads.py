@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -109,9 +110,18 @@ def test_no_put_returns_before_a_sync_that_began_after_it_was_written(world: Any
         assert sorted(done) == list(range(1, THREADS + 1))
 
 
+class SlowSyncDisk(CountingDisk):
+    """A disk whose syncs take as long as those of a hard disk, so that puts gather meanwhile."""
+
+    def before(self, operation: str, path: str) -> None:
+        super().before(operation, path)
+        if operation == "sync":
+            time.sleep(0.005)
+
+
 def test_group_commit_needs_fewer_syncs_than_puts(world: Any, tmp_path: Path) -> None:
     """One sync covers every earlier write."""
-    disk = CountingDisk()
+    disk = SlowSyncDisk()
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
         in_threads(THREADS, lambda thread: put_numbers(world, store, range(thread * EACH, (thread + 1) * EACH)))
         syncs = sum(call.operation == "sync" and "commitlog" in call.path for call in disk.calls)
