@@ -198,13 +198,17 @@ def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
     is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM)
     if is_true != stop and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
         return None
-    if len(fragments) == 1:
-        body = fragments[0]
-    else:
-        fragments.reverse()
-        body = b"".join(fragments)
     block = take_bytes(source, block_at, block_size)
-    return last[1], last[2], last[3], block, body, take_bytes(source, at, MSG_ID_SIZE), is_true == stop
+    return last[1], last[2], last[3], block, _joined(fragments), take_bytes(source, at, MSG_ID_SIZE), is_true == stop
+
+
+@cython.cfunc
+def _joined(fragments: list[bytes]) -> bytes:
+    """Return the body of a message, whose fragments are stored last first."""
+    if len(fragments) == 1:
+        return fragments[0]
+    fragments.reverse()
+    return b"".join(fragments)
 
 
 @cython.cfunc
@@ -273,13 +277,8 @@ def split_container(term: bytes) -> Fields | None:
     annotations = _annotations(source, at, stop)
     if annotations is None:
         return None
-    if len(fragments) == 1:
-        body = fragments[0]
-    else:
-        fragments.reverse()
-        body = b"".join(fragments)
     exchange, keys, msg_id, is_durable = annotations
-    return "", exchange, keys, take_bytes(source, block_at, block_size), body, msg_id, is_durable
+    return "", exchange, keys, take_bytes(source, block_at, block_size), _joined(fragments), msg_id, is_durable
 
 
 @cython.cfunc
