@@ -17,7 +17,8 @@ import socket
 import struct
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from .errors import StoreError, UnsupportedPlatform
 from .processes import in_forked_child
@@ -28,6 +29,8 @@ ADDRESS_MAX = 104  # bytes; macOS has 104, Linux 108
 PROC_FOLDER = "/proc/self/fd"
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 TIME_LIMIT = struct.Struct("@ll")  # seconds, microseconds
+Room = TypeVar("Room", int, memoryview)
+Found = TypeVar("Found", bytes, int)
 
 
 class PeerGone(StoreError):
@@ -36,6 +39,19 @@ class PeerGone(StoreError):
 
 class PeerSilent(StoreError):
     """The other side neither read nor answered in time. The connection cannot be used any longer."""
+
+
+def _received(receive: Callable[[Room], Found], room: Room) -> Found:
+    """Call a method of the socket that receives, and name what went wrong."""
+    try:
+        found = receive(room)
+    except BlockingIOError as error:
+        raise PeerSilent("the other process does not answer") from error
+    except OSError as error:
+        raise PeerGone(f"the connection ended: {error}") from error
+    if not found:
+        raise PeerGone("the other side closed the connection")
+    return found
 
 
 class LocalSocket:
@@ -64,27 +80,11 @@ class LocalSocket:
 
         Raises `PeerGone` at the end, and `PeerSilent` after the time-out.
         """
-        try:
-            data = self._socket.recv(size_bytes)
-        except BlockingIOError as error:
-            raise PeerSilent("the other process does not answer") from error
-        except OSError as error:
-            raise PeerGone(f"the connection ended: {error}") from error
-        if not data:
-            raise PeerGone("the other side closed the connection")
-        return data
+        return _received(self._socket.recv, size_bytes)
 
     def receive_into(self, buffer: memoryview) -> int:
         """Write what has arrived into a buffer that is not empty, as `receive`; return how many bytes."""
-        try:
-            size = self._socket.recv_into(buffer)
-        except BlockingIOError as error:
-            raise PeerSilent("the other process does not answer") from error
-        except OSError as error:
-            raise PeerGone(f"the connection ended: {error}") from error
-        if not size:
-            raise PeerGone("the other side closed the connection")
-        return size
+        return _received(self._socket.recv_into, buffer)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until `receive` would return or raise; return False after the time-out."""
