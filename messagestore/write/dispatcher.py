@@ -65,13 +65,12 @@ class DispatchService:
         is_ignored: Callable[[str], bool] = lambda _topic: False,
         on_progress: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
-        is_awaited: Sequence[Callable[[], bool]] = (),
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create it; nothing runs before its `thread` is started.
 
         `derived` has the queues that the kernel does not build.  `is_ignored` returns whether a topic enters no queue.
-        `on_progress` is called after each batch.  While one of `is_awaited` returns True, each
-        put wakes the thread.
+        `on_progress` is called after each batch.  While `is_awaited` returns True, each put wakes the thread.
         """
         self._log = log
         self._queues = queues
@@ -88,7 +87,7 @@ class DispatchService:
         self._is_ignored = is_ignored
         self._derived = derived
         self.on_progress = list(on_progress)
-        self.is_awaited = list(is_awaited)
+        self._is_awaited = is_awaited
         self._on_failed = on_failed
         self.durations = Durations()  # of batches
         self.failure: StoreError | None = None
@@ -179,7 +178,7 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
-        self._gate.is_idle = pause_s == IDLE_S or any(awaits() for awaits in self.is_awaited)
+        self._gate.is_idle = pause_s == IDLE_S or self._is_awaited()
         if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
             return 0.0
         return pause_s
