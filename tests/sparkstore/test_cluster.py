@@ -19,7 +19,7 @@ from .sink_tools import bodies
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCRIPT = """
-import json, sys
+import json, sys, time
 import sparkstore
 from sparkstore.jobs import audit
 from tests.sparkstore.killing_source import KillingSource
@@ -29,12 +29,13 @@ made, work = sys.argv[1:]
 settings = {
     "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "600m",
     "spark.driver.host": "127.0.0.1", "spark.executor.memory": "500m", "spark.sql.shuffle.partitions": "2",
-    "spark.local.dir": work + "/local", "spark.scheduler.minRegisteredResourcesRatio": "1",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",  # both executors, however busy the machine is
+    "spark.local.dir": work + "/local",
 }
 spark = sparkstore.session("local-cluster[2,1,1024]", settings=settings)
 spark.sparkContext.setLogLevel("FATAL")
-hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+deadline = time.monotonic() + 300  # both executors, however busy the machine is: Spark itself begins with none
+while (hosts := spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1) < 2 and time.monotonic() < deadline:
+    time.sleep(0.1)
 rows = sparkstore.read_messages(spark, made, ["physical_offset"], splitBytes="100000").count()
 report = audit(spark, made, splitBytes="100000")
 spark.dataSource.register(KillingSource)
