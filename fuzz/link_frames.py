@@ -13,7 +13,7 @@ from rocketlink.ha.frames import FrameReader as ReplicationReader
 from rocketlink.ha.frames import ReportReader
 from rocketlink.remoting.frames import Command, FrameReader, encode
 from rocketlink.server.connections import NAMED, Connection, Connections
-from rocketlink.server.requests import Requests
+from rocketlink.server.requests import AdmittedHosts, Requests
 from rocketlink.server.tables import Identity
 from storageio.testing import ForgettingDisk
 
@@ -96,7 +96,7 @@ def _served() -> tuple[Connections, MessageStore]:
     )  # fmt: skip
     store = MessageStore.open("/store", "a", config, disk=ForgettingDisk())
     store.put(Message("T", b"body", keys=["k"], queue_id=0))
-    requests = Requests(store, Identity("c", "b", "127.0.0.1:10911", 10912), lambda function: function())
+    requests = Requests(store, Identity("c", "b", "127.0.0.1:10911", 10912), lambda function: function(), AdmittedHosts(None))
 
     def handle(connection: Connection, request: Command) -> Command | None:
         try:

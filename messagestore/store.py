@@ -28,7 +28,7 @@ from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import message_of, refused, rejection
+from .broker.services.putting import is_special_raw, message_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -237,6 +237,8 @@ class MessageStore(Closing):
         refusal = self._rules.refusal(topic)
         if refusal is not None:
             return self._rules.answer(refusal, check)
+        if is_special_raw(properties):
+            raise InvalidMessage("properties of columns: no delay, no LMQ, no number of inner messages")
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)

@@ -18,7 +18,7 @@ from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
 from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES
-from ..broker.services.putting import message_of, refused
+from ..broker.services.putting import is_special_raw, message_of, refused
 
 if TYPE_CHECKING:
     from .put_rules import PutRules
@@ -144,6 +144,8 @@ def _is_special(message: Message) -> Bool:
     """Return whether `Routing` must handle a message: it has a SPECIAL property or the flag IS_BATCH (0x80)."""
     if message.sys_flag & 0x80:
         return True
+    if message.properties_raw is not None:
+        return is_special_raw(message.properties_raw)
     properties = message.properties
     return properties is not None and (DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties)
 

@@ -18,7 +18,7 @@ from storageio.real_disk import disk_error
 from ..ha.master import HaMaster
 from ..remoting.signature import Access
 from .connections import Connection, Connections
-from .requests import Requests
+from .requests import AdmittedHosts, Requests
 from .tables import Identity
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -52,7 +52,8 @@ class BrokerServer(Closing):
         self._connections = Connections()
         self._loop = asyncio.new_event_loop()
         self._is_closing = asyncio.Event()
-        self._ha = HaMaster(store, host, admits=self._may_replicate)
+        hosts = AdmittedHosts(Access(access_key or "", secret) if secret else None)
+        self._ha = HaMaster(store, host, admits=hosts.may_replicate)
         try:
             self._servers = [self._listen(wanted) for wanted in (port, names_port) if wanted is not None]
         except BaseException:
@@ -63,8 +64,7 @@ class BrokerServer(Closing):
         self.port: int = ports[0]
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        access = Access(access_key or "", secret) if secret else None
-        self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, access)
+        self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, hosts)
         self._connections.serve(self._requests.handle, self._requests.closed)
         self._seen = store.engine.progress.count
         self._is_woken = False
@@ -95,9 +95,6 @@ class BrokerServer(Closing):
                 self._loop.call_soon_threadsafe(self._is_closing.set)
         self._thread.stop()
         self._ha.close()
-
-    def _may_replicate(self, host: str) -> bool:
-        return hasattr(self, "_requests") and self._requests.may_replicate(host)
 
     # The loop
 

@@ -24,17 +24,34 @@ from .tables import Identity, Tables
 ADMITTED_S = 30.0
 
 
+class AdmittedHosts:
+    """The hosts that may read the log: replication has no signature of its own.  Any thread may call it."""
+
+    def __init__(self, access: Access | None) -> None:
+        """Admit every host if requests need no signature."""
+        self.access = access
+        self._admitted_s: dict[str, float] = {}  # host -> when a signed request for the settings came from it
+
+    def add(self, host: str) -> None:
+        """Admit a host for a while: its request was signed."""
+        self._admitted_s = {**self._admitted_s, host: time.monotonic()}
+
+    def may_replicate(self, host: str) -> bool:
+        """Return whether a host may read the log."""
+        return self.access is None or time.monotonic() - self._admitted_s.get(host, -ADMITTED_S) < ADMITTED_S
+
+
 class Requests:
     """The requests to one store.  Every call is made by one thread."""
 
     def __init__(
         self, store: MessageStore, identity: Identity, call_soon: Callable[[Callable[[], None]], object],
-        access: Access | None = None,
+        hosts: AdmittedHosts,
     ) -> None:  # fmt: skip
-        """`call_soon` runs a function in that thread; `access` is what requests have to be signed with."""
+        """`call_soon` runs a function in that thread; `hosts` has what requests have to be signed with."""
         self._store = store
-        self._access = access
-        self._admitted_s: dict[str, float] = {}  # host -> when a signed request for the settings came from it
+        self._access = hosts.access
+        self._hosts = hosts
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
         self._sending = Sending(store, identity.address, call_soon)
@@ -46,15 +63,11 @@ class Requests:
             if not self._access.accepts(request.fields, request.body):
                 return request.answer(NO_PERMISSION, remark="the request has no valid signature")
             if request.code == codes.GET_BROKER_CONFIG:  # a replica asks for it before each connection
-                self._admitted_s = {**self._admitted_s, host_of(connection.host): time.monotonic()}
+                self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
             return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
         return handler(connection, request)
-
-    def may_replicate(self, host: str) -> bool:
-        """Return whether a host may read the log; replication has no signature of its own.  Called by any thread."""
-        return self._access is None or time.monotonic() - self._admitted_s.get(host, -ADMITTED_S) < ADMITTED_S
 
     def closed(self, connection: Connection) -> None:
         """Forget a client that is gone."""

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from commitlog import Message, PutResult, PutStatus, decode_properties
+from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from commitlog.message_id import encode_message_id
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
 from messagestore.broker.services.names import PRODUCER_GROUP
-from messagestore.broker.services.routing import SPECIAL
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
 from ..remoting.codes import (
@@ -42,7 +41,6 @@ AUTO_CREATE_QUEUES = 8
 RETRIES_DEFAULT = 16
 OFFSET_DIGITS = 16  # of a physical offset in a message id
 TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DELAY_MS")
-SPECIAL_NAMES = tuple(name.encode() + b"\x01" for name in SPECIAL)
 CODES = {
     PutStatus.PUT_OK: SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: FLUSH_DISK_TIMEOUT,
@@ -154,13 +152,10 @@ class Sending:
         for name in TIMERS:
             if name.encode() + b"\x01" in send.properties:
                 raise _Refused(MESSAGE_ILLEGAL, f"property {name}: delays of any length are not supported, delay levels are")
-        # The store looks for delays and LMQs in `properties`; it appends `properties_raw` as it is.
-        is_special = any(name in send.properties for name in SPECIAL_NAMES)
         return Message(
             send.topic, body, queue_id=send.queue_id, flag=send.flag, sys_flag=send.sys_flag,
             born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,
-            reconsume_times=send.reconsume_times, properties=decode_properties(send.properties) if is_special else None,
-            properties_raw=None if is_special else send.properties,
+            reconsume_times=send.reconsume_times, properties_raw=send.properties,
         )  # fmt: skip
 
     def _put_batch(self, connection: Connection, body: bytes, send: _Send) -> PutResult:

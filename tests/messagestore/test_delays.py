@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -409,3 +410,38 @@ def test_deliveries_that_are_not_on_the_disk_are_not_counted(
         assert not path.exists() and not (tmp_path / "s" / "brokerstore" / "delays.json").exists()
         delays.persist()
         assert '"offsetTable":{1:1' in path.read_text()
+
+
+RAW = b"DELAY\x011\x02a\x01b\x02"
+
+
+@pytest.mark.parametrize("way", ["put", "put_many", "put_async", "first"])
+def test_a_delay_in_raw_properties_is_obeyed(world: Any, tmp_path: Path, way: str) -> None:
+    """`properties_raw` has the same meaning as `properties`; also for the first message of a topic."""
+    clock = Clock()
+    raw = world.commitlog.Message("T", b"7", queue_id=0, properties_raw=RAW)
+    with open_idle(world, tmp_path / "s", clock) as store:
+        if way != "first":
+            store.create_topic("T")
+        {"put_many": lambda: store.put_many([raw]), "put_async": lambda: store.put_async(raw).result()}.get(
+            way, lambda: store.put(raw)
+        )()
+        deliver(store)
+        assert came(store) == []
+        clock.now_ms += 1000
+        deliver(store)
+        assert came(store) == [7]
+        assert next(store.read("T", 0)).properties == {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0", "a": "b"}
+
+
+def test_raw_properties_of_a_batch_or_of_columns_have_no_delay(world: Any, tmp_path: Path) -> None:
+    """They are refused, as a delay in `properties` is; nothing is written."""
+    with open_idle(world, tmp_path / "s") as store:
+        batch = [world.commitlog.Message("T", b"7", queue_id=0, properties_raw=RAW)]
+        assert store.put_batch("T", 0, batch, check=False).status.name == "MESSAGE_ILLEGAL"
+        member = (b"x", RAW)
+        data = struct.pack(f">iiiii{len(member[0])}sh{len(RAW)}s", 23 + len(RAW), 0, 0, 0, 1, member[0], len(RAW), RAW)
+        assert store.put_wire_batch("T", 0, data, check=False).status.name == "MESSAGE_ILLEGAL"
+        with pytest.raises(InvalidMessage, match="no delay"):
+            store.append_columns("T", 0, [b"7"], properties=RAW)
+        assert store.log_end == 0

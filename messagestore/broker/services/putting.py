@@ -8,11 +8,15 @@ from typing import Any
 from commitlog import Message, PutResult, PutStatus, delete_property
 from storageio import InvalidMessage, PutRejected
 
+from .names import DELAY, INNER_COUNT, LMQ_NAMES
+
 NEVER = (
     PutStatus.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED,
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
 )  # a retry cannot succeed
+SPECIAL = frozenset({DELAY, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
+_SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
@@ -30,6 +34,11 @@ def message_of(
     if (body, tags, keys, properties, queue_id, delay, delay_level) != (None, None, None, None, -1, None, 0):
         raise TypeError(FIELDS_TWICE)
     return message
+
+
+def is_special_raw(raw: bytes) -> bool:
+    """Return whether encoded properties may have a SPECIAL one; never False if they have."""
+    return any(name in raw for name in _SPECIAL_RAW)
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:

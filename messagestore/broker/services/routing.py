@@ -18,13 +18,11 @@ from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import delay_level, scheduled
 from .lmq_puts import LmqPuts, lmq_refusal
 from .names import DELAY, INNER_COUNT, IS_BATCH, LMQ_NAMES
-from .putting import refused
+from .putting import SPECIAL, is_special_raw, refused
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
     from .admission import Admission
-
-SPECIAL = frozenset({DELAY, LMQ_NAMES, INNER_COUNT})
 
 
 class Routing:
@@ -42,6 +40,8 @@ class Routing:
         """Return whether `append` has to do more than append the record."""
         properties = message.properties
         if properties is not None and not SPECIAL.isdisjoint(properties):
+            return True
+        if message.properties_raw is not None and is_special_raw(message.properties_raw):
             return True
         return bool(message.sys_flag & IS_BATCH) or message.topic in self._admission.batch_queues_of
 
@@ -115,7 +115,8 @@ class Routing:
     def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
         """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`)."""
         for message in messages:
-            properties = message.properties or {}
+            raw = message.properties_raw
+            properties = (decode_properties(raw) if raw and is_special_raw(raw) else message.properties) or {}
             delay = properties.get(DELAY, "0")
             if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
