@@ -25,7 +25,7 @@ from brokerstore.write_target import check_write_target
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.services.names import DELAY, REAL_TOPIC
-from messagestore.broker.services.routing import SPECIAL
+from messagestore.broker.services.putting import SPECIAL
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
 
 BATCH = 256
