@@ -63,17 +63,20 @@ def encode_content(content: Content) -> bytes:
     return encode_parts(*content)
 
 
-def decode_content(term: bytes, *, file: str = "", base: int = 0) -> Content:
+def decode_content(term: bytes, *, file: str = "", base: int = 0, vhost: str = "") -> Content:
     """Decode the message of a term; errors name `file` and the offset `base` of the term in it.
+
+    `vhost` is the virtual host of a message container, whose term does not have its name.
 
     Raise `StoreCorrupt` for damaged bytes, `UnsupportedFormat` for a whole term of another kind.
     """
     parts = split_term(term)
     if parts is None:
-        parts = split_container(term)
+        parts = split_container(term, vhost)
     if parts is not None:
         return tuple.__new__(Content, parts)  # faster than `Content(*parts)`
-    return content_of(decode(term, file=file, base=base), file=file, base=base)
+    content = content_of(decode(term, file=file, base=base), file=file, base=base)
+    return content if content.vhost else content._replace(vhost=vhost)
 
 
 def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = True) -> Content:

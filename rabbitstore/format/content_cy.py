@@ -251,10 +251,10 @@ def split_term(term: bytes) -> Fields | None:
     return split_at(source_of_bytes(term), 0, len(term))
 
 
-def split_container(term: bytes) -> Fields | None:
+def split_container(term: bytes, vhost: str) -> Fields | None:
     """Return the fields of `content.Content` of a message container of AMQP 0-9-1; None for any other form.
 
-    The name of the virtual host is empty.  A message with annotations that change it at delivery has another form.
+    A container does not have the name of its virtual host: it is `vhost`.  A message with annotations that change it at delivery has another form.
     """
     source: Source = source_of_bytes(term)
     stop: Size = len(term)
@@ -278,7 +278,7 @@ def split_container(term: bytes) -> Fields | None:
     if annotations is None:
         return None
     exchange, keys, msg_id, is_durable = annotations
-    return "", exchange, keys, take_bytes(source, block_at, block_size), _joined(fragments), msg_id, is_durable
+    return vhost, exchange, keys, take_bytes(source, block_at, block_size), _joined(fragments), msg_id, is_durable
 
 
 @cython.cfunc

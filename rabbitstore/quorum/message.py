@@ -29,7 +29,7 @@ class Placed(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class QuorumMessage(StoredMessage):
     """A message with the index of its entry as `seq_id`.
 

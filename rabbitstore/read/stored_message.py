@@ -11,7 +11,7 @@ from ..format.content import HasContent
 from ..format.message import Content
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # not frozen: making a frozen one of so many fields takes longer than reading the message
 class StoredMessage(HasContent):
     """A message with its position in a queue.
 

@@ -182,12 +182,10 @@ class VhostFolder:
             term, file, offset = found
             term_at = offset + TERM_AT
         try:
-            content = decode_content(term, file=file, base=term_at)
+            content = decode_content(term, file=file, base=term_at, vhost=folder.vhost or self.vhost)
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.problems.append(to_problem(error, "bad_term"))
             return None
-        if not content.vhost:  # a container has no name of a virtual host
-            content = content._replace(vhost=folder.vhost or self.vhost)
         return StoredMessage(
             folder.queue,
             folder.priority,

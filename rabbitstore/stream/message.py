@@ -15,7 +15,7 @@ from .chunk import Chunk, Record
 _NO_PROPERTIES = encode({})
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class StreamMessage(StoredMessage):
     """A message with its offset as `seq_id`; `timestamp_ms` and `epoch` are those of its chunk.
 

@@ -38,12 +38,12 @@ def slowly(term: bytes) -> Content | None:
 def test_a_container_is_split_like_its_term(content: Content, ttl_ms: int | None) -> None:
     """The message comes back, and no byte can be changed so that both ways read different messages."""
     term = encode_container(content, ttl_ms=ttl_ms, now_ms=1_700_000_000_000)
-    assert split_container(term) == tuple(content) == slowly(term)
+    assert split_container(term, "") == tuple(content) == slowly(term)
     for at in range(len(term)):
-        assert split_container(term[:at]) is None
+        assert split_container(term[:at], "") is None
         for bit in (1, 0x80):
             changed = term[:at] + bytes((term[at] ^ bit,)) + term[at + 1 :]
-            found = split_container(changed)
+            found = split_container(changed, "")
             assert found is None or found == slowly(changed)
 
 
@@ -52,9 +52,9 @@ def test_a_container_with_headers_from_the_server_is_left(world: World) -> None:
     term = encode_container(Content("", "", ("q",), b"\0\0", b"b", b"i" * 16, True), ttl_ms=None, now_ms=1)
     at = term.index(b"t\0\0\0\4")
     split = world.module("rabbitstore.format.content_cy").split_container
-    assert split(term) is not None
+    assert split(term, "") is not None
     for more in (b"m\0\0\0\3x-aa\1", b"w\6deathsj", b"w\3ttlw\x09undefined", b"w\4sizea\1"):
-        assert split(term[:at] + b"t\0\0\0\5" + term[at + 5 :] + more) is None
+        assert split(term[:at] + b"t\0\0\0\5" + term[at + 5 :] + more, "") is None
 
 
 def segment(tmp_path: Any) -> tuple[Any, Any, Any]:
