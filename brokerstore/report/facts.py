@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median_low
 from typing import Any
 
 from commitlog._tally_cy import Tally
@@ -97,8 +99,10 @@ class Words:
         """Count the words of a batch."""
         self._counts.update(words)
         if len(self._counts) > WORDS_MAX:
-            most = sorted(self._counts.items(), key=lambda item: item[1], reverse=True)  # faster than a heap of half of them
-            self._counts = Counter(dict(most[: WORDS_MAX // 2]))
+            least = median_low(self._counts.values())
+            kept = {word: count for word, count in self._counts.items() if count > least}  # at most half
+            ties = (word for word, count in self._counts.items() if count == least)
+            self._counts = Counter(kept | dict.fromkeys(islice(ties, WORDS_MAX // 2 - len(kept)), least))
 
     def most(self) -> list[tuple[str, int]]:
         """Return the most frequent words, with their counts."""
