@@ -254,7 +254,8 @@ def split_term(term: bytes) -> Fields | None:
 def split_container(term: bytes, vhost: str) -> Fields | None:
     """Return the fields of `content.Content` of a message container of AMQP 0-9-1; None for any other form.
 
-    A container does not have the name of its virtual host: it is `vhost`.  A message with annotations that change it at delivery has another form.
+    A container does not have the name of its virtual host: it is `vhost`.  A message with annotations that change it at
+    delivery has another form.
     """
     source: Source = source_of_bytes(term)
     stop: Size = len(term)
