@@ -3,7 +3,7 @@
 Without damage a folder must be read in full (`control`), since a named error is a valid answer to damage only.  If only files
 were damaged that are derived from others, a recovery must end in a folder that opens and gives every message.
 
-`Folder` damages a golden folder in real files and restores them.  `SmallFolder` has every kind of file, but few messages and
+`Folder` damages a golden folder in real files and restores them.  A `SmallFolder` has every kind of file, but few messages and
 in memory: it allows fifty times as many runs.
 """
 
@@ -49,29 +49,27 @@ def damaged(chance: random.Random, data: bytes) -> bytes:
 
 
 class SmallFolder:
-    """A folder of about twenty messages in memory, closed cleanly or not, damaged anew in each run."""
+    """A folder of few messages in memory, damaged anew in each run."""
 
-    def __init__(self, *, is_rabbit: bool, is_closed: bool) -> None:
-        """Run a program of the lab and keep the image that a kill leaves."""
-        self.is_rabbit = is_rabbit
-        run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.Run(1, tries=False)
-        for operation in RABBITMQ_PROGRAM if is_rabbit else ROCKETMQ_PROGRAM:
-            run.do(operation)
-        if is_closed:
-            run.store.close()
-        self.image = run.disk.after_kill()
-        self.time_ms = run.disk.time_ms
-        run.store.abandon() if isinstance(run, rabbitmq_lab.RabbitRun) else rocketmq_lab.abandon(run.store)
-        self.root = rabbitmq_lab.ROOT if is_rabbit else rocketmq_lab.ROOT
-        self.names = sorted(self.image.files)
-        self.messages = self.control()
+    def __init__(self, image: Image, time_ms: int, root: str) -> None:
+        """Check that the undamaged folder has as many messages after a recovery as before."""
+        self.image, self.time_ms, self.root = image, time_ms, root
+        self.names = sorted(image.files)
+        self.messages = self.look(self._disk(image))
+        assert self.messages > 0
+        self.mend(self._disk(image), self.messages)
 
-    def control(self) -> int:
-        """Assert that the undamaged folder has as many messages after a recovery as before; return their number."""
-        messages = look(self.root, self._disk(self.image), is_rabbit=self.is_rabbit)
-        assert messages > 0
-        self._mend(self.image, messages)
-        return messages
+    def look(self, disk: Disk) -> int:
+        """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
+        raise NotImplementedError
+
+    def mend(self, disk: Disk, messages: int | None) -> None:
+        """Recover the folder; with `messages`, it must have that many afterwards."""
+        raise NotImplementedError
+
+    def is_derived(self, name: str) -> bool:
+        """Return whether no message is lost with a file."""
+        return is_derived(name)
 
     def run(self, seed: int) -> None:
         """Damage up to three files and read the folder; every tenth run also recovers it and opens it for writing."""
@@ -82,19 +80,40 @@ class SmallFolder:
             files[name] = damaged(chance, files[name])
         image = self.image._replace(files=files)
         with contextlib.suppress(StoreError):
-            look(self.root, self._disk(image), is_rabbit=self.is_rabbit)
-        if seed % MEND_EVERY == 0 and all(is_derived(name.removeprefix(f"{self.root}/")) for name in changed):
-            self._mend(image, self.messages)
+            self.look(self._disk(image))
+        if seed % MEND_EVERY == 0 and all(self.is_derived(name.removeprefix(f"{self.root}/")) for name in changed):
+            self.mend(self._disk(image), self.messages)
         elif seed % MEND_EVERY == 0:
             with contextlib.suppress(StoreError):
-                self._mend(image, None)
-
-    def _mend(self, image: Image, messages: int | None) -> None:
-        with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
-            mend(self.root, self._disk(image), messages, is_rabbit=self.is_rabbit)
+                self.mend(self._disk(image), None)
 
     def _disk(self, image: Image) -> ForgettingDisk:
         return ForgettingDisk.of(image, self.time_ms)
+
+
+class SmallStore(SmallFolder):
+    """A store of about twenty messages, closed cleanly or not."""
+
+    def __init__(self, *, is_rabbit: bool, is_closed: bool) -> None:
+        """Run a program of the lab and keep the image that a kill leaves."""
+        self.is_rabbit = is_rabbit
+        run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.Run(1, tries=False)
+        for operation in RABBITMQ_PROGRAM if is_rabbit else ROCKETMQ_PROGRAM:
+            run.do(operation)
+        if is_closed:
+            run.store.close()
+        image, time_ms = run.disk.after_kill(), run.disk.time_ms
+        run.store.abandon() if isinstance(run, rabbitmq_lab.RabbitRun) else rocketmq_lab.abandon(run.store)
+        super().__init__(image, time_ms, rabbitmq_lab.ROOT if is_rabbit else rocketmq_lab.ROOT)
+
+    def look(self, disk: Disk) -> int:
+        """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
+        return look(self.root, disk, is_rabbit=self.is_rabbit)
+
+    def mend(self, disk: Disk, messages: int | None) -> None:
+        """Recover the folder without threads."""
+        with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
+            mend(self.root, disk, messages, is_rabbit=self.is_rabbit)
 
 
 class Folder:

@@ -2,6 +2,7 @@
 
     python -m fuzz.run decoders --runs 200000 [--target NAME] [--seed N]      deterministic, no coverage needed
     python -m fuzz.run small-folders --runs 5000
+    python -m fuzz.run small-nodes --runs 2000
     python -m fuzz.run folders --runs 500 --golden FOLDER [--rabbit]
     python -m fuzz.run guided --seconds 60 [--target NAME] [--keep]           atheris: guided by coverage
 
@@ -67,14 +68,28 @@ def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
 
 def small_folder_runs(runs: int, seed: int) -> int:
     """Damage folders in memory `runs` times: both engines, closed cleanly and not, in turn."""
-    from fuzz.folders import SmallFolder
+    from fuzz.folders import SmallStore
 
-    kinds = [SmallFolder(is_rabbit=kind > 1, is_closed=kind % 2 == 1) for kind in range(4)]
+    kinds = [SmallStore(is_rabbit=kind > 1, is_closed=kind % 2 == 1) for kind in range(4)]
     for number in range(seed, seed + runs):
         try:
             kinds[number // 10 % len(kinds)].run(number)
         except Exception as error:
             error.add_note(f"small folder run {number}")
+            raise
+    return runs
+
+
+def small_node_runs(runs: int, seed: int) -> int:
+    """Damage a node of RabbitMQ 4 in memory `runs` times."""
+    from fuzz.node_folders import SmallNode
+
+    node = SmallNode()
+    for number in range(seed, seed + runs):
+        try:
+            node.run(number)
+        except Exception as error:
+            error.add_note(f"small node run {number}")
             raise
     return runs
 
@@ -102,7 +117,7 @@ def guided(name: str, seconds: int, *, keep: bool) -> int:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("decoders", "folders", "small-folders", "guided"))
+    parser.add_argument("what", choices=("decoders", "folders", "small-folders", "small-nodes", "guided"))
     parser.add_argument("--runs", type=int, default=200_000)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
@@ -117,6 +132,8 @@ def main() -> int:
         return max(guided(name, max(1, asked.seconds // len(names)), keep=asked.keep) for name in names)
     if asked.what == "small-folders":
         done = small_folder_runs(asked.runs, asked.seed)
+    elif asked.what == "small-nodes":
+        done = small_node_runs(asked.runs, asked.seed)
     elif asked.what == "folders":
         done = folder_runs(asked.golden, asked.runs, asked.seed, is_rabbit=asked.rabbit)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from storageio import StoreCorrupt
 
@@ -77,6 +78,11 @@ def segment_pieces(entries: list[LogEntry], max_count: int = SEGMENT_ENTRIES) ->
 def new_leader(time_ms: int, version: int) -> bytes:
     """Encode the entry by which a leader sets the version of the queue machine."""
     return encode((Atom("noop"), {Atom("ts"): time_ms}, version))
+
+
+def update_config(time_ms: int, config: dict[Any, Any]) -> bytes:
+    """Encode the entry that sets a queue's limits."""
+    return encode((Atom("$usr"), {Atom("ts"): time_ms}, (Atom("update_config"), config), Atom("noreply")))
 
 
 def plain_enqueue(data: bytes, delivery_count: int, file: str) -> bytes:

@@ -31,7 +31,7 @@ _STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
 _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
 _SETTINGS = b"\x0dupdate_config"
-_SETTINGS_BEFORE = 128  # bytes of an entry in which the name of its command is
+_SETTINGS_BEFORE = 4096  # bytes of an entry in which the name of its command is: processes have the names of their nodes
 
 
 class Entry(NamedTuple):

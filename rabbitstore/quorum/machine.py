@@ -84,6 +84,13 @@ class Settings:
             handler if isinstance(handler, str) else "at_most_once" if isinstance(handler, tuple) else None,
         )
 
+    def put_into(self, config: dict[Any, Any]) -> dict[Any, Any]:
+        """Return a `config` with these limits."""
+        names = ("max_length", "max_bytes", "delivery_limit", "msg_ttl")
+        limits = ((name, getattr(self, name)) for name in names)
+        found = {Atom(name): UNDEFINED if limit is None else limit for name, limit in limits}
+        return config | found | {Atom("overflow_strategy"): Atom("drop_head" if self.drops_head else "reject_publish")}
+
 
 def _number(value: Any) -> int | None:
     return value if isinstance(value, int) else None

@@ -20,7 +20,17 @@ from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Change, RepairPlan
 from .config_text import format_config
-from .encode import FIRST_ENTRY, SEGMENT_ENTRIES, LogEntry, LogRecord, new_leader, plain_enqueue, segment_pieces, wal_pieces
+from .encode import (
+    FIRST_ENTRY,
+    SEGMENT_ENTRIES,
+    LogEntry,
+    LogRecord,
+    new_leader,
+    plain_enqueue,
+    segment_pieces,
+    update_config,
+    wal_pieces,
+)
 from .folder import Entry, QuorumNode, QuorumQueue
 from .machine import VERSIONS, Message
 from .message import DEAD_LETTERED
@@ -107,13 +117,20 @@ class _Repair:
             return []
 
     def _rebuild(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], reason: str) -> None:
-        """Replace segments and states by segments with a new log."""
+        """Replace segments and states by segments with a new log.
+
+        It needs an entry with the settings: a server that creates a queue from its `config` takes the limits from there, but
+        drops the first messages above them whatever `overflow_strategy` says (`rabbit_fifo_v1:convert_v0_to_v1`).
+        """
         uid, term = queue.uid, self.term[queue.uid]
         leader = partial(new_leader, self.node.disk.now_ms(), self._version(queue))
         log = [LogEntry(0, 0, lambda: FIRST_ENTRY), LogEntry(1, term, leader)]
         settings = queue.last_settings()
         if settings is not None:
             log.append(LogEntry(len(log), term, partial(_bytes_of, settings)))
+        elif queue.machine_config:
+            config = queue.machine().settings.put_into(queue.machine_config)
+            log.append(LogEntry(len(log), term, partial(update_config, self.node.disk.now_ms(), config)))
         for message, entry in messages:
             log.append(LogEntry(len(log), term, partial(_enqueue, message, entry)))
         self.new_logs[uid], self.last[uid] = log, len(log) - 1

@@ -85,14 +85,15 @@ class _Repair:
         if not is_whole or any(part.made for part in parts):
             pieces = partial(_segment_pieces, self.folder, segment.number, parts)
             self.plan.changes.append(Change("rewrite_segment", segment.file, reason, pieces))
-        if records != segment.index_records:
-            self._change_index(segment.number, records)
+        self._plan_index(segment, records)
 
-    def _change_index(self, number: int, records: list[IndexRecord]) -> None:
-        file = self.folder.file(number, "index")
+    def _plan_index(self, segment: OpenSegment, records: list[IndexRecord]) -> None:
+        """Make the index again if its records differ, or if it ends with a part of one."""
+        file = self.folder.file(segment.number, "index")
         kinds = [problem.kind for problem in self.plan.problems if problem.file == file]
-        reason = ", ".join(dict.fromkeys(kinds)) or "rewrite_segment"
-        self.plan.changes.append(Change("make_index", file, reason, partial(_index_pieces, records)))
+        if kinds or records != segment.index_records:
+            reason = ", ".join(dict.fromkeys(kinds)) or "rewrite_segment"
+            self.plan.changes.append(Change("make_index", file, reason, partial(_index_pieces, records)))
 
     def _parts(self, segment: OpenSegment) -> Iterator[_Part]:
         """Yield the good chunks, with a filler for each range of lost offsets."""

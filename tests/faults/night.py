@@ -1,7 +1,7 @@
 """The long runs: kills, reads beside a writer, every bit of golden logs, fuzzers, planted bugs.
 
     python -m tests.faults.night [--state FILE] [--kills 20000] [--shared 20000] [--live 2000] [--decoders 100000000]
-                                 [--folders 1000000] [--only PART]
+                                 [--folders 1000000] [--nodes 20000] [--only PART]
 
 The state file has the counts so far, so an interrupted run continues where it stopped.  Prints the counts as Markdown.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.decoders import SLOW, TARGETS
-from fuzz.run import decoder_runs, small_folder_runs
+from fuzz.run import decoder_runs, small_folder_runs, small_node_runs
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
 from tests.faults.live_reads import live_runs
@@ -34,7 +34,7 @@ GOLDEN_LOGS = ("propcrc", "lmq", "cqext")
 RABBIT_STEP, RABBIT_RECOVERED = 2000, 10  # steps per folder; every n-th damaged folder is recovered too
 LIVE_STEP = 200  # runs beside one writer
 SHARED_KILLS, SHARED_PAUSE_S = 500, 0.05
-KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP = 10, 20_000, 320_000, 4000
+KILLS_A_STORE, BITS_A_STEP, DECODER_STEP, FOLDER_STEP, NODE_STEP = 10, 20_000, 320_000, 4000, 500
 
 
 class Night:
@@ -143,6 +143,11 @@ def folders(done: int) -> int:
     return small_folder_runs(FOLDER_STEP, 1000 + done)
 
 
+def nodes(done: int) -> int:
+    """Fuzz the folder of a RabbitMQ 4 node in memory."""
+    return small_node_runs(NODE_STEP, 1000 + done)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -151,6 +156,7 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=20_000)
     parser.add_argument("--decoders", type=int, default=100_000_000)
     parser.add_argument("--folders", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--live", type=int, default=2000)
     parser.add_argument("--only", choices=("kills", "shared", "live", "bits", "rabbit", "decoders", "folders", "planted"))
     asked = parser.parse_args()
@@ -175,6 +181,7 @@ def main() -> None:
         night.until("decoder fuzz runs", asked.decoders, decoders)
     if asked.only in (None, "folders"):
         night.until("folder fuzz runs", asked.folders, folders)
+        night.until("folder fuzz runs of RabbitMQ 4 nodes", asked.nodes, nodes)
     print(night.report())
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import corpus, folders
+from fuzz import corpus, folders, node_folders
 from fuzz.decoders import SLOW, TARGETS, run_one
-from fuzz.folders import SmallFolder
-from fuzz.run import decoder_runs, folder_runs, small_folder_runs
+from fuzz.folders import SmallStore
+from fuzz.run import decoder_runs, folder_runs, small_folder_runs, small_node_runs
 from storageio import StoreCorrupt, StoreError
 from storebytes.builds import build_name
 from tests.faults.golden import fast_folder, unpacked
@@ -20,6 +20,7 @@ SCARCE = 1 if build_name() == "compiled" else 20  # the plain build is slower
 DECODER_RUNS = 200_000 // SCARCE
 FOLDER_RUNS = {"batchcq": 200, "lmq": 20, "rabbitmq-clean": 20}
 SMALL_FOLDER_RUNS = 5_000 // SCARCE
+SMALL_NODE_RUNS = 60 if build_name() == "compiled" else 10
 LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ29PS1F7KJO6A26YZF1Z8")
 
 
@@ -54,6 +55,20 @@ def test_a_damaged_small_folder_is_repaired_or_named(quarter: int) -> None:
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
 
 
+def test_a_damaged_node_is_repaired_or_named() -> None:
+    """The same for a node of RabbitMQ 4: no message that was readable before is missing after a recovery."""
+    assert small_node_runs(SMALL_NODE_RUNS, 1) == SMALL_NODE_RUNS
+
+
+def test_a_recovery_that_loses_a_queue_of_a_node_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: a recovery that deletes the write-ahead log."""
+    node = node_folders.SmallNode()
+    log = next(name for name in node.names if name.endswith(".wal") and "/quorum/" in name)
+    monkeypatch.setattr(node_folders, "apply_node_recovery", lambda _plan, disk: disk.stat(log) and disk.delete(log))
+    with pytest.raises(AssertionError, match="readable messages are gone"):
+        node.mend(node._disk(node.image), None)
+
+
 def refuse(*_: object, **__: object) -> None:
     raise StoreError("a refusal")
 
@@ -65,7 +80,7 @@ def test_a_sound_folder_that_is_refused_is_noticed(name: str, monkeypatch: pytes
     target = folders.RabbitStore if name == "RabbitStore" else folders
     monkeypatch.setattr(target, "open" if name == "RabbitStore" else name, refuse)
     with pytest.raises(StoreError, match="a refusal"):
-        SmallFolder(is_rabbit=is_rabbit, is_closed=True)
+        SmallStore(is_rabbit=is_rabbit, is_closed=True)
 
 
 @pytest.mark.parametrize("is_rabbit", [False, True])
@@ -73,7 +88,7 @@ def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
     is_rabbit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage to clean-stop files, queues or index loses nothing, so an error is not a valid answer."""
-    folder = SmallFolder(is_rabbit=is_rabbit, is_closed=True)
+    folder = SmallStore(is_rabbit=is_rabbit, is_closed=True)
     monkeypatch.setattr(folders, "apply_recovery" if is_rabbit else "Recovery", refuse)
     with pytest.raises(StoreError, match="a refusal"):
         for seed in range(0, 3000, 10):
@@ -103,7 +118,7 @@ def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_gap_in_a_queue_is_rebuilt_only_once() -> None:
     """A damaged topic left a gap in the queue, which dispatch closes; each recovery used to plan a rebuild of it."""
-    SmallFolder(is_rabbit=False, is_closed=False).run(368_520)
+    SmallStore(is_rabbit=False, is_closed=False).run(368_520)
 
 
 def test_a_parquet_file_with_a_damaged_head_is_a_named_error() -> None:

@@ -185,7 +185,8 @@ def _row(properties: Any, body: bytes) -> Delivered:
 def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[str, list[Delivered]]]:
     """Return type and messages of every quorum queue and stream, as the server should deliver them.
 
-    A message that a consumer held counts as failed once more.  Messages that wait for dead-lettering are not delivered.
+    A message that a consumer held counts as failed once more.  Before version 8, one that was never returned shows the count
+    with which it was published.  Messages that wait for dead-lettering are not delivered.
     With `limits`, also of the classic queues that it names: a start removes the first messages above a number, and
     transient ones.
     """
@@ -200,7 +201,7 @@ def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[
         for queue in folder.quorum_queues:
             machine = queue.restarted()
             is_failed = machine.version >= _FAILURES_SINCE
-            counts = {one.index: one.delivery_count if is_failed else one.acquired for one in machine.ready()}
+            counts = {one.index: (0 if is_failed else one.acquired) or one.delivery_count for one in machine.ready()}
             rows = [message for message in queue.messages() if not message.reason]
             found[queue.queue] = "quorum", [_listed(row, counts[row.seq_id]) for row in rows]
         for stream in folder.streams:

@@ -146,6 +146,46 @@ def test_a_damaged_segment(copy, field):
     assert len(whole["q.slow"]) - len(after["q.slow"]) <= (len(whole["q.slow"]) if field in ("magic", "lost") else 1)
 
 
+def settings_in(node, queue):
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        found = next(one for one in folder.quorum_queues if one.queue == queue).last_settings()
+        return None if found is None else found.decode()[2][1]
+
+
+@pytest.mark.parametrize("overflow", ["drop_head", "reject_publish"])
+def test_a_new_log_has_the_settings_that_a_snapshot_replaced(copy, overflow):
+    """Without such an entry the server drops the first messages above a limit, whatever `overflow_strategy` says."""
+    node = copy()
+    config = next(quorum_of(node).glob("2F_QRO*/config"))
+    text = config.read_text().replace("overflow_strategy => drop_head", f"overflow_strategy => {overflow}")
+    config.write_text(text)
+    assert settings_in(node, "q.roll") is None and f"=> {overflow}" in text
+    segment = next(quorum_of(node).glob("2F_QRO*/00000021.segment"))
+    flip(segment, segment.stat().st_size - 5)
+    apply_node_recovery(plan_node_recovery(str(node)))
+    found = settings_in(node, "q.roll")
+    machine = parse_config(text.encode(), "config")["machine"][2]
+    assert {str(key): str(value) for key, value in found.items()} == {
+        str(key): str(value) for key, value in machine.items()
+    } | {
+        "overflow_strategy": "drop_head"  # as in the snapshot, which is newer
+    }
+
+
+def test_settings_behind_the_names_of_processes_are_found(copy):
+    """The server's own entry has the caller before the command, and each process has its node's name, of up to 255 bytes."""
+    node = copy("rabbitmq4-streams")
+    caller = b"X" + b"w\xff" + b"n" * 255 + bytes(12)
+    entry = b"\x83h\x04w\x04$usrt\0\0\0\x01w\x04fromh\x02" + caller + b"j"
+    entry += b"h\x02w\x0dupdate_configt\0\0\0\x01w\x0amax_lengtha\x07w\x0fawait_consensus"
+    before = settings_in(node, "q.fan")
+    file = wal_of(quorum_of(node))
+    last = [record for record in WalScan(file.read_bytes(), "", [], []).records() if record.uid.startswith("2F_QFA")][-1]
+    record = LogRecord(last.uid, last.index + 1, last.term, entry)
+    (file.parent / "00000002.wal").write_bytes(b"".join(wal_pieces([record])))
+    assert before is not None and "max_length" in before and settings_in(node, "q.fan") == {"max_length": 7}
+
+
 @pytest.mark.parametrize("names", [(SNAPSHOT,), (CHECKPOINT,), (SNAPSHOT, CHECKPOINT)], ids=["snapshot", "checkpoint", "both"])
 def test_a_damaged_state(copy, names):
     """The other state is used; without one the entries that are left are."""
@@ -249,7 +289,7 @@ def test_the_last_applied_entry_is_lowered(copy):
     recovered(node)
     after = {row[0]: row[-1] for row in read_dets((quorum_of(node) / "meta.dets").read_bytes(), "")}
     (changed,) = (uid for uid in before if before[uid] != after[uid])
-    assert changed.startswith(b"2F_QRO") and after[changed] == 101 < before[changed]  # 100 messages behind two entries
+    assert changed.startswith(b"2F_QRO") and after[changed] == 102 < before[changed]  # 100 messages behind three entries
 
 
 def test_one_of_several_members_is_left_alone(copy):

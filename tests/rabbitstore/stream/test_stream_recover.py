@@ -123,7 +123,7 @@ def test_a_damaged_end_is_cut(copy, how):
     assert (folder.parent.parent / "brokerstore/cut" / f"stream__{folder.name}__{file.name}").read_bytes() == damaged
 
 
-@pytest.mark.parametrize("how", ["lost", "cut", "flipped", "head"])
+@pytest.mark.parametrize("how", ["lost", "cut", "flipped", "head", "part"])
 def test_an_index_is_made_again(copy, how):
     """Its bytes are those of the server; the segment stays as it is."""
     folder = copy()
@@ -133,6 +133,8 @@ def test_an_index_is_made_again(copy, how):
         file.unlink()
     elif how == "cut":
         file.write_bytes(whole[:50])
+    elif how == "part":
+        file.write_bytes(whole + whole[-29:-22])
     else:
         flip(file, 1 if how == "head" else 40)
     plan = recovered(folder)
