@@ -3,8 +3,9 @@
     python -m bench.spark_live [--minutes 10] [--rate 2000] [--master "local-cluster[2,1,1024]"] [--folder DIR]
 
 The writer puts numbered messages at `--rate` a second, rolls files of 4 MiB, and deletes all but the newest `--keep-bytes`.
-Every `--every` seconds one of the query's processes is killed: the driver with everything below it, a worker, or an executor.
-In the end each number must be in both results exactly once; otherwise the program ends with 1.  It prints the lag that Spark's
+About every `--every` seconds one of the query's processes is killed: the driver with everything below it, a worker, or an
+executor.  A query that ends because of that is started again from its checkpoint; an error of this library ends the run.  In
+the end each number must be in both results exactly once; otherwise the program ends with 1.  It prints the lag that Spark's
 progress reported: bytes of the log that no batch had, and the age of a batch's newest record.  Part of `make spark-night`.
 """
 
@@ -43,6 +44,8 @@ SETTINGS = {
     "spark.python.authenticate.socketTimeout": "120s",
 }  # fmt: skip
 MASTER = "local[2,4]"
+# This file exists while the queries run.  A worker killed earlier ends the driver, because Spark looks up formats only once.
+STARTED = "started"
 
 
 def write(folder: Path, rate: int, keep_bytes: int) -> None:
@@ -63,18 +66,22 @@ def write(folder: Path, rate: int, keep_bytes: int) -> None:
 
 def drive(folder: Path, master: str) -> None:
     """Run both queries until the file `drain` exists, then read what is left and print what both results have."""
-    import sparkstore
+    import sparkstore.spark_errors
 
     spark = sparkstore.session(master, settings=SETTINGS | {"spark.local.dir": str(folder / "local")})
-    queries = [start(spark, folder, kind) for kind in ("store", "parquet")]
+    queries = {kind: start(spark, folder, kind) for kind in ("store", "parquet")}
+    (folder / STARTED).touch()
     seen: set[tuple[str, int]] = set()
     while not (folder / "drain").exists():
-        for query in queries:
+        for kind, query in list(queries.items()):
             if not query.isActive:
-                raise SystemExit(f"a query ended: {query.exception()}")
-            report(query.lastProgress, seen)
+                if sparkstore.spark_errors.find_store_error(str(query.exception())):
+                    raise SystemExit(f"a query ended: {query.exception()}")
+                print(json.dumps({"restarted": kind}), flush=True)
+                queries[kind] = start(spark, folder, kind)
+            report(queries[kind].lastProgress, seen)
         time.sleep(0.2)
-    for query in queries:
+    for query in queries.values():
         query.stop()
     for kind in ("store", "parquet"):
         start(spark, folder, kind, availableNow=True).awaitTermination()
@@ -128,6 +135,7 @@ class Run:
         return subprocess.Popen(command, text=True, start_new_session=True, env=environment, cwd=ROOT, **streams)
 
     def driver(self) -> subprocess.Popen[str]:
+        (self.folder / STARTED).unlink(missing_ok=True)
         return self.begin("drive", stdout=self.log, stderr=(self.folder / "errors.txt").open("a"))
 
     def go(self) -> int:
@@ -136,22 +144,34 @@ class Run:
         while not (self.folder / "source" / "checkpoint").exists():
             time.sleep(0.1)
         driver, ends = self.driver(), time.monotonic() + self.options.minutes * 60
-        while time.monotonic() < ends:
-            time.sleep(self.options.every * self.chance.uniform(0.5, 1.5))
-            driver = self.kill(driver)
-        (self.folder / "stop").touch()
+        try:
+            while time.monotonic() < ends:
+                if self.chance.random() < 0.75:  # the others may hit a driver that is starting
+                    self.wait_for_start(driver)
+                time.sleep(self.options.every * self.chance.uniform(0.5, 1.5))
+                driver = self.kill(driver)
+        finally:
+            (self.folder / "stop").touch()
         told, _ = writer.communicate(timeout=120)
         (self.folder / "drain").touch()
         if driver.wait(timeout=900) != 0:
             raise SystemExit(f"the last driver ended with {driver.returncode}: {self.folder / 'errors.txt'}")
         return int(told)
 
+    def wait_for_start(self, driver: subprocess.Popen[str]) -> None:
+        """Wait until the queries run: on a busy machine Java alone may take longer to start than the time between two kills."""
+        latest = time.monotonic() + 300
+        while not (self.folder / STARTED).exists() and driver.poll() is None and time.monotonic() < latest:
+            time.sleep(0.1)
+
     def kill(self, driver: subprocess.Popen[str]) -> subprocess.Popen[str]:
         """Kill one process of the query; a driver is started again."""
         if driver.poll() is not None:
             raise SystemExit(f"the driver ended with {driver.returncode}: {self.folder / 'errors.txt'}")
         found = processes_of(driver.pid)
-        names = [name for name in ("driver", "worker", "executor") if name == "driver" or found[name]]
+        names = ["driver"]
+        if (self.folder / STARTED).exists():
+            names += [name for name in ("worker", "executor") if found[name]]
         name = self.chance.choice(names)
         self.kills[name] += 1
         if name != "driver":
@@ -193,7 +213,9 @@ def judge(run: Run, written: int) -> bool:
     wanted = {"rows": written, "numbers": written, "last": written - 1}
     right = all({name: results.get(kind, {}).get(name) for name in wanted} == wanted for kind in ("store", "parquet"))
     killed = ", ".join(f"{count} {name}s" for name, count in run.kills.items())
-    print(f"{written} messages written; killed: {killed}; {'each is in both results once' if right else results}")
+    again = sum("restarted" in line for line in lines)
+    print(f"{written} messages written; killed: {killed}; queries started again: {again}")
+    print("each is in both results once" if right else results)
     return right
 
 
