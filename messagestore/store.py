@@ -48,9 +48,11 @@ from .write.retention import Retention
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storebytes.arrow_table import Offsets
+
     from .metrics import Metrics
     from .read.queue_columns import Selection
-    from .read.scan import Offsets, Scan, Time
+    from .read.scan import Scan, Time
 
 MODES = ("a", "r", "r+", "x")
 PRODUCER_GROUP = "DEFAULT_PRODUCER"

@@ -6,8 +6,8 @@ import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, StoreReadOnly, UnknownStore, in_forked_child
 from storageio.background import Wakeup
@@ -33,6 +33,11 @@ from .read.stored_message import StoredMessage
 from .read.unsupported import refuse_unsupported
 from .read.vhost_folder import QueueInfo, VhostFolder, find_vhost, is_vhost_folder
 from .settings import RabbitSettings
+
+if TYPE_CHECKING:
+    from storebytes.arrow_table import Offsets
+
+    from .read.scan import QueueScan
 
 _open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
 
@@ -162,6 +167,21 @@ class RabbitStore(Closing):
         """
         with contextlib.closing(self.folder()) as folder:
             yield from folder.messages(queue, include_acked=include_acked)
+
+    def scan(
+        self, queues: str | Iterable[str] | None = None, *, columns: Sequence[str] | None = None,
+        start: Offsets | None = None, stop: Offsets | None = None, routing_keys: str | Iterable[str] | None = None,
+        include_acked: bool = False,
+    ) -> QueueScan:  # fmt: skip
+        """Return the messages in the files as a table for polars, DuckDB and pandas: see `QueueScan`.
+
+        `queues`: one name or several; all by default. A message must pass every filter that is given: a sequence number from
+        `start` to before `stop` (one number, or one for each queue), and one of the `routing_keys`. `columns`: names of
+        `rabbitstore.read.columns.COLUMNS`; all by default. Unlike `messages`, a scan raises an error for damage.
+        """
+        from .read.scan import QueueScan
+
+        return QueueScan(self.folder, queues, columns, start, stop, routing_keys, include_acked)
 
     def metrics(self) -> RabbitMetrics:
         """Return depths of queues, sizes of files and free space; `brokerstore.metrics` exports them."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commitlog.arrow_columns import COLUMNS, schema
 from commitlog.row_filter import IN, Condition, RowFilter
 from commitlog.topic_names import SCHEDULE_TOPIC
+from storebytes.arrow_table import ArrowTable, Offsets, offset_of, word_set
 
 from .queue_columns import Selection
 
@@ -18,15 +19,11 @@ if TYPE_CHECKING:
     from ..store import MessageStore
 
 Time = datetime | int
-Offsets = int | Mapping[int, int]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Scan:
-    """A topic's messages as a table: it has `__arrow_c_stream__`, so polars, DuckDB, pandas 3 and pyarrow read it directly.
-
-        polars.DataFrame(scan)        pandas.DataFrame.from_arrow(scan)        pyarrow.table(scan)
-        duckdb.sql("select tags, count(*) from scan group by tags")
+class Scan(ArrowTable):
+    """A topic's messages as an `ArrowTable`.
 
     Rows are in the order of queue ids, and of offsets within a queue. Each read starts again, and ends where the queues end at
     that time. Memory for one batch of rows is held, whatever the size of the store. The store must be open.
@@ -48,8 +45,8 @@ class Scan:
         self._queues = None if queues is None else sorted(set(queues))
         self._begin_ms, self._end_ms = _milliseconds(begin, "begin"), _milliseconds(end, "end")
         self._start, self._stop = start, stop
-        self._selection = self._select(_words(tags, "tags"), _words(keys, "keys"))
-        self.schema: pa.Schema = schema(self.columns)
+        self._selection = self._select(word_set(tags, "tags"), word_set(keys, "keys"))
+        self.schema = schema(self.columns)
 
     def _select(self, tags: frozenset[str] | None, keys: frozenset[str] | None) -> Selection:
         """Return what a queue's reader compares; the codes of delayed messages are not codes of tags."""
@@ -67,26 +64,6 @@ class Scan:
         """Show the topic and the columns."""
         return f"<Scan of {self.topic}: {', '.join(self.columns)}>"
 
-    def __arrow_c_schema__(self) -> object:
-        """Return the schema, as the Arrow PyCapsule interface describes it."""
-        capsule: object = self.schema.__arrow_c_schema__()
-        return capsule
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return a new stream of the rows, as the Arrow PyCapsule interface describes it."""
-        capsule: object = self.reader().__arrow_c_stream__(requested_schema)
-        return capsule
-
-    def reader(self) -> pa.RecordBatchReader:
-        """Return a new reader of the rows. Its errors have the library's types; those of a stream are texts."""
-        import pyarrow as pa
-
-        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
-
-    def to_pandas(self, **options: Any) -> Any:
-        """Return the rows as a pandas table, also with pandas 2; `options` are those of `pyarrow.Table.to_pandas`."""
-        return self.reader().read_all().to_pandas(**options)
-
     def _batches(self) -> Iterator[pa.RecordBatch]:
         store = self._store()
         for queue_id in store.queue_ids(self.topic) if self._queues is None else self._queues:
@@ -102,24 +79,7 @@ class Scan:
         if self._end_ms is not None:
             found = store.offset_by_time(self.topic, queue_id, self._end_ms)
             stop = min(stop, found) if found > 0 else stop  # 0: perhaps the search met an unreadable time
-        return max(start, _offset(self._start, queue_id, start)), min(stop, _offset(self._stop, queue_id, stop))
-
-
-def _offset(given: Offsets | None, queue_id: int, default: int) -> int:
-    if given is None:
-        return default
-    return given if isinstance(given, int) else given.get(queue_id, default)
-
-
-def _words(given: str | Iterable[str] | None, name: str) -> frozenset[str] | None:
-    """Return one text or several as a set."""
-    if given is None:
-        return None
-    words = frozenset([given] if isinstance(given, str) else given)
-    wrong = [word for word in words if not isinstance(word, str)]
-    if wrong:
-        raise TypeError(f"{name}: text expected, found {type(wrong[0]).__name__}")
-    return words
+        return max(start, offset_of(self._start, queue_id, start)), min(stop, offset_of(self._stop, queue_id, stop))
 
 
 def _milliseconds(given: Time | None, name: str) -> int | None:

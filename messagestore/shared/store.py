@@ -34,8 +34,10 @@ from .protocol import BATCH_BYTES, NO_CHECK, Operation, batches, pack_call, pack
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storebytes.arrow_table import Offsets
+
     from ..metrics import Metrics
-    from ..read.scan import Offsets, Scan, Time
+    from ..read.scan import Scan, Time
 
 WAIT_S = 60.0
 

@@ -22,6 +22,7 @@ from .store_folder import StoreFolder, store_names
 from .stored_message import StoredMessage
 
 _SIMILAR_MAX = 1000
+SEQ_ID_MAX = (1 << 63) - 1
 
 
 class QueueInfo(NamedTuple):
@@ -159,11 +160,13 @@ class VhostFolder:
             if queue is None or folder.queue == queue:
                 yield from self.messages_in(folder, include_acked=include_acked)
 
-    def messages_in(self, folder: QueueFolder, *, include_acked: bool = False) -> Iterator[StoredMessage]:
-        """Yield the messages of one queue folder by sequence number."""
+    def messages_in(
+        self, folder: QueueFolder, *, include_acked: bool = False, start: int = 0, stop: int = SEQ_ID_MAX
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of one queue folder by sequence number, from `start` to before `stop`; others are not read."""
         terms = (self.recovery or {}).get(folder.folder)
         for entry in folder.entries(self.problems):
-            if entry.acked and not include_acked:
+            if (entry.acked and not include_acked) or not start <= entry.seq_id < stop:
                 continue
             redelivered = terms is None or entry.seq_id < terms.next_deliver_seq_id or entry.seq_id in terms.delivered
             message = self.message_of(folder, entry, redelivered)

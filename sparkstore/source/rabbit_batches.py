@@ -1,17 +1,16 @@
-"""Arrow batches of queues of a RabbitMQ folder, built from message objects; no kernel builds columns of this format."""
+"""Arrow batches of queues of a RabbitMQ folder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
 from commitlog.findings import Finding
 from rabbitstore import Problem, StoredMessage
 from rabbitstore.format.problems import UNSUPPORTED
-from rabbitstore.format.properties import to_json
 from rabbitstore.node_folder import NodeFolder
+from rabbitstore.read.columns import record_batches
 from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TYPE_COLUMN = "type"
-BATCH_BYTES = 16 << 20  # of bodies in a batch; a single body may be larger
-
-_CELLS: dict[str, Callable[[StoredMessage], Any]] = {
-    "msg_id": lambda message: message.msg_id.hex(),
-    "routing_keys": lambda message: [_text(key) for key in message.routing_keys],
-    BODY_TEXT: lambda message: message.body.decode("utf-8", "replace"),
-    "exchange": lambda message: _text(message.exchange),
-    "properties": lambda message: json.dumps(to_json(message.properties)),
-}
 
 
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -42,9 +32,14 @@ def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.Reco
     folder = _open(split)
     try:
         reported = set() if split.is_first else set(folder.problems)
-        rows = _rows(folder, split, request)
-        while batch := _some(rows, request.options.batch_rows):
-            yield _batch(batch, request)
+        more = {
+            STORE_COLUMN: lambda _: split.store,
+            TYPE_COLUMN: lambda _: split.type,
+            BODY_TEXT: lambda message: message.body.decode("utf-8", "replace"),
+        }
+        messages, on_bad = folder.messages(split.queue), partial(_add_bad_properties, folder)
+        for built in record_batches(messages, request.arrow, on_bad, request.options.batch_rows, more):
+            yield built.batch
             yield from _problems(folder, reported, split, request)
         yield from _problems(folder, reported, split, request)
     finally:
@@ -100,47 +95,9 @@ def _open(split: RabbitSplit) -> ClassicQueues | OtherQueues:
     return OtherQueues(NodeFolder(split.folder, split.vhost, disk), split.type)
 
 
-def _rows(folder: ClassicQueues | OtherQueues, split: RabbitSplit, request: ReadRequest) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the body size and the cells of each message."""
-    for message in folder.messages(split.queue):
-        try:
-            yield len(message.body), [_cell(message, name, split) for name in request.schema.names]
-        except StoreCorrupt as error:  # properties are decoded only on access
-            found = Problem(
-                message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found)
-            )
-            folder.found.append(found)
-
-
-def _cell(message: StoredMessage, name: str, split: RabbitSplit) -> Any:
-    if name in (STORE_COLUMN, TYPE_COLUMN):
-        return split.store if name == STORE_COLUMN else split.type
-    return _CELLS[name](message) if name in _CELLS else getattr(message, name, None)
-
-
-def _text(text: str) -> str:
-    """Replace bytes that are not UTF-8 by U+FFFD."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _some(rows: Iterator[tuple[int, list[Any]]], count: int) -> list[list[Any]]:
-    made, left = [], BATCH_BYTES
-    for size, row in islice(rows, count):
-        made.append(row)
-        left -= size
-        if left <= 0:
-            break
-    return made
-
-
-def _batch(rows: list[list[Any]], request: ReadRequest) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    columns = []
-    for field, cells in zip(request.arrow, zip(*rows, strict=True), strict=True):
-        is_text_body = field.name == "body" and pa.types.is_string(field.type)
-        columns.append(pa.array([cell.decode("utf-8", "replace") for cell in cells] if is_text_body else cells, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=request.arrow)
+def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: StoredMessage, error: StoreCorrupt) -> None:
+    expected = f"{error.reason}: {error.expected}"
+    folder.found.append(Problem(message.file, message.offset, "bad_properties", expected, str(error.found)))
 
 
 def _problems(

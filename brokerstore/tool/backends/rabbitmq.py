@@ -194,7 +194,7 @@ class RabbitmqBackend:
         try:
             return message.to_json()
         except StoreCorrupt as error:
-            self._add_bad_properties(message, error)
+            self.add_bad_properties(message, error)
             return None
 
     def details(self, message: StoredMessage) -> dict[str, object] | None:
@@ -208,7 +208,8 @@ class RabbitmqBackend:
         shown["routing_keys"] = " ".join(shown["routing_keys"])
         return shown | {"body": f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"}
 
-    def _add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
+    def add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
+        """Report a message whose property block is damaged."""
         expected = f"{error.reason}: {error.expected}"
         self.problems.append(Problem(message.file, message.offset, "bad_properties", expected, str(error.found)))
 
@@ -263,7 +264,7 @@ class RabbitmqBackend:
         try:
             properties = message.properties
         except StoreCorrupt as error:
-            self._add_bad_properties(message, error)
+            self.add_bad_properties(message, error)
             return False
         return key in [properties.get(name) for name in ("message_id", "correlation_id")]
 

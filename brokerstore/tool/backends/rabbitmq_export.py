@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from base64 import b64decode
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
+
+from rabbitstore.read import columns
 
 from ..filters import Filters
 from . import ExportItem, ExportSource
 from .rabbitmq import BLOCK_SIZE, RabbitmqBackend
 
-BATCH_ROWS, BATCH_BYTES = 4096, 8 << 20
-COLUMNS = (
-    "queue", "vhost", "seq_id", "msg_id", "persistent", "acked", "redelivered", "expiry_us", "size", "embedded", "file",
-    "offset", "exchange", "routing_keys", "properties", "body_base64",
-)  # fmt: skip
-_TEXTS = ("queue", "vhost", "msg_id", "file", "exchange", "properties")
-_FLAGS = ("persistent", "acked", "redelivered", "embedded")
+BATCH_ROWS = columns.BATCH_ROWS
+COLUMNS = (*columns.COLUMNS[:-1], "body_base64")
 
 
 def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | None) -> ExportSource:
@@ -48,30 +43,8 @@ def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -
     """Yield Arrow batches whose columns are the JSON keys; properties are JSON text, the body is bytes."""
     import pyarrow as pa
 
-    schema = _schema()
+    schema = columns.schema()
     yield pa.RecordBatch.from_pylist([], schema=schema), position, 0, 0
-    rows: list[dict[str, Any]] = []
-    size = 0
-    for number, message in enumerate(messages, position + 1):
-        position = number
-        size += message.size
-        found = backend.to_json(message)
-        if found is not None:
-            rows.append(_row(found))
-        if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size, len(rows)
-            rows, size = [], 0
-    yield pa.RecordBatch.from_pylist(rows, schema=schema), position, size, len(rows)
-
-
-def _row(found: dict[str, Any]) -> dict[str, Any]:
-    properties = json.dumps(found["properties"])
-    return {**found, "properties": properties, "body": b64decode(found["body_base64"])}
-
-
-def _schema() -> Any:
-    import pyarrow as pa
-
-    kinds: dict[str, Any] = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_FLAGS, pa.bool_())
-    kinds |= {"routing_keys": pa.list_(pa.string()), "body": pa.binary()}
-    return pa.schema([(name, kinds.get(name, pa.int64())) for name in (*COLUMNS[:-1], "body")])
+    for batch, count, size_bytes in columns.record_batches(messages, schema, backend.add_bad_properties, BATCH_ROWS):
+        position += count
+        yield batch, position, size_bytes, batch.num_rows
