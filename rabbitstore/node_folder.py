@@ -9,7 +9,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 
 from .format.problems import UNSUPPORTED, Problem, to_problem
 from .quorum.check import check_log, check_node
-from .quorum.coordinator import stream_names
+from .quorum.coordinator import stream_names, unregistered_streams
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.stored_message import StoredMessage
 from .stream.check import check_stream
@@ -58,6 +58,7 @@ class NodeFolder:
         self.streams = [
             _named(stream, names) for stream in stream_folders(path, disk, vhost=vhost) if _is_in(stream, names, vhost)
         ]
+        self._unknown = unregistered_streams(path, names, disk)
         self.unread: list[str] = []
         self._errors: list[Problem] = []
 
@@ -164,7 +165,7 @@ class NodeFolder:
                 found_problems, found_notes = check_log(node)
                 problems += found_problems
                 notes += found_notes
-        notes += [problem for problem in problems if problem.kind == UNSUPPORTED]
+        notes += [*self._unknown, *(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 
 

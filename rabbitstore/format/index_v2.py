@@ -99,7 +99,8 @@ def check_head(data: bytes, magic: int, number: int, file: str) -> None:
 def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> list[V2Entry]:
     """Return the entries that are neither acknowledged nor empty, by sequence number.
 
-    A damaged entry is returned too unless only its status is set.  Raise `UnsupportedFormat` for another magic or version.
+    A damaged entry is returned too unless only its status is set.  The server checks the unused bits of acknowledged ones too:
+    after a kill it only clears their status.  Raise `UnsupportedFormat` for another magic or version.
     """
     try:
         check_head(data, V2_INDEX_MAGIC, number, file)
@@ -116,6 +117,8 @@ def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> 
             entry = _read_entry(data, at, number, file, problems)
             if entry is not None:
                 found.append(entry)
+        elif data[at + 1] > V2_PERSISTENT or data[at + 2]:
+            problems.append(Problem(file, at, "bad_index_entry", "unused bits of zero", f"{data[at + 1]}, {data[at + 2]}"))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 
+from ..format.problems import Problem
 from ..format.terms import Improper
 from .folder import Entry, QuorumNode, QuorumQueue
 
@@ -29,6 +30,19 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
                 for member in log.queues():
                     found |= _names_in(member)
     return found
+
+
+def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Problem]:
+    """Return the streams that are not in `names`, those of the coordinator, if the node has one: a server cannot start them."""
+    if any(disk.stat(f"{node}/{name}") is None for name in ("coordination", "stream")):
+        return []
+    return [
+        Problem(
+            f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", "none; a server cannot serve it"
+        )
+        for entry in disk.list(f"{node}/stream")
+        if entry.kind is Kind.FOLDER and entry.name not in names
+    ]
 
 
 def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:

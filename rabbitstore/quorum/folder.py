@@ -193,7 +193,7 @@ class QuorumQueue:
         self.config: dict[Any, Any] = {}
         text = read_head(node.disk, f"{node.path}/{uid}/config", _CONFIG_SIZE_MAX) or b""
         try:
-            self.config = parse_config(text, f"{self.relative}/config")
+            self.config = self._checked(parse_config(text, f"{self.relative}/config"))
         except StoreCorrupt as error:
             node.problems.append(to_problem(error, "bad_queue_config"))
         self.vhost, self.queue = self._name()
@@ -203,6 +203,24 @@ class QuorumQueue:
         self._last_ms = 0
         self._machine: Machine | None = None
         self._entries: dict[int, Entry] | None = None
+
+    def _checked(self, config: dict[Any, Any]) -> dict[Any, Any]:
+        """Raise `StoreCorrupt` unless the names that a `config` repeats agree: it has no checksum."""
+        node, uid = Atom(self.node.path.rstrip("/").rpartition("/")[2]), self.uid.encode()
+        identity, arguments = config.get(Atom("id")), config.get(Atom("log_init_args"))
+        name = identity[0] if isinstance(identity, tuple) and identity else None
+        found = (identity, config.get(Atom("cluster_name")), config.get(Atom("uid")))
+        logged = arguments.get(Atom("uid")) if isinstance(arguments, dict) else None
+        if found != ((name, node), name, uid) or logged != uid or Atom("machine") not in config:
+            expected = f"{name} of {node} in {self.uid}"
+            raise StoreCorrupt("names differ", file=f"{self.relative}/config", offset=0, expected=expected, found=str(found))
+        return config
+
+    @property
+    def log_start(self) -> int:
+        """Return the index of the first entry that the log must have: the one after the snapshot."""
+        self.snapshots()
+        return self._log_start
 
     @property
     def machine_config(self) -> dict[Any, Any]:
@@ -271,9 +289,10 @@ class QuorumQueue:
         return [one for one in found if one is not None]
 
     def _read_snapshot(self, file: str) -> Snapshot | None:
-        if self.node.disk.stat(f"{self.node.path}/{file}") is None:
-            return None
         name = f"{self.node.relative}/{file}"
+        if self.node.disk.stat(f"{self.node.path}/{file}") is None:
+            self.node.problems.append(Problem(name, 0, "bad_snapshot", "a state", "no file"))
+            return None
         try:
             found = read_snapshot(read_all(self.node.disk, f"{self.node.path}/{file}"), name)
             if "/snapshots/" in file:

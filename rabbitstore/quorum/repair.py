@@ -41,8 +41,9 @@ _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
 _COMPACT_ENQUEUE, _COMPACT_SINCE = b"h\x04w\x01e", 4  # a command, and the first version of the queue machine that has it
 _COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
-COORDINATOR = "rabbit_stream_coordinator"
+COORDINATOR, METADATA = "rabbit_stream_coordinator", "rabbitmq_metadata"
 _CLUSTER_SIZE_MAX = 1 << 20
+_FILLERS_MAX = 1 << 16
 _NODE_NAME = re.compile(rb"[A-Za-z0-9_-]+@[A-Za-z0-9_.-]+")
 _NAMES, _META = "names.dets", "meta.dets"
 _NEUTRAL = {
@@ -54,20 +55,25 @@ _NEUTRAL = {
 
 @dataclass
 class _Repair:
-    """The repair of one node's folder while it is planned; `last` is the last index of each queue's log."""
+    """The repair of one node's folder while it is planned; `last` is the last index of each queue's log.
+
+    `fillers` has the lost entries of a log of `coordination` before the one with a folder and an index.
+    """
 
     node: QuorumNode
     plan: RepairPlan = field(default_factory=RepairPlan)
     queues: list[QuorumQueue] = field(default_factory=list)
     new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
+    fillers: dict[tuple[str, int], range] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
     term: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> RepairPlan:
         queues = self.queues = self.node.queues()
         self.node.logged()
-        for queue in queues:
-            self._plan_queue(queue)
+        damaged = [(queue, *found) for queue in queues if (found := self._read_queue(queue)) is not None]
+        for queue, messages, kinds in damaged:
+            self._plan_queue(queue, messages, kinds)
         for name in self.node.wal_files():
             self._plan_wal(name)
         self._plan_configs(queues)
@@ -81,25 +87,37 @@ class _Repair:
 
     # Logs
 
-    def _plan_queue(self, queue: QuorumQueue) -> None:
+    def _read_queue(self, queue: QuorumQueue) -> tuple[list[tuple[Message, Entry]], list[str]] | None:
+        """Read a queue; return its messages, and the kinds of damage for which it needs a new log, None without any."""
         before = len(self.node.problems)
         entries, states = queue.entries(), queue.snapshots()[:1]
         self.last[queue.uid] = max([*entries, *(state.index for state in states)], default=0)
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
-            return
+            self._plan_fillers(queue)
+            return None
         messages = self._messages(queue)
         kinds = [problem.kind for problem in self.node.problems[before:] if problem.kind in _NEEDS_NEW_LOG]
         lost = {index for uid, index in self.node.lost if uid == queue.uid and index > self.last[queue.uid]}
         self.plan.lost += queue.lost_entries + len(lost)
         self.plan.kept += len(messages)
-        if kinds:
-            reason = ", ".join(dict.fromkeys(kinds))
-            refusal = self._refusal(queue)
-            if refusal:
-                self.plan.unrepaired.append(Problem(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
-            else:
-                self._rebuild(queue, messages, reason)
+        return (messages, kinds) if kinds else None
+
+    def _plan_queue(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], kinds: list[str]) -> None:
+        refusal = self._refusal(queue)
+        if refusal:
+            self.plan.unrepaired.append(Problem(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
+        else:
+            self._rebuild(queue, messages, ", ".join(dict.fromkeys(kinds)))
+
+    def _plan_fillers(self, log: QuorumQueue) -> None:
+        """Plan an entry without effect for each one that a log of `coordination` lacks: a server needs all of them."""
+        expected = log.log_start
+        for index in sorted(log.entries()):
+            if expected < index <= expected + _FILLERS_MAX:
+                self.fillers[log.uid, index] = range(expected, index)
+                self.plan.lost += index - expected
+            expected = max(expected, index + 1)
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
         """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.
@@ -175,7 +193,7 @@ class _Repair:
         kinds = [problem.kind for problem in found if problem.kind in _NEEDS_NEW_WAL]
         if any(problem.kind == "unsupported_format" for problem in found):
             return
-        gone = any(uid in self.new_logs for uid, _record in self.node.wal_records(name))
+        gone = any(uid in self.new_logs or (uid, record.index) in self.fillers for uid, record in self.node.wal_records(name))
         gaps = any(gap.file == file for queue in self.queues for gap, _indexes in queue.wal_gaps())
         if kinds or gone or gaps:
             self._change("rewrite_wal", name, ", ".join(dict.fromkeys(kinds)) or "rebuild_log", partial(self._wal, name))
@@ -188,6 +206,8 @@ class _Repair:
             for uid, record in self.node.wal_records(name):
                 if uid in self.new_logs:
                     continue
+                for index in self.fillers.get((uid, record.index), ()):
+                    yield LogRecord(uid, index, record.term, new_leader(self.node.disk.now_ms(), 0))
                 queue, missing = gaps.get(record.position, (self.queues[0], []))
                 for index in missing:
                     entry = queue.entries()[index]
@@ -218,14 +238,14 @@ class _Repair:
                 self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [format_config(config)]))
 
     def _coordinator_config(self, queue: QuorumQueue, name: Term | None) -> tuple[dict[Any, Any] | None, str, str]:
-        """Return the `config` of the streams' coordinator, or why it cannot be made: only it has the members of a cluster."""
-        if name != COORDINATOR:
-            return None, f"{COORDINATOR} in names.dets", str(name)
+        """Return the `config` of a log of `coordination`, or why it cannot be made: only it has the members of a cluster."""
+        if name not in (COORDINATOR, METADATA):
+            return None, f"{COORDINATOR} or {METADATA} in names.dets", str(name)
         above, _folder, own_node = self.node.path.rstrip("/").rsplit("/", 2)
         nodes = read_head(self.node.disk, f"{above}/cluster_nodes.config", _CLUSTER_SIZE_MAX) or b""
         if {match.decode() for match in _NODE_NAME.findall(nodes)} != {own_node}:
             return None, f"{own_node} alone in cluster_nodes.config", repr(nodes)
-        return coordinator_config(own_node, queue.uid), "", ""
+        return (coordinator_config if name == COORDINATOR else metadata_config)(own_node, queue.uid), "", ""
 
     # Tables
 
@@ -239,9 +259,15 @@ class _Repair:
         return None if rows is None else [row for row in rows if isinstance(row, tuple)]
 
     def _plan_names(self, queues: list[QuorumQueue]) -> None:
-        """Register the queues that the table lacks; a name that it has for another folder stays."""
+        """Register the queues that the table lacks; a name that it has for the folder of another queue stays."""
         rows = self._rows(_NAMES)
-        known: dict[Term, tuple[Term, ...]] = {row[0]: row for row in rows or [] if isinstance(row[0], Atom)}
+        names = {queue.uid.encode(): queue.registered_name for queue in queues}
+        own = {name for name in names.values() if name is not None}
+        known: dict[Term, tuple[Term, ...]] = {
+            row[0]: row
+            for row in rows or []
+            if len(row) == 2 and isinstance(row[0], Atom) and (row[1] in names or row[0] not in own)
+        }
         missing = {
             queue.registered_name: (queue.registered_name, queue.uid.encode())
             for queue in queues
@@ -289,23 +315,43 @@ def new_config(model: QuorumQueue, name: Atom, queue: QuorumQueue, vhosts: set[s
 
 def coordinator_config(node: str, uid: str) -> dict[Any, Any]:
     """Return the `config` of the streams' coordinator of a single node, as the server writes it."""
-    atom, log, member = Atom(COORDINATOR), uid.encode(), (Atom(COORDINATOR), Atom(node))
-    found: dict[str, Any] = {
-        "id": member,
+    atom = Atom(COORDINATOR)
+    special = {
         "machine": (Atom("module"), atom, {}),
         "friendly_name": COORDINATOR,
-        "cluster_name": atom,
-        "uid": log,
-        "initial_members": [member],
-        "log_init_args": {Atom("uid"): log},
+        "initial_members": [(atom, Atom(node))],
         "metrics_key": atom,
         "ra_event_formatter": (atom, Atom("format_ra_event"), []),
         "tick_timeout": 30_000,
+    }
+    return _log_config(atom, node, uid, special)
+
+
+def metadata_config(node: str, uid: str) -> dict[Any, Any]:
+    """Return the `config` of the metadata store of a single node, as the server writes it."""
+    atom = Atom(METADATA)
+    own = {Atom("member"): (atom, Atom(node)), Atom("store_id"): atom}
+    special = {
+        "machine": (Atom("module"), Atom("khepri_machine"), own),
+        "friendly_name": "RabbitMQ metadata store",
+        "initial_members": [],
+        "tick_timeout": 1_000,
+    }
+    return _log_config(atom, node, uid, special)
+
+
+def _log_config(name: Atom, node: str, uid: str, special: dict[str, Any]) -> dict[Any, Any]:
+    log = uid.encode()
+    found: dict[str, Any] = {
+        "id": (name, Atom(node)),
+        "cluster_name": name,
+        "uid": log,
+        "log_init_args": {Atom("uid"): log},
         "broadcast_time": 100,
         "install_snap_rpc_timeout": 120_000,
         "await_condition_timeout": 30_000,
     }
-    return {Atom(key): value for key, value in found.items()}
+    return {Atom(key): value for key, value in (found | special).items()}
 
 
 def split_name(name: str, vhosts: set[str]) -> tuple[str, str]:

@@ -29,6 +29,7 @@ EXPIRY_MAX: I64 = EXPIRY_MAX_US
 PLACE_MAX: I64 = OFFSET_MAX
 OWN_MARK: Size = V2_PRESENT << 24 | V2_PERSISTENT << 16 | V2_QUEUE_STORE  # status, flags, 0, kind of location
 CHUNK_MARK: Size = V2_HAS_CRC
+FLAGS_MAX: Size = V2_PERSISTENT
 
 
 def read_intact(index: bytes, stored: bytes, number: int, file: str) -> list[IndexEntry] | None:
@@ -81,5 +82,7 @@ def read_intact(index: bytes, stored: bytes, number: int, file: str) -> list[Ind
             entry.file = file
             entry.offset = place
             found.append(entry)
+        elif source[at + 1] > FLAGS_MAX or source[at + 2]:
+            return None
         at += ENTRY
     return found

@@ -14,6 +14,7 @@ from storageio import REAL_DISK, Disk, Kind
 
 from ..folder_lock import lock_folder
 from ..format.problems import Problem
+from ..quorum.coordinator import stream_names, unregistered_streams
 from ..quorum.folder import QuorumNode
 from ..quorum.repair import plan_node
 from ..staging import Change, commit, discard, is_staged, stage
@@ -93,6 +94,7 @@ def _plan(path: str, disk: Disk, stack: ExitStack) -> tuple[NodePlan, list[Chang
         found.messages_kept += plan.kept
         found.problems += plan.problems
         found.unrepaired += plan.unrepaired
+    found.unrepaired += unregistered_streams(path, stream_names(path, disk), disk)
     found.actions = [Action(change.kind, change.file, change.reason) for change in changes]
     return found, changes
 

@@ -113,6 +113,24 @@ def test_entries_whose_messages_a_killed_server_did_not_write(whole, tmp_path, c
     assert found.ok == (cut == 0)
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_unused_bits_of_an_acknowledged_entry(whole, tmp_path, at):
+    """The server checks them before the status, and ends the queue with an error; after a kill only the status is cleared."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    data = bytearray(index.read_bytes())
+    entry = next(at for at in range(64, len(data), 32) if data[at])
+    data[entry] = 0
+    index.write_bytes(data)
+    left = read(path)
+    assert verify(str(path)).problems == []
+    data[entry + at] |= 0x40
+    index.write_bytes(data)
+    assert [one.kind for one in verify(str(path)).problems] == ["bad_index_entry"]
+    apply_recovery(plan_recovery(str(path)))
+    assert verify(str(path)).problems == [] and read(path) == left
+
+
 def whole_chunks(data):
     """Return where each message of `.qs` begins, by the format page."""
     at, found = 64, []

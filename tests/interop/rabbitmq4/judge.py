@@ -210,10 +210,15 @@ def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[
     return found
 
 
-def removed(node: Path) -> set[tuple[str, bytes]]:
-    """Return queue and body of every message that a start would remove, or that waits for dead-lettering."""
+def removed(node: Path, limits: dict[str, int]) -> set[bytes]:
+    """Return the body of every message that `listed` leaves out.
+
+    A start would remove it, or it waits for dead-lettering, or its classic queue has lost its name.
+    """
+    with RabbitStore.open(str(node), "r") as store:
+        nameless = {message.body for message in store.messages() if message.queue not in limits}
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:
-        return {(queue.queue, message.body) for queue in folder.quorum_queues for message in queue.messages() if message.reason}
+        return nameless | {row.body for queue in folder.quorum_queues for row in queue.messages() if row.reason}
 
 
 def _end_of_index(stream: StreamFolder) -> int:

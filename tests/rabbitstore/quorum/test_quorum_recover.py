@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from rabbitstore.format.dets_table import read_dets
+from rabbitstore.format.terms_cy import decode
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.encode import LogEntry, LogRecord, plain_enqueue, segment_pieces, wal_pieces
@@ -252,6 +253,57 @@ def test_a_lost_config(copy, how):
     assert new == old
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b'uid => <<"2F', b'uid => <<"2G'), (b"id => {'%2F_q.slow'", b"id => {'%2F_q.clow'"), (b"a@local", b"q@local")],
+    ids=["folder", "name", "node"],
+)
+def test_a_config_whose_names_differ_is_damaged(copy, old, new):
+    """A flipped bit leaves a map that can be read, from which the server starts no queue."""
+    node = copy()
+    file = next(quorum_of(node).glob("2F_QSL*/config"))
+    whole = parse_config(file.read_bytes(), "")
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new, 1))
+    assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert problems(node) == [] and parse_config(file.read_bytes(), "")["id"] == whole["id"]
+
+
+def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
+    """A flipped bit in the folder's name: the server would start the queue as a new one."""
+    node = copy()
+    file = quorum_of(node) / "names.dets"
+    rows = read_dets(file.read_bytes(), "")
+    (uid,) = (row[1] for row in rows if row[0] == "%2F_q.slow")
+    flip(file, file.read_bytes().index(uid) + 3)
+    assert [action.kind for action in plan_node_recovery(str(node)).actions] == ["write_names"]
+    recovered(node)
+    assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
+
+
+def test_a_checkpoint_without_its_file(copy):
+    """The server ends with an error while it looks for checkpoints; the state itself is not needed."""
+    node = copy()
+    whole = listed(node)
+    next(quorum_of(node).glob(f"2F_QRO*/{CHECKPOINT}")).unlink()
+    assert [problem.kind for problem in problems(node)] == ["bad_snapshot"]
+    assert recovered(node)[1] == whole
+
+
+def test_two_queues_of_which_one_lost_its_version(copy):
+    """Found by fuzzing: looking for the version in the other queue hid that queue's damage."""
+    node = copy()
+    files = [
+        next(quorum_of(node).glob(f"{name}*/{number}.segment"))
+        for name, number in (("2F_QON", "00000001"), ("2F_QRO", "00000020"))
+    ]
+    for file, entries in zip(files, (range(3), (64,)), strict=True):
+        for entry in entries:
+            flip(file, struct.unpack_from(">Q", file.read_bytes(), 8 + 32 * entry + 16)[0] + 5)
+    recovered(node)
+
+
 def test_a_lost_config_without_a_row_is_left(copy):
     """The name of the queue is not known; its messages can be exported."""
     node = copy()
@@ -469,3 +521,54 @@ def test_a_lost_config_of_the_coordinator(copy, folders, nodes):
         assert problems(node) == [] and parse_config(config.read_bytes(), "") == before
     else:
         assert not config.exists()
+
+
+def coordination_of(node):
+    return next((node / "coordination").iterdir())
+
+
+def test_a_lost_config_of_the_metadata_store(copy, folders):
+    """The server does not start without it."""
+    node = copy("rabbitmq4-streams")
+    shutil.copy(folders["rabbitmq4-streams"][0] / "cluster_nodes.config", node)
+    (file,) = [file for file in node.glob("coordination/*/*/config") if b"khepri_machine" in file.read_bytes()]
+    before = parse_config(file.read_bytes(), "")
+    file.unlink()
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
+
+
+def test_a_lost_entry_of_the_coordinator(copy):
+    """The server does not start with a gap: an entry without effect takes the place, and all behind it stay."""
+    node = copy("rabbitmq4-streams")
+    (file,) = coordination_of(node).glob("*.wal")
+    before = list(WalScan(file.read_bytes(), "", [], []).records())
+    lost = before[len(before) // 2]
+    flip(file, lost.at + 5)
+    plan = plan_node_recovery(str(node))
+    apply_node_recovery(plan)
+    after = list(WalScan(file.read_bytes(), "", [], []).records())
+    assert plan.lost_entries == 1 and problems(node) == []
+    assert [(one.uid, one.index, one.term) for one in after] == [(one.uid, one.index, one.term) for one in before]
+    (filler,) = [one for one in after if (one.uid, one.index) == (lost.uid, lost.index)]
+    assert decode(file.read_bytes()[filler.at : filler.stop])[::2] == ("noop", 0)
+
+
+def test_a_stream_that_the_coordinator_does_not_know(copy, folders):
+    """A cut of its log: the messages can be read and exported, but the server cannot serve the stream."""
+    node = copy("rabbitmq4-streams")
+    shutil.copytree(folders["rabbitmq4-streams"][0] / "stream", node / "stream")
+    assert plan_node_recovery(str(node)).unrepaired == []
+    (file,) = coordination_of(node).glob("*.wal")
+    first = next(
+        record
+        for record in WalScan(file.read_bytes(), "", [], []).records()
+        if b"new_stream" in file.read_bytes()[record.at : record.stop]
+    )
+    with file.open("r+b") as opened:
+        opened.truncate(first.position)
+    expected = {f"stream/{folder.name}" for folder in (node / "stream").iterdir()}
+    plan = plan_node_recovery(str(node))
+    assert {(one.kind, one.file) for one in plan.unrepaired} == {("unregistered_stream", name) for name in expected}
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        assert {one.file for one in folder.check().notes if one.kind == "unregistered_stream"} == expected
