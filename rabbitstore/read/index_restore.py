@@ -11,7 +11,7 @@ from typing import NamedTuple
 from storageio import StoreCorrupt
 
 from ..format.index_v2 import V2Entry
-from ..format.layout import V2_ENTRY, V2_HEAD_SIZE, V2_SEGMENT_ENTRIES
+from ..format.layout import V2_CHUNK, V2_ENTRY, V2_HEAD_SIZE, V2_LOCATION, V2_QUEUE_STORE, V2_SEGMENT_ENTRIES
 from ..format.terms import Atom
 from ..format.terms_cy import decode
 from .queue_store import Chunk, QueueStore, body_size, is_persistent
@@ -37,6 +37,29 @@ def arrival_ms(term: bytes) -> int:
     annotations = found[3] if isinstance(found, tuple) and len(found) == 4 else None
     arrival = annotations.get(_ARRIVAL) if isinstance(annotations, dict) else None
     return arrival if isinstance(arrival, int) else 0
+
+
+def unindexed(index: bytes, stored: bytes) -> tuple[int, int] | None:
+    """Return the offset in `N.qs` of the first message behind that of the last entry in `N.qi`, and how many lack an entry.
+
+    Messages are in the order of their entries, so more messages than places behind that entry show that entries are missing:
+    the index was cut, or a killed `RabbitStore` had written messages before their entries.  None without any.
+    """
+    at = V2_HEAD_SIZE + (len(index) - V2_HEAD_SIZE) // V2_ENTRY.size * V2_ENTRY.size
+    places, start = 0, V2_HEAD_SIZE
+    while at > V2_HEAD_SIZE:
+        at -= V2_ENTRY.size
+        status, _flags, _reserved, kind, location, _size, _expiry = V2_ENTRY.unpack_from(index, at)
+        if status and kind == V2_QUEUE_STORE:
+            offset, length, _zero = V2_LOCATION.unpack(location)
+            start = offset + V2_CHUNK.size + length
+            break
+        places += 1
+    place, count = start, 0
+    while place + V2_CHUNK.size < len(stored) and count <= V2_SEGMENT_ENTRIES:
+        place += V2_CHUNK.size + V2_CHUNK.unpack_from(stored, place)[0]
+        count += place <= len(stored)
+    return (start, count - places) if count > places else None
 
 
 def restored_start(number: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:

@@ -16,7 +16,7 @@ from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
 from .entry_copies import HasMessage, drop_worse_copies, no_message
-from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start
+from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start, unindexed
 from .intact_segment_cy import read_intact
 from .queue_store import Chunk, QueueStore, is_persistent
 from .salvage import read_journal_past_damage, read_segment_past_damage
@@ -146,6 +146,11 @@ class QueueFolder:
         stored = read_if_there(self.disk, f"{self.path}/{number}.qs")
         if index is None or stored is None:
             return None
+        missing = None if self.stores is None or is_unwritten(index) else unindexed(index, stored)
+        if missing is not None and self.stores is not None:
+            found = f"{missing[1]} without one behind the last entry's"
+            where = f"{self.relative}/{number}.qs"
+            self.stores.notes.append(Problem(where, missing[0], "unindexed_message", "an entry for each message", found))
         return read_intact(index, stored, number, f"{self.relative}/{number}.qs")
 
     def _store_numbers(self) -> list[int]:

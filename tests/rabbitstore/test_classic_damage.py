@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from random import Random
 
 import pytest
@@ -111,6 +112,23 @@ def test_entries_whose_messages_a_killed_server_did_not_write(whole, tmp_path, c
     notes, problems = ([one.kind for one in part] for part in (found.notes, found.problems))
     assert (notes if cut == 0 else problems) == [kind] * (2 if cut == 0 else 3)
     assert found.ok == (cut == 0)
+
+
+def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
+    """A server writes each entry before its message, so a message behind the last entry's has lost its own."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    folder = path / "queues" / queue_folder_name("/", b"q")
+    data, chunks = (folder / "0.qi").read_bytes(), whole_chunks((folder / "0.qs").read_bytes())
+    assert [one.kind for one in verify(str(path)).notes] == []
+    places = [
+        struct.unpack_from(">Q", data, at + 4)[0] if data[at] == 1 and data[at + 3] == 2 else 0
+        for at in range(64, len(data), 32)
+    ]
+    last = [number for number, offset in enumerate(places) if offset][-5]
+    (folder / "0.qi").write_bytes(data[: 64 + 32 * (last + 1)])
+    (note,) = verify(str(path)).notes
+    behind = [offset for offset in chunks if offset > places[last]]
+    assert (note.kind, note.offset) == ("unindexed_message", behind[0]) and note.found.startswith(f"{len(behind)} ")
 
 
 @pytest.mark.parametrize("at", [1, 2])
