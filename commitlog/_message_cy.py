@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 try:
@@ -46,7 +46,10 @@ _DEFAULTS: dict[str, object] = {
     "born_host": None, "store_host": None, "reconsume_times": 0, "prepared_transaction_offset": 0, "properties_raw": None,
 }  # fmt: skip
 DELAY = "DELAY"
-UNRESOLVED = "ms"  # ends a DELAY that the store has not replaced by a level yet
+DELIVER_MS = "TIMER_DELIVER_MS"
+ONE_DELAY = "delay, delay_level, deliver_at, and a property DELAY or TIMER_DELIVER_MS: give one of them"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNRESOLVED = "ms"  # ends a DELAY in milliseconds that the store has not replaced by a level or a timer yet
 BODY_SHOWN = 32
 ZERO: Any = 0
 NO_QUEUE: Any = -1
@@ -62,8 +65,10 @@ class Message:
     must not contain \\x01 or \\x02. `properties_raw` replaces tags, keys and properties by a properties string in the log's
     format.  A zero `born_timestamp_ms` becomes the time of the put, a missing host that of the store.
 
-    `delay` must be the time of one of the store's delay levels, `delay_level` is the number of one. Both set the property
-    DELAY. Messages with equal fields are equal; they can change, so they have no hash.
+    `delay` is a time from the put on, `deliver_at` a time (local time without a zone), `delay_level` the number of one of
+    the store's delay levels. A delay that is no level's takes up to a second longer, as `deliver_at` does.
+
+    Messages with equal fields are equal; they can change, so they have no hash.
     """
 
     __slots__ = (
@@ -99,6 +104,7 @@ class Message:
         properties_raw: bytes | None = None,
         delay: timedelta | None = None,
         delay_level: int = 0,
+        deliver_at: datetime | None = None,
     ) -> None:
         """Raise `TypeError` for wrong types, `OutOfRange` for integers that do not fit their field."""
         if (
@@ -131,8 +137,8 @@ class Message:
             self.queue_id = -1 if queue_id is NO_QUEUE else 0  # the others are 0 in a new object
         else:
             self._set_numbers(queue_id, flag, sys_flag, born_timestamp_ms, reconsume_times, prepared_transaction_offset)
-        if delay is not None or delay_level is not ZERO:
-            self._set_delay(delay, delay_level)
+        if delay is not None or delay_level is not ZERO or deliver_at is not None:
+            self._set_delay(delay, delay_level, deliver_at)
 
     def _set_numbers(self, queue_id: Any, flag: Any, sys_flag: Any, born_ms: Any, reconsumed: Any, prepared: Any) -> I32:
         try:
@@ -146,12 +152,15 @@ class Message:
             raise OutOfRange(f"a number of the message does not fit its field: {error}") from error
         return 0
 
-    def _set_delay(self, delay: Any, level: Any) -> None:
-        """Set the property DELAY."""
-        text: str = _delay_text(delay, level)
-        if self.properties is not None and DELAY in self.properties:
-            raise InvalidMessage("delay, delay_level and the property DELAY: give one of them")
-        self.properties = {**(self.properties or {}), DELAY: text}
+    def _set_delay(self, delay: Any, level: Any, deliver_at: Any) -> None:
+        """Set the property DELAY or TIMER_DELIVER_MS."""
+        if deliver_at is not None and (delay is not None or level is not ZERO):
+            raise InvalidMessage(ONE_DELAY)
+        name: str = DELAY if deliver_at is None else DELIVER_MS
+        text: str = _delay_text(delay, level) if deliver_at is None else _time_text(deliver_at)
+        if self.properties is not None and (DELAY in self.properties or DELIVER_MS in self.properties):
+            raise InvalidMessage(ONE_DELAY)
+        self.properties = {**(self.properties or {}), name: text}
 
     @property
     def keys(self) -> list[str] | None:
@@ -230,11 +239,21 @@ def _delay_text(delay: Any, level: Any) -> str:
     if not isinstance(delay, timedelta):
         raise TypeError(f"delay: expected timedelta, got {type(delay).__name__}")
     if level:
-        raise InvalidMessage("delay, delay_level and the property DELAY: give one of them")
+        raise InvalidMessage(ONE_DELAY)
     if delay < timedelta():
         raise OutOfRange(f"delay: {delay} is negative")
     time_ms = -(-delay // timedelta(milliseconds=1))
     return f"{time_ms}{UNRESOLVED}" if time_ms else "0"
+
+
+def _time_text(deliver_at: Any) -> str:
+    """Return the property TIMER_DELIVER_MS."""
+    if not isinstance(deliver_at, datetime):
+        raise TypeError(f"deliver_at: expected datetime, got {type(deliver_at).__name__}")
+    time_ms = -(-(deliver_at.astimezone(UTC) - EPOCH) // timedelta(milliseconds=1))
+    if time_ms < 0:
+        raise OutOfRange(f"deliver_at: {deliver_at} is before 1970")
+    return str(time_ms)
 
 
 @cython.cfunc

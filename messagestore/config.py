@@ -19,7 +19,8 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _AT_LEAST_ONE = (
     "mapped_file_size_commit_log", "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext",
-    "mapper_file_size_batch_consume_queue", "max_hash_slot_num", "max_index_num", "max_message_size",
+    "mapper_file_size_batch_consume_queue", "mapped_file_size_timer_log", "max_hash_slot_num", "max_index_num",
+    "max_message_size",
     "default_topic_queue_nums", "flush_delay_offset_interval_ms", "flush_interval_commit_log_ms",
     "commit_interval_commit_log_ms", "flush_interval_consume_queue_ms", "flush_consumer_offset_interval_ms",
     "sync_flush_timeout_ms", "os_page_cache_busy_timeout_ms", "max_transfer_count_on_message_in_memory",
@@ -84,6 +85,7 @@ class StoreConfig:
     enable_consume_queue_ext: bool | None = None  # whether extended units are written; None: if the folder has some
     mapped_file_size_consume_queue_ext: int | None = None
     mapper_file_size_batch_consume_queue: int | None = None
+    mapped_file_size_timer_log: int | None = None
 
     flush_interval_commit_log_ms: int = 500
     flush_commit_log_least_pages: int = 4

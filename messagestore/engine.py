@@ -19,6 +19,7 @@ from .broker.services.delays import Delays
 from .broker.services.internal_puts import InternalPuts
 from .broker.services.retries import Retries
 from .broker.services.routing import Routing
+from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
 from .config import Role, StoreConfig
 from .parts import StoreParts
@@ -92,6 +93,8 @@ class Engine(StoreParts):
         self._make_housekeeper()
         if not plan.was_clean or self.delays.may_deliver_twice:
             self.delays.resume()
+        if self._delivers:
+            self.timers.resume(was_clean=plan.was_clean)
         opening.forget_clean_stop(self, plan)
 
     def _make_write_services(self, start: int, end: LogEnd) -> None:
@@ -119,12 +122,12 @@ class Engine(StoreParts):
         self.routing = Routing(self, self.admission)
         puts = self.internal_puts = InternalPuts(self, self.routing)
         self.delays = Delays(self, self.admission, puts)
+        self.timers = Timers(self, self.admission, puts)
         self.transactions = Transactions(self, self.admission, puts)
         self.retries = Retries(self.disk, self.places.config, self.admission, puts)
 
     def _make_housekeeper(self) -> None:
         config = self.config
-        delivers = config.deliver_delayed and config.broker_role is not Role.SLAVE
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher,
             self.places.own,
@@ -133,8 +136,9 @@ class Engine(StoreParts):
                 lambda: self.retention.run_due(),
                 every(config.flush_consumer_offset_interval_ms, self.persist_offsets),
                 every(config.flush_delay_offset_interval_ms, self.delays.persist),
+                every(config.flush_delay_offset_interval_ms, self.timers.persist),
             ],
-            timed_job=self.delays.deliver_due if delivers else None,
+            timed_job=self.deliver_due if self._delivers else None,
             flush_before=self.derived.flush,
             on_failed=self.mark_sync_failure,
         )  # fmt: skip
@@ -179,6 +183,14 @@ class Engine(StoreParts):
         if was_lost:
             LOG.warning("%s: the lock was lost and taken again: code in this process closed the file", self.places.lock)
 
+    def deliver_due(self) -> float:
+        """Deliver the delayed messages that are due; return the seconds until the next ones are. The housekeeper calls it."""
+        return min(self.delays.deliver_due(), self.timers.deliver_due())
+
+    @property
+    def _delivers(self) -> bool:
+        return self.config.deliver_delayed and self.config.broker_role is not Role.SLAVE
+
     def persist_offsets(self) -> None:
         """Write the committed offsets of consumers, and the progress of transactions."""
         self.transactions.save_progress()
@@ -217,6 +229,7 @@ class Engine(StoreParts):
             if self.index is not None and self.flags.is_writeable:
                 self.index.sync()
             self.delays.persist()
+            self.timers.persist(is_last=True)
             self.persist_offsets()
             self.log.queue.drop_prepared()
         except StoreError as error:
@@ -255,6 +268,8 @@ class Engine(StoreParts):
         """Close maps and descriptors, and release the lock."""
         if getattr(self, "log", None) is not None:
             self._close_ring(is_clean=False)
+        if getattr(self, "timers", None) is not None:
+            self.timers.close()
         self.close_files()
         if self._lock is not None:
             self._lock.release()

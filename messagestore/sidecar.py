@@ -18,6 +18,7 @@ OWN_FILES: dict[
     "settings.json": Kind.FILE,
     "doubt.json": Kind.FILE,
     "delays.json": Kind.FILE,
+    "timers.json": Kind.FILE,
     "ring": Kind.FILE,
     "*.new": Kind.FILE,  # a new file before its rename
     "cut-*": Kind.FILE,

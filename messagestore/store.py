@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
@@ -163,7 +163,7 @@ class MessageStore(Closing):
     def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
 
@@ -173,7 +173,7 @@ class MessageStore(Closing):
         of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record can hold, and `TypeError`,
         with the name of the field, for values of a wrong type.  A full disk is a `DiskFull` in the cause of the error.
         """
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
         return self._puts.put(item, check=check)
 
     def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:

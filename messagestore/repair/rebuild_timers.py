@@ -62,14 +62,16 @@ def plan_timers(disk: Disk, places: StorePaths, files: LogFiles, end_offset: int
 
 
 def rebuild_timers(
-    disk: Disk, places: StorePaths, files: LogFiles, queue: ConsumeQueue | None, *, keeps: bool
+    disk: Disk, places: StorePaths, files: LogFiles, queue: ConsumeQueue | None, *, keeps: bool,
+    log_file_size: int | None = None, now_ms: int | None = None,
 ) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.
 
-    `queue` is the timers' queue if the store has it. `keeps` keeps the old files in the `brokerstore` folder.
+    `queue` is the timers' queue if the store has it. `log_file_size` is that of a new timer log. `keeps` keeps the old files in
+    the `brokerstore` folder.
     """
-    now_ms = disk.now_ms() // PRECISION_MS * PRECISION_MS
-    size = TimerLog(disk, places.root).file_size_bytes or LOG_FILE_SIZE
+    now_ms = (disk.now_ms() if now_ms is None else now_ms) // PRECISION_MS * PRECISION_MS
+    size = TimerLog(disk, places.root).file_size_bytes or log_file_size or LOG_FILE_SIZE
     found = undelivered_timers(files)
     queue_end = queue.max_offset if queue is not None else 0
     units = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -69,10 +69,10 @@ class AsyncStore:
     async def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. Puts are stored in the order in which they were begun."""
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
         try:
             return await self._in_order(lambda: self.store.put_async(item))
         except PutRejected as error:

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
@@ -102,10 +102,10 @@ class SharedStore(Closing):
     def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level)
+        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:

@@ -2,6 +2,7 @@
 
 A message with a delivery time is in the log under `rmq_sys_wheel_timer`. The broker keeps a unit for it in the timer log
 (`timer_log`), and for each second a slot in the wheel (`wheel`) that leads to the units of that second. `config/timercheck` has
-how far slots were delivered. `layout` has the bytes, `pending` counts what is not delivered yet, and `check` compares the files
-with each other and with the log. The package starts no thread and takes no lock.
+how far slots were delivered. `layout` has the bytes, `pending` counts what is not delivered yet, `check` compares the files
+with each other and with the log, and `live` keeps them while a store delivers timers. The package starts no thread and takes no
+lock.
 """

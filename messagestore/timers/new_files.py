@@ -82,7 +82,12 @@ def new_units(timers: list[TimerMessage], last: Unit | None, now_ms: int, log_fi
     last_of: dict[int, int] = {}  # of each slot: its last unit
     units = []
     for timer in timers:
-        write_ms, slot_ms, magic = _slot_of(timer, now_ms)
+        write_ms = min(timer.store_ms // PRECISION_MS * PRECISION_MS, now_ms)
+        slot_ms, magic = slot_of(timer, write_ms)
+        if slot_ms < now_ms:
+            write_ms = now_ms
+            slot_ms, magic = slot_of(timer, now_ms)
+            slot_ms = max(slot_ms, now_ms)
         place = next(places)
         previous = last_of.get(slot_s(slot_ms), NO_UNIT)
         last_of[slot_s(slot_ms)] = place
@@ -104,21 +109,14 @@ def _places(log_file_size: int) -> Iterator[int]:
         at += UNIT_SIZE
 
 
-def _slot_of(timer: TimerMessage, now_ms: int) -> tuple[int, int, int]:
-    """Return write time, time of the slot and magic of a timer's unit, as the broker chooses them when it stores a message."""
-    magic = MAGIC_DELETE if timer.deletes else 0
-    for write_ms in (min(timer.store_ms // PRECISION_MS * PRECISION_MS, now_ms), now_ms):
-        wait_ms = timer.due_ms - write_ms
-        if wait_ms < ROLL_WINDOW_MS:
-            slot_ms, roll = timer.due_ms, 0
-        else:
-            rest_ms = wait_ms - ROLL_WINDOW_MS
-            slot_ms, roll = write_ms + ROLL_WINDOW_MS // (2 if rest_ms < ROLL_WINDOW_MS // 3 else 1), MAGIC_ROLL
-        if slot_ms >= now_ms:
-            break
-    else:
-        slot_ms = now_ms
-    return write_ms, slot_ms, MAGIC_DEFAULT | magic | roll
+def slot_of(timer: TimerMessage, write_ms: int) -> tuple[int, int]:
+    """Return the time of the slot and the magic of a timer's unit, as the broker chooses them at `write_ms`."""
+    magic = MAGIC_DEFAULT | (MAGIC_DELETE if timer.deletes else 0)
+    wait_ms = timer.due_ms - write_ms
+    if wait_ms < ROLL_WINDOW_MS:
+        return timer.due_ms, magic
+    rest_ms = wait_ms - ROLL_WINDOW_MS
+    return write_ms + ROLL_WINDOW_MS // (2 if rest_ms < ROLL_WINDOW_MS // 3 else 1), magic | MAGIC_ROLL
 
 
 def _log_file(units: list[TimerUnit], start: int, size: int, last: int) -> Iterator[tuple[int, bytes]]:

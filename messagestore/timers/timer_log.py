@@ -64,7 +64,7 @@ class TimerLog:
                 if len(unit) < UNIT_SIZE or int.from_bytes(unit[:4], "big") != UNIT_SIZE:
                     self.rest = unit if any(unit) else b""
                     return
-                yield _unit(unit, found, at + inner)
+                yield unpack_unit(unit, found.path, found.start_offset, at + inner)
                 self.end = found.start_offset + at + inner + UNIT_SIZE
 
 
@@ -108,7 +108,8 @@ def _is_folder(disk: Disk, folder: str) -> bool:
     return entry is not None and entry.kind is Kind.FOLDER
 
 
-def _unit(data: bytes, found: OffsetFile, at: int) -> TimerUnit:
+def unpack_unit(data: bytes, path: str, start: int, at: int) -> TimerUnit:
+    """Return the unit in these bytes, at a place in the file that begins at `start`."""
     _, previous, magic, write_ms, delay_ms, log_offset, log_size, topic_hash, _ = UNIT.unpack(data)
-    _check_magic(found.path, at, magic)
-    return TimerUnit(found.start_offset + at, previous, magic, write_ms, delay_ms, log_offset, log_size, topic_hash)
+    _check_magic(path, at, magic)
+    return TimerUnit(start + at, previous, magic, write_ms, delay_ms, log_offset, log_size, topic_hash)

@@ -18,7 +18,7 @@ from commitlog.walk import LogFiles, Piece
 from .layout import DELETES, DELIVERED, DUE, REAL_TOPIC, ROLLS, TIMER_TOPIC, UNIQ_KEY
 
 _DUE_BYTES = re.compile(re.escape(DUE.encode()))
-_Key = tuple[str, str, int, int, int, int]
+TimerKey = tuple[str, str, int, int, int, int]
 
 
 class TimerMessage(NamedTuple):
@@ -55,17 +55,11 @@ def undelivered_timers(files: LogFiles) -> list[TimerMessage]:
     A message that deletes a timer is returned while its timer is: the broker decides whether it matches. Copies come after
     their timer, so one walk is enough, and only undelivered timers are held in memory.
     """
-    waiting: dict[_Key, list[TimerMessage]] = {}
+    waiting: dict[TimerKey, list[TimerMessage]] = {}
     for message in _timer_messages(files):
-        rolls = rolls_of(message)
-        if message.topic != TIMER_TOPIC:
-            if DELIVERED in message.properties:
-                _take(waiting, _key(message, message.topic, rolls))
-            continue
-        timer = _timer(message)
-        if rolls:
-            _take(waiting, _key(message, timer.topic, rolls - 1))
-        waiting.setdefault(_key(message, timer.topic, rolls), []).append(timer)
+        _take(waiting, done_by(message))
+        if message.topic == TIMER_TOPIC:
+            waiting.setdefault(key_of(message), []).append(timer_of(message))
     timers = sorted((timer for same in waiting.values() for timer in same), key=lambda timer: timer.queue_offset)
     return _without_useless_deletes(timers)
 
@@ -99,7 +93,8 @@ def _in_piece(piece: Piece) -> Iterator[StoredMessage]:
             yield message
 
 
-def _timer(message: StoredMessage) -> TimerMessage:
+def timer_of(message: StoredMessage) -> TimerMessage:
+    """Return what a unit needs of a timer's record."""
     properties = message.properties
     return TimerMessage(
         properties.get(REAL_TOPIC, ""), properties.get(UNIQ_KEY, ""), due_of(message), message.queue_offset,
@@ -107,16 +102,28 @@ def _timer(message: StoredMessage) -> TimerMessage:
     )  # fmt: skip
 
 
-def _key(message: StoredMessage, topic: str, rolls: int) -> _Key:
+def key_of(timer: StoredMessage) -> TimerKey:
+    """Return what a timer's record has in common with its delivered or rolled copy."""
+    return _key(timer, timer.properties.get(REAL_TOPIC, ""), rolls_of(timer))
+
+
+def done_by(copy: StoredMessage) -> TimerKey | None:
+    """Return the key of the timer that a record is the delivered or rolled copy of; None for another record."""
+    rolls = rolls_of(copy)
+    if copy.topic == TIMER_TOPIC:
+        return _key(copy, copy.properties.get(REAL_TOPIC, ""), rolls - 1) if rolls else None
+    return _key(copy, copy.topic, rolls) if DUE in copy.properties and DELIVERED in copy.properties else None
+
+
+def _key(message: StoredMessage, topic: str, rolls: int) -> TimerKey:
     """Return what a timer and its copies have in common; `topic` is the real one."""
     uniq_key = message.properties.get(UNIQ_KEY, "")
     return topic, uniq_key, due_of(message), rolls, message.born_timestamp_ms, message.body_crc
 
 
-def _take(waiting: dict[_Key, list[TimerMessage]], key: _Key) -> None:
+def _take(waiting: dict[TimerKey, list[TimerMessage]], key: TimerKey | None) -> None:
     """Remove the oldest of the timers with a key."""
-    same = waiting.get(key)
-    if same:
+    if key is not None and (same := waiting.get(key)):
         del same[0]
         if not same:
             del waiting[key]

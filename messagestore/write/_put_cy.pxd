@@ -6,7 +6,7 @@ from commitlog._message_cy cimport Message, PutResult
 from messagestore.write._gate_cy cimport Gate
 
 cdef object OK, ZERO, NO_QUEUE
-cdef str DELAY, INNER_COUNT, LMQ_NAMES
+cdef str DELAY, INNER_COUNT, LMQ_NAMES, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS
 
 cdef class PutPath:
     cdef public Appender _appender
@@ -41,7 +41,7 @@ cdef extern from *:
     static PyMethodDef put_method = {
         "put", (PyCFunction)(void (*)(void))call_put, METH_FASTCALL | METH_KEYWORDS,
         "put($self, message, body=None, *, tags=None, keys=None, properties=None, queue_id=-1, delay=None, delay_level=0, "
-        "check=True)\\n--\\n\\nPut one message; see `MessageStore.put`."
+        "deliver_at=None, check=True)\\n--\\n\\nPut one message; see `MessageStore.put`."
     };
 
     #define set_quick_put(function, kind) \\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -17,7 +17,7 @@ from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
-from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES
+from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS
 from ..broker.services.putting import is_special_raw, message_of, refused
 
 if TYPE_CHECKING:
@@ -63,14 +63,15 @@ class PutPath:
     def put(
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, check: bool = True,
+        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
     ) -> PutResult:  # fmt: skip
         """Put one message; see `MessageStore.put`."""
         if (
             type(message) is not Message or body is not None or tags is not None or keys is not None
             or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
+            or deliver_at is not None
         ):  # fmt: skip
-            return self._put(message_of(message, body, tags, keys, properties, queue_id, delay, delay_level), check)
+            return self._put(message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at), check)
         return self._put(message, check)
 
     def _put(self, message: Message, check: bool) -> PutResult:
@@ -147,7 +148,10 @@ def _is_special(message: Message) -> Bool:
     if message.properties_raw is not None:
         return is_special_raw(message.properties_raw)
     properties = message.properties
-    return properties is not None and (DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties)
+    return properties is not None and (
+        DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties
+        or TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_S in properties
+    )  # fmt: skip
 
 
 @cython.cfunc

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from messagestore import MessageStore
-from storageio import InvalidSetting, StoreClosed, StoreError
+from storageio import DiskError, InvalidSetting, StoreClosed, StoreError
 from storageio.background import BackgroundThread
 from storageio.closing import Closing
 from storageio.real_disk import disk_error
@@ -27,6 +27,7 @@ HOUSEKEEPING_S = 1.0
 CHECK_TRANSACTIONS_S = 30.0
 PROGRESS_WAIT_S = 0.5
 START_TIMEOUT_S = 10.0
+SECOND_PORT_STEP = 2
 
 
 class BrokerServer(Closing):
@@ -62,6 +63,7 @@ class BrokerServer(Closing):
             raise
         ports = [server.sockets[0].getsockname()[1] for server in self._servers]
         self.port: int = ports[0]
+        self._listen_for_slaves()
         self.names_port: int = ports[-1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, hosts)
@@ -95,6 +97,15 @@ class BrokerServer(Closing):
                 self._loop.call_soon_threadsafe(self._is_closing.set)
         self._thread.stop()
         self._ha.close()
+
+    def _listen_for_slaves(self) -> None:
+        """Listen on RocketMQ's second port of a broker too: a real slave asks there for topics and groups."""
+        port = self.port - SECOND_PORT_STEP
+        if port > 0:
+            try:
+                self._servers.append(self._listen(port))
+            except DiskError as error:
+                LOG.info("real slaves get no topics and groups, because port %d is taken: %s", port, error)
 
     # The loop
 

@@ -22,6 +22,7 @@ from .sending import Sending
 from .tables import Identity, Tables
 
 ADMITTED_S = 30.0
+ASK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
 
 
 class AdmittedHosts:
@@ -62,7 +63,7 @@ class Requests:
         if self._access is not None:
             if not self._access.accepts(request.fields, request.body):
                 return request.answer(NO_PERMISSION, remark="the request has no valid signature")
-            if request.code == codes.GET_BROKER_CONFIG:  # a replica asks for it before each connection
+            if request.code in ASK_BEFORE_REPLICATION:
                 self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
@@ -122,6 +123,9 @@ class Requests:
             codes.GET_ALL_SUBSCRIPTION_GROUP_CONFIG: tables.groups, codes.GET_ALL_DELAY_OFFSET: tables.delays,
             codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
             codes.QUERY_ASSIGNMENT: tables.assignment,
+            codes.GET_TIMER_CHECK_POINT: tables.timer_progress, codes.GET_TIMER_METRICS: tables.timer_counts,
+            codes.GET_ALL_MESSAGE_REQUEST_MODE: tables.request_modes, codes.REGISTER_BROKER: tables.register,
+            codes.UNREGISTER_BROKER: tables.unregister, codes.BROKER_HEARTBEAT: tables.unregister,
             codes.UNREGISTER_CLIENT: self.clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self.clients.members,
             codes.LOCK_BATCH_MQ: self.clients.lock, codes.UNLOCK_BATCH_MQ: self.clients.unlock,
             codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from commitlog import Message, PutResult, PutStatus
+from commitlog import Message, PutResult, PutStatus, decode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from commitlog.message_id import encode_message_id
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
-from messagestore.broker.services.names import PRODUCER_GROUP
+from messagestore.broker.services.delay_messages import deliver_ms
+from messagestore.broker.services.names import DELAY, PRODUCER_GROUP
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
 from ..remoting.codes import (
@@ -40,7 +41,8 @@ AUTO_CREATE_TOPIC = "TBW102"
 AUTO_CREATE_QUEUES = 8
 RETRIES_DEFAULT = 16
 OFFSET_DIGITS = 16  # of a physical offset in a message id
-TIMERS = ("TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DELAY_MS")
+TIMER_START = b"TIMER_DEL"  # of the names of properties with a delivery time
+TIMER_DELAY_MS_MAX = 259_200_000  # timerMaxDelaySec of a broker without configuration
 CODES = {
     PutStatus.PUT_OK: SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: FLUSH_DISK_TIMEOUT,
@@ -149,9 +151,11 @@ class Sending:
         return known.write_queues
 
     def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
-        for name in TIMERS:
-            if name.encode() + b"\x01" in send.properties:
-                raise _Refused(MESSAGE_ILLEGAL, f"property {name}: delays of any length are not supported, delay levels are")
+        if TIMER_START in send.properties:
+            now_ms = self._engine.now_ms()
+            pairs = decode_properties(send.properties)
+            if DELAY not in pairs and (deliver_ms(pairs, now_ms) or 0) - now_ms > TIMER_DELAY_MS_MAX:
+                raise _Refused(MESSAGE_ILLEGAL, "a delivery time after more than three days")
         return Message(
             send.topic, body, queue_id=send.queue_id, flag=send.flag, sys_flag=send.sys_flag,
             born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,

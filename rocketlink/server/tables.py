@@ -11,6 +11,7 @@ from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
+from messagestore.timers.layout import CHECK
 
 from ..remoting.codes import SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
 from ..remoting.frames import Command, json_object
@@ -19,6 +20,7 @@ from .fields import number
 from .sending import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 PERM_AUTO_CREATE = 7
+NO_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
 class Identity(NamedTuple):
@@ -119,6 +121,32 @@ class Tables:
         self._engine.delays.persist()
         path = f"{self._engine.places.config}/{DelayOffsets.file_name}"
         return request.answer(SUCCESS, body=json.dumps(ConfigFile(self._engine.disk, path).load().document).encode())
+
+    def timer_progress(self, request: Command) -> Command:
+        """Answer with how far timers were delivered, in the form of the timer checkpoint."""
+        return request.answer(SUCCESS, body=CHECK.pack(*self._engine.timers.progress()))
+
+    def timer_counts(self, request: Command) -> Command:
+        """Answer with an empty table of pending timers by topic: a slave shows it, and counts for itself as a master."""
+        return request.answer(SUCCESS, body=json.dumps({"timingCount": {}, "dataVersion": NO_VERSION}).encode())
+
+    def request_modes(self, request: Command) -> Command:
+        """Answer with the consumer groups that do not pull: none."""
+        return request.answer(SUCCESS, body=b'{"messageRequestModeMap":{}}')
+
+    def register(self, request: Command) -> Command:
+        """Tell a slave of this broker where the log and the tables are; refuse any other broker."""
+        identity, fields = self._identity, request.fields
+        named = fields.get("clusterName"), fields.get("brokerName")
+        if named != (identity.cluster, identity.name) or fields.get("brokerId", "0") == "0":
+            remark = f"only slaves of {identity.name} in {identity.cluster} register here, not {fields.get('brokerName')}"
+            return request.answer(SYSTEM_ERROR, remark=remark)
+        host = identity.address.rpartition(":")[0]
+        return request.answer(SUCCESS, {"masterAddr": identity.address, "haServerAddr": f"{host}:{identity.ha_port}"})
+
+    def unregister(self, request: Command) -> Command:
+        """Answer a slave that leaves, or that is still there: routes have only this broker."""
+        return request.answer(SUCCESS)
 
     def settings(self, request: Command) -> Command:
         """Answer with the broker's properties."""

@@ -52,6 +52,7 @@ STORE_CONFIG: dict[str, Kind] = {
     "enable_consume_queue_ext": (FLAG, NONE),
     "mapped_file_size_consume_queue_ext": (1, INT, NONE),
     "mapper_file_size_batch_consume_queue": (1, INT, NONE),
+    "mapped_file_size_timer_log": (1, INT, NONE),
     "flush_interval_commit_log_ms": (1, INT, WHOLE),
     "flush_commit_log_least_pages": (0, INT, WHOLE),
     "flush_commit_log_thorough_interval_ms": (0, INT, WHOLE),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokerstore import DiskFull, InvalidMessage, Message, MessageStore, PutRejected, StoreConfig
+from brokerstore import DiskFull, Message, MessageStore, PutRejected, StoreConfig
 from storageio.testing import WrappedDisk
 from tests.builds import World
 
@@ -71,14 +71,15 @@ def test_a_delay_is_a_level_of_the_store(world: World, tmp_path: Path, time_ms: 
         assert [found.properties for found in waiting] == [{"DELAY": str(level), "REAL_TOPIC": "T", "REAL_QID": "0"}] * 5
 
 
-def test_other_delays_are_rejected(tmp_path: Path) -> None:
+def test_other_delays_are_timers(tmp_path: Path) -> None:
     """A time between two levels, and a level that the store's own levels do not have."""
     config = StoreConfig.small(message_delay_level="2s 7s")
     with MessageStore.open(tmp_path / "s", config=config) as store:
         assert store.put("T", b"", delay=timedelta(seconds=7)).queue_id == 1
         for delay in (timedelta(seconds=1), timedelta(seconds=2.5), timedelta(days=1)):
-            with pytest.raises(InvalidMessage, match="levels in s: 2, 7"):
-                store.put("T", b"", delay=delay)
+            stored = store.message_at(store.put("T", b"", delay=delay).physical_offset)
+            assert stored is not None
+            assert stored.topic == "rmq_sys_wheel_timer"
 
 
 class FullDisk(WrappedDisk):

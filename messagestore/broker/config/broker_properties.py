@@ -20,6 +20,7 @@ NUMBERS = {
     "mappedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
     "mappedFileSizeConsumeQueueExt": "mapped_file_size_consume_queue_ext",
     "mapperFileSizeBatchConsumeQueue": "mapper_file_size_batch_consume_queue",
+    "mappedFileSizeTimerLog": "mapped_file_size_timer_log",
     "maxHashSlotNum": "max_hash_slot_num",
     "maxIndexNum": "max_index_num",
     "maxMessageSize": "max_message_size",

@@ -3,6 +3,7 @@
     transactions.py    half messages: commit, rollback, and the check of undecided ones
     half_messages.py   find undecided half messages by reading the queues
     delays.py          messages that wait in SCHEDULE_TOPIC_XXXX, and their delivery by the housekeeper
+    timers.py          messages with any delivery time, through the timer files of RocketMQ 5
     delay_resume.py    find which of them are already delivered: after a crash, in a copy, on a slave
     retries.py         messages that a consumer sends back: %RETRY%group with a delay, finally %DLQ%group
     lmq_puts.py        queue offsets in LMQs, assigned under one lock, and the limit on their number

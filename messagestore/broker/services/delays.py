@@ -16,17 +16,15 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import Message
 from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.ext import is_ext_address
-from storageio import InvalidMessage, PutRejected, StoreCorrupt
+from storageio import StoreCorrupt
 
 from ...config import Role
 from ..config.config_files import Source
 from ..config.delay_offsets import DelayOffsets
 from .delay_messages import delivered
 from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
-from .putting import NEVER
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -98,27 +96,13 @@ class Delays:
                 return due
             waiting = self._parts.log.message_at(unit.physical_offset)
             message = delivered(waiting) if waiting is not None else None
-            reason = self._put(message) if message is not None else "no message with a topic and a queue of its own"
+            no_message = "no message with a topic and a queue of its own"
+            reason = self._puts.deliver(message, self._admission) if message is not None else no_message
             if reason:
                 LOG.error("level %d, offset %d is passed over: %s", level, place, reason)
             self._offsets.set(level, place + 1)
             self._is_dirty = True
         return now if self._offsets.get(level) < queue.max_offset else None
-
-    def _put(self, message: Message) -> str:
-        """Deliver one message. Return why it can never be put, or an empty string.
-
-        Raises `PutRejected` for a temporary failure such as a full disk.
-        """
-        try:
-            if message.topic in self._parts.topics:  # a deleted topic is not created again
-                self._admission.admit(message.topic)
-            self._puts.put(message, message.queue_id, waits=False)
-        except (InvalidMessage, PutRejected) as error:
-            if isinstance(error, PutRejected) and error.status not in NEVER:
-                raise
-            return str(error)
-        return ""
 
     def _due(self, level: int, code: int, physical_offset: int, now: int) -> int:
         """Return when a unit's message is due in milliseconds; `now` if its time is implausible, as in the broker.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from commitlog import Message, PutResult, PutStatus
-from storageio import PutRejected
+from storageio import InvalidMessage, PutRejected
 
 from ...parts import StoreParts
+from .admission import Admission
+from .putting import NEVER
 from .routing import Routing
 
 
@@ -32,6 +34,21 @@ class InternalPuts:
         """Schedule a message for its topic.  `raw`: its properties as the log keeps them."""
         self._parts.check_open()
         return self._finished(self._routing.append_scheduled(message, raw, queue_id, level), True)
+
+    def deliver(self, message: Message, admission: Admission) -> str:
+        """Deliver a message whose delay is over; return why it can never be put, or an empty string.
+
+        Raises `PutRejected` for a temporary failure such as a full disk.
+        """
+        try:
+            if message.topic in self._parts.topics:  # a deleted topic is not created again
+                admission.admit(message.topic)
+            self.put(message, message.queue_id, waits=False)
+        except (InvalidMessage, PutRejected) as error:
+            if isinstance(error, PutRejected) and error.status not in NEVER:
+                raise
+            return str(error)
+        return ""
 
     def wait(self, result: PutResult) -> None:
         """Wait until a record, and all before it, is as durable as the flush mode promises."""

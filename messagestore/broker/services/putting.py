@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from commitlog import Message, PutResult, PutStatus, delete_property
 from storageio import InvalidMessage, PutRejected
 
-from .names import DELAY, INNER_COUNT, LMQ_NAMES
+from .names import DELAY, INNER_COUNT, LMQ_NAMES, TIMERS
 
 NEVER = (
     PutStatus.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED,
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
 )  # a retry cannot succeed
-SPECIAL = frozenset({DELAY, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
+SPECIAL = frozenset({DELAY, *TIMERS, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
 def message_of(
     message: Any, body: bytes | None, tags: str | None, keys: str | list[str] | None, properties: dict[str, str] | None,
-    queue_id: int, delay: timedelta | None, delay_level: int,
+    queue_id: int, delay: timedelta | None, delay_level: int, deliver_at: datetime | None,
 ) -> Message:  # fmt: skip
     """Return the message that the arguments of a put describe. Raises `TypeError` for others than a message or its fields."""
     if type(message) is str:
         if body is None:
             raise TypeError("body: expected bytes, got None")
-        return Message(message, body, tags, keys, properties, queue_id, delay=delay, delay_level=delay_level)
+        delays = {"delay": delay, "delay_level": delay_level, "deliver_at": deliver_at}
+        return Message(message, body, tags, keys, properties, queue_id, **delays)  # type: ignore[arg-type]
     if type(message) is not Message:
         raise TypeError(f"message: expected Message or a topic, got {type(message).__name__}")
-    if (body, tags, keys, properties, queue_id, delay, delay_level) != (None, None, None, None, -1, None, 0):
+    if (body, tags, keys, properties, queue_id, delay, delay_level, deliver_at) != (None, None, None, None, -1, None, 0, None):
         raise TypeError(FIELDS_TWICE)
     return message
 

@@ -9,15 +9,16 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from commitlog import Message, PutResult, PutStatus, decode_properties, encode_properties
-from commitlog.layout import QUEUES_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.layout import QUEUES_MAX
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage
 
+from ...timers.layout import TIMER_TOPIC
 from ...write.lmq_units import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
-from .delay_messages import delay_level, scheduled
+from .delay_messages import Delay, delay_of, scheduled, timed
 from .lmq_puts import LmqPuts, lmq_refusal
-from .names import DELAY, INNER_COUNT, IS_BATCH, LMQ_NAMES
+from .names import INNER_COUNT, IS_BATCH, LMQ_NAMES
 from .putting import SPECIAL, is_special_raw, refused
 
 if TYPE_CHECKING:
@@ -48,10 +49,15 @@ class Routing:
     def append(self, message: Message, queue_id: int) -> PutResult:
         """Append a message as its properties demand. Raises `InvalidMessage`."""
         raw = encode_properties(message)
-        level = delay_level(decode_properties(raw).get(DELAY, "0"), self._levels_ms)
-        if self._waits(message, level):
-            return self.append_scheduled(message, raw, queue_id, level)
+        delay = self._delay(message, decode_properties(raw))
+        if delay.level:
+            return self.append_scheduled(message, raw, queue_id, delay.level)
+        if delay.due_ms:
+            return self._append_timer(message, raw, queue_id, delay.due_ms)
         return self._append(message, raw, queue_id)
+
+    def _delay(self, message: Message, pairs: dict[str, str]) -> Delay:
+        return delay_of(message, pairs, self._levels_ms, self._parts.now_ms())
 
     def append_each(self, messages: list[Message], queue_ids: list[int]) -> PutResult:
         """Append messages one after the other, if all are valid.
@@ -86,8 +92,7 @@ class Routing:
         self._parts.log.appender._prepare(messages, queue_ids)  # the checks of `append_many` before it writes
         for message in messages:
             pairs = decode_properties(encode_properties(message))
-            level = delay_level(pairs.get(DELAY, "0"), self._levels_ms)
-            refusal = self._delay_refusal() if self._waits(message, level) else None
+            refusal = self._delay_refusal() if self._delay(message, pairs).level else None
             refusal = refusal or self._refusal(message, pairs)
             if refusal is not None:
                 return refusal
@@ -107,20 +112,14 @@ class Routing:
     def _delay_refusal(self) -> PutResult | None:
         return None if self._levels_ms else refused(PutStatus.MESSAGE_ILLEGAL, "there are no delay levels")
 
-    def _waits(self, message: Message, level: int) -> bool:
-        """Return whether a put with this delay level goes to SCHEDULE_TOPIC_XXXX first."""
-        transaction = message.sys_flag & TRANSACTION_MASK
-        return level > 0 and message.topic != SCHEDULE_TOPIC and transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT)
-
     def append_batch(self, messages: list[Message], queue_id: int) -> PutResult:
         """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`)."""
         for message in messages:
             raw = message.properties_raw
             properties = (decode_properties(raw) if raw and is_special_raw(raw) else message.properties) or {}
-            delay = properties.get(DELAY, "0")
             if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
-            if delay != "0" and delay_level(delay, self._levels_ms) > 0:
+            if any(self._delay(message, properties)):
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no delayed messages")
         is_numbered = bool(messages) and messages[0].topic in self._admission.batch_queues_of
         with self.batch.guard if is_numbered else contextlib.nullcontext():
@@ -131,14 +130,25 @@ class Routing:
 
         A message that could not be delivered later is refused now, while the caller can still be told.
         """
-        if not 0 <= queue_id < QUEUES_MAX:
-            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
-        refusal = self._delay_refusal() or self._refusal(message, decode_properties(raw))
+        refusal = self._delay_refusal() or self._late_refusal(message, raw, queue_id)
         if refusal is not None:
             return refusal
         self._admission.admit(SCHEDULE_TOPIC)
         waiting = scheduled(message, raw, queue_id, level, len(self._levels_ms))
         return self._parts.log.appender.append(waiting, waiting.queue_id)
+
+    def _append_timer(self, message: Message, raw: bytes, queue_id: int, due_ms: int) -> PutResult:
+        """Append a message that waits for a time, with the refusals of `append_scheduled`."""
+        refusal = self._late_refusal(message, raw, queue_id)
+        if refusal is not None:
+            return refusal
+        self._admission.admit(TIMER_TOPIC, 1)
+        return self._parts.log.appender.append(timed(message, raw, queue_id, due_ms), 0)
+
+    def _late_refusal(self, message: Message, raw: bytes, queue_id: int) -> PutResult | None:
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise InvalidMessage(f"queue id {queue_id}: 0 to {QUEUES_MAX - 1}")
+        return self._refusal(message, decode_properties(raw))
 
     def append_undelayed(self, message: Message, queue_id: int) -> PutResult:
         """Append a message immediately and keep its DELAY property, which then only records how the message got here."""

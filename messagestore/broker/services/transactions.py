@@ -34,6 +34,7 @@ from .names import (
     PRODUCER_GROUP,
     REAL_QUEUE,
     REAL_TOPIC,
+    TIMERS,
     TRANSACTION_GROUP,
     TRANSACTION_ID,
     UNIQUE_KEY,
@@ -148,7 +149,7 @@ class Transactions:
         self._parts.settle()
         raw = encode_properties(message)
         pairs = decode_properties(raw)
-        if DELAY in pairs:
+        if DELAY in pairs or not pairs.keys().isdisjoint(TIMERS):
             raise InvalidMessage("a transactional message takes no delay")
         unique = pairs.get(UNIQUE_KEY) or uuid.uuid4().hex.upper()
         marks = {

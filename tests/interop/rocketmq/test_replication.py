@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from messagestore.repair.verification import verify_store
 from rocketlink import MasterDiffers, Replica, promote
 
 from .jvm import prepare_or_skip
-from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, log_of, start_replica
+from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, Served, log_of, start_replica
 from .real_broker import RealBroker, until
 
 pytestmark = MARKS
@@ -159,6 +160,42 @@ def test_a_real_slave_has_the_log_of_our_master(tmp_path: Path) -> None:
     print(f"{SLAVED} puts returned, {KILLS} kills of each")
     assert found == set(range(SLAVED))
     assert log_of(tmp_path / "slave", end) == log_of(tmp_path / "ours", end)
+
+
+def test_a_real_slave_finds_our_server_through_our_name_server(tmp_path: Path) -> None:
+    """It is given the name server's address only, and follows: log, topics, offsets, and how far timers were delivered."""
+    with Served(tmp_path / "ours") as served:
+        names = f"127.0.0.1:{served.server.names_port}"
+        settings = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": names, "mappedFileSizeTimerLog": 52_000}
+        with RealBroker(tmp_path / "slave", tmp_path / "scratch", **SIZES, **settings) as real:
+            served.ask("topic", topic="followed", queues=2)
+            for number in range(500):
+                served.store.put("followed", b"%d" % number, queue_id=number % 2)
+            for number in range(20):
+                served.store.put("followed", b"%d" % (500 + number), queue_id=0, delay=timedelta(seconds=3.5 + 1.5 * number))
+            served.store.engine.consumer_offsets().commit("followed", "G", 0, 7)
+            until(lambda: served.store.max_offset("followed", 0) > 255, "some timers are delivered")
+            until(lambda: _log_end(tmp_path / "slave") == served.store.log_end, "the slave has everything")
+            until(lambda: "followed@G" in _text(tmp_path / "slave" / "config" / "consumerOffset.json"), "the offsets are there")
+            until(lambda: '"followed"' in _text(tmp_path / "slave" / "config" / "topics.json"), "the topics are there")
+            time.sleep(3)  # the slave asks for the timer checkpoint, and flushes it
+            real.kill()
+        end = _log_end(tmp_path / "slave")
+    assert log_of(tmp_path / "slave", end) == log_of(tmp_path / "ours" / "store", end)
+    master = {"brokerRole": "ASYNC_MASTER", "mappedFileSizeTimerLog": 52_000}
+    with RealBroker(tmp_path / "slave", tmp_path / "again", **SIZES, **master) as real:
+        until(
+            lambda: len(real.ask("read", topic="followed", brief=True)) >= 520, "the slave delivers the rest as a master", 120
+        )
+        time.sleep(2)  # for what must not come
+        found = sorted(int(base64.b64decode(body)) for *_, body in real.ask("read", topic="followed", brief=True))
+        print(f"{len(found)} messages, {len(found) - len(set(found))} of them repeated")
+        assert sorted(set(found)) == list(range(520))
+        assert len(found) - len(set(found)) <= 8, "a slave repeats what its master delivered since it last asked"
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def _log_end(folder: Path) -> int:

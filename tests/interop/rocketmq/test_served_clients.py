@@ -115,6 +115,20 @@ def test_delayed_messages_are_delivered_once_and_not_early(world: Served) -> Non
     assert all(message.store_timestamp_ms - message.born_timestamp_ms >= 1000 for message in found)
 
 
+def test_timers_are_delivered_once_and_not_early(world: Served) -> None:
+    """Sent with `setDeliverTimeMs` and without the client's own delay levels; the copies have the broker's properties."""
+    world.ask("topic", topic="timed", queues=2)
+    now_ms = int(time.time() * 1000)
+    due = [now_ms + 1500 + 37 * number for number in range(100)]
+    world.ask("send", messages=[sent("timed", number, deliver_ms=due[number]) for number in range(100)])
+    until(lambda: sum(world.store.max_offset("timed", queue_id) for queue_id in (0, 1)) == 100, "all are delivered")
+    found = world.ask("read", topic="timed")
+    assert bodies(found) == list(range(100))
+    for one in found:
+        number = int(base64.b64decode(one["body"]))
+        assert int(one["properties"]["TIMER_OUT_MS"]) < due[number] <= one["store_timestamp_ms"]
+
+
 def test_the_real_broker_continues_the_folder(world: Served, tmp_path: Path) -> None:
     """It delivers what is there, also what is not due yet, and has the offsets of the groups."""
     world.ask("topic", topic="tomorrow", queues=QUEUES)

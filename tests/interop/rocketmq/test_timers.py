@@ -13,6 +13,7 @@ import shutil
 import time
 from collections import Counter
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 
 from commitlog import StoredMessage
 from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.timers.layout import TIMER_TOPIC
@@ -41,6 +43,10 @@ SETTINGS: dict[str, Any] = {
     "mappedFileSizeTimerLog": TIMER_LOG_SIZE,
     "timerWheelEnable": True,
 }
+SIZES_HERE: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, "max_hash_slot_num": 5_000,
+    "max_index_num": 20_000, "mapped_file_size_timer_log": TIMER_LOG_SIZE,
+}  # fmt: skip
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -133,6 +139,45 @@ def check(found: list[dict[str, Any]], expected: Any, started_ms: int, *, has_or
     waits = [one["store_timestamp_ms"] - int(one["properties"]["TIMER_OUT_MS"]) for one in late]
     print(f"{len(waits)} timers after the start, {min(waits)} to {max(waits)} ms after their time")
     assert min(waits) >= 0
+
+
+def test_a_broker_and_our_store_deliver_each_others_timers(tmp_path: Path) -> None:
+    """Ours, killed; ours again, stopped; the broker, killed; ours: each timer comes once, at its time, from whoever is open."""
+    prepare_or_skip()
+    first, folder = tmp_path / "first", tmp_path / "store"
+    config = StoreConfig(**SIZES_HERE)
+    began_ms = int(time.time() * 1000)
+    due = {f"ours {number}": began_ms + 1000 + number * 400 for number in range(120)}  # up to 49 s
+    with MessageStore.open(first, "x", config) as store:
+        store.create_topic("timed", 2)
+        for number, (body, due_ms) in enumerate(due.items()):
+            store.put("timed", body.encode(), queue_id=number % 2, deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC))
+        until(lambda: count(store) >= 5, "the first timers are delivered by our store")
+        shutil.copytree(first, folder)  # as a killed process leaves it
+    with MessageStore.open(folder, "r+", config) as store:
+        until(lambda: count(store) >= 15, "some more after the kill")
+    assert not verify_store(str(folder)).problems
+    with RealBroker(folder, tmp_path / "broker", **SETTINGS) as broker:
+        before = len(delivered(broker))
+        now_ms = int(time.time() * 1000)
+        broker.ask("send", messages=timers("brokers", 60, now_ms + 5000, 30_000))
+        until(lambda: len(delivered(broker)) >= before + 20, "the broker delivers some")
+        time.sleep(2.2)  # a flush of the timer files
+        broker.kill()
+    wanted = Counter([*due, *(f"brokers {number}" for number in range(60))])
+    with MessageStore.open(folder, "r+", config) as store:
+        until(lambda: count(store) >= len(wanted), "our store delivers the rest")
+        time.sleep(2)  # for what must not come
+        found = [one for queue_id in (0, 1) for one in store.read("timed", queue_id)]
+        late = [one.store_timestamp_ms - int(one.properties["TIMER_DELIVER_MS"]) for one in found]
+        print(f"{len(late)} timers, {min(late)} to {max(late)} ms after their time")
+        assert Counter(one.body.decode() for one in found) == wanted
+        assert min(late) >= 0
+    assert not verify_store(str(folder)).problems
+
+
+def count(store: MessageStore) -> int:
+    return sum(store.max_offset("timed", queue_id) for queue_id in (0, 1))
 
 
 def test_a_broker_revives_what_we_count_as_unacknowledged(fixture_store: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 
 /**
  * The real name server and the real broker in one JVM: Broker PORT CONF, with the name server's port and the broker's own
- * broker.conf.  One line is printed when clients can find the broker.  SIGTERM stops it cleanly through the broker's own hook.
+ * broker.conf, which may name another name server.  One line is printed when clients can find the broker.  SIGTERM stops it cleanly through the broker's own hook.
  */
 public class Broker {
     private static final int LOOK_MS = 20;
@@ -19,7 +19,9 @@ public class Broker {
         NamesrvController names = nameServer(Integer.parseInt(arguments[0]));
         BrokerController broker = BrokerStartup.createBrokerController(new String[] {"-c", arguments[1]});
         BrokerStartup.start(broker);
-        while (!isKnown(names)) {  // the broker registers by itself only after ten seconds
+        boolean isElsewhere = !broker.getBrokerConfig().getNamesrvAddr().endsWith(":" + arguments[0]);
+        if (isElsewhere) broker.registerBrokerAll(true, false, true);
+        while (!isElsewhere && !isKnown(names)) {  // the broker registers by itself only after ten seconds
             if (System.currentTimeMillis() - began > PATIENCE_MS) throw new IllegalStateException("the name server knows no broker");
             if (!broker.getMessageStoreConfig().isEnableDLegerCommitLog()) broker.registerBrokerAll(true, false, true);
             Thread.sleep(LOOK_MS);
