@@ -136,7 +136,7 @@ def test_delays_of_any_length_and_times_can_be_given(world: Any, tmp_path: Path)
     ],
 )
 def test_a_time_that_has_no_meaning_is_refused(world: Any, tmp_path: Path, fields: dict[str, Any], error: type) -> None:
-    """Nothing is written."""
+    """The error is a named one, and nothing is written."""
     with open_idle(world, tmp_path / "s", Clock()) as store:
         with pytest.raises(error):
             store.put("T", b"", **fields)
@@ -181,7 +181,7 @@ def test_a_far_timer_is_rolled(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["T+U1", "U1"])
 def test_a_message_with_a_key_deletes_a_timer(world: Any, tmp_path: Path, text: str) -> None:
-    """Of the same due second, with the topic or without. The message itself is never delivered."""
+    """It deletes a timer of the same due second, with the topic or without. The message itself is never delivered."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         for number in (0, 1):

@@ -259,7 +259,7 @@ class Timers:
         return self._files.next_checkpoint(self._parts.now_ms()) if self._files is not None else TimerCheckpoint()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the timer files; deliver nothing more."""
         if self._files is not None:
             self._files.close()
 
