@@ -41,6 +41,7 @@ _NEEDS_NEW_LOG = {"bad_segment_head", "bad_segment_entry", "bad_snapshot", "bad_
 _NEEDS_NEW_WAL = {"bad_wal_head", "bad_wal_entry", "torn_wal_entry"}
 _COMPACT_ENQUEUE, _COMPACT_SINCE = b"h\x04w\x01e", 4  # a command, and the first version of the queue machine that has it
 _COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
+_KHEPRI = b"khepri_db"  # the feature flag
 COORDINATOR, METADATA = "rabbit_stream_coordinator", "rabbitmq_metadata"
 _CLUSTER_SIZE_MAX = 1 << 20
 _FILLERS_MAX = 1 << 16
@@ -57,7 +58,8 @@ _NEUTRAL = {
 class _Repair:
     """The repair of one node's folder while it is planned; `last` is the last index of each queue's log.
 
-    `fillers` has the lost entries of a log of `coordination` before the one with a folder and an index.
+    `fillers` has the lost entries of a log of `coordination` before the one with a folder and an index.  `renewed` has the
+    folders that the server shall make again.
     """
 
     node: QuorumNode
@@ -65,6 +67,7 @@ class _Repair:
     queues: list[QuorumQueue] = field(default_factory=list)
     new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
     fillers: dict[tuple[str, int], range] = field(default_factory=dict)
+    renewed: set[bytes] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     term: dict[str, int] = field(default_factory=dict)
 
@@ -76,6 +79,7 @@ class _Repair:
             self._plan_queue(queue, messages, kinds)
         for name in self.node.wal_files():
             self._plan_wal(name)
+        queues = [queue for queue in queues if queue.uid.encode() not in self.renewed]
         self._plan_configs(queues)
         self._plan_names(queues)
         self._plan_meta(queues)
@@ -95,6 +99,8 @@ class _Repair:
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
             self._plan_fillers(queue)
+            if queue.registered_name == METADATA and not entries and not states:
+                self._renew(queue)
             return None
         messages = self._messages(queue)
         kinds = [problem.kind for problem in self.node.problems[before:] if problem.kind in _NEEDS_NEW_LOG]
@@ -118,6 +124,20 @@ class _Repair:
                 self.fillers[log.uid, index] = range(expected, index)
                 self.plan.lost += index - expected
             expected = max(expected, index + 1)
+
+    def _renew(self, store: QuorumQueue) -> None:
+        """Let the server make the metadata store again: with an empty log it has no members, and no start ends.
+
+        Where the store is in use (`khepri_db`), its loss is that of all queues, and nothing is changed.
+        """
+        above = self.node.path.rstrip("/").rsplit("/", 2)[0]
+        flags = read_head(self.node.disk, f"{above}-feature_flags", _CLUSTER_SIZE_MAX)
+        if flags is None or _KHEPRI in flags:
+            found = "no entry; it may have had the declarations of all queues"
+            self.plan.unrepaired.append(Problem(store.relative, 0, "missing_entries", "the log of the metadata store", found))
+        else:
+            self.renewed.add(store.uid.encode())
+            self._change("move_aside", store.uid, "missing_entries")
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
         """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.
@@ -266,15 +286,18 @@ class _Repair:
         known: dict[Term, tuple[Term, ...]] = {
             row[0]: row
             for row in rows or []
-            if len(row) == 2 and isinstance(row[0], Atom) and (row[1] in names or row[0] not in own)
+            if row[-1] not in self.renewed
+            and len(row) == 2
+            and isinstance(row[0], Atom)
+            and (row[1] in names or row[0] not in own)
         }
         missing = {
             queue.registered_name: (queue.registered_name, queue.uid.encode())
             for queue in queues
             if queue.registered_name is not None and queue.registered_name not in known
         }
-        if rows is None or missing:
-            reason = "bad_names_table" if rows is None else "unregistered_queue"
+        if rows is None or missing or self.renewed:
+            reason = "bad_names_table" if rows is None else "unregistered_queue" if missing else "missing_entries"
             self._change("write_names", _NAMES, reason, lambda: [write_dets([*known.values(), *missing.values()])])
 
     def _plan_meta(self, queues: list[QuorumQueue]) -> None:
@@ -285,7 +308,7 @@ class _Repair:
             self._change("write_meta", _META, "bad_meta_table", lambda: [write_dets(fresh)])
             return
         limits = {queue.uid.encode(): self.last[queue.uid] for queue in queues}
-        changed = [_limited(row, limits) for row in rows]
+        changed = [_limited(row, limits) for row in rows if row[0] not in self.renewed]
         if changed != rows:
             self._change(
                 "write_meta", _META, "rebuild_log" if self.new_logs else "applied_ahead", lambda: [write_dets(changed)]

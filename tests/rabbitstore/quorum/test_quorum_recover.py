@@ -572,3 +572,21 @@ def test_a_stream_that_the_coordinator_does_not_know(copy, folders):
     assert {(one.kind, one.file) for one in plan.unrepaired} == {("unregistered_stream", name) for name in expected}
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:
         assert {one.file for one in folder.check().notes if one.kind == "unregistered_stream"} == expected
+
+
+@pytest.mark.parametrize("flags", ["[message_containers]. ", "[khepri_db]. ", None])
+def test_a_lost_log_of_the_metadata_store(copy, flags):
+    """The server waits for a leader in vain.  Where it does not use the store, it starts when it can make a new one."""
+    node = copy("rabbitmq4-streams")
+    if flags is not None:
+        (node.parent / f"{node.name}-feature_flags").write_text(flags)
+    (store,) = [file.parent for file in node.glob("coordination/*/*/config") if b"khepri_machine" in file.read_bytes()]
+    (log,) = coordination_of(node).glob("*.wal")
+    log.unlink()
+    plan = plan_node_recovery(str(node))
+    apply_node_recovery(plan)
+    is_new = flags is not None and "khepri" not in flags
+    rows = [read_dets((coordination_of(node) / name).read_bytes(), "") for name in ("names.dets", "meta.dets")]
+    assert store.exists() != is_new and all((store.name.encode() in sum(table, ())) != is_new for table in rows)
+    assert ("missing_entries" in {one.kind for one in plan.unrepaired}) != is_new and problems(node) == []
+    assert plan_node_recovery(str(node)).actions == []
