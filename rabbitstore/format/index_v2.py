@@ -55,10 +55,10 @@ def encode_head(magic: int, number: int) -> bytes:
 
 
 def encode_entry(persistent: bool, msg_id: bytes, location: tuple[int, int] | None, size: int, expiry_us: int) -> bytes:
-    """Return the entry of a message in the shared store, or at a location in the queue's own."""
+    """Return the entry of a message in the shared store, at a location in the queue's own, or, without an id, in memory."""
     flags = V2_PERSISTENT if persistent else 0
     if location is None:
-        return V2_ENTRY.pack(V2_PRESENT, flags, 0, V2_SHARED_STORE, msg_id, size, expiry_us)
+        return V2_ENTRY.pack(V2_PRESENT, flags, 0, V2_SHARED_STORE if msg_id else V2_IN_MEMORY, msg_id, size, expiry_us)
     return V2_ENTRY.pack(V2_PRESENT, flags, 0, V2_QUEUE_STORE, V2_LOCATION.pack(*location, 0), size, expiry_us)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from storageio import StoreCorrupt
 
-from ..format.dets_table import ACTIVE, COOKIE
+from ..format.dets_table import ACTIVE, BLOCK_LOG_MAX, BLOCK_LOG_MIN, COOKIE, FREE_END, FREE_MAGIC, OBJECTS_AT
 from ..format.terms import Term
 from ..format.terms_cy import decode
 
@@ -30,6 +30,7 @@ def read_rows(data: bytes, file: str) -> list[Term]:
     """
     if data[_WORD : 2 * _WORD] != COOKIE:
         raise StoreCorrupt("not a dets file", file=file, offset=_WORD, expected=COOKIE, found=data[_WORD : 2 * _WORD])
+    _check_free_blocks(data, file)
     found: list[Term] = []
     at = data.find(ACTIVE)
     while at >= 0:
@@ -38,6 +39,22 @@ def read_rows(data: bytes, file: str) -> list[Term]:
         start = _read_objects(data, start, stop, file, found)
         at = data.find(ACTIVE, start)
     return found
+
+
+def _check_free_blocks(data: bytes, file: str) -> None:
+    """Raise `StoreCorrupt` for a list of free blocks of the buddy system that a server cannot read: it does not start."""
+    magic = FREE_MAGIC.to_bytes(_WORD, "big")
+    at = data.find(magic)
+    while at >= 0:
+        size, _magic, log = (int.from_bytes(data[at + skip : at + skip + _WORD], "big") for skip in (-_WORD, 0, _WORD))
+        if log != FREE_END:
+            places = range(at + 2 * _WORD, min(at - _WORD + size, len(data) - _WORD + 1), _WORD)
+            blocks = [int.from_bytes(data[place : place + _WORD], "big") - OBJECTS_AT for place in places]
+            if not BLOCK_LOG_MIN < log <= BLOCK_LOG_MAX + 1 or any(block % (1 << (log - 1)) for block in blocks):
+                raise StoreCorrupt(
+                    "wrong free blocks", file=file, offset=at, expected=f"blocks of 2^{log - 1} bytes", found=blocks[:3]
+                )
+        at = data.find(magic, at + 1)
 
 
 def _read_objects(data: bytes, at: int, stop: int, file: str, found: list[Term]) -> int:

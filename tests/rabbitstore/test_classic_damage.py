@@ -131,6 +131,19 @@ def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
     assert (note.kind, note.offset) == ("unindexed_message", behind[0]) and note.found.startswith(f"{len(behind)} ")
 
 
+def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
+    """Found by fuzzing: it became an entry of the shared store with an id of zeros, on which the server's recovery ends."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    data = bytearray(index.read_bytes())
+    at = next(at for at in range(64, len(data), 32) if not data[at])
+    data[at : at + 32] = struct.pack(">BBBB16sIq", 8, 0, 0, 0, bytes(16), 7, 0)
+    index.write_bytes(data)
+    apply_recovery(plan_recovery(str(path)))
+    assert index.read_bytes()[at : at + 32] == struct.pack(">BBBB16sIq", 1, 0, 0, 0, bytes(16), 7, 0)
+    assert verify(str(path)).problems == []
+
+
 @pytest.mark.parametrize("at", [1, 2])
 def test_unused_bits_of_an_acknowledged_entry(whole, tmp_path, at):
     """The server checks them before the status, and ends the queue with an error; after a kill only the status is cleared."""

@@ -282,6 +282,17 @@ def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
     assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
 
 
+def test_a_flipped_bit_in_the_free_blocks_of_a_table(copy):
+    """The rows can be read, but the server does not start with such a table."""
+    node = copy()
+    file = quorum_of(node) / "names.dets"
+    rows = read_dets(file.read_bytes(), "")
+    flip(file, file.read_bytes().rindex(b"\x03\xab\xcd\xef\0\0\0\x13") + 11, 4)
+    assert [problem.kind for problem in problems(node)] == ["bad_names_table"]
+    recovered(node)
+    assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
+
+
 def test_a_checkpoint_without_its_file(copy):
     """The server ends with an error while it looks for checkpoints; the state itself is not needed."""
     node = copy()
