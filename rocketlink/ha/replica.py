@@ -15,9 +15,12 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
+from commitlog._scan_cy import Reader
 from messagestore import MessageStore, Role, StoreConfig
+from messagestore.broker.services.names import INNER_COUNT
 from storageio import REAL_DISK, Disk, StoreError
 from storageio.background import BackgroundThread
 from storageio.closing import Closing
@@ -35,6 +38,7 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 RECEIVE_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 RECONNECT_S = 1.0
+BATCH_MARK = INNER_COUNT.encode() + b"\x01"  # in the properties of a record that holds many messages
 LOOK_S = 0.2  # how fast a stop is noticed while nothing arrives
 
 
@@ -88,6 +92,7 @@ class Replica(Closing):
         self._failure: StoreError | None = None
         self._link: LocalSocket | None = None
         self._changed = threading.Condition()
+        self._fetching = threading.Lock()
         self._follower = BackgroundThread("brokerstore-replica", self._step)
         self._fetcher = BackgroundThread("brokerstore-replica-metadata", self._fetch)
         self._metadata_every_s = metadata_every_s
@@ -177,7 +182,7 @@ class Replica(Closing):
 
     def _receive(self, link: LocalSocket, start: Start) -> None:
         """Append what arrives until the connection ends."""
-        stream = Stream(self.store, start)
+        stream = Stream(self.store, start, self._fetch_now)
         frames = FrameReader()
         link.send(REPORT.pack(start.request))
         reported_s = heard_s = time.monotonic()
@@ -211,17 +216,22 @@ class Replica(Closing):
 
     def _fetch(self) -> float | None:
         """Fetch the tables once; the next connection tries again what failed."""
-        with contextlib.suppress(PeerGone), self._client() as client:
-            self._metadata.fetch(client)
+        with contextlib.suppress(PeerGone):
+            self._fetch_now()
         return self._metadata_every_s
+
+    def _fetch_now(self) -> None:
+        with self._fetching, self._client() as client:
+            self._metadata.fetch(client)
 
 
 class Stream:
     """The bytes of one connection on their way into the log."""
 
-    def __init__(self, store: MessageStore, start: Start) -> None:
+    def __init__(self, store: MessageStore, start: Start, fetch_topics: Callable[[], None]) -> None:
         """Create it; the first frame is expected at `start.request`, or anywhere if the log is empty and 0 was asked."""
         self._store = store
+        self._fetch_topics = fetch_topics
         self._known, self._known_at = start.known, start.known_at
         self._is_anywhere = start.request == 0 and not start.known and store.log_end <= 0
         self._waiting = bytearray(start.prefix)
@@ -259,9 +269,18 @@ class Stream:
             self._drop(min(len(self._waiting), end - self._at))
         if not self._waiting:
             return False
-        grown = self._store.append_data(self._at, bytes(self._waiting))
+        data = bytes(self._waiting)
+        if BATCH_MARK in data and self._has_unknown_batch(data):
+            self._fetch_topics()
+        grown = self._store.append_data(self._at, data)
         self._drop(min(len(self._waiting), max(0, grown - self._at)))
         return grown > end
+
+    def _has_unknown_batch(self, data: bytes) -> bool:
+        """Return whether a record holds many messages of an unknown topic: the table tells in which kind of queue they are."""
+        messages, _, _ = Reader(memoryview(data), self._at).decode_range(0, len(data), len(data))
+        topics = self._store.engine.topics
+        return any(message.topic not in topics and INNER_COUNT in message.all_properties for message in messages)
 
     def _drop(self, count: int) -> None:
         del self._waiting[:count]

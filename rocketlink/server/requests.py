@@ -12,7 +12,7 @@ from messagestore.broker.services.half_messages import HalfMessage
 
 from ..remoting import codes
 from ..remoting.codes import NO_PERMISSION, NOT_SUPPORTED, SUCCESS
-from ..remoting.frames import Command
+from ..remoting.frames import Command, json_object
 from ..remoting.signature import Access
 from .clients import Clients
 from .connections import Connection, Handler
@@ -22,6 +22,7 @@ from .sending import Sending
 from .tables import Identity, Tables
 
 ADMITTED_S = 30.0
+NO_POP = "POP consumers are not supported: let the consumer pull (message request mode PULL)"
 ASK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
 
 
@@ -67,7 +68,8 @@ class Requests:
                 self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
-            return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
+            what = NO_POP if request.code in codes.POP_REQUESTS else f"request code {request.code} is not supported"
+            return request.answer(NOT_SUPPORTED, remark=what)
         return handler(connection, request)
 
     def closed(self, connection: Connection) -> None:
@@ -98,6 +100,13 @@ class Requests:
         body = renamed(bytes(record), half.message, half.topic, half.queue_id)
         next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, body)
 
+    @staticmethod
+    def _request_mode(request: Command) -> Command:
+        """Accept that a group pulls; refuse that it pops."""
+        if json_object(request.body, "body").get("mode") == "PULL":
+            return request.answer(SUCCESS)
+        return request.answer(NOT_SUPPORTED, remark=NO_POP)
+
     def _heartbeat(self, connection: Connection, request: Command) -> Command:
         """Register a client; each group in clustering mode gets its retry topic."""
         for group in self.clients.heartbeat(connection, request):
@@ -124,6 +133,7 @@ class Requests:
             codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
             codes.QUERY_ASSIGNMENT: tables.assignment,
             codes.GET_TIMER_CHECK_POINT: tables.timer_progress, codes.GET_TIMER_METRICS: tables.timer_counts,
+            codes.SET_MESSAGE_REQUEST_MODE: self._request_mode,
             codes.GET_ALL_MESSAGE_REQUEST_MODE: tables.request_modes, codes.REGISTER_BROKER: tables.register,
             codes.UNREGISTER_BROKER: tables.unregister, codes.BROKER_HEARTBEAT: tables.unregister,
             codes.UNREGISTER_CLIENT: self.clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self.clients.members,

@@ -110,6 +110,7 @@ CHANGES: dict[str, Callable[[Path], Iterator[None]]] = {
     "RocksDB queues beside": add_file("consumequeue_r/CURRENT"),
     "RocksDB index": add_file("index/CURRENT"),
     "RocksDB topics": add_file("config/topics/CURRENT"),
+    "RocksDB configuration of version 2": add_file("config/rdb/CURRENT"),
     "RocksDB of a newer broker": add_file("somethingnew/CURRENT"),
     "DLedger": add_file("dledger-n0/data/00000000000000000000"),
     "controller mode": add_file("epochFileCheckpoint", b"1\n"),

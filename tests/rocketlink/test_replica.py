@@ -15,7 +15,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from rocketlink import HaMaster, MasterDiffers, Replica
+from rocketlink import BrokerServer, HaMaster, MasterDiffers, Replica
 from storageio import StoreError
 from storageio.local_sockets import PeerGone
 from tests.rocketlink.fake_broker import FakeBroker
@@ -227,3 +227,20 @@ def until(is_so: Callable[[], Any]) -> None:
     while not is_so():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+def test_a_batch_of_a_topic_that_is_new_gets_its_batch_queue(tmp_path: Path) -> None:
+    """The table of topics was fetched before the topic existed; it is fetched again before its first batch is appended."""
+    with MessageStore.open(tmp_path / "m", "a", CONFIG) as store, BrokerServer(store) as server:
+        store.put("T", b"0", queue_id=0)
+        folder = tmp_path / "s"
+        with Replica("127.0.0.1", server.port, folder, from_start=True, metadata_every_s=1000) as replica:
+            assert replica.wait(store.log_end, 20)
+            until(lambda: "T" in replica.store.engine.topics)
+            store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
+            record = Message("B", b"two", queue_id=0, sys_flag=0x80, properties={"INNER_NUM": "2"})
+            store.put(record)
+            store.put(record)
+            assert replica.wait(store.log_end, 20)
+            assert bodies(replica.store, "B") == bodies(store, "B") == [b"two", b"two"]
+            assert replica.store.max_offset("B", 0) == store.max_offset("B", 0) == 4

@@ -529,3 +529,29 @@ def until(is_so: Any) -> None:
     while not is_so():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("code", [200050, 200051, 200053, 200151, 401])
+def test_a_pop_consumer_is_told_to_pull(served: Served, code: int) -> None:
+    """Instead of a number that means nothing to its user; the mode PULL is accepted."""
+    body = b'{"topic":"T","consumerGroup":"G","mode":"POP","popShareQueueNum":0}'
+    with pytest.raises(RemoteError, match="POP consumers are not supported") as caught:
+        served.client.ask(code, {}, body)
+    assert caught.value.code == 3
+    served.client.ask(401, {}, body.replace(b"POP", b"PULL"))
+
+
+def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> None:
+    """Addresses of requests and of replication; another broker and another master are refused."""
+    fields = {"clusterName": "DefaultCluster", "brokerName": "brokerstore", "brokerId": "1", "brokerAddr": "127.0.0.1:1"}
+    found = served.client.ask(103, fields).fields
+    assert found["masterAddr"] == served.server.address
+    host, port = found["haServerAddr"].rsplit(":", 1)
+    assert host == "127.0.0.1"
+    with socket.create_connection((host, int(port)), 5):
+        pass
+    for change in ({"brokerId": "0"}, {"brokerName": "other"}, {"clusterName": "other"}):
+        with pytest.raises(RemoteError, match="only slaves of brokerstore"):
+            served.client.ask(103, fields | change)
+    served.client.ask(104, fields)
+    assert len(served.client.ask(60).body) == 56
