@@ -206,15 +206,11 @@ class CommitLog:
                 file.flush()
         return self.flushed_offset
 
-    def sync_from(self, offset: int) -> None:
-        """Sync the file of `offset` and all later ones, whatever their flushed positions.
-
-        A killed process may have left bytes in the files that are not on the disk.
-        """
+    def mark_unsynced(self, offset: int) -> None:
+        """Count the file of `offset` and all later ones as not synced: a killed process may have left such bytes in them."""
         for file in self.queue.files:
             if file.end_offset > offset:
                 file.flushed = 0
-                file.flush()
 
     def reader(self, file: MappedFile) -> Reader:
         """Return the reader of one file, kept as long as its map."""

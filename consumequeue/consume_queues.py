@@ -100,6 +100,7 @@ class ConsumeQueues:
         self.files = files or QueueFiles(disk, writable=writable)
         self.files.log_min_offset = log_min_offset
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self._unsynced_topics: list[str] | None = None  # whose names a killed process may have left unsynced
         self.next_total: int | None = None  # sum of all queues' next offsets; None: unknown after a cut
         self.discover()
 
@@ -178,10 +179,17 @@ class ConsumeQueues:
         return lost_from
 
     def mark_unsynced(self) -> None:
-        """Count the last file of each queue as not synced, and sync the names of the folders."""
+        """Count the last file of each queue and the names of the folders as not synced; the next `flush` syncs the names."""
         for queue in self:
             queue.mark_unsynced()
-        sync_names(self.disk, self.folder, self.topics())
+        self._unsynced_topics = self.topics()
+
+    def _sync_names(self) -> None:
+        """Sync the names of folders that a killed process may have left unsynced."""
+        topics = self._unsynced_topics
+        if topics is not None:
+            sync_names(self.disk, self.folder, topics)
+            self._unsynced_topics = None
 
     def max_physical_offset(self) -> int:
         """Return the greatest record end over all queues, -1 without units (`docs/formats/recovery.md#order`)."""
@@ -211,6 +219,7 @@ class ConsumeQueues:
 
     def flush(self, least_pages: int = 0) -> bool:
         """Flush every queue as `Queue.flush` does; return whether anything was synced."""
+        self._sync_names()
         return sum(queue.flush(least_pages) for queue in self) > 0
 
     def remove(self, topic: str, queue_id: int) -> None:

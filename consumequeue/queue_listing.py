@@ -27,8 +27,9 @@ def queue_folders(disk: Disk, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def sync_names(disk: Disk, folder: str, topics: Iterable[str]) -> None:
-    """Sync the names of the queues of these topics, and of the topics."""
-    for topic in topics:
-        disk.sync_folder(os.path.join(folder, topic))
+    """Sync the names of the queues of these topics, and of the topics; one may have been deleted meanwhile."""
+    for path in (os.path.join(folder, topic) for topic in topics):
+        if disk.stat(path) is not None:
+            disk.sync_folder(path)
     if disk.stat(folder) is not None:
         disk.sync_folder(folder)

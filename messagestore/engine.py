@@ -108,7 +108,7 @@ class Engine(StoreParts):
         self.progress.before_wait = self.dispatcher.expect
         is_sync = self.config.is_sync_flush  # if so, nothing is readable before the sync
         self.flusher = FlushService(
-            self.log, self.config, self.flags, end.offset,
+            self.log, self.config, self.flags, self.log.flushed_offset,
             on_committed=() if is_sync else (self.dispatcher.wake,),
             on_flushed=(self.dispatcher.nudge, self.progress.notify) if is_sync else (self.progress.notify,),
             on_failed=on_failed,

@@ -124,7 +124,9 @@ def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
     for file in log.queue.files[:-1]:
         file.set_positions(file.size_bytes)
     if not decided.was_clean:
-        log.sync_from(end.dispatch_from)
+        log.mark_unsynced(end.dispatch_from)
+        if config.is_sync_flush or config.uses_ring:
+            log.flush()  # else the flusher does it while the store is in use: no put was promised that it is on the disk
     if decided.drops_index and index is not None:
         LOG.warning("%s: files of another size: the index is rebuilt from the log", index.folder)
         delete_hint(parts.disk, parts.places.own)

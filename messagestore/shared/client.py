@@ -106,6 +106,10 @@ class Channels:
     def close(self) -> None:
         """Close idle connections now and the others after their request."""
         self._is_closed = True
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Close the connections that no request uses."""
         while self._idle:
             try:
                 self._idle.pop().close()

@@ -80,11 +80,12 @@ class SharedConsumer(Polled):
             deadline = time.monotonic() + self._member.wait_s
             while not self._is_open():
                 self._check()
+                seen = self._member.change_count
                 try:
                     self._try_to_open()
                 except PeerGone:
                     self._drop_channel()
-                    self._member.wait_for_owner(deadline)
+                    self._member.wait_for_owner(deadline, seen)
 
     def rejoin(self) -> None:
         """Open again at a new owner, even if no thread uses the consumer now: others must not get what it holds."""

@@ -164,6 +164,7 @@ class Member:
         with self._send_guard:
             try:
                 self._join(None)
+                self._channels.drop_idle()
                 if self.service is not None:
                     LOG.info("%s: this process took over the store", self.path)
                 self._repeat_pending()
@@ -236,6 +237,7 @@ class Member:
         deadline: float | None = None
         while True:
             self.check_open()
+            seen = self._changes.count
             service = self.service
             if service is not None:
                 return unpack_answer(parse_frame(service.answer(parse_frame(data))))
@@ -244,7 +246,7 @@ class Member:
             except PeerGone:
                 data = marked_again(data)
                 deadline = deadline or time.monotonic() + self.wait_s
-                self.wait_for_owner(deadline)
+                self.wait_for_owner(deadline, seen)
             except PeerSilent as error:
                 raise self.busy() from error
 
@@ -253,11 +255,20 @@ class Member:
         with contextlib.suppress(StoreError):
             self._channels.exchange(data)
 
-    def wait_for_owner(self, deadline: float) -> None:
-        """Wait a moment before the next try to reach an owner. Raises `StoreLocked` after the deadline."""
+    @property
+    def change_count(self) -> int:
+        """The number of changes of the role so far, for `wait_for_owner`."""
+        return self._changes.count
+
+    def wait_for_owner(self, deadline: float, seen: int) -> None:
+        """Wait before the next try to reach an owner, at most until this process changed its role since it had `seen` changes.
+
+        The watcher looks for the owner; other threads leave the processor to the one that recovers the store. Raises
+        `StoreLocked` after the deadline.
+        """
         if time.monotonic() >= deadline:
             raise StoreLocked(f"{self.path}: no process serves the store")
-        self._changes.wait(self._changes.count, RETRY_S)
+        self._changes.wait(seen, RETRY_MAX_S)
 
     def new_channel(self) -> Channel:
         """Return a connection to the owner. Raises `PeerGone` without one, `StoreBusy` if it does not answer."""

@@ -10,6 +10,7 @@ store becomes read-only, and only the next open, which checks what is on the dis
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,8 @@ class FlushService(GroupCommit):
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
         self._flushed_all_at = self._committed_all_at = time.monotonic()
+        if flushed < log.written_offset:  # what a killed process left is synced first
+            self._flushed_all_at = -math.inf
         self._flush_interval_s = config.flush_interval_commit_log_ms / 1000
         self._commit_interval_s = config.commit_interval_commit_log_ms / 1000
         self.threads = [BackgroundThread("brokerstore-flusher", self._flush_step, self._flush_interval_s)]

@@ -19,6 +19,9 @@ class PutFuture(Future[PutResult]):
 
     Condition and lists of a `Future` are made when somebody waits or adds a callback before the put is done. Programs keep
     thousands of futures and look at them later, and the garbage collector visits every object of each.
+
+    This sets private parts of `Future`, which are the same in CPython 3.11 to 3.14: with a plain `Future` pipelined puts have
+    0.46 times the rate.  A test notices other parts.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import FIRST_COMPLETED, InvalidStateError, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, as_completed, wait
+from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any
 
 import pytest
@@ -83,6 +84,16 @@ def test_those_who_wait_before_the_result_get_it() -> None:
         return found
 
     assert asyncio.run(awaited()) is RESULT
+
+
+def test_a_future_has_the_parts_that_this_one_replaces() -> None:
+    """`PutFuture` sets private parts of `Future`: a Python with others must be noticed before it is supported."""
+    assert set(vars(Future())) == {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
+    future: Future[int] = Future()
+    future.set_running_or_notify_cancel()
+    assert vars(future)["_state"] == RUNNING
+    future.set_result(1)
+    assert vars(future)["_state"] == FINISHED
 
 
 def test_no_waiter_misses_a_result() -> None:
