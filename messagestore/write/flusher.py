@@ -51,11 +51,11 @@ class FlushService(GroupCommit):
         self._waiting_guard = threading.Lock()
         self._is_abandoned = False
         self._flushed_all_at = self._committed_all_at = time.monotonic()
-        if flushed < log.written_offset:  # what a killed process left is synced first
-            self._flushed_all_at = -math.inf
-        self._flush_interval_s = config.flush_interval_commit_log_ms / 1000
+        first_pause_s = self._flush_interval_s = config.flush_interval_commit_log_ms / 1000
+        if flushed < log.written_offset:  # what a killed process left is synced immediately
+            self._flushed_all_at, first_pause_s = -math.inf, 0.0
         self._commit_interval_s = config.commit_interval_commit_log_ms / 1000
-        self.threads = [BackgroundThread("brokerstore-flusher", self._flush_step, self._flush_interval_s)]
+        self.threads = [BackgroundThread("brokerstore-flusher", self._flush_step, first_pause_s)]
         if self._has_pool and not config.is_sync_flush:  # else a put that waits for a sync commits; a commit waits for no sync
             self.threads.append(BackgroundThread("brokerstore-committer", self._commit_step, self._commit_interval_s))
 

@@ -483,16 +483,26 @@ def test_a_future_made_while_the_store_closes_is_not_left_hanging(world: Any, tm
 # Crashes
 
 
-def test_what_a_killed_process_wrote_is_synced_before_the_store_goes_on(world: Any, tmp_path: Path) -> None:
-    """Otherwise flush() after the open would report as flushed what is only in memory."""
+@pytest.mark.parametrize("is_sync", [False, True])
+def test_what_a_killed_process_wrote_is_synced_before_it_counts_as_flushed(world: Any, tmp_path: Path, is_sync: bool) -> None:
+    """With synchronous flush before the store goes on; else by the flusher's first step, and by a flush."""
     with open_small(world, tmp_path / "s", flush_interval_commit_log_ms=600_000) as store:
         put_numbers(world, store, range(10), size=20_000)
         copy = crash_copy(tmp_path / "s", tmp_path / "copy")
-    disk = CountingDisk()
-    with open_small(world, copy, disk=disk) as store:
+    gated = GateDisk("sync", "commitlog")
+    disk = CountingDisk(gated)
+    if not is_sync:
+        gated.gate.clear()
+    with open_small(world, copy, disk=disk, **({"flush_disk_type": sync_mode(world)} if is_sync else {})) as store:
+        files = {file.path for file in store.engine.log.queue.files}
+        assert len(files) == 4
+        if not is_sync:
+            assert store.metrics().flushed_offset == 0 and store.max_offset("T", 0) == 10
+            gated.gate.set()
+            store.flush()
         synced = {call.path for call in disk.calls if call.operation == "sync" and "commitlog" in call.path}
-        assert synced == {file.path for file in store.engine.log.queue.files}
-        assert len(synced) == 4
+        assert synced == files
+        assert store.metrics().flushed_offset == store.metrics().written_offset
 
 
 @pytest.mark.parametrize("stamp_ms", [1 << 70, START_MS + (1 << 40), -1, "x"])
