@@ -28,7 +28,9 @@ def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     """Return the map; raise `StoreCorrupt` for other text."""
     text = data.decode("utf-8", "replace")
     try:
-        term, _at = _term(text, 0, 0)
+        term, at = _term(text, 0, 0)
+        if text[_skip(text, at)] != ".":
+            raise ValueError(f"{text[at : at + 20]!r} at character {at}")
     except (ValueError, IndexError) as error:
         found = "a text that ends before it" if isinstance(error, IndexError) else str(error)
         raise StoreCorrupt("not an Erlang term", file=file, offset=0, expected="a map", found=found) from error
@@ -107,7 +109,10 @@ def _binary(text: str, at: int) -> tuple[bytes, int]:
     if match is None:
         raise ValueError(f"{text[at : at + 20]!r} at character {at}")
     end = text.index(">>", match.end())
-    encoding = "utf-8" if text[match.end() : end] == "/utf8" else "latin-1"
+    kind = text[match.end() : end].strip()
+    if kind not in ("", "/utf8"):
+        raise ValueError(f"{kind[:20]!r} at character {match.end()}")
+    encoding = "utf-8" if kind else "latin-1"
     return _plain(match[1]).encode(encoding, "replace"), end + 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import StoreCorrupt
@@ -42,8 +43,9 @@ def read_rows(data: bytes, file: str) -> list[Term]:
 
 
 def _check_free_blocks(data: bytes, file: str) -> None:
-    """Raise `StoreCorrupt` for a list of free blocks of the buddy system that a server cannot read: it does not start."""
+    """Raise `StoreCorrupt` if the free blocks of the buddy system overlap or lie elsewhere: a server does not start."""
     magic = FREE_MAGIC.to_bytes(_WORD, "big")
+    free: list[tuple[int, int]] = []
     at = data.find(magic)
     while at >= 0:
         size, _magic, log = (int.from_bytes(data[at + skip : at + skip + _WORD], "big") for skip in (-_WORD, 0, _WORD))
@@ -52,9 +54,13 @@ def _check_free_blocks(data: bytes, file: str) -> None:
             blocks = [int.from_bytes(data[place : place + _WORD], "big") - OBJECTS_AT for place in places]
             if not BLOCK_LOG_MIN < log <= BLOCK_LOG_MAX + 1 or any(block % (1 << (log - 1)) for block in blocks):
                 raise StoreCorrupt(
-                    "wrong free blocks", file=file, offset=at, expected=f"blocks of 2^{log - 1} bytes", found=blocks[:3]
+                    "wrong free blocks", file=file, offset=at, expected="blocks of a power of two", found=blocks[:3]
                 )
+            free += ((block, block + (1 << (log - 1))) for block in blocks)
         at = data.find(magic, at + 1)
+    free.sort()
+    if any(left[1] > right[0] for left, right in pairwise([(0, 0), *free, (1 << BLOCK_LOG_MAX, 0)])):
+        raise StoreCorrupt("wrong free blocks", file=file, offset=0, expected="blocks that do not overlap", found=free[-1])
 
 
 def _read_objects(data: bytes, at: int, stop: int, file: str, found: list[Term]) -> int:

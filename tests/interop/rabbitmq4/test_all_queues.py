@@ -33,7 +33,7 @@ pytestmark = [
 ROUNDS, SEED = int(os.environ.get("BROKERSTORE_ROUNDS") or 1), int(os.environ.get("BROKERSTORE_SEED") or 1)
 NO_LIMIT = 1 << 40
 EACH = 40  # programs of each type in one life of the server
-LIFE_S = 6  # of the server that the damaged folders are of: long enough for segments and snapshots
+LIFE_S, LIVES_MAX = 5, 6  # of the server that the damaged folders are of, until it has segments and snapshots
 
 
 def names(seed, **counts):
@@ -91,7 +91,11 @@ def base(damaged, tmp_path_factory):
     queues = names(SEED, c=2, q=3, s=2)
     assert damaged.start() == ""
     limits = limits_of(declare(damaged, queues, random.Random(SEED)))
-    run_and_kill(damaged, queues, SEED, LIFE_S)
+    for life in range(LIVES_MAX):
+        assert not life or damaged.start() == ""
+        run_and_kill(damaged, queues, SEED + life, LIFE_S)
+        if all(list(damaged.node.glob(pattern)) for pattern in FILES.values()):
+            break
     return damaged.save(tmp_path_factory.mktemp("base") / "node"), limits
 
 

@@ -282,12 +282,13 @@ def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
     assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
 
 
-def test_a_flipped_bit_in_the_free_blocks_of_a_table(copy):
+@pytest.mark.parametrize(("at", "bit"), [(11, 4), (8, 0x80), (9, 8)], ids=["uneven", "outside", "overlapping"])
+def test_a_flipped_bit_in_the_free_blocks_of_a_table(copy, at, bit):
     """The rows can be read, but the server does not start with such a table."""
     node = copy()
     file = quorum_of(node) / "names.dets"
     rows = read_dets(file.read_bytes(), "")
-    flip(file, file.read_bytes().rindex(b"\x03\xab\xcd\xef\0\0\0\x13") + 11, 4)
+    flip(file, file.read_bytes().rindex(b"\x03\xab\xcd\xef\0\0\0\x13") + at, bit)
     assert [problem.kind for problem in problems(node)] == ["bad_names_table"]
     recovered(node)
     assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
