@@ -172,7 +172,7 @@ def test_a_real_slave_finds_our_server_through_our_name_server(tmp_path: Path) -
             for number in range(500):
                 served.store.put("followed", b"%d" % number, queue_id=number % 2)
             for number in range(20):
-                served.store.put("followed", b"%d" % (500 + number), queue_id=0, delay=timedelta(seconds=3.5 + 1.5 * number))
+                served.store.put("followed", b"%d" % (500 + number), queue_id=0, delay=timedelta(seconds=3.5 + number))
             served.store.engine.consumer_offsets().commit("followed", "G", 0, 7)
             until(lambda: served.store.max_offset("followed", 0) > 255, "some timers are delivered")
             until(lambda: _log_end(tmp_path / "slave") == served.store.log_end, "the slave has everything")

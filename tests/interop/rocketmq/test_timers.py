@@ -147,7 +147,7 @@ def test_a_broker_and_our_store_deliver_each_others_timers(tmp_path: Path) -> No
     first, folder = tmp_path / "first", tmp_path / "store"
     config = StoreConfig(**SIZES_HERE)
     began_ms = int(time.time() * 1000)
-    due = {f"ours {number}": began_ms + 1000 + number * 400 for number in range(120)}  # up to 49 s
+    due = {f"ours {number}": began_ms + 1000 + number * 250 for number in range(120)}  # up to 31 s
     with MessageStore.open(first, "x", config) as store:
         store.create_topic("timed", 2)
         for number, (body, due_ms) in enumerate(due.items()):
@@ -160,7 +160,7 @@ def test_a_broker_and_our_store_deliver_each_others_timers(tmp_path: Path) -> No
     with RealBroker(folder, tmp_path / "broker", **SETTINGS) as broker:
         before = len(delivered(broker))
         now_ms = int(time.time() * 1000)
-        broker.ask("send", messages=timers("brokers", 60, now_ms + 5000, 30_000))
+        broker.ask("send", messages=timers("brokers", 60, now_ms + 3000, 15_000))
         until(lambda: len(delivered(broker)) >= before + 20, "the broker delivers some")
         time.sleep(2.2)  # a flush of the timer files
         broker.kill()
