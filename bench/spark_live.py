@@ -84,7 +84,7 @@ def drive(folder: Path, master: str) -> None:
     for query in queries.values():
         query.stop()
     for kind in ("store", "parquet"):
-        start(spark, folder, kind, availableNow=True).awaitTermination()
+        drain(spark, folder, kind)
     stored = sparkstore.read_messages(spark, str(folder / "store"), ["body"])
     for kind, rows in (("store", stored), ("parquet", spark.read.parquet(str(folder / "parquet")))):
         numbers = rows.selectExpr("bigint(split(string(body), ' ')[0]) number")
@@ -102,13 +102,29 @@ def start(spark: Any, folder: Path, kind: str, **trigger: Any) -> Any:
     return writer.trigger(**(trigger or {"processingTime": "1 second"})).start(str(folder / kind))
 
 
+def drain(spark: Any, folder: Path, kind: str) -> None:
+    """Read what is left.  An error that is not this library's may be what a kill left behind: it gets another run."""
+    from pyspark.errors import StreamingQueryException
+
+    import sparkstore.spark_errors
+
+    for is_last in (False, False, True):
+        try:
+            start(spark, folder, kind, availableNow=True).awaitTermination()
+            return
+        except StreamingQueryException as error:
+            if is_last or sparkstore.spark_errors.find_store_error(str(error)):
+                raise
+            print(json.dumps({"restarted": kind}), flush=True)
+
+
 def report(progress: Any, seen: set[tuple[str, int]]) -> None:
     """Print the lag of a batch once."""
     if not progress or (progress["name"], progress["batchId"]) in seen or not progress["numInputRows"]:
         return
     seen.add((progress["name"], progress["batchId"]))
     source = progress["sources"][0]
-    latest, end = json.loads(source["latestOffset"]), json.loads(source["endOffset"])
+    latest, end = (json.loads(source[name]) or {} for name in ("latestOffset", "endOffset"))  # Spark reports a null at first
     lag = {"backlog_bytes": latest.get("backlog_bytes", 0), "rows": progress["numInputRows"]}
     if "stand" in end:
         lag["age_ms"] = int(time.time() * 1000) - end["stand"]["store_timestamp_ms"]

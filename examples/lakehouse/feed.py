@@ -38,11 +38,10 @@ def to_delta(batch: DataFrame, number: int, query: str, table: Path) -> bool:
     return True
 
 
-def to_delta_spark(batch: DataFrame, number: int, query: str, table: Path) -> bool:
-    """Append with Delta's own writer, in the executors; it skips a batch that the table has."""
+def to_delta_spark(batch: DataFrame, number: int, query: str, table: Path) -> None:
+    """Append with Delta's own writer, in the executors; it skips a batch that the table has, without saying so."""
     options = {"txnAppId": query, "txnVersion": str(number)}
     batch.write.format("delta").options(**options).mode("append").save(str(table))
-    return True
 
 
 def to_iceberg(batch: DataFrame, number: int, query: str, table: Path) -> bool:
@@ -68,7 +67,7 @@ def iceberg_catalog(table: Path) -> Any:
     return SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
 
-WRITERS: dict[str, Callable[[DataFrame, int, str, Path], bool]] = {
+WRITERS: dict[str, Callable[[DataFrame, int, str, Path], bool | None]] = {
     "delta": to_delta,
     "delta-spark": to_delta_spark,
     "iceberg": to_iceberg,
@@ -98,7 +97,7 @@ def feed(spark: SparkSession, store: str, table: Path, kind: str, max_bytes: str
     def write(batch: DataFrame, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         is_new = WRITERS[kind](batch, number, query, table)
-        print(f"{table.name}: batch {number} {'appended' if is_new else 'is in the table already'}", flush=True)
+        print(f"{table.name}: batch {number} {'is in the table already' if is_new is False else 'appended'}", flush=True)
 
     checkpoint = table.with_name(f"{table.name}-checkpoint")
     stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))

@@ -26,7 +26,11 @@ def all_pages() -> list[Path]:
 
 def needs_spark(page: Path) -> bool:
     """Return whether a page starts Spark, which takes too long for the quick tests."""
-    return "pyspark" in page.read_text() and page.name != "README.md"
+    return page.name != "README.md" and any(_starts_spark(source) for language, source in blocks(page) if language == "python")
+
+
+def _starts_spark(source: str) -> bool:
+    return "pyspark" in source or "sparkstore.session" in source
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -49,7 +53,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more
     environment = _environment(tmp_path) | more
     names: dict[str, object] = {"__name__": "__main__"}
     for language, source in blocks(page):
-        if language == "python" and ("pyspark" in source or "sparkstore.session" in source):
+        if language == "python" and _starts_spark(source):
             _run([sys.executable, "-c", source], work, environment, 0)
         elif language == "python":
             exec(compile(source, str(page), "exec"), names)
