@@ -63,12 +63,13 @@ def session(
         install_hooks()
     with needs_extra("spark"):
         from pyspark.sql import SparkSession
-    if not remote and "SPARK_REMOTE" not in os.environ and not _is_running():
+    is_ours = not remote and "SPARK_REMOTE" not in os.environ and not _is_running()
+    if is_ours:
         _prepare_java(trace)
     builder: Any = SparkSession.builder.appName(app_name)
     builder = builder.remote(remote) if remote else builder
     builder = builder.master(master) if master and not remote else builder
-    own = {} if remote or _is_running() else SETTINGS
+    own = SETTINGS if is_ours else {}
     for name, value in {**own, **(settings or {})}.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
