@@ -109,7 +109,8 @@ def compare_splits(spark: Any, path: Path, count: int) -> str | None:
 
     wanted = None
     for size in SPLITS:
-        rows = read_messages(spark, str(path), splitBytes=size).selectExpr("physical_offset", "xxhash64(to_json(struct(*))) AS digest")
+        frame = read_messages(spark, str(path), splitBytes=size)
+        rows = frame.selectExpr("physical_offset", "xxhash64(to_json(struct(*))) AS digest")
         found = sorted(map(tuple, rows.collect()))
         if len(found) != count or found != (wanted or found):
             return f"splitBytes {size}: {len(found)} rows, or other ones"
