@@ -28,6 +28,7 @@ CHECK_TRANSACTIONS_S = 30.0
 PROGRESS_WAIT_S = 0.5
 START_TIMEOUT_S = 10.0
 SECOND_PORT_STEP = 2
+ACCEPT_TURNS_MAX = 100
 
 
 class BrokerServer(Closing):
@@ -139,6 +140,11 @@ class BrokerServer(Closing):
             if self._loop.time() >= next_check_s:
                 self._check_transactions()
                 next_check_s = self._loop.time() + CHECK_TRANSACTIONS_S
+        for _ in range(ACCEPT_TURNS_MAX):  # asyncio loses a client that was accepted and whose connection is not made yet
+            accepted = asyncio.all_tasks() - {asyncio.current_task()}
+            if not accepted:
+                break
+            await asyncio.wait(accepted)
         for server in self._servers:
             server.close()
         for connection in list(self._connections.all):

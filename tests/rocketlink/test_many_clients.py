@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import socket
 import struct
@@ -89,6 +90,33 @@ def test_clients_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
         until(lambda: server.connections == 2)
         with RemotingClient("127.0.0.1", server.port) as client:
             assert client.ask(206).code == 0
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_client_that_comes_while_the_server_closes_is_disconnected(tmp_path: Path, turns: int) -> None:
+    """It comes so many turns of the loop after the order to close."""
+    with contextlib.ExitStack() as stack, MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
+        server = stack.enter_context(BrokerServer(store))
+        links: list[socket.socket] = []
+
+        def come(left: int) -> None:
+            if left:
+                server._loop.call_soon(come, left - 1)
+            else:
+                with contextlib.suppress(ConnectionRefusedError):
+                    links.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port))))
+
+        def close() -> None:
+            server._is_closing.set()
+            come(turns)
+
+        server._loop.call_soon_threadsafe(close)
+        until(lambda: not server.is_serving)
+        gc.collect()  # an open connection would show itself
+        for link in links:
+            link.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert link.recv(1) == b""
 
 
 def test_silent_clients_are_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
