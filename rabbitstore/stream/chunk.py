@@ -92,21 +92,16 @@ def read_records(view: View, chunk: Chunk, file: str) -> list[Record]:
     for _ in range(chunk.entries):
         if at >= len(data):
             break
-        at = _read_entry(data, at, chunk, found, file)
+        if data[at] & layout.IS_SUB_BATCH:
+            at = _read_sub_batch(data, at, chunk, found, file)
+        else:
+            start, size = _sized(data, at, file, chunk.data_at)
+            found.append(Record(chunk.chunk_id + len(found), chunk.data_at + at, data[start : start + size]))
+            at = start + size
     if at != len(data) or len(found) != chunk.records:
         expected = f"{chunk.records} records in {len(data)} bytes"
         raise _bad("wrong counts in a chunk", file, chunk.data_at, expected, f"{len(found)} records in {at} bytes")
     return found
-
-
-def _read_entry(data: bytes, at: int, chunk: Chunk, found: list[Record], file: str) -> int:
-    """Add the messages of one entry; return where the next one starts."""
-    position = chunk.data_at + at
-    if data[at] & layout.IS_SUB_BATCH:
-        return _read_sub_batch(data, at, chunk, found, file)
-    start, size = _sized(data, at, file, chunk.data_at)
-    found.append(Record(chunk.chunk_id + len(found), position, data[start : start + size]))
-    return start + size
 
 
 def _read_sub_batch(data: bytes, at: int, chunk: Chunk, found: list[Record], file: str) -> int:

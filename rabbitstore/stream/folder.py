@@ -11,6 +11,7 @@ from typing import NamedTuple
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..files import mapped
+from ..format.amqp10_cy import Converter
 from ..format.problems import Problem, to_problem
 from . import layout
 from .chunk import Chunk, Record, View, check_file_head, read_records
@@ -62,7 +63,7 @@ class StreamFolder:
                 for chunk in scan.chunks():
                     if chunk.kind == layout.USER:
                         for record in self._records(segment, chunk, []):
-                            content = to_message(record, chunk, "", self.vhost, "").content
+                            content = to_message(record, chunk, "", self.vhost, "", Converter()).content
                             key = "".join(content.routing_keys[:1])
                             if not content.exchange and folder_prefix(self.vhost, key) == prefix:
                                 return key
@@ -133,12 +134,12 @@ class StreamFolder:
 
         `since_ms` selects chunks, as a consumer that attaches at a time receives them: messages have no time of their own.
         """
-        queue = self.queue
+        queue, converter = self.queue, Converter()
         for segment, chunk in self.chunks(first_offset, since_ms):
             if chunk.kind == layout.USER:
                 for record in self._records(segment, chunk, self.problems):
                     if record.offset >= first_offset:
-                        message = to_message(record, chunk, queue, self.vhost, segment.file)
+                        message = to_message(record, chunk, queue, self.vhost, segment.file, converter)
                         if filter_value is None or message.filter_value == filter_value:
                             yield message
 

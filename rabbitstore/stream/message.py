@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..format.amqp10 import Symbol
+from ..format.amqp10_cy import Converter
 from ..format.amqp10_message import FILTER_VALUE, to_content, try_sections
 from ..format.message import Content
 from ..format.properties import encode
@@ -33,15 +34,14 @@ class StreamMessage(StoredMessage):
         return {"timestamp_ms": self.timestamp_ms, "epoch": self.epoch, "filter_value": self.filter_value}
 
 
-def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str) -> StreamMessage:
-    """Convert a record of a chunk."""
-    sections = try_sections(record.data)
-    value = sections.annotations.get(Symbol(FILTER_VALUE)) if sections is not None else None
-    if sections is not None:
-        content = to_content(sections, vhost)
-        content = content if content.routing_keys else content._replace(routing_keys=(queue,))
+def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str, converter: Converter) -> StreamMessage:
+    """Convert a record of a chunk; the converter may be used for one message after another."""
+    found = converter.convert(record.data)
+    if found is not None:
+        exchange, keys, block, body, is_durable, filter_value = found
+        content = Content(vhost, exchange, keys or (queue,), block, body, b"", is_durable)
     else:
-        content = Content(vhost, "", (queue,), _NO_PROPERTIES, record.data, b"", True)
+        content, filter_value = _decoded(record.data, queue, vhost)
     return StreamMessage(
         queue=queue,
         priority=None,
@@ -57,6 +57,17 @@ def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str) 
         content=content,
         timestamp_ms=chunk.timestamp_ms,
         epoch=chunk.epoch,
-        filter_value=value if isinstance(value, str) else None,
+        filter_value=filter_value,
         raw=record.data,
     )
+
+
+def _decoded(data: bytes, queue: str, vhost: str) -> tuple[Content, str | None]:
+    """Return the message and its filter value."""
+    sections = try_sections(data)
+    if sections is None:
+        return Content(vhost, "", (queue,), _NO_PROPERTIES, data, b"", True), None
+    content = to_content(sections, vhost)
+    value = sections.annotations.get(Symbol(FILTER_VALUE))
+    found = content if content.routing_keys else content._replace(routing_keys=(queue,))
+    return found, value if isinstance(value, str) else None
