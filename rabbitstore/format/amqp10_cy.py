@@ -86,7 +86,7 @@ class Converter:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """Make the buffers."""
+        """Make buffers that grow with the messages."""
         self._sections_held = memoryview(array("q", bytes(8 * SECTIONS)))
         self._sections: I64s = i64s_of(self._sections_held)
         self._fields_held = memoryview(array("q", bytes(8 * 3 * FIELDS)))
