@@ -149,7 +149,8 @@ class Converter:
                 if at < 0:
                     return False
                 at = self.start + self.size
-        return self._sections[DATA] >= 0
+        at = self._sections[DATA]
+        return at >= 0
 
     def _take(self, at: Size, stop: Size) -> Size:
         """Set code, start and size of the plain value at `at`; return where it ends."""
@@ -325,7 +326,8 @@ class Converter:
         self._flags = 0
         self._size = 2
         self.exchange = ""
-        self.key = self.filter_value = None
+        self.key: str | None = None
+        self.filter_value: str | None = None
         self.type_at = -1
         if not self._short(CONTENT_TYPE, 0) or not self._short(CONTENT_ENCODING, 1) or not self._headers(stop):
             return False
