@@ -47,7 +47,7 @@ _KNOWN = {
     "lock": ("lock file", Use.READ),
     "timerwheel": ("timer wheel", Use.READ),
     "timerlog": ("timer log", Use.READ),
-    "config/rdb": ("configuration of version 2", Use.READ),
+    "config/rdb": ("configuration of version 2", Use.UNSUPPORTED),
     "config/timercheck": ("timer checkpoint", Use.READ),
     COMPACTION: ("compacted topics", Use.KEPT),
     "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
