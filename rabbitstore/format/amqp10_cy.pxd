@@ -6,7 +6,7 @@ cdef Size HEADER, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SECTIONS
 cdef Size MESSAGE_ID, USER_ID, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, CONTENT_ENCODING, CREATION_TIME, GROUP_ID, PROPERTIES_MAX
 cdef Size DURABLE, PRIORITY, TTL, HEADER_MAX, FIELDS
 cdef Size SMALL_DESCRIPTOR, NULL, UBYTE, BOOLEAN, DOUBLE, TIME, EMPTY_LIST, LIST, MAP, LARGE, OTHER, ONE_BYTE, FOUR_BYTES
-cdef bytes WIDTHS, EXCHANGE, ROUTING_KEY, BASIC, TYPE, CC, FILTER, QUEUES
+cdef bytes WIDTHS, EXCHANGE, ROUTING_KEY, FOR_CLIENTS, BASIC, TYPE, CC, FILTER, QUEUES
 
 @cython.final
 cdef class Converter:
@@ -45,6 +45,5 @@ cdef class Converter:
     cdef Bool _map(self, Size section, Size stop) except -1
     cdef Bool _is_new(self) noexcept
     cdef Size _annotation(self, Size at, Size end) except -2
-    cdef void _take_name(self) noexcept
     cdef str _text(self)
     cdef Size _header(self, Size at, Size end) noexcept

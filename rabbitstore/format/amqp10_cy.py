@@ -68,6 +68,7 @@ _CODES = (
 WIDTHS: bytes = bytes(next((width for codes, width in _CODES if code in codes), 127) for code in range(256))
 EXCHANGE: bytes = b"x-exchange"
 ROUTING_KEY: bytes = b"x-routing-key"
+FOR_CLIENTS: bytes = b"x-"
 BASIC: bytes = b"x-basic-"
 TYPE: bytes = b"x-basic-type"
 CC: bytes = b"x-cc"
@@ -471,35 +472,30 @@ class Converter:
 
     def _annotation(self, at: Size, end: Size) -> Size:
         """Take the annotation whose name was read: a part of the route, a property, or a header."""
-        value_at: Size = at
-        if self._equals(EXCHANGE):
+        is_exchange: Bool = self._equals(EXCHANGE)
+        is_filter: Bool = self._equals(FILTER)
+        if is_exchange or self._equals(ROUTING_KEY):
             at = self._take(at, end)
-            if at >= 0 and self.code & 0xEF == 0xA1:
+            if at < 0 or self.code & 0xEF != 0xA1:
+                return -1
+            if is_exchange:
                 self.exchange = self._text()
-            return at if self.code & 0xEF == 0xA1 else -1
-        if self._equals(ROUTING_KEY):
-            at = self._take(at, end)
-            if at >= 0 and self.code & 0xEF == 0xA1:
+            else:
                 self.key = self._text()
-            return at if self.code & 0xEF == 0xA1 else -1
+            return at
         if self._equals(CC):
             return -1
-        if self._equals(FILTER):
-            if self._take(at, end) < 0 or not self._is_text():
+        if self._equals(TYPE):
+            self.type_at = at
+            return self._take(at, end)
+        if self._begins(BASIC) or not self._begins(FOR_CLIENTS):
+            return self._take(at, end)
+        at = self._header(at, end)
+        if is_filter and at >= 0:
+            if not self._is_text():
                 return -1
             self.filter_value = self._text()
-            self._take_name()
-        elif self._equals(TYPE):
-            self.type_at = value_at
-            return self._take(at, end)
-        elif self._begins(BASIC) or self.size < 2 or self._source[self.start] != 120 or self._source[self.start + 1] != 45:
-            return self._take(at, end)
-        return self._header(at, end)
-
-    def _take_name(self) -> None:
-        """Set start and size of the last name again."""
-        self.start = self._names[2 * (self._known - 1)]
-        self.size = self._names[2 * (self._known - 1) + 1]
+        return at
 
     def _text(self) -> str:
         return take_bytes(self._source, self.start, self.size).decode("utf-8", "surrogateescape")
