@@ -64,9 +64,7 @@ def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
     try:
         _ = message.properties
     except StoreCorrupt as error:
-        problems.append(
-            Problem(message.file, message.offset, "bad_properties", f"{error.reason}: {error.expected}", str(error.found))
-        )
+        problems.append(message.properties_problem(error))
 
 
 def _check_meta(node: QuorumNode) -> None:

@@ -6,9 +6,12 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
+from storageio import StoreCorrupt
+
 from ..format import properties as blocks
 from ..format.content import HasContent
 from ..format.message import Content
+from ..format.problems import Problem, to_problem
 
 
 @dataclass(unsafe_hash=True)  # not frozen: making a frozen one of so many fields takes longer than reading the message
@@ -37,6 +40,10 @@ class StoredMessage(HasContent):
     def more_keys(self) -> dict[str, Any]:
         """Return the keys that only messages of this kind of queue have, for `to_json`."""
         return {}
+
+    def properties_problem(self, error: StoreCorrupt) -> Problem:
+        """Return the problem of a damaged property block, at the place of the message; `error` is that of `properties`."""
+        return to_problem(error, "bad_properties")._replace(file=self.file, offset=self.offset)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints; scripts depend on its keys.  `json_cy.LineWriter` writes the same."""

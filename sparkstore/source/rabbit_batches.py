@@ -96,8 +96,7 @@ def _open(split: RabbitSplit) -> ClassicQueues | OtherQueues:
 
 
 def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: StoredMessage, error: StoreCorrupt) -> None:
-    expected = f"{error.reason}: {error.expected}"
-    folder.found.append(Problem(message.file, message.offset, "bad_properties", expected, str(error.found)))
+    folder.found.append(message.properties_problem(error))
 
 
 def _problems(

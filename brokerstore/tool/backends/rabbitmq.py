@@ -210,8 +210,7 @@ class RabbitmqBackend:
 
     def add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
         """Report a message whose property block is damaged."""
-        expected = f"{error.reason}: {error.expected}"
-        self.problems.append(Problem(message.file, message.offset, "bad_properties", expected, str(error.found)))
+        self.problems.append(message.properties_problem(error))
 
     def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
         """Return messages by message id, from every queue that has it, or of one queue from a sequence number on."""
