@@ -50,6 +50,17 @@ def _run(name: str, target: Callable[[bytes], None], data: bytes) -> None:
         raise
 
 
+def _repeated(run: Callable[[int], None], runs: int, seed: int, name: str) -> int:
+    """Run with each seed from this one on; an error names the run."""
+    for number in range(seed, seed + runs):
+        try:
+            run(number)
+        except Exception as error:
+            error.add_note(f"{name} run {number}")
+            raise
+    return runs
+
+
 def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
     """Damage one golden folder `runs` times, starting with this seed."""
     from fuzz.folders import Folder
@@ -57,13 +68,7 @@ def folder_runs(golden: Path, runs: int, seed: int, *, is_rabbit: bool) -> int:
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as work:
         folder = Folder(golden, Path(work) / "folder", is_rabbit=is_rabbit)
-        for number in range(seed, seed + runs):
-            try:
-                folder.run(number)
-            except Exception as error:
-                error.add_note(f"folder run {number} of {golden}")
-                raise
-    return runs
+        return _repeated(folder.run, runs, seed, f"folder {golden}:")
 
 
 def small_folder_runs(runs: int, seed: int) -> int:
@@ -71,27 +76,14 @@ def small_folder_runs(runs: int, seed: int) -> int:
     from fuzz.folders import SmallStore
 
     kinds = [SmallStore(is_rabbit=kind > 1, is_closed=kind % 2 == 1) for kind in range(4)]
-    for number in range(seed, seed + runs):
-        try:
-            kinds[number // 10 % len(kinds)].run(number)
-        except Exception as error:
-            error.add_note(f"small folder run {number}")
-            raise
-    return runs
+    return _repeated(lambda number: kinds[number // 10 % len(kinds)].run(number), runs, seed, "small folder")
 
 
 def small_node_runs(runs: int, seed: int) -> int:
     """Damage a node of RabbitMQ 4 in memory `runs` times."""
     from fuzz.node_folders import SmallNode
 
-    node = SmallNode()
-    for number in range(seed, seed + runs):
-        try:
-            node.run(number)
-        except Exception as error:
-            error.add_note(f"small node run {number}")
-            raise
-    return runs
+    return _repeated(SmallNode().run, runs, seed, "small node")
 
 
 FINDS = ("crash", "timeout", "oom")  # prefixes of libFuzzer's artifacts
