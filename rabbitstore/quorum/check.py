@@ -64,7 +64,7 @@ def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
     try:
         _ = message.properties
     except StoreCorrupt as error:
-        problems.append(message.properties_problem(error))
+        problems.append(message.problem(error, "bad_properties"))
 
 
 def _check_meta(node: QuorumNode) -> None:

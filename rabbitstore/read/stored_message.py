@@ -41,9 +41,9 @@ class StoredMessage(HasContent):
         """Return the keys that only messages of this kind of queue have, for `to_json`."""
         return {}
 
-    def properties_problem(self, error: StoreCorrupt) -> Problem:
-        """Return the problem of a damaged property block, at the place of the message; `error` is that of `properties`."""
-        return to_problem(error, "bad_properties")._replace(file=self.file, offset=self.offset)
+    def problem(self, error: StoreCorrupt, kind: str) -> Problem:
+        """Return the problem that an error in a part of the message describes, at the place of the message."""
+        return to_problem(error, kind)._replace(file=self.file, offset=self.offset)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints; scripts depend on its keys.  `json_cy.LineWriter` writes the same."""

@@ -96,7 +96,7 @@ def _open(split: RabbitSplit) -> ClassicQueues | OtherQueues:
 
 
 def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: StoredMessage, error: StoreCorrupt) -> None:
-    folder.found.append(message.properties_problem(error))
+    folder.found.append(message.problem(error, "bad_properties"))
 
 
 def _problems(

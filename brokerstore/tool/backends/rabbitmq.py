@@ -210,7 +210,7 @@ class RabbitmqBackend:
 
     def add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
         """Report a message whose property block is damaged."""
-        self.problems.append(message.properties_problem(error))
+        self.problems.append(message.problem(error, "bad_properties"))
 
     def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
         """Return messages by message id, from every queue that has it, or of one queue from a sequence number on."""
