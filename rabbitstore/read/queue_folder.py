@@ -191,7 +191,7 @@ class QueueFolder:
 
     def _restored(self, number: int, data: bytes, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
         """Return entries in place of those that are lost with a part of the index, or with all of it."""
-        if not rows and not any(data):
+        if len(data) < layout.V2_HEAD_SIZE or not (rows or any(data)):
             return restored_index(number, store, [] if self.stores is None else self.stores.without_entry(self))
         if not any(data[: layout.V2_HEAD.size]):
             return restored_start(number, rows, store)

@@ -117,6 +117,13 @@ def cut(ending: str, excess: int = 0) -> Damage:
     return damage
 
 
+def cut_head(_vhost: Path, queue: Path, random: Random) -> bool:
+    """Cut an index within its head."""
+    path = queue / "0.qi"
+    path.write_bytes(path.read_bytes()[: random.randrange(1, V2_HEAD_SIZE)])
+    return True
+
+
 def append(ending: str, data: bytes) -> Damage:
     """Add bytes at the end of a file."""
 
@@ -220,6 +227,7 @@ DAMAGES: dict[str, Damage] = {
     "index head, reserved": head_bit("qi", 21, 43),
     "index, cut in an entry": cut("qi", excess=13),
     "index, cut after an entry": cut("qi"),
+    "index, cut in its head": cut_head,
     "index, bytes behind": append("qi", b"\1\1\0\2abc"),
     "index, first sector of zeros": zero_sector("qi", 0),
     "index, second sector of zeros": zero_sector("qi", 1),

@@ -28,11 +28,17 @@ UNSEEN = {  # nothing in the folder tells these from an acknowledgement, from by
 }  # fmt: skip
 COSTS = {  # the damages that cost messages
     "status, bit 0", "index, cut in an entry", "index, cut after an entry", "index, first sector of zeros",
-    "index, second sector of zeros", "index, all zeros", "index, empty", "index, lost", "message, first bytes", "message, body",
+    "index, second sector of zeros", "index, all zeros", "index, empty", "index, lost", "index, cut in its head",
+    "message, first bytes", "message, body",
     "store, first sector of zeros", "store, a sector of zeros", "store, cut", "store, all zeros", "store, empty", "store, lost",
     "record, first byte of the term", "record, start of the term", "record, annotations", "record, a sector of zeros",
 }  # fmt: skip
-RESTORED = {"index, all zeros", "index, empty", "index, lost"}  # from the messages: all, acknowledged ones too, by arrival
+RESTORED = {
+    "index, all zeros",
+    "index, empty",
+    "index, lost",
+    "index, cut in its head",
+}  # from the messages: all, acknowledged ones too, by arrival
 
 
 def body(number):
@@ -129,6 +135,18 @@ def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
     (note,) = verify(str(path)).notes
     behind = [offset for offset in chunks if offset > places[last]]
     assert (note.kind, note.offset) == ("unindexed_message", behind[0]) and note.found.startswith(f"{len(behind)} ")
+
+
+@pytest.mark.parametrize("size", [1, 40, 63])
+def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
+    """It has lost every entry, so the messages of both stores count as if the file were lost."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    index.write_bytes(index.read_bytes()[:size])
+    found = read(path)
+    assert {number for number, _body in found} >= set(KEPT)
+    apply_recovery(plan_recovery(str(path)))
+    assert read(path) == found and verify(str(path)).problems == []
 
 
 def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
