@@ -21,7 +21,8 @@ from . import layout
 from .check import check_stream
 from .chunk import Chunk, View, read_records
 from .folder import OpenSegment, StreamFolder
-from .index import IndexRecord
+from .head_repair import new_head, settled
+from .index import IndexRecord, record_of
 from .scan import Scan
 from .tracking import Tracking, apply_chunk, encode_snapshot
 
@@ -32,7 +33,7 @@ _SEGMENT_HEAD = layout.FILE_HEAD.pack(layout.SEGMENT_MAGIC, layout.FILE_VERSION)
 
 
 class _Part(NamedTuple):
-    """A chunk of the new segment: bytes of the old one, or `made` ones in their place."""
+    """A chunk of the new segment: `made` bytes, then a range of the old one."""
 
     record: IndexRecord
     start: int
@@ -41,7 +42,7 @@ class _Part(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.made) or self.stop - self.start
+        return len(self.made) + self.stop - self.start
 
 
 @dataclass
@@ -76,8 +77,8 @@ class _Repair:
         parts = list(self._parts(segment))
         if after is not None and after > self.expected:
             parts.append(self._filler(after, is_first=not parts))
-        kinds = [problem.kind for problem in self.plan.problems if problem.file == segment.file]
-        reason = ", ".join(dict.fromkeys(kinds)) or "lost_offsets"
+        index = self.folder.file(segment.number, "index")
+        reason = self._kinds(segment.file) or self._kinds(index) or "lost_offsets"
         records = _placed(parts)
         is_whole = segment.view[: layout.FILE_HEAD_SIZE] == _SEGMENT_HEAD and sum(part.size for part in parts) == (
             len(segment.view) - layout.FILE_HEAD_SIZE
@@ -90,25 +91,29 @@ class _Repair:
     def _plan_index(self, segment: OpenSegment, records: list[IndexRecord]) -> None:
         """Make the index again if its records differ, or if it ends with a part of one."""
         file = self.folder.file(segment.number, "index")
-        kinds = [problem.kind for problem in self.plan.problems if problem.file == file]
+        kinds = self._kinds(file)
         if kinds or records != segment.index_records:
-            reason = ", ".join(dict.fromkeys(kinds)) or "rewrite_segment"
-            self.plan.changes.append(Change("make_index", file, reason, partial(_index_pieces, records)))
+            change = Change("make_index", file, kinds or "rewrite_segment", partial(_index_pieces, records))
+            self.plan.changes.append(change)
+
+    def _kinds(self, file: str) -> str:
+        """Return the kinds of the problems of a file."""
+        return ", ".join(dict.fromkeys(problem.kind for problem in self.plan.problems if problem.file == file))
 
     def _parts(self, segment: OpenSegment) -> Iterator[_Part]:
         """Yield the good chunks, with a filler for each range of lost offsets."""
         positions = [record.position for record in segment.index_records]
+        scan = Scan(segment.view, segment.file, [], positions, segment.number)
+        good = [chunk for chunk in scan.chunks() if _is_good(segment, chunk)]
         is_first = True
-        for chunk in Scan(segment.view, segment.file, [], positions, segment.number).chunks():
-            if not _is_good(segment, chunk):
-                continue
+        for chunk, found in zip(settled(good, segment.index_records), good, strict=True):
             if self.expected is not None and chunk.chunk_id > self.expected:
                 yield self._filler(chunk.chunk_id, is_first=is_first)
             is_first = False
             apply_chunk(self.tracking, segment.view, chunk, segment.file)
             self.expected, self.epoch, self.timestamp_ms = chunk.next_id, max(self.epoch, chunk.epoch), chunk.timestamp_ms
-            record = IndexRecord(chunk.chunk_id, chunk.timestamp_ms, chunk.epoch, chunk.position, chunk.kind)
-            yield _Part(record, chunk.position, chunk.stop)
+            head = b"" if chunk == found else new_head(segment.view, chunk)
+            yield _Part(record_of(chunk), chunk.position + len(head), chunk.stop, head)
 
     def _filler(self, next_id: int, *, is_first: bool) -> _Part:
         """Return a chunk for the offsets before `next_id`: at a segment's start the state that the lost snapshot had."""
@@ -175,7 +180,8 @@ def _segment_pieces(folder: StreamFolder, number: int, parts: list[_Part]) -> It
     yield _SEGMENT_HEAD
     with folder.open_segment(number, []) as segment:
         for part in parts:
-            yield part.made or segment.view[part.start : part.stop]
+            yield part.made
+            yield segment.view[part.start : part.stop]
 
 
 def _index_pieces(records: list[IndexRecord]) -> Iterator[View]:

@@ -141,6 +141,57 @@ def test_an_index_is_made_again(copy, how):
     assert file.read_bytes() == whole and [action.kind for action in plan.actions] == ["make_index"]
 
 
+def files_of(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def set_epochs(folder, epochs):
+    """Let the chunks of the second segment, and their index records, have these epochs and the last one again."""
+    segment = segments(folder)[1]
+    for number, (at, *_rest) in enumerate(chunks(segment)):
+        epoch = struct.pack(">Q", epochs[min(number, len(epochs) - 1)])
+        edit(segment, at + 16, epoch)
+        edit(segment.with_suffix(".index"), 8 + 29 * number + 16, epoch)
+
+
+@pytest.mark.parametrize("has_index", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize("bit", [1, 8])
+@pytest.mark.parametrize("number", [0, 3, -1])
+@pytest.mark.parametrize("epochs", [(1,), (3,), (2, 2, 2, 2, 2, 5)], ids=str)
+def test_a_wrong_epoch_of_a_chunk(copy, epochs, number, bit, has_index):
+    """No checksum covers it: the index has the right one, or else the chunks around it, because epochs never fall."""
+    folder = copy()
+    set_epochs(folder, epochs)
+    whole = files_of(folder)
+    segment = segments(folder)[1]
+    at = chunks(segment)[number][0] + 23
+    right = segment.read_bytes()[at]
+    edit(segment, at, bytes((right ^ bit,)))
+    is_possible = (number == 0 and right & bit) or (number == -1 and not right & bit)  # an older leader's, a newer one's
+    if not has_index:
+        segment.with_suffix(".index").unlink()
+    if has_index or not is_possible:
+        assert check_stream(stream_of(folder)).problems
+        recovered(folder)
+        assert files_of(folder) == whole
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+@pytest.mark.parametrize("change", ["chunk's epoch", "chunk's time", "record's epoch", "record's time"])
+def test_one_of_two_places_has_another_epoch_or_time(copy, change, number):
+    """The one that fits its neighbours is kept, whether it is in the segment or in the index."""
+    folder = copy()
+    whole = files_of(folder)
+    segment = segments(folder)[1]
+    found = chunks(segment)
+    at = {"chunk's time": found[number][0] + 8, "chunk's epoch": found[number][0] + 16}.get(change)
+    record = 8 + 29 * (number % len(found))
+    file, at = (segment, at) if at else (segment.with_suffix(".index"), record + (8 if "time" in change else 16))
+    flip(file, at + 3)
+    recovered(folder)
+    assert files_of(folder) == whole
+
+
 def test_a_chunk_whose_record_was_not_written_yet(copy):
     """A kill leaves the chunk without its record: a note, and the record is added, because the server would drop the chunk."""
     folder = copy("s.mixed")
