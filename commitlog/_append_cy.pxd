@@ -2,13 +2,13 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from storebytes._lock_cy cimport Lock, give, take_now
 from commitlog._message_cy cimport Message, PutResult, encode_properties, put_keys_and_tags
-from commitlog._packed_cy cimport Packed
+from commitlog._packed_cy cimport Packed, queue_of_row
 from commitlog._offsets_cy cimport QueueOffsets, TopicQueues
 from commitlog._record_cy cimport Envelope, record_size, write_blank, write_record
 
 cdef Size BATCH_MEMBER_SIZE, BLANK_SIZE, CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, TOPIC_SIZE_MAX
 cdef I32 TRANSACTION_MASK, TRANSACTION_COMMIT, TRANSACTION_NONE, BORN_HOST_V6, STORE_HOST_V6
-cdef I32 NAME_END, PAIR_END
+cdef I32 PAIR_END
 cdef Size ROW_SIZE
 cdef Size HOST_GROWTH, HOST_SIZE, RECORD_SIZE_MIN
 cdef object OK, ILLEGAL, PROPERTIES_EXCEEDED, NO_FILE

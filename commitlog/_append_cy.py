@@ -14,13 +14,13 @@ from storageio import DiskError, InvalidMessage, PutRejected, RefusedMessage, St
 from storebytes._lock_cy import Lock, new_lock
 
 from ._message_cy import Message, PutResult, delete_property, encode_properties
-from ._packed_cy import Packed
+from ._packed_cy import Columns, Packed
 from ._offsets_cy import QueueOffsets, TopicQueues
 from ._record_cy import Envelope
 from .hosts import encode_host
 from .java_numbers import check_number_properties
 from .layout import (
-    BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, NAME_END,
+    BATCH_MEMBER_SIZE, BLANK_SIZE, BODY_SIZE_MAX_DEFAULT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE,
     PAIR_END, PROPERTIES_SIZE_MAX, QUEUES_MAX, RECORD_ALLOWANCE, RECORD_SIZE_MIN, STORE_HOST_V6, TOPIC_SIZE_MAX,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 )  # fmt: skip
@@ -29,14 +29,14 @@ from .topic_names import SCHEDULE_TOPIC
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I64s, Size, Source, Target, count_byte, has_bytes, i64s_of, now_ms, publish_i32, put_bytes,
-        source_of,
-        source_of_bytes, target_of, window,
+        I32, I64, Bool, I64s, Size, Source, Target, has_bytes, i64s_of, now_ms, publish_i32,
+        put_bytes, source_of, source_of_bytes, target_of, window,
     )  # fmt: skip
 
     from storebytes._lock_cy import give, take_now
 
     from ._message_cy import put_keys_and_tags
+    from ._packed_cy import queue_of_row
     from ._record_cy import record_size, write_blank, write_record
 
 ROW_SIZE = PROPERTIES_SIZE_MAX + 1
@@ -335,13 +335,15 @@ class Appender:
         keys: tuple[Any, Any] | None = None,
         tags: tuple[Any, Any] | None = None,
         properties: bytes = b"",
+        queues: int = 0,
     ) -> PutResult:
         """Append rows bodies[body_offsets[i]:body_offsets[i + 1]]; offsets are native 64-bit integers.
 
         `keys` and `tags` are (offsets, UTF-8 data) with the same number of rows; an empty key or tag is omitted.  `properties`
-        are added to every row.  `message_count` is the number of rows appended, all if the status is PUT_OK.
+        are added to every row.  With a number of `queues` each row gets one of them: by its key, or in turn from `queue_id` on.
+        `message_count` is the number of rows appended, all if the status is PUT_OK.
         """
-        columns = _Columns(body_offsets, bodies, keys, tags, self._normalize(topic, properties, True))
+        columns = Columns(body_offsets, bodies, keys, tags, self._normalize(topic, properties, True))
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
@@ -350,12 +352,12 @@ class Appender:
         with self._lock:
             before_ms: I64 = self.last_store_timestamp_ms
             try:
-                self._check_queue(name, queue_id)
-                self._start_columns(name, queue_id, result)
+                self._check_queue(name, max(queue_id, queues - 1))
+                self._start_columns(name, columns.first_queue(queue_id, queues), result)
                 largest: Size = record_size(self._envelope, columns.body_size_max, columns.properties_size_max)
                 if largest > self._record_size_max():
                     return _refused(result, ILLEGAL, f"a record of {largest} bytes; at most {self._record_size_max()}")
-                return self._write_columns(name, queue_id, columns, result)
+                return self._write_columns(name, queue_id, queues, columns, result)
             finally:
                 if result.message_count == 0:
                     self.last_store_timestamp_ms = before_ms
@@ -370,16 +372,17 @@ class Appender:
         result.queue_offset = name.next_offset(queue_id)
         result.physical_offset = self.base + self.position
 
-    def _write_columns(self, name: TopicQueues, queue_id: int, columns: _Columns, result: PutResult) -> PutResult:
+    def _write_columns(self, name: TopicQueues, queue_id: int, queues: int, columns: Columns, result: PutResult) -> PutResult:
         """Write the rows without the GIL; take it for each new file."""
         rows: Size = columns.rows
         row: Size = 0
-        queue: Size = queue_id
+        queue: I32 = queue_id
+        of_queues: I32 = queues
         now: I64 = result.store_timestamp_ms
         while row < rows:
-            first: I64 = name._next[queue]
             begin: Size = self.position
             done: Size
+            nexts: I64s = name._next
             body_offsets: I64s = i64s_of(columns.body_offsets)
             bodies: Source = source_of(columns.bodies)
             key_offsets: I64s = i64s_of(columns.key_offsets)
@@ -393,10 +396,9 @@ class Appender:
             is_ring: Bool = self._more_room is not None
             with cython.nogil:
                 done = _append_rows(
-                    self, first, now, row, rows, body_offsets, bodies, has_keys, key_offsets, key_data, has_tags, tag_offsets,
-                    tag_data, tail, tail_size, is_ring,
+                    self, nexts, queue, of_queues, now, row, rows, body_offsets, bodies, has_keys, key_offsets, key_data,
+                    has_tags, tag_offsets, tag_data, tail, tail_size, is_ring,
                 )  # fmt: skip
-            name._next[queue] = first + done
             row += done
             result.message_count = row
             result.size_bytes = min(result.size_bytes + self.position - begin, 0x7FFFFFFF)
@@ -665,89 +667,6 @@ def _v6_flags(envelope: Envelope) -> I32:
     return born | store
 
 
-class _Columns:
-    """Rows to append: the buffers, with checked offsets."""
-
-    def __init__(
-        self, body_offsets: Any, bodies: Any, keys: tuple[Any, Any] | None, tags: tuple[Any, Any] | None, properties: bytes
-    ) -> None:
-        """Raise `InvalidMessage` for offsets that decrease, leave the data or differ in number, and for separators in text."""
-        self.body_offsets, self.bodies = _column("bodies", body_offsets, bodies)
-        self.rows = len(self.body_offsets) - 1
-        self.properties = properties
-        self.has_keys, self.has_tags = keys is not None, tags is not None
-        self.key_offsets, self.key_data = _column("keys", *keys) if keys else (self.body_offsets, self.bodies)
-        self.tag_offsets, self.tag_data = _column("tags", *tags) if tags else (self.body_offsets, self.bodies)
-        for name, offsets, data, given in (
-            ("keys", self.key_offsets, self.key_data, keys), ("tags", self.tag_offsets, self.tag_data, tags),
-        ):  # fmt: skip
-            if len(offsets) - 1 != self.rows:
-                raise InvalidMessage(f"{name}: {len(offsets) - 1} rows, bodies have {self.rows}")
-            if given is not None:
-                _check_text(name, offsets, data)
-        self.body_size_max = _longest(self.body_offsets)
-        self.properties_size_max = len(properties) + self._property_size(_longest(self.key_offsets), self.has_keys)
-        self.properties_size_max += self._property_size(_longest(self.tag_offsets), self.has_tags)
-
-    def _property_size(self, size: int, given: bool) -> int:
-        """Return the size of KEYS or TAGS with two separators and the text, 0 without a text."""
-        return size + 6 if given and size else 0
-
-    def row_size(self, row: int, envelope: Envelope) -> int:
-        """Return the size of one row's record in bytes."""
-        keys = self._property_size(self.key_offsets[row + 1] - self.key_offsets[row], self.has_keys)
-        tags = self._property_size(self.tag_offsets[row + 1] - self.tag_offsets[row], self.has_tags)
-        return record_size(envelope, self.body_offsets[row + 1] - self.body_offsets[row], len(self.properties) + keys + tags)
-
-
-def _column(name: str, offsets: Any, data: Any) -> tuple[memoryview, memoryview]:
-    """Return views of both buffers, after checking that offsets never decrease and stay inside the data."""
-    held = memoryview(offsets)
-    held_data = memoryview(data)
-    if held.format not in ("q", "l") or held.itemsize != 8 or not held.c_contiguous or held.ndim != 1 or len(held) == 0:
-        raise InvalidMessage(f"{name}: contiguous native 64-bit offsets wanted, one more than rows")
-    if not held_data.c_contiguous:
-        raise InvalidMessage(f"{name}: contiguous data wanted")
-    held_data = held_data.cast("B") if held_data.nbytes else memoryview(b"")
-    if not _are_offsets(held, len(held_data)):
-        raise InvalidMessage(f"{name}: offsets fall, or leave the data")
-    return held, held_data
-
-
-def _check_text(name: str, offsets: memoryview, data: memoryview) -> None:
-    """Reject separators in the used part of a text column."""
-    start: Size = offsets[0]
-    size: Size = offsets[len(offsets) - 1] - offsets[0]
-    used: memoryview = data[start : start + size]
-    text: Source = window(source_of(used), 0, size)
-    if count_byte(text, size, NAME_END) or count_byte(text, size, PAIR_END):
-        raise InvalidMessage(f"{name}: a value holds \\x01 or \\x02")
-
-
-def _are_offsets(held: memoryview, data_size: Size) -> bool:
-    """Return whether the offsets start at 0 or later, never decrease and end inside the data."""
-    offsets: I64s = i64s_of(held)
-    rows: Size = len(held) - 1
-    row: Size
-    if offsets[0] < 0 or offsets[rows] > data_size:
-        return False
-    for row in range(rows):
-        if offsets[row] > offsets[row + 1]:
-            return False
-    return True
-
-
-def _longest(held: memoryview) -> int:
-    """Return the size of the longest row."""
-    offsets: I64s = i64s_of(held)
-    rows: Size = len(held) - 1
-    row: Size
-    longest: I64 = 0
-    for row in range(rows):
-        longest = max(longest, offsets[row + 1] - offsets[row])
-    return longest
-
-
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
@@ -765,9 +684,9 @@ def _add_pair(out: Target, at: Size, name: Source, text: Source, start: Size, si
 @cython.nogil
 @cython.exceptval(check=False)
 def _append_rows(
-    log: Appender, queue_offset: I64, now: I64, row: Size, rows: Size, body_offsets: I64s, bodies: Source, has_keys: Bool,
-    key_offsets: I64s, keys: Source, has_tags: Bool, tag_offsets: I64s, tags: Source, tail: Source, tail_size: Size,
-    is_ring: Bool,
+    log: Appender, nexts: I64s, queue_id: I32, queues: I32, now: I64, row: Size, rows: Size, body_offsets: I64s,
+    bodies: Source, has_keys: Bool, key_offsets: I64s, keys: Source, has_tags: Bool, tag_offsets: I64s, tags: Source,
+    tail: Source, tail_size: Size, is_ring: Bool,
 ) -> Size:  # fmt: skip
     """Append rows from `row` on until one does not fit; return how many did."""
     first: Size = row
@@ -790,10 +709,13 @@ def _append_rows(
         body_size: Size = body_offsets[row + 1] - body_offsets[row]
         if log.position + record_size(log._envelope, body_size, properties_size) > log._room_end:
             break
+        queue: I32 = queue_of_row(row, queue_id, queues, has_keys, key_offsets, keys)
+        log._envelope.queue_id = queue
         log.position += write_record(
-            log._target, log.position - log._origin, log.base + log._origin, log._envelope, queue_offset + row - first, now,
+            log._target, log.position - log._origin, log.base + log._origin, log._envelope, nexts[queue], now,
             bodies, body_offsets[row], body_size, properties, properties_size,
         )  # fmt: skip
+        nexts[queue] += 1
         if is_ring:
             publish_i32(log._target, log.position - log._origin, 0)
         row += 1

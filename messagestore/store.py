@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
+from commitlog.column_input import offsets_and_data
 from consumequeue import Boundary, Queue
 from storageio import (
     REAL_DISK,
@@ -28,7 +29,7 @@ from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import is_special_raw, message_of, refused, rejection
+from .broker.services.putting import NEVER, check_rows, is_special_raw, message_of, messages_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -88,8 +89,8 @@ class MessageStore(Closing):
             engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
         )
         self._finalizer = weakref.finalize(self, _close, engine)
-        for path, names in ((self._puts, ("put_many",)), (self._lookups, ("message_at", "query", "offset_by_time"))):
-            self.__dict__.update((name, getattr(path, name)) for name in names)  # saves one frame per call
+        for name in ("message_at", "query", "offset_by_time"):
+            self.__dict__[name] = getattr(self._lookups, name)  # saves one frame per call
         self.__dict__["put"] = self._puts.bound_put()
 
     # Opening and closing
@@ -176,13 +177,22 @@ class MessageStore(Closing):
         item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
         return self._puts.put(item, check=check)
 
-    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; `message_count` of the result is the number that was written.
+    def put_many(
+        self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Put messages under one lock, or a topic's bodies with their tags and keys, for which no message objects are made.
 
-        An invalid message is found before the first one is written.  Raises as `put` does, `InvalidMessage` with `check=False`
-        too; a message that is refused for its size raises `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
+            store.put_many("orders", [b"...", b"..."], keys=["order-17", "order-18"])
+
+        `message_count` of the result is the number that was written.  An invalid message is found before the first one is
+        written.  Raises as `put` does, `InvalidMessage` with `check=False` too; a message that is refused for its size raises
+        `RefusedMessage`, both `PutRejected` and `InvalidMessage`.
         """
-        return self._puts.put_many(messages, check=check)
+        if type(messages) is str:
+            check_rows(bodies, tags, keys)
+            return self.append_columns(messages, queue_id, bodies, keys=keys, tags=tags, check=check)
+        return self._puts.put_many(messages_of(messages, bodies, tags, keys, queue_id), check=check)
 
     def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
         """Create a topic with a number of queues in RocketMQ's topics.json.  A topic that exists keeps its number.
@@ -233,9 +243,10 @@ class MessageStore(Closing):
         self, topic: str, queue_id: int, bodies: Any, *, keys: Any = None, tags: Any = None, properties: bytes = b"",
         check: bool = True,
     ) -> PutResult:  # fmt: skip
-        """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str."""
-        from commitlog.column_input import offsets_and_data  # importing NumPy takes 80 ms
+        """Put one message per row without message objects.  Columns are Arrow or NumPy arrays, or lists of bytes or str.
 
+        With `queue_id` -1 the store chooses the queue of each row, as for other messages: by its key, or in turn.
+        """
         refusal = self._rules.refusal(topic)
         if refusal is not None:
             return self._rules.answer(refusal, check)
@@ -244,11 +255,15 @@ class MessageStore(Closing):
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
+        queues = self._rules.queues_of(topic) if queue_id == -1 else 0
         guard = self._engine.routing.batch.guard if topic not in self._rules.admitted else contextlib.nullcontext()
         with _named_errors(), guard:
             result = self._engine.log.appender.append_columns(
-                topic, queue_id, offsets, data, key_column, tag_column, properties
-            )
+                topic, self._rules.next_turn() % queues if queues else queue_id, offsets, data, key_column, tag_column,
+                properties, queues,
+            )  # fmt: skip
+            if check and result.status in NEVER:
+                raise RefusedMessage(result.status, result.reason or "")
         return self._rules.finish(result, check)
 
     def put_async(self, message: Message) -> PutFuture:

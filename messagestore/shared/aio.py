@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -80,9 +80,13 @@ class AsyncStore:
                 raise
             return _refused(error)
 
-    async def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages, as `MessageStore.put_many`."""
-        return await self._in_order(lambda: self.store.put_many(messages, check=check))
+    async def put_many(
+        self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Put messages, or a topic's bodies, as `MessageStore.put_many`."""
+        fields: dict[str, Any] = {"tags": tags, "keys": keys, "queue_id": queue_id}
+        return await self._in_order(lambda: self.store.put_many(messages, bodies, **fields, check=check))
 
     async def _in_order(self, call: Callable[[], Future[PutResult] | PutResult]) -> PutResult:
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
-from ..broker.services.putting import message_of
+from ..broker.services.putting import message_of, messages_of
 from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
 from ..read.follower import Follower
@@ -116,8 +116,11 @@ class SharedStore(Closing):
         found: PutResult = self._member.request(pack_frame(Operation.PUT, packed, 0 if check else NO_CHECK))
         return found
 
-    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages as `MessageStore.put_many`.
+    def put_many(
+        self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
+        keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
+    ) -> PutResult:  # fmt: skip
+        """Put messages, or a topic's bodies, as `MessageStore.put_many`.
 
         More than 32 MiB go to the owner in several requests. A refusal then leaves those of earlier requests in the store;
         `message_count` has their number.
@@ -125,10 +128,11 @@ class SharedStore(Closing):
         self._member.wait_pending()
         local = self._member.local
         if local is not None:
-            result = local.put_many(messages, check=check)
+            result = local.put_many(messages, bodies, tags=tags, keys=keys, queue_id=queue_id, check=check)
             self._member.expect_dispatch()
             return result
-        packed = [pack_message(message, self._unique_key()) for message in messages]
+        given = messages_of(messages, bodies, tags, keys, queue_id)
+        packed = [pack_message(message, self._unique_key()) for message in given]
         first: PutResult | None = None
         for batch in batches(packed, len(packed), BATCH_BYTES) if packed else [[]]:
             result = self._put_batch(b"".join(batch), check, first.message_count if first is not None else 0)

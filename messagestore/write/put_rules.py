@@ -68,13 +68,21 @@ class PutRules:
         """Return the message's queue, or choose one by the first key, so that a key keeps its order, or in turn."""
         if message.queue_id >= 0:
             return message.queue_id
-        number = self.admitted.get(message.topic) or self.must_write().batch_queues_of[message.topic]
+        number = self.queues_of(message.topic)
         keys = message.keys
         if keys:
             if not isinstance(keys[0], str):  # the caller changed the message's list
                 raise TypeError(f"keys: expected a list of str, got {type(keys[0]).__name__} in it")
             return (java_hash_code(keys[0]) & 0x7FFFFFFF) % number
-        return next(self._turn) % number
+        return self.next_turn() % number
+
+    def queues_of(self, topic: str) -> int:
+        """Return the number of queues to which a registered topic's messages are put."""
+        return self.admitted.get(topic) or self.must_write().batch_queues_of[topic]
+
+    def next_turn(self) -> int:
+        """Return the next number of the puts whose queues are chosen in turn."""
+        return next(self._turn)
 
     def answer(self, result: PutResult, check: bool) -> PutResult:
         """Raise a refusal, or with `check=False` return it."""

@@ -21,7 +21,7 @@ PAGES = "".join(page.read_text() for page in sorted(REFERENCE.glob("*.md")))
 MESSAGES = (REFERENCE / "messages.md").read_text()
 TABLES = {Message: "Message to put", StoredMessage: "Message from a store", PutResult: "Result of a put"}
 CLASSES = [Message, StoredMessage, PutResult, *(getattr(messagestore, name) for name in messagestore.__all__)]
-BOUND = {"put", "put_many", "message_at", "query", "offset_by_time"}
+BOUND = {"put", "message_at", "query", "offset_by_time"}
 
 
 def fields_on_page(title: str) -> set[str]:

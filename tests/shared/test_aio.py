@@ -41,6 +41,7 @@ def test_puts_and_reads(folder: Path) -> None:
             results = await asyncio.gather(*(store.put(Message("T", b"%d" % number, queue_id=0)) for number in range(500)))
             assert [result.queue_offset for result in results] == list(range(500))
             assert (await store.put_many([Message("T", b"k", keys="k", queue_id=0)])).queue_offset == 500
+            assert (await store.put_many("T", [b"l", b"m"], queue_id=1, tags=["t", None])).message_count == 2
             assert (await store.get("T", 0, 499)).messages[0].body == b"499"
             assert [message.body for message in await store.query("T", "k")] == [b"k"]
             with pytest.raises(PutRejected):

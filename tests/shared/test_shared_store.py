@@ -106,6 +106,7 @@ def test_the_queue_is_chosen_as_in_one_process(served: SharedStore, tmp_path: Pa
         for key in ("a", "b", "order-17", ""):
             message = Message("T", b"", keys=key)
             assert key == "" or served.put(message).queue_id == one.put(message).queue_id
+            assert key == "" or served.put_many("T", [b""], keys=[key]).queue_id == one.put(message).queue_id
     assert len({served.put(Message("T", b"")).queue_id for _ in range(8)}) == 8
 
 
@@ -134,6 +135,10 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "size": lambda store: store.put(Message("T", bytes(5 << 20))),
     "several": lambda store: store.put_many([Message("T", b""), Message("T", bytes(5 << 20))]),
     "none": lambda store: store.put_many([]),
+    "no bodies": lambda store: store.put_many("T", []),
+    "body": lambda store: store.put_many("T", [b"", "text"]),
+    "rows": lambda store: store.put_many("T", [b""], keys=["k", "l"]),
+    "fields": lambda store: store.put_many([Message("T", b"")], tags=["t"]),
     "future": lambda store: store.put_async(Message("T" * 300, b"")).result(),
     "property": lambda store: store.put(Message("T", b"", properties={"a": "\x01"})),
     "kind": lambda store: store.put("text"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any
 
 from commitlog import Message, PutResult, PutStatus, delete_property
@@ -17,6 +19,7 @@ NEVER = (
 )  # a retry cannot succeed
 SPECIAL = frozenset({DELAY, *TIMERS, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
+_TEXT_OR_NONE = {str, type(None)}
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
@@ -35,6 +38,35 @@ def message_of(
     if (body, tags, keys, properties, queue_id, delay, delay_level, deliver_at) != (None, None, None, None, -1, None, 0, None):
         raise TypeError(FIELDS_TWICE)
     return message
+
+
+def messages_of(
+    messages: Any, bodies: Sequence[bytes] | None, tags: Sequence[str | None] | None, keys: Sequence[str | None] | None,
+    queue_id: int,
+) -> list[Message]:  # fmt: skip
+    """Return the messages that the arguments of `put_many` describe: given, or a topic with bodies, tags and keys."""
+    if type(messages) is not str:
+        if (bodies, tags, keys, queue_id) != (None, None, None, -1):
+            raise TypeError(FIELDS_TWICE)
+        return messages  # type: ignore[no-any-return]
+    check_rows(bodies, tags, keys)
+    rows = zip(bodies or (), tags or repeat(None), keys or repeat(None), strict=False)
+    return [Message(messages, body, tag, key, None, queue_id) for body, tag, key in rows]
+
+
+def check_rows(bodies: Any, tags: Any, keys: Any) -> None:
+    """Raise `TypeError` or `InvalidMessage` unless these are bodies, and as many tags and keys, with None for a missing one."""
+    for name, column, kinds in (("bodies", bodies, {bytes}), ("tags", tags, _TEXT_OR_NONE), ("keys", keys, _TEXT_OR_NONE)):
+        if column is None and name != "bodies":
+            continue
+        if not isinstance(column, list | tuple):
+            raise TypeError(f"{name}: expected a list, got {type(column).__name__}")
+        for kind in set(map(type, column)) - kinds:
+            raise TypeError(f"{name}: expected {'bytes' if name == 'bodies' else 'str'}, got {kind.__name__} in it")
+        if len(column) != len(bodies):
+            raise InvalidMessage(f"{name}: {len(column)} rows, bodies have {len(bodies)}")
+    if not bodies:
+        raise InvalidMessage("no messages")
 
 
 def is_special_raw(raw: bytes) -> bool:
