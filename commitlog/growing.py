@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 from storageio import REAL_DISK, Disk, DiskError
 
 from ._message_cy import StoredMessage
 from .verify import LogReport, Progress, verify_log
-from .walk import Blank, LogFiles, Piece
+from .walk import Blank, LogFiles, Piece, Step
 
 TRIES = 10  # a file may be deleted between listing and opening it
 
@@ -29,14 +30,15 @@ def whole_end(disk: Disk, folders: list[str], file_size_bytes: int | None = None
 
 
 def verify_growing_log(
-    folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None
-) -> LogReport:
+    folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None, *,
+    observe: Callable[[Step], None] | None = None,
+) -> LogReport:  # fmt: skip
     """Verify a log up to its present end, as `verify_log` does.
 
     Only problems that two walks find are reported: the first may list files while some of them are deleted.
     """
     end_offset = whole_end(disk, folders, file_size_bytes, thorough=True)
-    report = verify_log(folders, disk, file_size_bytes, progress, end_offset=end_offset)
+    report = verify_log(folders, disk, file_size_bytes, progress, end_offset=end_offset, observe=observe)
     if report.problems:
         again = verify_log(folders, disk, file_size_bytes, end_offset=end_offset).problems
         report.problems = [problem for problem in report.problems if problem in again]

@@ -11,7 +11,7 @@ from ._record_cy import is_protected
 from ._scan_cy import Reader
 from .findings import Finding, note
 from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
-from .walk import Blank, LogFiles, Piece
+from .walk import Blank, LogFiles, Piece, Step
 
 Progress = Callable[[int], None]
 PROTECTED, DAMAGED, BARE, MALFORMED = range(4)  # states of a record's checksum property
@@ -124,12 +124,12 @@ def _has_whole_pairs(view: memoryview, at: int) -> bool:
 
 def verify_log(
     folders: list[str], disk: Disk = REAL_DISK, file_size_bytes: int | None = None, progress: Progress | None = None, *,
-    end_offset: int | None = None, take: Callable[[Piece], None] | None = None,
+    end_offset: int | None = None, observe: Callable[[Step], None] | None = None,
 ) -> LogReport:  # fmt: skip
     """Check all files of a log's folders without stopping at damage; nothing is changed.
 
-    `progress` is called with the bytes walked since its last call, `take` with each range of good records.  `end_offset` of a
-    log that a writer appends to is the result of `growing.whole_end`; nothing after it is checked.
+    `progress` is called with the bytes walked since its last call, `observe` with each step of the walk.  `end_offset` of a log
+    that a writer appends to is the result of `growing.whole_end`; nothing after it is checked.
     """
     files = LogFiles(disk, folders, file_size_bytes, end_offset=end_offset)
     report = LogReport(files)
@@ -147,8 +147,8 @@ def verify_log(
             report.end_offset = step.base + step.stop
             for finding in protection.take(step, step.protected):
                 report.add(finding)
-            if take is not None:
-                take(step)
+        if observe is not None:
+            observe(step)
         if progress is not None and not isinstance(step, Finding):
             progress(step.stop - step.start if isinstance(step, Piece) else step.size_bytes)
     return report

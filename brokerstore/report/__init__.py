@@ -6,8 +6,8 @@ matplotlib, and `page` fills the template `page.html`, which escapes the names o
 
 from __future__ import annotations
 
-from .facts import Facts, store_facts
+from .facts import Facts, StoreFacts
 from .page import render
 from .rabbit_facts import rabbit_facts
 
-__all__ = ["Facts", "rabbit_facts", "render", "store_facts"]
+__all__ = ["Facts", "StoreFacts", "rabbit_facts", "render"]

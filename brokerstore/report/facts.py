@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median_low
@@ -126,20 +126,11 @@ def size_place(size: int) -> int:
     return next((place for place, step in enumerate(SIZE_STEPS) if size <= step), len(SIZE_STEPS))
 
 
-def store_facts(files: LogFiles, path: str, kind: str, progress: Callable[[int], None] | None = None) -> Facts:
-    """Return the facts of the log; the caller adds lag, problems and cards of other parts."""
-    walk = _StoreWalk(files)
-    for step in files.walk():
-        walk.step(step)
-        if isinstance(step, Piece) and progress is not None:
-            progress(step.stop - step.start)
-    return walk.facts(path, kind)
-
-
-class _StoreWalk:
-    """Turns the steps of a walk into facts."""
+class StoreFacts:
+    """Turns the steps of a walk over the log into facts."""
 
     def __init__(self, files: LogFiles) -> None:
+        """Start with the files of the log; steps of others are ignored."""
         self._maps = {file.path: FileMap(_base(file.path), file.size_bytes) for file in files.files}
         self._ends = dict.fromkeys(self._maps, 0)  # after the last step of each file
         self._last_ms: dict[str, int] = {}
@@ -149,6 +140,8 @@ class _StoreWalk:
 
     def step(self, step: Piece | Blank | Finding) -> None:
         """Count good records and the blank end of a file; anything else shows as the gap that it leaves."""
+        if step.file not in self._maps:
+            return
         if isinstance(step, Piece):
             found = self._maps[step.file]
             found.damaged += step.start - self._ends[step.file]
@@ -183,7 +176,7 @@ class _StoreWalk:
         return queues
 
     def facts(self, path: str, kind: str) -> Facts:
-        """Return the facts when the walk is over."""
+        """Return the facts when the walk is over; the caller adds lag, problems and cards of other parts."""
         newest = max(self._last_ms.values(), default=0)
         for name, found in self._maps.items():
             if newest - self._last_ms.get(name, newest) > RESERVED_MS:

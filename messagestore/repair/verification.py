@@ -12,7 +12,7 @@ from commitlog import LogPaths
 from commitlog.findings import Finding, note
 from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
-from commitlog.walk import LogFiles
+from commitlog.walk import LogFiles, Piece, Step
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
@@ -38,6 +38,7 @@ from .cross_check import END_MAX, LogBounds
 from .misplaced_sidecars import strange_sidecars
 
 Progress = Callable[[int], None]
+Observe = Callable[[Step], None]
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # seconds between comparisons of a store in use
 SETTLED_S = 1.0  # a problem that lasts this long is not just the writer's lag
 TABLES: tuple[type[ConfigTable], ...] = (
@@ -89,18 +90,21 @@ class StoreReport:
 
 
 def verify_store(
-    root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None
-) -> StoreReport:
-    """Check everything in one pass over the log. `progress` is called with the bytes walked since its last call.
+    root: str, config: StoreConfig | None = None, disk: Disk = REAL_DISK, progress: Progress | None = None, *,
+    observe: Observe | None = None,
+) -> StoreReport:  # fmt: skip
+    """Check everything in one pass over the log.
+
+    `progress` is called with the bytes walked since its last call, `observe` with each step of that walk.
 
     A store that a process, including this one, has open for writing can be checked too. In that case the end of the log is read
     first, and log, queues and index are checked up to it (`StoreReport.checked_to`).
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
     if disk.is_locked(check.places.lock):
-        return _verify_in_use(check, progress)
+        return _verify_in_use(check, progress, observe)
     report = check.report = StoreReport(LogReport(check.files()))
-    check.log_and_derived(progress)
+    check.log_and_derived(progress, observe)
     check.batch_queues()
     check.checkpoint()
     check.config_files()
@@ -130,12 +134,13 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     return [*report.more_problems, *report.more_notes]
 
 
-def _verify_in_use(check: _Check, progress: Progress | None) -> StoreReport:
+def _verify_in_use(check: _Check, progress: Progress | None, observe: Observe | None) -> StoreReport:
     """Check a store that is open for writing; report only problems that two consecutive comparisons find.
 
     Queues and index may lag behind the log for a moment, and files may be deleted during the check.
     """
-    log = verify_growing_log(check.folders, check.disk, check.config.mapped_file_size_commit_log, progress)
+    size = check.config.mapped_file_size_commit_log
+    log = verify_growing_log(check.folders, check.disk, size, progress, observe=observe)
     check.end_offset = log.checked_to
     report = _beside_log(check, log)
     for pause_s in PAUSES_S:
@@ -184,14 +189,21 @@ class _Check:
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.report.more_problems.append(Finding(file, offset, kind, expected, found))
 
-    def log_and_derived(self, progress: Progress | None) -> None:
+    def log_and_derived(self, progress: Progress | None, observe: Observe | None) -> None:
         """Check the log, and compare queues and index with it on the way."""
         size, comparison = self.asked.mapped_file_size_commit_log, self._comparison()
         if comparison is None:
-            self.report.log = verify_log(self.folders, self.disk, size, progress)
+            self.report.log = verify_log(self.folders, self.disk, size, progress, observe=observe)
             return
+
+        def both(step: Step) -> None:
+            if isinstance(step, Piece):
+                comparison.take(step)
+            if observe is not None:
+                observe(step)
+
         with comparison:
-            self.report.log = verify_log(self.folders, self.disk, size, progress, take=comparison.take)
+            self.report.log = verify_log(self.folders, self.disk, size, progress, observe=both)
             self._finish(comparison)
 
     def derived(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from brokerstore.report import rabbit_facts, store_facts
+from brokerstore.report import StoreFacts, rabbit_facts
 from brokerstore.report.facts import BUCKETS_MAX, FileMap, Times, Words
 from brokerstore.report.pictures import FILES_SHOWN, grouped
 from commitlog import Message
-from commitlog.walk import LogFiles
+from commitlog.walk import LogFiles, Piece
 from messagestore import MessageStore
 from rabbitstore.read.store_folder import StoreFolder
 from storageio import REAL_DISK
@@ -32,8 +33,13 @@ def page_of(folder: Path) -> Ran:
     return run("report", folder)
 
 
-def facts_of(folder: Path) -> Any:
-    return store_facts(LogFiles(REAL_DISK, [str(folder / "commitlog")]), str(folder), "rocketmq")
+def facts_of(store: Path) -> Any:
+    """Return the facts of a store's log, from a walk over it."""
+    files = LogFiles(REAL_DISK, [str(store / "commitlog")])
+    facts = StoreFacts(files)
+    for step in files.walk():
+        facts.step(step)
+    return facts.facts(str(store), "rocketmq")
 
 
 @pytest.mark.parametrize("name", ["plain", "propcrc"])
@@ -187,9 +193,26 @@ def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Pat
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     page = page_of(vhost).out
     assert ("Garbage" in page, "Blank" in page, "Expired" in page) == (True, False, False)
-    facts = store_facts(LogFiles(REAL_DISK, [str(fixture_store("plain").store / "commitlog")]), "plain", "rocketmq")
+    facts = facts_of(fixture_store("plain").store)
     assert "Blank" in page_of(fixture_store("plain").store).out
     assert len(facts.times) > 1 or facts.bucket_ms == 1000
+
+
+def test_the_log_is_read_once(fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts come from the walk that checks the log: a disk is slower than everything that is done with its bytes."""
+    walked, walk = 0, LogFiles.walk
+
+    def counted(files: LogFiles, *arguments: Any, **options: Any) -> Iterator[Any]:
+        nonlocal walked
+        for step in walk(files, *arguments, **options):
+            walked += step.stop - step.start if isinstance(step, Piece) else 0
+            yield step
+
+    monkeypatch.setattr(LogFiles, "walk", counted)
+    store = fixture_store("plain").store
+    assert run("report", store).code == 0
+    in_report = walked
+    assert in_report == sum(file.live for file in facts_of(store).files) > 0
 
 
 def test_many_files_are_drawn_in_groups() -> None:

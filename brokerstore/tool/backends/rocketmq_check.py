@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.identify import FolderKind
 from commitlog.growing import verify_growing_log
 from commitlog.verify import LogReport, verify_log
+from commitlog.walk import Step
 from messagestore.folder_contents import NOT_READ
 from storageio import REAL_DISK, StoreError
 
@@ -59,7 +61,9 @@ def _verdict(report: LogReport | StoreReport) -> str:
     return f"{problems}, {len(report.log.problems)} of them in the log."
 
 
-def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | StoreReport:
+def _check(
+    folder: RocketmqFolder, quiet: bool, log_only: bool, observe: Callable[[Step], None] | None = None
+) -> LogReport | StoreReport:
     files, target = folder.files(), folder.target
     total = sum(file.size_bytes for file in files.files)
     is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
@@ -67,7 +71,7 @@ def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | S
         with progress("verify", total, quiet=quiet) as advance:
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if folder.is_in_use else verify_log
-            report = check(target.log_folders, file_size_bytes=size, progress=advance)
+            report = check(target.log_folders, file_size_bytes=size, progress=advance, observe=observe)
         if target.kind is FolderKind.ROCKSDB and not log_only:
             _beside_log(report, folder)
         return report
@@ -75,7 +79,7 @@ def _check(folder: RocketmqFolder, quiet: bool, log_only: bool) -> LogReport | S
 
     folder.require_index_layout()
     with progress("verify", total, quiet=quiet) as advance:
-        return verify_store(target.path, folder.config(), progress=advance)
+        return verify_store(target.path, folder.config(), progress=advance, observe=observe)
 
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
@@ -89,15 +93,14 @@ def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
 
 
 def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
-    """Gather facts of the log, then those of everything beside it."""
-    from brokerstore.report import store_facts
+    """Gather facts of the log while it is checked, then those of everything beside it."""
+    from brokerstore.report import StoreFacts
 
     from .rocketmq_offsets import lag_rows
 
-    files, target = folder.files(), folder.target
-    with progress("read", sum(file.size_bytes for file in files.files), quiet=quiet) as advance:
-        facts = store_facts(files, target.path, target.kind.value, advance)
-    found = _check(folder, quiet, log_only=False)
+    target, log = folder.target, StoreFacts(folder.files())
+    found = _check(folder, quiet, log_only=False, observe=log.step)
+    facts = log.facts(target.path, target.kind.value)
     facts.problems = [problem_json(problem) for problem in found.problems]
     if found.checked_to is not None:
         facts.cards.append(("In use", f"checked up to offset {found.checked_to}"))
