@@ -122,6 +122,21 @@ def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> 
     return found
 
 
+def cleared_entries(data: bytes, number: int) -> list[V2Entry]:
+    """Return the persistent entries of which only the status is zero, by sequence number.
+
+    An acknowledgement clears all of an entry, and a start after a kill only the status of one whose message it does not find.
+    """
+    statuses, flags = data[V2_HEAD_SIZE :: V2_ENTRY.size], data[V2_HEAD_SIZE + 1 :: V2_ENTRY.size]
+    is_any = int.from_bytes(flags, "little") & ~int.from_bytes(statuses, "little")
+    if not is_any or data[:V2_HEAD_SIZE] != encode_head(V2_INDEX_MAGIC, number):
+        return []
+    places = (V2_HEAD_SIZE + place * V2_ENTRY.size for place in range(len(flags)))
+    cleared = (at for at in places if not data[at] and data[at + 1] == V2_PERSISTENT and at + V2_ENTRY.size <= len(data))
+    found = (_read_entry(data, at, number, "", []) for at in cleared)
+    return [entry for entry in found if entry is not None]
+
+
 def _read_entry(data: bytes, at: int, number: int, file: str, problems: list[Problem]) -> V2Entry | None:
     status, flags, reserved, kind, location, size, expiry_us = V2_ENTRY.unpack_from(data, at)
     offset, length, zero = V2_LOCATION.unpack(location)

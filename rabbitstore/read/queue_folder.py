@@ -11,7 +11,7 @@ from storageio import Disk, StoreCorrupt, UnsupportedFormat
 from ..files import numbers_in, read_head, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
-from ..format.index_v2 import V2Entry, check_head, is_unwritten, read_index
+from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten, read_chunk, read_index
 from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
@@ -144,6 +144,8 @@ class QueueFolder:
         """Return the entries of a version-2 segment with nothing to correct or to report; None for any other."""
         index = read_if_there(self.disk, f"{self.path}/{number}.qi")
         stored = read_if_there(self.disk, f"{self.path}/{number}.qs")
+        if index is not None:
+            self._note_cleared(number, index, stored or b"")
         if index is None or stored is None:
             return None
         missing = None if self.stores is None or is_unwritten(index) else unindexed(index, stored)
@@ -152,6 +154,23 @@ class QueueFolder:
             where = f"{self.relative}/{number}.qs"
             self.stores.notes.append(Problem(where, missing[0], "unindexed_message", "an entry for each message", found))
         return read_intact(index, stored, number, f"{self.relative}/{number}.qs")
+
+    def _note_cleared(self, number: int, index: bytes, stored: bytes) -> None:
+        """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
+        cleared = cleared_entries(index, number) if self.stores is not None else []
+        taken = {row.location for row in read_index(index, number, "", [])} - {None} if cleared else set()
+        found = [row for row in cleared if row.location not in taken and self._has_message(row, stored)]
+        if found and self.stores is not None:
+            where = f"{self.relative}/{number}.qi"
+            text = f"status 0 beside a message, in {len(found)}: acknowledged, or damaged"
+            self.stores.notes.append(Problem(where, found[0].offset, "cleared_status", "entries of zeros, or present", text))
+
+    def _has_message(self, row: V2Entry, stored: bytes) -> bool:
+        if row.location is None:
+            return row.msg_id is not None and self.stores is not None and self.stores.is_in_persistent_store(row.msg_id)
+        with suppress(StoreCorrupt):
+            return bool(read_chunk(stored, *row.location, ""))
+        return False
 
     def _store_numbers(self) -> list[int]:
         """Return the numbers of the `.qs` files that have messages."""

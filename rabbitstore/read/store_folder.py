@@ -75,7 +75,7 @@ class StoreFolder:
     def locate(self, msg_id: bytes) -> tuple[int, Record] | None:
         """Return file number and record of an id, past damage too; None when it is in no file."""
         found = self.locations.get(msg_id)
-        if found is not None:
+        if found is not None or not msg_id:  # one that was only in the server's memory has no id
             return found
         for number in self._unframed:
             record = self._find_past_damage(number, msg_id)

@@ -21,7 +21,7 @@ VERSION_2 = RabbitSettings(index_version=2, background=False)
 SIZES = (10, 300, 5000, 1200, 9000, 40, 3500, 700)
 COUNT, ACKED = 24, (0, 1, 5, 6)
 KEPT = [number for number in range(COUNT) if number not in ACKED]
-UNSEEN = {  # nothing in the folder tells these from an acknowledgement, from bytes without a checksum, or from unused ones
+UNSEEN = {  # no problem, at most a note: they look like acknowledgements, or are in unused bytes or in some without a checksum
     "status, bit 0", "size, bit", "index, cut after an entry", "index, second sector of zeros",
     "store, bytes behind", "record, body", "record, annotations", "index, empty",
     "store, a sector of zeros",
@@ -33,12 +33,7 @@ COSTS = {  # the damages that cost messages
     "store, first sector of zeros", "store, a sector of zeros", "store, cut", "store, all zeros", "store, empty", "store, lost",
     "record, first byte of the term", "record, start of the term", "record, annotations", "record, a sector of zeros",
 }  # fmt: skip
-RESTORED = {
-    "index, all zeros",
-    "index, empty",
-    "index, lost",
-    "index, cut in its head",
-}  # from the messages: all, acknowledged ones too, by arrival
+RESTORED = {"index, all zeros", "index, empty", "index, lost", "index, cut in its head"}  # all, acknowledged too, by arrival
 
 
 def body(number):
@@ -149,6 +144,38 @@ def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
     assert read(path) == found and verify(str(path)).problems == []
 
 
+@pytest.mark.parametrize("kind", [1, 2], ids=["shared store", "own store"])
+def test_an_entry_whose_status_alone_is_zero_is_noted(whole, tmp_path, kind):
+    """An acknowledgement clears all of an entry, and a server that starts after a kill the status of one without message."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    data = bytearray(index.read_bytes())
+    at = [at for at in range(64, len(data), 32) if data[at] == 1 and data[at + 3] == kind][2]
+    data[at] = 0
+    index.write_bytes(data)
+    found = verify(str(path))
+    (note,) = found.notes
+    assert found.ok and (note.kind, note.offset) == ("cleared_status", at)
+    if kind == 2:  # beyond the end of the file, as a message that was never written
+        data[at + 4 : at + 12] = (1 << 20).to_bytes(8, "big")
+    else:
+        data[at + 4] ^= 1
+    index.write_bytes(data)
+    assert verify(str(path)).notes == []
+
+
+def test_a_place_in_the_store_that_a_later_message_took(whole, tmp_path):
+    """A server that dropped an entry may write the next message to its place: nothing is noted."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    data = bytearray(index.read_bytes())
+    free = next(at for at in range(64, len(data), 32) if not any(data[at : at + 32]))
+    last = max(at for at in range(64, len(data), 32) if data[at] == 1 and data[at + 3] == 2)
+    data[free + 1 : free + 32] = data[last + 1 : last + 32]
+    index.write_bytes(data)
+    assert verify(str(path)).notes == []
+
+
 def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
     """Found by fuzzing: it became an entry of the shared store with an id of zeros, on which the server's recovery ends."""
     path = shutil.copytree(whole, tmp_path / "vhost")
@@ -159,6 +186,21 @@ def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
     index.write_bytes(data)
     apply_recovery(plan_recovery(str(path)))
     assert index.read_bytes()[at : at + 32] == struct.pack(">BBBB16sIq", 1, 0, 0, 0, bytes(16), 7, 0)
+    assert verify(str(path)).problems == []
+
+
+def test_a_message_in_memory_beside_a_damaged_store(whole, tmp_path):
+    """Found by fuzzing: `verify` ended with a KeyError, because the search behind the damage found the entry's empty id."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    data = bytearray(index.read_bytes())
+    at = next(at for at in range(64, len(data), 32) if not data[at])
+    data[at : at + 32] = struct.pack(">BBBB16sIq", 1, 1, 0, 0, bytes(16), 7, 0)
+    index.write_bytes(data)
+    records = path / "msg_store_persistent/0.rdq"
+    records.write_bytes(records.read_bytes() + b"damaged" + records.read_bytes())
+    assert [(one.kind, one.offset) for one in verify(str(path)).problems if one.file.endswith(".qi")] == [("message_lost", at)]
+    apply_recovery(plan_recovery(str(path)))
     assert verify(str(path)).problems == []
 
 

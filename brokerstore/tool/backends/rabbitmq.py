@@ -38,6 +38,7 @@ BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
 BLOCK_SIZE = 1 << 20  # of JSON lines
 _ONLY_ROCKETMQ = ("topic", "begin_ms", "end_ms", "tag", "properties")
+_DROPPED = ("transient_in_memory", "unwritten_message")  # notes of messages that a start drops
 _COMPARED = ("persistent", "redelivered", "expiry_us", "exchange", "routing_keys", "properties", "body_base64")
 
 
@@ -133,7 +134,7 @@ class RabbitmqBackend:
                     self.problems += self.node.problems
                 for problem in self.problems:
                     say(f"brokerstore: {problem_text(problem)}")
-                _report_notes(len(dict.fromkeys(folder.notes)))
+                _report_notes(list(dict.fromkeys(folder.notes)))
                 self._report_unread()
 
     def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[StoredMessage]:
@@ -349,7 +350,12 @@ class RabbitmqBackend:
         return facts, unread_keys(unread)
 
 
-def _report_notes(count: int) -> None:
+def _report_notes(notes: list[Problem]) -> None:
+    """Print the number of messages that a start drops, and every other note."""
+    count = sum(note.kind in _DROPPED for note in notes)
+    for note in notes:
+        if note.kind not in _DROPPED:
+            say(f"brokerstore: note: {problem_text(note)}")
     if count:
         were, them = ("message was", "it") if count == 1 else ("messages were", "them")
         say(f"brokerstore: note: {count} {were} only in the server's memory; it drops {them} at its next start")
