@@ -196,8 +196,8 @@ def _classic(pattern: str, change: str) -> Callable[[Node], None]:
             file.unlink()
         elif change == "cut":
             node.cut(file, size // 2)
-        elif change == "status":
-            node.edit(file, 64 + 32 * 5, b"\x07")
+        elif change in ("status", "cleared"):
+            node.edit(file, 64 + 32 * 5, b"\x07" if change == "status" else b"\0")
         elif change == "zeros":
             node.edit(file, size // 2, bytes(SECTOR))
         else:
@@ -259,6 +259,7 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "stream: a bit of a message of the last chunk": _chunk("data", "last"),
     "stream: a bit of a chunk's magic": _chunk("magic", "middle"),
     "stream: a bit of a chunk's id": _chunk("id", "middle"),
+    "stream: a bit of a chunk's epoch": _chunk("epoch", "middle"),
     "stream: a bit of a chunk's number of records": _chunk("records", "middle"),
     "stream: a bit of a chunk's size": _chunk("size", "middle"),
     "stream: a bit of a chunk's CRC": _chunk("crc", "middle"),
@@ -272,6 +273,7 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "stream: index cut": lambda node: node.cut(node.one("stream/*/*.index"), 8 + 29 + 11),
     "classic .qi: cut": _classic("*.qi", "cut"),
     "classic .qi: a status byte": _classic("*.qi", "status"),
+    "classic .qi: a status of zero": _classic("*.qi", "cleared"),
     "classic .qi: a bit of an entry's location": _classic("*.qi", "entry"),
     "classic .qi: the magic": _classic("*.qi", "magic"),
     "classic .qi: lost": _classic("*.qi", "lost"),

@@ -30,6 +30,14 @@ QUEUES = ["q.one", "q.two", "q.three", "s.one", "s.two"]
 CLASSIC = "c.one"
 SEED, DURATION_S, CLASSIC_COUNT = 7, 3.0, 120
 UNSUPPORTED = 3
+UNSEEN = """
+## Damage that no file contradicts
+
+- A wrong byte in a body of the shared store: its records have no checksum.
+- Zeros in place of a whole entry of `N.qi`: an acknowledgement leaves them. If only the status is zero, `verify` adds a note.
+- A cut `N.qi` whose lost entries are those of messages in the shared store: a record without an entry looks acknowledged.
+- A smaller block size in a list of free blocks of `names.dets` or `meta.dets`: bytes are in no block, and no row is lost.
+"""
 Contents = dict[str, tuple[str, list[Delivered]]]
 
 
@@ -144,7 +152,7 @@ def page_of(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         lines.append("| " + " | ".join((row["damage"], row["server"], row["verify"], row["recover"], row["after"])) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + UNSEEN
 
 
 def _others(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
