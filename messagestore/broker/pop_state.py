@@ -20,7 +20,7 @@ from storageio import Disk
 from ..timers.layout import REAL_TOPIC, TIMER_TOPIC
 from ..timers.pending import pending_messages
 from ..timers.records import TimerRecords
-from .config.consumer_offsets import ConsumerOffsets
+from .config.consumer_offsets import ConsumerOffsets, offsets_table
 from .config.request_modes import RequestModes
 
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
@@ -86,7 +86,7 @@ def read_pop_state(disk: Disk, root: str, files: LogFiles, queues: Queues) -> Po
     modes = RequestModes(disk, config)
     if not modes.pop_groups() and not any(topic.startswith(REVIVE_PREFIX) for topic in queues.topics()):
         return PopState([], 0)  # no other file is read
-    offsets = ConsumerOffsets(disk, config)
+    offsets = offsets_table(disk, config)
     state = _State()
     for message in _pending(disk, root, files, queues, offsets):
         state.take(message)

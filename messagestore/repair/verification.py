@@ -27,9 +27,10 @@ from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
-from ..folder_contents import unread_parts
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
+from ..rocksdb.check import part_findings
+from ..rocksdb.config import has_config
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
 from .batch_cross_check import batch_problems, batch_topics
@@ -321,6 +322,10 @@ class _Check:
         """Report unreadable config files and consumer offsets behind the end of their queue."""
         for kind in TABLES:
             path = os.path.join(self.places.config, kind.file_name)
+            if kind.rocksdb_name is not None and has_config(self.disk, self.places.root):
+                with suppress(StoreError):  # `part_findings` reports it
+                    self._add_ahead(kind(self.disk, self.places.config))
+                continue
             try:
                 table = kind(self.disk, self.places.config)
             except StoreCorrupt as error:
@@ -329,18 +334,25 @@ class _Check:
             if table.damage is not None:
                 expected = f"{table.damage.expected}; the {table.source.value} is read instead"
                 self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
-            for file, kind_name, expected, found in self._ahead(table):
-                self.problem(file, 0, kind_name, expected, found)
+            self._add_ahead(table)
+
+    def _add_ahead(self, table: ConfigTable) -> None:
+        for file, kind_name, expected, found in self._ahead(table):
+            self.problem(file, 0, kind_name, expected, found)
 
     def timers(self) -> None:
         """Check the timer files against each other, the log and the end of the timers' queue."""
         queue_end = None if self.ends is None else self.ends.get((TIMER_TOPIC, 0), 0)
         for finding in timer_findings(self.disk, self.places.root, self.files(), queue_end):
-            (self.report.more_problems if finding.is_problem else self.report.more_notes).append(finding)
+            self._add(finding)
 
     def unread_parts(self) -> None:
-        """Add a note for each part of the store that is not read."""
-        self.report.more_notes += unread_parts(self.disk, self.places.root)
+        """Read databases of the configuration; add a note for each part of the store that is not read."""
+        for finding in part_findings(self.disk, self.places.root, self.files()):
+            self._add(finding)
+
+    def _add(self, finding: Finding) -> None:
+        (self.report.more_problems if finding.is_problem else self.report.more_notes).append(finding)
 
     def sidecars(self) -> None:
         """Report symlinks and folders in place of our own small files."""

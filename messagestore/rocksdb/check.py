@@ -1,7 +1,11 @@
-"""Compare consume queues in RocksDB with the log, in both directions, without holding them in memory."""
+"""Check a store's databases: compare consume queues with the log, in both directions, and read the configuration.
+
+Queues are compared without holding them in memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,13 +15,16 @@ from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
-from storageio import StoreCorrupt
+from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.java_hash import java_hash_code
 
-from .database import Database, open_database
+from ..folder_contents import has_rocksdb, unread_parts
+from .config import DATABASES, VERSION_2, has_config, read_config
+from .database import Database, can_read, open_database
 from .queues import RocksdbUnit, read_ends, read_units, unit_of
 
 FINDINGS_MAX = 100
+QUEUES_FOLDER = "consumequeue"
 UNREADABLE, UNIT, EXTRA_UNIT, END = "unreadable", "rocksdb_unit", "rocksdb_extra_unit", "rocksdb_end"
 
 
@@ -26,6 +33,29 @@ class _Expected(NamedTuple):
     size_bytes: int
     tags_code: int | None  # None for delayed messages, whose code is their due time
     store_timestamp_ms: int
+
+
+def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
+    """Yield what is wrong with the queues and the configuration in RocksDB, and a note for each part of the store not read.
+
+    Without the package that reads RocksDB the databases are among the parts that are not read.
+    """
+    read = set()
+    if can_read():
+        path = os.path.join(root, QUEUES_FOLDER)
+        if has_rocksdb(disk, path):
+            yield from rocksdb_findings(path, files)
+            read.add(QUEUES_FOLDER)
+        if has_config(disk, root):
+            try:
+                read_config(disk, root)
+                read.update((VERSION_2, *DATABASES))
+            except UnsupportedFormat:
+                pass  # a note below names it
+            except StoreError as error:
+                read.update((VERSION_2, *DATABASES))
+                yield Finding(os.path.join(root, "config"), 0, UNREADABLE, "configuration in RocksDB", str(error))
+    yield from (part for part in unread_parts(disk, root) if os.path.relpath(part.file, root) not in read)
 
 
 def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:

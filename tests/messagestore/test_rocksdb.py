@@ -80,8 +80,8 @@ def test_the_configuration_is_the_brokers(fixture_store: Any) -> None:
         rows = truth[f"config/{name}"]["default"]
         assert table == {row["keyText"]: json.loads(row["valueText"]) for row in rows}
     assert found.offsets == {
-        ("RockBatch", "G_order"): {1: 50, 2: 50, 3: 20},
-        ("RockTopic", "G_rock"): {0: 30, 1: 30, 2: 30, 3: 30},
+        "RockBatch@G_order": {1: 50, 2: 50, 3: 20},
+        "RockTopic@G_rock": {0: 30, 1: 30, 2: 30, 3: 30},
     }
 
 
@@ -161,8 +161,8 @@ def test_a_damaged_configuration_is_a_problem(store: Path, value: bytes) -> None
 
 
 @needs_rocksdict
-def test_another_version_of_the_configuration_is_refused_by_name(store: Path) -> None:
-    """A broker with configManagerVersion=v2 has one database, config/rdb; `verify` lists it as not read."""
+def test_two_versions_of_the_configuration_are_refused_by_name(store: Path) -> None:
+    """A broker with configManagerVersion=v2 uses config/rdb alone; `verify` lists it as not read beside another version."""
     (store / "config" / "rdb").mkdir()
     (store / "config" / "rdb" / "CURRENT").write_text("x")
     with pytest.raises(UnsupportedFormat, match="config/rdb"):

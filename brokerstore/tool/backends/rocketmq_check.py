@@ -17,7 +17,6 @@ from ..codes import CLEAN, PROBLEM
 from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_rows
-from .rocketmq_rocksdb import findings as rocksdb_findings
 from .rocketmq_timers import keys_and_tables, pending
 
 if TYPE_CHECKING:
@@ -84,11 +83,12 @@ def _check(
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
     """Add what can be checked of a store with queues in RocksDB: timer files, queues, and which parts are not read."""
+    from messagestore.rocksdb.check import part_findings
     from messagestore.timers.check import timer_findings
 
     for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
         report.add(finding)
-    for finding in rocksdb_findings(folder):
+    for finding in part_findings(REAL_DISK, folder.target.path, folder.files()):
         report.add(finding)
 
 

@@ -13,14 +13,13 @@ from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles
-from storageio import REAL_DISK, DiskError, StoreError
+from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
 
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
 from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_keys_and_tables
-from .rocketmq_rocksdb import queue_rows
-from .rocketmq_rocksdb import topic_rows as rocksdb_topics
+from .rocketmq_rocksdb import queue_rows, unreadable
 from .rocketmq_timers import keys_and_tables
 
 KEYS = ("topic", "queue_id", "min_offset", "max_offset", "messages")
@@ -44,7 +43,7 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
         incomplete = _incomplete(folder)
     else:
         rows = _rows_of_rocksdb(folder) or _rows_of_log(folder)
-    topics = rocksdb_topics(folder) if target.kind is FolderKind.ROCKSDB else _topics(target)
+    topics = _topics(folder)
     if only is not None:
         rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
     timers, timer_tables = keys_and_tables(folder, only)
@@ -132,13 +131,18 @@ def _deleted(target: Target) -> Callable[[str], bool]:
     return lambda topic: is_deleted(topics, topic)
 
 
-def _topics(target: Target) -> list[Row]:
-    """Return the topics of topics.json."""
-    if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
+def _topics(folder: RocketmqFolder) -> list[Row]:
+    """Return the topics of the configuration; report a database that cannot be read, and go on."""
+    target = folder.target
+    if target.kind not in (FolderKind.ROCKETMQ, FolderKind.ROCKSDB) or not target.has("config"):
         return []
     from messagestore.broker.config.topics import Topics
 
     topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
+    if isinstance(topics.rocksdb_error, StoreCorrupt):
+        unreadable(folder, topics.path, topics.rocksdb_error)
+    elif topics.rocksdb_error is not None:
+        say(f"brokerstore: no topics: {topics.rocksdb_error}")
     found = [config for name in topics.names() if (config := topics.get(name)) is not None]
     return [
         {"topic": one.name, "read_queues": one.read_queues, "write_queues": one.write_queues, "perm": one.perm} for one in found

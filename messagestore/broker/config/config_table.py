@@ -6,8 +6,9 @@ import os
 import threading
 from abc import ABC, abstractmethod
 
-from storageio import Disk, StoreCorrupt
+from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 
+from ...rocksdb.config import has_config, read_config
 from .config_files import BACKUP, ConfigFile, Document, Source
 
 INT64_MAX = (1 << 63) - 1
@@ -21,9 +22,15 @@ class ConfigTable(ABC):
 
     file_name: str
     table_name: str  # the document's member with the table
+    rocksdb_name: str | None = None  # the field of `RocksdbConfig` with the table of a broker that keeps it in RocksDB
+    needs_rocksdb = True  # whether to raise the error of a table in RocksDB; else it is kept, and the table is empty
+    rocksdb_error: StoreError | None = None
 
     def __init__(self, disk: Disk, folder: str) -> None:
-        """Read the file. `folder` is the store's `config/`, which need not exist before `persist`."""
+        """Read the file. `folder` is the store's `config/`, which need not exist before `persist`.
+
+        The table of a broker that keeps it in RocksDB is read from there. Raises `MissingExtra` if that needs the extra.
+        """
         self.path = os.path.join(folder, self.file_name)
         self._disk = disk
         self._lock = threading.RLock()
@@ -34,7 +41,24 @@ class ConfigTable(ABC):
         self.damage = loaded.damage
         self._is_dirty = False
         self._document = loaded.document
+        self.is_in_rocksdb = self._read_rocksdb(os.path.dirname(folder))
         self._take(self._map_of(self.table_name))
+
+    def _read_rocksdb(self, root: str) -> bool:
+        """Replace the document by the table in RocksDB and return whether the broker keeps it there."""
+        if self.rocksdb_name is None or not has_config(self._disk, root):
+            return False
+        self.path = os.path.dirname(self.path)
+        self.source, self.damage = Source.FILE, None
+        table: Document = {}
+        try:
+            table = getattr(read_config(self._disk, root), self.rocksdb_name)
+        except StoreError as error:
+            if self.needs_rocksdb:
+                raise
+            self.rocksdb_error = error
+        self._document = {self.table_name: table}
+        return True
 
     @abstractmethod
     def _take(self, table: Document) -> None:
@@ -56,7 +80,10 @@ class ConfigTable(ABC):
             return self._version_field("counter")
 
     def persist(self) -> bool:
-        """Write changes durably and return whether there were any. After an error all changes remain to be written."""
+        """Write changes durably and return whether there were any. After an error all changes remain to be written.
+
+        Raises `UnsupportedFormat` for changes of a table in RocksDB.
+        """
         with self._saving:
             with self._lock:
                 if not self._is_dirty:
@@ -64,13 +91,18 @@ class ConfigTable(ABC):
                 document = self._render()
                 self._is_dirty = False
             try:
-                self._disk.make_folder(os.path.dirname(self.path) or ".")
-                self._file.save(document)
+                self._save(document)
             except BaseException:
                 with self._lock:
                     self._is_dirty = True
                 raise
             return True
+
+    def _save(self, document: Document) -> None:
+        if self.is_in_rocksdb:
+            raise UnsupportedFormat("configuration:", file=self.path, found="RocksDB", supported="JSON files to write to")
+        self._disk.make_folder(os.path.dirname(self.path) or ".")
+        self._file.save(document)
 
     def replace(self, document: Document) -> None:
         """Take the content of another broker's table; `persist` writes it.  After `StoreCorrupt` nothing has changed."""

@@ -37,6 +37,7 @@ class ConsumerOffsets(ConfigTable):
 
     file_name = "consumerOffset.json"
     table_name = "offsetTable"
+    rocksdb_name = "offsets"
 
     def __init__(self, disk: Disk, folder: str) -> None:
         """Read the file. `folder` is the store's `config/`."""

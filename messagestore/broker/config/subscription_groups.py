@@ -62,6 +62,7 @@ class SubscriptionGroups(ConfigTable):
 
     file_name = "subscriptionGroup.json"
     table_name = "subscriptionGroupTable"
+    rocksdb_name = "groups"
 
     def _take(self, table: Document) -> None:
         self._raw: dict[str, Document] = {}

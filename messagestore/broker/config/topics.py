@@ -70,6 +70,8 @@ class Topics(ConfigTable):
 
     file_name = "topics.json"
     table_name = "topicConfigTable"
+    rocksdb_name = "topics"
+    needs_rocksdb = False  # messages are read without it
 
     def __init__(self, disk: Disk, folder: str, *, default_queues: int = QUEUES_DEFAULT) -> None:
         """Read the file. `folder` is the store's `config/`; `default_queues` is for topics created without a number."""
