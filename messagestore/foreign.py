@@ -19,13 +19,15 @@ from commitlog.unknown_version import is_unknown_version
 from commitlog.walk import LogFiles
 from storageio import Disk, Kind, Mode, UnknownStore, UnsupportedFormat
 
-from .folder_contents import DLEDGER_PREFIX, Use, has_rocksdb, is_folder, store_parts
+from . import folder_contents
+from .folder_contents import DLEDGER_PREFIX, Use, is_folder, store_parts
 from .timers.timer_log import refuse_unknown_layout
 
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
+ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -38,7 +40,7 @@ def has_rocksdb_queues(disk: Disk, root: str) -> bool:
 
     A RocksDB folder contains the file `CURRENT`; a folder of that name belongs to a topic.
     """
-    return any(has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
+    return any(folder_contents.has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
 
 
 def has_dledger_log(disk: Disk, root: str) -> bool:
@@ -59,24 +61,30 @@ def unsupported_store(root: str, what: str) -> UnsupportedFormat:
     return UnsupportedFormat("store with", file=root, found=what, supported=SUPPORTED_STORES)
 
 
-def refuse_foreign(disk: Disk, root: str) -> None:
-    """Raise an error for a folder of another format: `UnsupportedFormat`, or `UnknownStore` for RabbitMQ's. Changes nothing."""
+def refuse_foreign(disk: Disk, root: str, *, has_rocksdb: bool = False) -> None:
+    """Raise an error for a folder of another format: `UnsupportedFormat`, or `UnknownStore` for RabbitMQ's. Changes nothing.
+
+    `has_rocksdb` allows queues in RocksDB.
+    """
     if has_rabbitmq_messages(disk, root):
         raise UnknownStore(f"{root}: RabbitMQ's messages lie here; a RocketMQ store would hide them")
-    for is_so, what in ((has_rocksdb_queues, ROCKSDB_TEXT), (has_dledger_log, DLEDGER_TEXT)):
-        if is_so(disk, root):
-            raise unsupported_store(root, what)
+    if has_rocksdb_queues(disk, root) and not has_rocksdb:
+        raise unsupported_store(root, ROCKSDB_TEXT)
+    if has_dledger_log(disk, root):
+        raise unsupported_store(root, DLEDGER_TEXT)
 
 
-def refuse_unsupported(disk: Disk, root: str, commit_log: str | None = None, *, looks_at_log: bool = True) -> None:
+def refuse_unsupported(
+    disk: Disk, root: str, commit_log: str | None = None, *, looks_at_log: bool = True, has_rocksdb: bool = False
+) -> None:  # fmt: skip
     """Raise `UnsupportedFormat` for a store that must not be written to. Changes nothing.
 
     `commit_log` names the folders of a log outside the store, separated by commas. Callers that scan the whole log can turn off
-    `looks_at_log`.
+    `looks_at_log`. `has_rocksdb` allows the databases that a broker with queues in RocksDB has.
     """
-    refuse_foreign(disk, root)
+    refuse_foreign(disk, root, has_rocksdb=has_rocksdb)
     for part in store_parts(disk, root):
-        if part.use is Use.UNSUPPORTED:
+        if part.use is Use.UNSUPPORTED and not (has_rocksdb and part.name in ROCKSDB_PARTS):
             path = os.path.join(root, part.name)
             raise UnsupportedFormat("store part:", file=path, found=part.what, supported=SUPPORTED_STORES)
     _refuse_queue_types(disk, os.path.join(root, "config", "topics.json"))

@@ -14,13 +14,14 @@ from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
-from ..foreign import refuse_unsupported
+from ..foreign import ROCKSDB_TEXT, refuse_unsupported, unsupported_store
 from ..paths import StorePaths
 from ..store_settings import refuse_unknown_shape
 from ..timers.layout import TIMER_TOPIC
 from .damage import survey
 from .excluded_topics import excluded_topics
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
+from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb
 from .rebuild_timers import RebuiltTimers, rebuild_timers
 
 ALL = frozenset({QUEUES, INDEX})
@@ -34,6 +35,7 @@ def rebuild_store(
     """Rebuild `what` of {"consumequeue", "index", "timers"}; sizes not given by `config` are those of the existing files.
 
     Timers, which are not among those of the default, need sound queues: a timer without a delivered copy is pending again.
+    Queues in RocksDB need the extra `rocksdb`; timers of such a store are not rebuilt.
 
     `progress` is called with the number of log bytes dispatched since its last call. Raises `StoreLocked` while another process
     has the store open for writing. Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for
@@ -42,7 +44,10 @@ def rebuild_store(
     if not what or not what <= ALL | {TIMERS}:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
-    refuse_unsupported(disk, root, looks_at_log=False)
+    has_rocksdb = is_rocksdb_store(disk, root)
+    if has_rocksdb and TIMERS in what:
+        raise unsupported_store(root, ROCKSDB_TEXT)
+    refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=has_rocksdb)
     places = StorePaths(root, config.store_path_commit_log)
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):
@@ -55,9 +60,14 @@ def rebuild_store(
         files = LogFiles(disk, folders, sizes.mapped_file_size_commit_log)
         end_offset = _sound_end(files)
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
+        if has_rocksdb and QUEUES in what:
+            levels = config.message_delay_level
+            made = rebuild_rocksdb(disk, places, files, end_offset, levels, progress)
+            what = what - {QUEUES}
         if what - {TIMERS}:
             with closing(CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=files.file_size_bytes)) as log:
-                made = rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
+                ordinary = rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
+            made = made._replace(index_files=ordinary.index_files) if has_rocksdb else ordinary
         if TIMERS in what:
             made = made._replace(timers=_rebuild_timers(disk, places, files, sizes).pending)
         return made

@@ -13,15 +13,13 @@ from typing import NamedTuple
 from commitlog import StoredMessage
 from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
-from storebytes.java_hash import java_hash_code
 
 from ..folder_contents import has_rocksdb, unread_parts
 from .config import DATABASES, VERSION_2, has_config, read_config
 from .database import Database, can_read, open_database
-from .queues import RocksdbUnit, read_ends, read_units, unit_of
+from .queues import RocksdbUnit, code_of_tags, read_ends, read_units, unit_of
 
 FINDINGS_MAX = 100
 QUEUES_FOLDER = "consumequeue"
@@ -98,8 +96,7 @@ class _Check:
 
     def _record(self, message: StoredMessage) -> Iterator[Finding]:
         unit = unit_of(self._database, message.topic.encode(), message.queue_id, message.queue_offset)
-        tags = message.properties.get("TAGS")
-        code = None if message.topic == SCHEDULE_TOPIC else java_hash_code(tags) if tags else 0
+        code = code_of_tags(message)
         expected = _Expected(message.physical_offset, message.size, code, message.store_timestamp_ms)
         where = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         if unit is None:

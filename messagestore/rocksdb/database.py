@@ -1,17 +1,21 @@
-"""Read a RocksDB database without changing its folder."""
+"""Read a RocksDB database without changing its folder, and create a new one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-from storageio import StoreCorrupt
+from storageio import Disk, StoreCorrupt
 from storageio.extras import needs_extra
 from storageio.linked_folder import linked_folder
 
 EXTRA = "rocksdb"
+ROWS_AT_ONCE = 1000
+TABLE_FORMAT = 5  # of the library in RocketMQ 5; newer formats are the default of newer libraries
+_OWN_FILE = "rocksdict-config.json"
 
 
 def can_read() -> bool:
@@ -72,6 +76,61 @@ def open_database(path: str) -> Iterator[Database]:
             yield Database(path, opened, families)
         finally:
             opened.close()
+
+
+class NewDatabase:
+    """A database that is being created; rows are written in any order."""
+
+    def __init__(self, opened: Any, batch: type[Any]) -> None:
+        """Keep the open database of `rocksdict`, and its class of batches."""
+        self._opened = opened
+        self._new_batch = batch
+        self._batch = batch(raw_mode=True)
+        self._handles: dict[str, Any] = {}
+
+    def put(self, family: str, key: bytes, value: bytes) -> None:
+        """Add a row, or replace that of the same key."""
+        if family not in self._handles:
+            self._handles[family] = self._opened.get_column_family_handle(family)
+        self._batch.put(key, value, self._handles[family])
+        if len(self._batch) >= ROWS_AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        self._opened.write(self._batch)
+        self._batch = self._new_batch(raw_mode=True)
+
+    def finish(self, families: list[str]) -> None:
+        """Write all rows to table files, which RocksDB syncs."""
+        self._write()
+        for family in families:
+            self._opened.get_column_family(family).flush(wait=True)
+
+
+@contextmanager
+def new_database(disk: Disk, path: str, families: list[str]) -> Iterator[NewDatabase]:
+    """Create a database in a new folder, in a format that RocketMQ 5 opens; it is complete and synced after the block."""
+    with needs_extra(EXTRA):
+        from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch
+    disk.make_folder(path)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_compression_type(DBCompressionType.none())
+    tables = BlockBasedOptions()
+    tables.set_format_version(TABLE_FORMAT)
+    options.set_block_based_table_factory(tables)
+    opened = Rdict(path, options, column_families=dict.fromkeys(families, options))
+    try:
+        made = NewDatabase(opened, WriteBatch)
+        yield made
+        made.finish(families)
+    finally:
+        opened.close()
+    own = os.path.join(path, _OWN_FILE)
+    if disk.stat(own) is not None:
+        disk.delete(own)
+    disk.sync_folder(path)
 
 
 def _corrupt(path: str, error: Exception) -> StoreCorrupt:

@@ -17,7 +17,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from commitlog import StoredMessage
+from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import StoreCorrupt
+from storebytes.java_hash import java_hash_code
 
 from .database import Database
 
@@ -54,6 +57,26 @@ def unit_key(topic: bytes, queue_id: int, queue_offset: int) -> bytes:
     """Return the key of a unit."""
     head = len(topic).to_bytes(4, "big") + _SEPARATOR + topic + _SEPARATOR
     return head + queue_id.to_bytes(4, "big") + _SEPARATOR + queue_offset.to_bytes(8, "big")
+
+
+def unit_value(physical_offset: int, size_bytes: int, tags_code: int, store_timestamp_ms: int) -> bytes:
+    """Return the value of a unit."""
+    return _UNIT.pack(physical_offset, size_bytes, tags_code, store_timestamp_ms)
+
+
+def end_row(topic: bytes, queue_id: int, is_max: bool, place: tuple[int, int] | int) -> tuple[bytes, bytes]:
+    """Return the row of an end; `place` is log and queue offset of the unit, or the log offset of the checkpoint."""
+    head = len(topic).to_bytes(4, "big") + _SEPARATOR + topic + _SEPARATOR
+    key = head + (b"max" if is_max else b"min") + _SEPARATOR + queue_id.to_bytes(4, "big")
+    return key, place.to_bytes(8, "big") if isinstance(place, int) else _END.pack(*place)
+
+
+def code_of_tags(message: StoredMessage) -> int | None:
+    """Return the tags code of a record's unit; None for a delayed message, whose code is its due time."""
+    if message.topic == SCHEDULE_TOPIC:
+        return None
+    tags = message.properties.get("TAGS")
+    return java_hash_code(tags) if tags else 0
 
 
 def read_units(database: Database) -> Iterator[RocksdbUnit]:

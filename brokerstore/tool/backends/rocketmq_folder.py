@@ -71,18 +71,23 @@ class RocketmqFolder:
     def _refuse_unread(self) -> None:
         refuse_unread(StoreFolder(self.target.path, self.target.kind, self.target.log_folders))
 
-    def require_store(self) -> None:
-        """Raise `UnknownStore` for anything but a RocketMQ store with queues in files."""
+    def require_store(self, *, has_rocksdb: bool = False) -> None:
+        """Raise `UnknownStore` for anything but a RocketMQ store with queues in files, or with `has_rocksdb` in RocksDB."""
+        if has_rocksdb and self.target.kind is FolderKind.ROCKSDB:
+            return
         self._refuse_unread()
         if self.target.kind is not FolderKind.ROCKETMQ:
             path, kind = self.target.path, self.target.kind.value
             raise UnknownStore(f"{path}: a {kind} folder; this command needs a RocketMQ store's folder")
 
-    def require_index_layout(self) -> None:
-        """Raise `InvalidMessage` if index files hold keys and neither they nor the settings give their slots."""
+    def require_index_layout(self, *, has_rocksdb: bool = False) -> None:
+        """Raise `InvalidMessage` if index files hold keys and neither they nor the settings give their slots.
+
+        `has_rocksdb` allows a store with queues in RocksDB.
+        """
         from messagestore.read.beside_writer import PAUSE_S, TRIES, beside_writer
 
-        self.require_store()
+        self.require_store(has_rocksdb=has_rocksdb)
         for _ in range(TRIES):  # an item may be on its way, or the newest file just created
             if beside_writer(REAL_DISK, self.target.path, self._has_index_layout):
                 return

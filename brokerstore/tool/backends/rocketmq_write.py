@@ -84,7 +84,7 @@ def _row(problem: dict[str, object], folder: str) -> list[object]:
 
 def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answer:
     """Rebuild from the log; a sound queue or index file gets the same bytes again if its size is unchanged."""
-    folder.require_index_layout()
+    folder.require_index_layout(has_rocksdb=True)
     names = ALL if what == "all" else frozenset({what})
     subject = " and ".join(sorted(names))
     if not apply:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,19 @@ import pytest
 
 import brokerstore
 from commitlog import Message
+from commitlog.walk import LogFiles
 from messagestore import MessageStore
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
-from storageio import InvalidMessage, StoreCorrupt, UnknownStore
+from messagestore.rocksdb.check import rocksdb_findings
+from messagestore.rocksdb.database import can_read
+from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
 
 from .answers import our_messages
 from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
 from .jvm import Refused, prepare_or_skip, why_not
-from .real_broker import NAME, RealBroker, free_ports
+from .real_broker import NAME, RealBroker, free_ports, until
 from .real_store import RealStores
 
 pytestmark = [
@@ -60,8 +65,9 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
                 opening(str(folder), mode)
     with pytest.raises(UnknownStore, match=kind):
         Recovery(str(folder), Choice.SKIP).apply()
-    with pytest.raises(UnknownStore, match=kind):
-        rebuild_store(str(folder))
+    if kind == "DLedger":
+        with pytest.raises(UnknownStore, match=kind):
+            rebuild_store(str(folder))
     told = tool("info", "--json", str(folder))
     if kind == "RocksDB":  # the log itself is readable
         assert json.loads(told.stdout)["kind"] == "rocketmq-rocksdb" and told.returncode == 0
@@ -70,6 +76,52 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
         assert told.returncode == 3 and "DLedger" in told.stderr
     assert tool("recover", "--apply", str(folder)).returncode == 3
     assert contents(folder) == before
+
+
+@pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
+def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_path: Path) -> None:
+    """The broker was killed and its tables are lost. Messages, tags, keys, delays and groups are as before; numbers go on."""
+    prepare_or_skip()
+    folder = tmp_path / "store"
+    settings: dict[str, Any] = {**SIZES, "storeType": "defaultRocksDB"}
+    sent = [
+        {
+            "topic": "T",
+            "body": _encoded(f"body {number}"),
+            "queue_id": number % 2,
+            "keys": [f"k{number}"],
+            "tags": f"t{number % 3}",
+        }
+        for number in range(300)
+    ]
+    with RealBroker(folder, tmp_path / "first", **settings) as broker:
+        broker.ask("topic", topic="T", queues=2)
+        broker.ask("topic", topic="Late", queues=1)
+        broker.ask("group", group={"groupName": "G"})
+        assert {result[0] for result in broker.ask("send", messages=sent)} == {"SEND_OK"}
+        late = [{"topic": "Late", "body": _encoded(f"late {number}"), "queue_id": 0, "delay": 4} for number in range(20)]
+        broker.ask("send", messages=late)
+        broker.ask("commit", topic="T", group="G", queue_id=1, offset=70)
+        before = broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1")
+        time.sleep(6)  # the broker writes its offsets every five seconds
+        broker.kill()
+    assert len(before[0]) == 300 and len(before[1]) == 100
+    for path in (folder / "consumequeue").iterdir():
+        path.unlink() if path.suffix in (".sst", ".log") else None
+    made = rebuild_store(str(folder))
+    assert (made.queues, made.units) == (3, 320)
+    with RealBroker(folder, tmp_path / "second", **settings) as broker:
+        assert before == (broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1"))
+        assert broker.ask("offsets", topic="T", group="G")["1"] == 70
+        assert len(broker.ask("query", asked=[["T", "k299"]])[0]) == 1
+        assert [result[4] for result in broker.ask("send", messages=sent[:2])] == [150, 150]
+        until(lambda: len(broker.ask("read", topic="Late")) == 20, "delayed messages are delivered")
+        broker.stop()
+    assert not list(rocksdb_findings(str(folder / "consumequeue"), LogFiles(REAL_DISK, [str(folder / "commitlog")])))
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def test_wrong_file_sizes_are_errors_of_both_stores(tmp_path: Path) -> None:
