@@ -43,7 +43,7 @@ RABBITMQ = (Command(("verify",), WHOLE), Command(("dump", "--json"), DUMPED))
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
     """Yield a cold and a warm row for each command, and the memory of `verify`."""
-    kinds = (("RocketMQ folder", fill_rocketmq, ROCKETMQ), ("RabbitMQ folder", fill_rabbitmq, RABBITMQ))
+    kinds = (("folders: RocketMQ", fill_rocketmq, ROCKETMQ), ("folders: RabbitMQ", fill_rabbitmq, RABBITMQ))
     for kind, fill, commands in kinds:
         if not wanted(kind):
             continue
@@ -52,8 +52,9 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
         for command in commands:
             for is_cold in (True, False):
                 yield _against_a_read(kind, root, command, rounds, is_cold=is_cold)
+        yield _parquet(kind, root, rounds)
         held = anonymous_mib([*TOOL, "verify", str(root)])
-        yield Row(f"{kind}: verify, anonymous memory", "300 MiB", "MiB", 1, [held], [ANONYMOUS_MIB], less_is_better=True)
+        yield Row(f"{kind}, verify, anonymous memory", "300 MiB", "MiB", 1, [held], [ANONYMOUS_MIB], less_is_better=True)
         shutil.rmtree(root)
 
 
@@ -88,9 +89,39 @@ def _against_a_read(kind: str, root: Path, command: Command, rounds: int, *, is_
         return time.perf_counter() - began
 
     state = "cold" if is_cold else "warm"
-    row = Row(f"{kind}: {command.words[0]}{' of the log' if '--log-only' in command.words else ''}, {state}", PEER, "s",
+    row = Row(f"{kind}, {command.words[0]}{' of the log' if '--log-only' in command.words else ''}, {state}", PEER, "s",
               command.target if is_cold else None, less_is_better=True)  # fmt: skip
     return take_turns(row, lambda: prepared(lambda: run(root, command)), lambda: prepared(lambda: read_all(root)), rounds)
+
+
+def _parquet(kind: str, root: Path, rounds: int) -> Row:
+    """Measure an export to Parquet in turn with pyarrow, which writes the same table out of memory."""
+    import pyarrow.parquet as pq
+
+    file, copy = root.parent / "export.parquet", root.parent / "copy.parquet"
+    export = Command(("export", "--to", "parquet", "--out", str(file)), WHOLE)
+
+    def ours() -> float:
+        file.unlink(missing_ok=True)
+        read_all(root)
+        began = time.perf_counter()
+        run(root, export)
+        return time.perf_counter() - began
+
+    ours()
+    table, found = pq.read_table(file), pq.ParquetFile(file).metadata.row_group(0)
+    options = {"compression": found.column(0).compression.lower(), "row_group_size": found.num_rows}
+
+    def theirs() -> float:
+        began = time.perf_counter()
+        pq.write_table(table, copy, **options)
+        return time.perf_counter() - began
+
+    row = Row(f"{kind}, export to Parquet, warm", "pyarrow", "s", 1, less_is_better=True)
+    take_turns(row, ours, theirs, rounds)
+    for left in (file, copy):
+        left.unlink()
+    return row
 
 
 def run(root: Path, command: Command) -> None:

@@ -120,6 +120,17 @@ class OwnStore:
 
         return self._timed(1, work)
 
+    def put_bodies(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
+        """Call `put_many` with `size` bodies, tags and keys, and without message objects."""
+        data, put_many = body_of(body), self.store.put_many
+        tags = [TAGS[k & 3] for k in range(size)]
+
+        def work(_: int) -> None:
+            for i in range(count // size):
+                put_many(topic, [data] * size, tags=tags, keys=[f"key-{i}-{k}" for k in range(size)])
+
+        return self._timed(1, work)
+
     def append_columns(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
         """Append Arrow columns of bodies, keys and tags, which exist before, as a caller would have them."""
         import pyarrow as pa
@@ -138,7 +149,8 @@ class OwnStore:
     def scan(self, topic: str, kind: str) -> dict[str, Any]:
         """Read every message of four queues.
 
-        `kind` is "raw" or "headed" for views, "decoded" for objects read whole, "pairs" for body and keys, or "columns".
+        `kind` is "raw" or "headed" for views, "decoded" for objects read whole, "fields" for body, keys and topic, "pairs" for
+        body and keys, or "columns".
         """
         began = time.perf_counter()
         count = sum(getattr(self, f"_scan_{kind}")(topic, queue) for queue in range(QUEUES))
@@ -156,6 +168,13 @@ class OwnStore:
 
     def _scan_decoded(self, topic: str, queue: int) -> int:
         return read_all(self.store.read(topic, queue))
+
+    def _scan_fields(self, topic: str, queue: int) -> int:
+        count = 0
+        for message in self.store.read(topic, queue):
+            message.body, message.keys, message.topic  # noqa: B018
+            count += 1
+        return count
 
     def _scan_pairs(self, topic: str, queue: int) -> int:
         return read_pairs(self.store.read(topic, queue))

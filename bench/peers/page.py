@@ -1,6 +1,6 @@
 """Write docs/performance.md and its plots from the rows of `python -m bench.peers --json FILE`.
 
-    python -m bench.peers.page bench-peers.json [--docs docs] [--section shared|live]
+    python -m bench.peers.page bench-peers.json [--docs docs] [--section shared|live|folders]
 
 The text of the page is here: how each peer was set up, and why a target is missed.
 """
@@ -31,8 +31,6 @@ SETUP = """## Setup of each store
   for the peer as msgpack (`msgspec`). Key and body, or all of it, are read from each. In the durable row each side syncs
   every put, brokerstore with `sync_flush_through_ring`; in the others brokerstore has its defaults, whose puts survive the
   process as well. persist-queue and the plain file have no target.
-- folders: the whole command, with the start of the interpreter, against reading all files with a buffer of 1 MiB. Cold: the
-  folder's pages were dropped from the page cache, which does not empty the cache of the machine's host.
 - growth: log files of 4 MiB, brokerstore against itself; the target is a cost within 1.2 times that of a single file.
 - Openings: each side reads the folder immediately before it opens it. After seconds without access the first pass over
   cached pages takes two to four times as long on this machine.
@@ -127,7 +125,20 @@ At a load above 5 other programs run as well, and these figures have to be measu
   takes 170 us with 100 B and 280 us with 1024 B, half of it the append. The client needs 5 us a message on either side, so on
   two cores it bounds the rates of batches as much as the server.
 """
-SECTIONS = {"shared": SHARED, "live": LIVE}  # rows of a section begin with its name and a colon
+FOLDERS = """## Whole folders
+
+{where}.
+At a load above 5 other programs run as well, and these figures have to be measured again on an idle machine.
+
+{table}
+
+- The whole command, with the start of the interpreter, against reading all files with a buffer of 1 MiB. Cold: the folder's
+  pages were dropped from the page cache, which does not empty the cache of the machine's host.
+- Messages of 1 KiB; those of RocketMQ have a key and a tag, those of RabbitMQ are in one classic queue (version 1).
+- `rebuild --apply` also writes: queues and index of the whole store, and the old ones as a backup.
+- "export to Parquet": against `pyarrow.parquet.write_table` of the same table, which is in memory before.
+"""
+SECTIONS = {"shared": SHARED, "live": LIVE, "folders": FOLDERS}  # rows of a section begin with its name and a colon
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
