@@ -1,10 +1,11 @@
 """Compare random conditions in Spark with DuckDB over the exported Parquet, and rows of many split sizes with the dump.
 
-    python -m bench.spark_predicates [--count 1000] [--seed 26] [--folder /tmp/bench-spark-predicates]
+    python -m bench.spark_predicates [--count 1000] [--minutes 15] [--seed 26] [--folder /tmp/bench-spark-predicates]
 
 Each condition is a tree of comparisons of numbers, times, texts and arrays.  Spark reads the store anew for each, every other
 time with `pushFilters`; DuckDB reads the files that `export` wrote.  Both return the number of rows and the sum of their
-physical offsets.  Ends with 1 and the first condition that differs, if there is one.  Part of `make spark-night`.
+physical offsets.  A job consists mostly of waiting for a planning process, so two threads run jobs.  Ends with 1 if a condition
+differs, which it prints, or if not all were compared within `--minutes`.  Part of `make spark-night`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import statistics
 import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,9 +28,10 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 
 T0 = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-SMALL = StoreConfig.small().but(mapped_file_size_commit_log=1 << 18, max_hash_slot_num=100, max_index_num=4000)
+SMALL = StoreConfig.small().but(mapped_file_size_commit_log=1 << 20, max_hash_slot_num=100, max_index_num=4000)
 COLUMNS = ("physical_offset", "topic", "queue_id", "queue_offset", "size", "tags", "keys", "store_timestamp_ms", "store_time")
 SPLITS = ("64k", "100001", "1m", "64m", "1g", "0")
+FEW_TASKS = ("500001", "1m", "1g", "0")  # a task takes longer than what it reads here
 Sql = tuple[str, str]  # of Spark, of DuckDB
 
 
@@ -82,25 +88,43 @@ def _time(chance: random.Random) -> Sql:
 
 
 KINDS: tuple[Callable[[random.Random], Sql], ...] = (_number, _number, _several, _text, _key, _time)
+THREADS = 2
 FACTS = "count(*) AS found, coalesce(sum(physical_offset), 0) AS places"
 
 
-def compare_conditions(spark: Any, path: Path, out: Path, count: int, seed: int) -> str | None:
-    """Return the first condition whose rows differ, or None."""
-    import duckdb
+class Conditions:
+    """Random conditions on a store and the Parquet files of its export, and what was found so far."""
 
-    files, chance = duckdb.connect(), random.Random(seed)
-    files.execute(f"CREATE VIEW rows AS SELECT * FROM read_parquet('{out}/**/*.parquet', hive_partitioning = true)")
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    for number in range(count):
-        of_spark, of_duckdb = condition(chance)
-        reader = spark.read.format("brokerstore").option("columns", ",".join(COLUMNS))
-        reader = reader.option("pushFilters", str(number % 2 == 0).lower()).option("splitBytes", chance.choice(SPLITS[2:]))
-        row = reader.load(str(path)).where(of_spark).selectExpr(*FACTS.split(", ", 1)).collect()[0]
-        wanted = files.execute(f"SELECT {FACTS} FROM rows WHERE {of_duckdb}").fetchone()
+    def __init__(self, spark: Any, path: Path, out: Path, ends: float = float("inf")) -> None:
+        """Compare until the monotonic time `ends`."""
+        import duckdb
+
+        self.spark, self.path, self.ends = spark, path, ends
+        self.seconds: list[float] = []
+        self.problems: list[str] = []
+        self._files, self._lock = duckdb.connect(), threading.Lock()
+        self._files.execute(f"CREATE VIEW rows AS SELECT * FROM read_parquet('{out}/**/*.parquet', hive_partitioning = true)")
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+    def compare(self, count: int, seed: int) -> None:
+        """Compare `count` conditions, two at a time, until one differs or the time is over."""
+        chance = random.Random(seed)
+        made = [(condition(chance), chance.choice(FEW_TASKS), number % 2 == 0) for number in range(count)]
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(self._compare, *zip(*made, strict=True)))
+
+    def _compare(self, texts: Sql, split_bytes: str, is_pushed: bool) -> None:
+        began = time.monotonic()
+        if self.problems or began > self.ends:
+            return
+        reader = self.spark.read.format("brokerstore").option("columns", ",".join(COLUMNS))
+        reader = reader.option("pushFilters", str(is_pushed).lower()).option("splitBytes", split_bytes)
+        row = reader.load(str(self.path)).where(texts[0]).selectExpr(*FACTS.split(", ", 1)).collect()[0]
+        with self._lock:
+            wanted = self._files.execute(f"SELECT {FACTS} FROM rows WHERE {texts[1]}").fetchone()
         if wanted is None or tuple(row) != tuple(map(int, wanted)):
-            return f"{of_spark}: {tuple(row)} in Spark, {wanted} in DuckDB"
-    return None
+            self.problems.append(f"{texts[0]}, splitBytes {split_bytes}: {tuple(row)} in Spark, {wanted} in DuckDB")
+        self.seconds.append(time.monotonic() - began)
 
 
 def compare_splits(spark: Any, path: Path, count: int) -> str | None:
@@ -122,6 +146,7 @@ def main() -> int:
     """Make a store, export it, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="number of conditions")
+    parser.add_argument("--minutes", type=float, default=15, help="after that no condition begins")
     parser.add_argument("--messages", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=26)
     parser.add_argument("--folder", default="/tmp/bench-spark-predicates")
@@ -134,11 +159,17 @@ def main() -> int:
     from sparkstore.jobs import export
 
     export(spark, str(folder / "store"), str(folder / "out"))
+    began = time.monotonic()
     problem = compare_splits(spark, folder / "store", asked.messages)
-    problem = problem or compare_conditions(spark, folder / "store", folder / "out", asked.count, asked.seed)
+    conditions = Conditions(spark, folder / "store", folder / "out", began + asked.minutes * 60)
+    if problem is None:
+        conditions.compare(asked.count, asked.seed)
+        problem = next(iter(conditions.problems), None)
     spark.stop()
-    print(problem or f"{asked.count} conditions and {len(SPLITS)} split sizes: the same rows")
-    return 1 if problem else 0
+    done, seconds = len(conditions.seconds), conditions.seconds or [0.0]
+    print(f"a condition took {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f} s)")
+    print(problem or f"{done} of {asked.count} conditions and {len(SPLITS)} split sizes: the same rows")
+    return 1 if problem or done < asked.count else 0
 
 
 if __name__ == "__main__":

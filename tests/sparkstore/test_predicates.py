@@ -78,6 +78,8 @@ def test_some_conditions_in_spark_equal_duckdb(spark: SparkSession, store: Path,
     pytest.importorskip("duckdb")
     export(spark, str(store), str(tmp_path / "out"))
     try:
-        assert spark_predicates.compare_conditions(spark, store, tmp_path / "out", 12, 7) is None
+        conditions = spark_predicates.Conditions(spark, store, tmp_path / "out")
+        conditions.compare(12, 7)
+        assert (conditions.problems, len(conditions.seconds)) == ([], 12)
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
