@@ -1,10 +1,11 @@
-"""Compare every row that a real Spark reads from a store of a gigabyte with `brokerstore dump --json`.
+"""Compare every row that a real Spark reads from each kind of folder with `brokerstore dump --json`.
 
-    python -m bench.spark_equals_dump [--bytes 1g] [--split-bytes 77777777] [--folder /tmp/bench-spark]
+    python -m bench.spark_equals_dump [--bytes 1g] [--minutes 40] [--folder /tmp/bench-spark]
 
-It takes too long for every change, so it is part of `make spark-night`.  Both sides become the same JSON text with sorted keys.
-Spark's workers return a digest of each row, so that a gigabyte need not go through the driver.  Splits have an odd size.  Ends
-with 1 and the first message that differs, if there is one.
+The folders are those of real brokers in `tests/data`, whole and with a condition that is pushed down, with splits from 64 KiB
+to 1 GiB; then two stores of one message size: 64 MiB with small splits, and `--bytes` with large ones.  Both sides become the
+same JSON text with sorted keys.  Spark's workers return a digest of each row, so that a gigabyte need not go through the
+driver.  Ends with 1 if a comparison differs, or if not all were made within `--minutes`.  Part of `make spark-night`.
 """
 
 from __future__ import annotations
@@ -13,84 +14,158 @@ import argparse
 import base64
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.spark_against_arrow import make_store, session
 from sparkstore.options import size_of
+from sparkstore.schema import RABBIT_COLUMNS
+from tests.archives import unpack
 
 CHECKSUM = "__CRC32#"  # the source removes it from `properties`
+DATA = Path(__file__).resolve().parents[1] / "tests" / "data"
+SPLITS = ("64k", "77777", "1m", "1g", "0")  # of a real broker's small folder
+SMALL_BYTES, SMALL_SPLITS = "64m", ("64k", "1000003", "16m")  # a task takes longer to start than to read 64 KiB
+LARGE_SPLITS = ("77777777", "256m", "1g")
+NO_FOLDER = "rabbitmq4-restart"  # parts of nodes
+RABBIT_NULLS: dict[str, Any] = dict.fromkeys(set(RABBIT_COLUMNS) - {"body"})  # the dump leaves out keys of other types of queue
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+Row = dict[str, Any]
 
 
-def digest(row: dict[str, Any]) -> bytes:
+class Condition(NamedTuple):
+    """A condition for Spark, and the same for a line of the dump."""
+
+    sql: str
+    holds: Callable[[Row], bool]
+
+
+class Folder:
+    """A folder and the digests of the lines of its dump."""
+
+    def __init__(self, path: Path) -> None:
+        """Run the tool; a folder whose dump is not clean is read with `badRecords=skip`."""
+        command = [sys.executable, "-m", "brokerstore", "dump", "--json", str(path)]
+        self.path, self.lines, self.condition = path, Counter[bytes](), Condition("", lambda _: True)
+        self.selected = Counter[bytes]()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:
+            assert tool.stdout is not None and tool.stderr is not None
+            for line in tool.stdout:
+                row = json.loads(line)
+                if not self.lines:
+                    self.is_rabbit, self.condition = "seq_id" in row, some_condition(row)
+                is_selected = self.condition.holds(row)
+                made = digest(RABBIT_NULLS | row if self.is_rabbit else row)
+                self.lines[made] += 1
+                self.selected[made] += is_selected
+            problem = tool.stderr.read().decode()
+        self.is_damaged = tool.returncode == 1
+        assert tool.returncode in (0, 1) and self.lines, f"{path}: the tool ended with {tool.returncode}: {problem}"
+        self.selected += Counter()  # without zeros
+
+    def compare(self, spark: Any, split_bytes: str, is_filtered: bool) -> str | None:
+        """Return how the rows in Spark differ from the dump, or None."""
+        reader = spark.read.format("brokerstore").option("badRecords", "skip" if self.is_damaged else "fail")
+        if not self.is_rabbit:
+            reader = reader.option("splitBytes", split_bytes).option("pushFilters", str(is_filtered).lower())
+        spark.conf.set(PUSHDOWN, str(is_filtered).lower())
+        frame = reader.load(str(self.path))
+        frame = frame.where(self.condition.sql) if is_filtered else frame
+        found = Counter(bytes(row["digest"]) for row in frame.mapInArrow(digests_of_batches, "digest binary").collect())
+        wanted = self.selected if is_filtered else self.lines
+        if found == wanted:
+            return None
+        missing, others = (wanted - found).total(), (found - wanted).total()
+        what = f" where {self.condition.sql}" if is_filtered else ""
+        return f"{self.path}, splitBytes {split_bytes}{what}: {missing} messages of the dump missing, {others} other rows"
+
+
+def some_condition(row: Row) -> Condition:
+    """Return a condition for which the first message of a dump is an example."""
+    if "seq_id" in row:
+        queue, size = row["queue"], row["size"]
+        return Condition(f"queue = '{queue}' AND size <= {size}", lambda one: one["queue"] == queue and one["size"] <= size)
+    topic, stored = row["topic"], row["store_timestamp_ms"] + 1000
+    return Condition(
+        f"topic = '{topic}' AND queue_offset >= 3 OR store_timestamp_ms < {stored}",
+        lambda one: (one["topic"] == topic and one["queue_offset"] >= 3) or one["store_timestamp_ms"] < stored,
+    )
+
+
+def digest(row: Row) -> bytes:
     """Return the digest of a message in the tool's JSON."""
-    row["properties"].pop(CHECKSUM, None)
+    row.pop("type", None)
+    if "seq_id" not in row:
+        row["properties"].pop(CHECKSUM, None)
     return hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def digests_of_batches(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield physical offset and digest of each row, in a worker."""
+    """Yield the digest of each row, in a worker."""
     import pyarrow as pa
 
     for batch in batches:
         rows = batch.to_pylist()
         for row in rows:
             row["body_base64"] = base64.b64encode(row.pop("body")).decode()
-            row["properties"] = dict(row["properties"])
-            del row["born_time"], row["store_time"]
-        places = pa.array([row["physical_offset"] for row in rows], pa.int64())
-        yield pa.RecordBatch.from_arrays([places, pa.array([digest(row) for row in rows], pa.binary())], names=["at", "digest"])
+            if "seq_id" in row:
+                row["properties"] = json.loads(row["properties"])
+            else:
+                row["properties"] = dict(row["properties"])
+                del row["born_time"], row["store_time"]
+        yield pa.RecordBatch.from_arrays([pa.array([digest(row) for row in rows], pa.binary())], names=["digest"])
 
 
-def by_spark(path: Path, folder: Path, split_bytes: str) -> list[tuple[int, bytes]]:
-    """Return offsets and digests in log order, as Spark reads them."""
-    from sparkstore.source.reading import read_messages
-
-    spark = session(folder)
-    try:
-        frame = read_messages(spark, str(path), splitBytes=split_bytes)
-        found = frame.mapInArrow(digests_of_batches, "at bigint, digest binary").collect()
-        return sorted((row["at"], bytes(row["digest"])) for row in found)
-    finally:
-        spark.stop()
+def names() -> list[str]:
+    """Return the names of the folders of real brokers."""
+    return sorted({path.name.partition(".")[0] for path in DATA.glob("*.tar.xz")} - {NO_FOLDER})
 
 
-def by_tool(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and digest of each message, as the tool prints it."""
-    command = [sys.executable, "-m", "brokerstore", "dump", "--json", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as tool:
-        assert tool.stdout is not None
-        for line in tool.stdout:
-            row = json.loads(line)
-            yield row["physical_offset"], digest(row)
-    assert tool.returncode == 0, f"the tool ended with {tool.returncode}"
+def real_folder(name: str, above: Path) -> Path:
+    """Unpack a folder of a real broker."""
+    unpack(DATA / f"{name}.tar.xz", above / name)
+    return next(path for part in (f"{name}/store", "node", "vhost") if (path := above / name / part).exists())
+
+
+def every(folder: Path, size_bytes: int) -> Iterator[tuple[Folder, tuple[str, ...]]]:
+    """Yield each folder with its splits."""
+    shutil.rmtree(folder / "real", ignore_errors=True)
+    for name in names():
+        made = Folder(real_folder(name, folder / "real"))
+        yield made, ("one task a queue",) if made.is_rabbit else SPLITS
+    yield Folder(make_store(folder, min(size_bytes, size_of(SMALL_BYTES)))), SMALL_SPLITS
+    yield Folder(make_store(folder, size_bytes)), LARGE_SPLITS
 
 
 def main() -> int:
+    """Compare until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", default="1g")
-    parser.add_argument("--split-bytes", default="77777777")
+    parser.add_argument("--bytes", default="1g", help="size of the largest store")
+    parser.add_argument("--minutes", type=float, default=40, help="after that no comparison begins")
     parser.add_argument("--folder", default="/tmp/bench-spark")
     asked = parser.parse_args()
-    folder = Path(asked.folder)
+    folder, began, compared, rows = Path(asked.folder), time.monotonic(), 0, 0
     folder.mkdir(parents=True, exist_ok=True)
-    path, began = make_store(folder, size_of(asked.bytes)), time.monotonic()
-    found = by_spark(path, folder, asked.split_bytes)
-    print(f"Spark read {len(found)} rows in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    count = 0
-    for count, truth in enumerate(by_tool(path), 1):
-        if count > len(found) or found[count - 1] != truth:
-            other = found[count - 1][0] if count <= len(found) else "none"
-            print(f"row {count} differs: dump has physical offset {truth[0]}, Spark {other}")
-            return 1
-    if count != len(found):
-        print(f"dump has {count} rows, Spark {len(found)}")
-        return 1
-    print(f"{count} rows are equal, splits of {asked.split_bytes} bytes, {time.monotonic() - began:.0f} s")
+    spark = session(folder)
+    for one, splits in every(folder, size_of(asked.bytes)):
+        for split_bytes, is_filtered in [(size, is_filtered) for size in splits for is_filtered in (False, True)]:
+            if time.monotonic() - began > asked.minutes * 60:
+                print(f"the time is over before {one.path} with splits of {split_bytes}; {compared} comparisons were equal")
+                return 1
+            problem = one.compare(spark, split_bytes, is_filtered)
+            if problem:
+                print(problem)
+                return 1
+            compared, rows = compared + 1, rows + (one.selected if is_filtered else one.lines).total()
+        print(f"{one.path}: {one.lines.total()} rows; where {one.condition.sql}: {one.selected.total()}", file=sys.stderr)
+    spark.stop()
+    print(f"{compared} comparisons of {rows} rows: equal, {time.monotonic() - began:.0f} s")
     return 0
 
 
