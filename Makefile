@@ -105,6 +105,7 @@ bench: $(VENV)/.kernels $(VENV)/.dev
 
 bench-spark: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m bench.spark_against_arrow
+	@$(RUN) -m bench.spark_executors
 
 spark-night: bench-spark
 	@$(RUN) -m bench.spark_equals_dump
