@@ -10,9 +10,10 @@ from rabbitstore.format.amqp10_message import read_sections, to_content
 from rabbitstore.format.problems import Problem
 from rabbitstore.format.terms import Atom
 from rabbitstore.format.terms_cy import decode
+from rabbitstore.quorum.command_cy import CommandReader
 from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.machine import Machine
-from rabbitstore.quorum.message import info_of, message_term, read_content
+from rabbitstore.quorum.message import info_of, info_of_command, message_term, read_content
 from rabbitstore.quorum.segment import read_segment
 from rabbitstore.quorum.snapshot import read_snapshot
 from rabbitstore.quorum.state import read_state
@@ -96,11 +97,16 @@ def quorum_state(data: bytes) -> None:
 
 
 def quorum_command(data: bytes) -> None:
-    """A command that the machine cannot apply raises one of the errors that the reader expects."""
+    """The quick reader agrees with the term, and a command that the machine cannot apply raises one of the expected errors."""
+    reader = CommandReader()
+    is_plain = reader.read(memoryview(data), 0, len(data))
+    quick = reader.content("/") if is_plain else None
     term = decode(data, improper=True)
     if not isinstance(term, tuple) or len(term) != 4:
         return
     command, machine = term[2], Machine()
+    if quick is not None:
+        assert quick == read_content(message_term(command), "/", "fuzz", 0) and info_of_command(reader) == info_of(command)
     try:
         machine.apply(1, 1, command, term[3], info_of(command))
         machine.apply(2, 1, (Atom("purge"),), term[3], info_of(command))

@@ -15,7 +15,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import InvalidMessage
 
-from .layout import MSG_ID_SIZE
+from .layout import MC_AFTER_BLOCK, MC_FALSE, MC_START, MC_TRUE, MSG_ID_SIZE
 from .terms import FALSE, NONE, TRUE, Atom, Term, encode
 
 if not cython.compiled:
@@ -54,10 +54,10 @@ INTEGER: Size = 98
 SMALL_BIG: Size = 110
 MAP: Size = 116
 ATOM: Size = 119  # of RabbitMQ 4, with a length of one byte
-CONTAINER_START: bytes = b"\x83h\x04w\x02mcw\x08mc_amqplh\x06w\x07content" + _bare(CLASS_ID) + b"w\x04none"
-CONTAINER_PROTOCOL: bytes = b"w\x19rabbit_framing_amqp_0_9_1"
-CONTAINER_TRUE: bytes = b"w\x04true"
-CONTAINER_FALSE: bytes = b"w\x05false"
+CONTAINER_START: bytes = b"\x83" + MC_START
+CONTAINER_PROTOCOL: bytes = MC_AFTER_BLOCK
+CONTAINER_TRUE: bytes = MC_TRUE
+CONTAINER_FALSE: bytes = MC_FALSE
 NUMBERS: tuple[bytes, ...] = (b"p", b"ttl", b"ts", b"rts")  # annotations that change nothing when they are numbers
 # of the last message written: prefix, property block, both encoded, and the same with the head of a list of one
 _last_head: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")

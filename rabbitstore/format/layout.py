@@ -97,3 +97,8 @@ SIDECAR_FILES: dict[str, Kind | None] = {  # `verify` reports an entry of anothe
     "*.new": Kind.FILE,  # what `replace_file` has not yet renamed
     CUT_FOLDER: Kind.FOLDER,
 }
+
+# The parts of a message container of AMQP 0-9-1 as RabbitMQ 4 encodes it, in their order, and the values of its annotation `d`
+MC_START = b"h\x04w\x02mcw\x08mc_amqplh\x06w\x07contenta<w\x04none"
+MC_AFTER_BLOCK = b"w\x19rabbit_framing_amqp_0_9_1"
+MC_TRUE, MC_FALSE = b"w\x04true", b"w\x05false"

@@ -16,14 +16,26 @@ from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom, Term
 from ..format.terms_cy import decode
+from .command_cy import CommandReader
 from .config_text import parse_config
 from .machine import Machine, Message, Settings
-from .message import CHECKED_OUT, DEAD_LETTERED, READY, Placed, QuorumMessage, info_of, message_term, read_content, to_message
+from .message import (
+    CHECKED_OUT,
+    DEAD_LETTERED,
+    READY,
+    Placed,
+    QuorumMessage,
+    info_of,
+    info_of_command,
+    message_term,
+    read_content,
+    to_message,
+)
 from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
 from .tables import TABLE_SIZE_MAX, meta_rows, read_rows
-from .wal import View, WalRecord, WalScan
+from .wal import WalRecord, WalScan
 
 _WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
 _SEGMENT = re.compile(r"[0-9]{8,16}\.segment\Z")
@@ -38,7 +50,7 @@ class Entry(NamedTuple):
     """Where the data of a log entry is."""
 
     term: int
-    view: View
+    view: memoryview
     file: str
     at: int
     size: int
@@ -88,7 +100,7 @@ class QuorumNode(Closing):
         self._stack.close()
         self._logged = None
 
-    def map(self, file: str) -> View:
+    def map(self, file: str) -> memoryview:
         """Map a file below the node's folder until `close`."""
         return self._stack.enter_context(mapped(self.disk, f"{self.path}/{file}"))
 
@@ -203,6 +215,7 @@ class QuorumQueue:
         self._last_ms = 0
         self._machine: Machine | None = None
         self._entries: dict[int, Entry] | None = None
+        self._reader = CommandReader()
 
     def _checked(self, config: dict[Any, Any]) -> dict[Any, Any]:
         """Raise `StoreCorrupt` unless the names that a `config` repeats agree: it has no checksum."""
@@ -362,6 +375,11 @@ class QuorumQueue:
         self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
 
     def _apply(self, machine: Machine, index: int, entry: Entry) -> None:
+        plain = self._reader
+        if plain.read(entry.view, entry.at, entry.size):
+            self._last_ms = plain.time_ms
+            machine.enqueue(index, plain.time_ms, plain.pid, plain.number, info_of_command(plain))
+            return
         try:
             term = entry.decode()
         except StoreCorrupt as error:
@@ -437,6 +455,8 @@ class QuorumQueue:
             self.node.problems.append(Problem(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
             self.lost_entries += 1
             return None
+        if self._reader.read(entry.view, entry.at, entry.size):
+            return tuple.__new__(Content, self._reader.content(self.vhost)), entry
         try:
             term = entry.decode()
             command = term[2] if isinstance(term, tuple) and len(term) == 4 else None

@@ -217,6 +217,10 @@ class Machine:
     def ready(self) -> Iterator[Message]:
         """Yield the messages that no consumer holds, in the order of their delivery."""
         yield from self.returns
+        if self.version >= _STRICT or not self.high or not self.normal:
+            for part in self.lists() if self.version >= _STRICT else (self.high, self.normal):
+                yield from part
+            return
         strict = {priority: deque(part) for priority, part in self.strict.items()}
         rest = replace(self, high=deque(self.high), normal=deque(self.normal), strict=strict, returns=deque())
         while True:
@@ -270,7 +274,7 @@ class Machine:
             name = str(command[0])
             handler = _ENQUEUES.get((name, len(command)))
             if handler is not None:
-                self._enqueue(index, time_ms, *handler(command, reply_mode), info)
+                self.enqueue(index, time_ms, *handler(command, reply_mode), info)
             else:
                 other = _COMMANDS.get((name, len(command)))
                 if other is None and self.version >= _STRICT and name not in _WITHOUT_EFFECT:
@@ -280,7 +284,8 @@ class Machine:
                         self._activate()
                     self.checkout(time_ms)
 
-    def _enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
+    def enqueue(self, index: int, time_ms: int, pid: Any, number: Any, info: MessageInfo) -> None:
+        """Add a message, unless its publisher's number shows that it was added before."""
         if isinstance(number, int):
             self._monitor(pid)
             expected = self.enqueuers.setdefault(pid, 1)

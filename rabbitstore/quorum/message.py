@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
@@ -12,6 +12,7 @@ from ..format.content import content_of
 from ..format.message import Content
 from ..format.terms import Atom
 from ..read.stored_message import StoredMessage
+from .command_cy import CommandReader
 from .machine import Message, MessageInfo
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
@@ -44,10 +45,11 @@ class QuorumMessage(StoredMessage):
     delivery_count: int
     reason: str
 
-    def more_keys(self) -> dict[str, Any]:
+    MORE: ClassVar = ("state", "consumer", "acquired_count", "delivery_count", "reason")
+
+    def more(self) -> tuple[Any, ...]:
         """Return the fields that only a quorum queue has."""
-        names = ("state", "consumer", "acquired_count", "delivery_count", "reason")
-        return {name: getattr(self, name) for name in names}
+        return self.state, self.consumer, self.acquired_count, self.delivery_count, self.reason
 
 
 def message_term(command: Any) -> Any:
@@ -78,6 +80,15 @@ def info_of(command: Any) -> MessageInfo:
         ttl if isinstance(ttl, int) else None,
         priority if isinstance(priority, int) else None,
         count if isinstance(count, int) else 0,
+    )
+
+
+def info_of_command(command: CommandReader) -> MessageInfo:
+    """Return `info_of` of the command that a reader has read."""
+    return MessageInfo(
+        command.size,
+        command.ttl_ms if command.ttl_ms >= 0 else None,
+        command.priority if command.priority >= 0 else None,
     )
 
 

@@ -104,8 +104,8 @@ class LineWriter:
         head = self._text((message.queue, content.vhost), 0)
         file = self._text(message.file, 1)
         route = self._text((content.exchange, content.routing_keys), 2)
-        more_keys = message.more_keys()
-        more = self._text(tuple(more_keys.items()), 3) if more_keys else b""
+        names: tuple[str, ...] = message.MORE
+        more = self._text((names, message.more()), 3) if names else b""
         msg_id: bytes = content.msg_id
         fixed: Size = len(head) + len(file) + len(route) + len(more) + 2 * len(msg_id) + LINE_MAX
         need: Size = fixed + GROWTH * len(block) + len(body) // 3 * 4 + 4
@@ -367,8 +367,8 @@ def _route(key: tuple[str, tuple[str, ...]]) -> str:
     return f',"exchange":{dumps(key[0])},"routing_keys":{dumps(keys, separators=(",", ":"))}'
 
 
-def _more(pairs: tuple[tuple[str, Any], ...]) -> str:
-    return "," + dumps(dict(pairs), separators=(",", ":")).removeprefix("{").removesuffix("}")
+def _more(keys: tuple[tuple[str, ...], tuple[Any, ...]]) -> str:
+    return "," + dumps(dict(zip(*keys, strict=True)), separators=(",", ":")).removeprefix("{").removesuffix("}")
 
 
 _PARTS = (_head, _file, _route, _more)

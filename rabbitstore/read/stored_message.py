@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from storageio import StoreCorrupt
 
@@ -37,9 +37,11 @@ class StoredMessage(HasContent):
     offset: int
     content: Content
 
-    def more_keys(self) -> dict[str, Any]:
-        """Return the keys that only messages of this kind of queue have, for `to_json`."""
-        return {}
+    MORE: ClassVar[tuple[str, ...]] = ()
+
+    def more(self) -> tuple[Any, ...]:
+        """Return the values of `MORE`, the keys that only messages of this kind of queue have in JSON."""
+        return ()
 
     def problem(self, error: StoreCorrupt, kind: str) -> Problem:
         """Return the problem that an error in a part of the message describes, at the place of the message."""
@@ -64,5 +66,5 @@ class StoredMessage(HasContent):
             "routing_keys": [key.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for key in self.routing_keys],
             "properties": blocks.to_json(self.properties),
             "body_base64": base64.b64encode(self.body).decode(),
-            **self.more_keys(),
+            **dict(zip(self.MORE, self.more(), strict=True)),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..format.amqp10 import Symbol
 from ..format.amqp10_cy import Converter
@@ -29,9 +29,11 @@ class StreamMessage(StoredMessage):
     filter_value: str | None
     raw: bytes
 
-    def more_keys(self) -> dict[str, Any]:
+    MORE: ClassVar = ("timestamp_ms", "epoch", "filter_value")
+
+    def more(self) -> tuple[Any, ...]:
         """Return the fields that only a stream has."""
-        return {"timestamp_ms": self.timestamp_ms, "epoch": self.epoch, "filter_value": self.filter_value}
+        return self.timestamp_ms, self.epoch, self.filter_value
 
 
 def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str, converter: Converter) -> StreamMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rabbitstore import RabbitSettings, RabbitStore
@@ -34,6 +34,7 @@ def slowly(term: bytes) -> Content | None:
         return None
 
 
+@settings(deadline=None)
 @given(CONTENTS, st.sampled_from([None, 5, 70_000]))
 def test_a_container_is_split_like_its_term(content: Content, ttl_ms: int | None) -> None:
     """The message comes back, and no byte can be changed so that both ways read different messages."""

@@ -1,0 +1,30 @@
+cimport cython
+from storebytes._bytes_cy cimport *
+
+cdef bytes START, ENQUEUE, MESSAGE, AFTER_BLOCK, TRUE_TERM, FALSE_TERM, SIZES, NOTIFY
+cdef Size PROCESS, ATOM, BINARY, LIST, NIL, MAP, HEAD_SIZE, PROCESS_TAIL, NAME_MAX
+cdef Size EXCHANGE, ROUTING_KEYS, DURABLE, PRIORITY, TIME, TTL, RECEIVED
+
+@cython.final
+cdef class CommandReader:
+    cdef Source _source
+    cdef Size _stop, _block_at, _block_size, _body_at, _fragments, _exchange_at, _exchange_size, _keys_at, _keys_size
+    cdef bytes _exchange_bytes, _keys_bytes, _pid_bytes
+    cdef str _exchange
+    cdef tuple _keys
+    cdef I64 _value
+    cdef readonly I64 time_ms, number, size, priority, ttl_ms
+    cdef readonly bint is_durable
+    cdef readonly object pid
+
+    cpdef bint read(self, memoryview view, Size at, Size size) except -1
+    cpdef tuple content(self, str vhost)
+    cdef bytes _body(self)
+    cdef list _taken(self, Size at)
+    cdef Size _after(self, Size at, bytes wanted) noexcept
+    cdef Size _number(self, Size at) noexcept
+    cdef Size _binary(self, Size at) noexcept
+    cdef Size _binaries(self, Size at) noexcept
+    cdef Size _annotations(self, Size at) noexcept
+    cdef Size _name(self, Size at) noexcept
+    cdef Bool _is_process_to_end(self, Size at) except -1
