@@ -51,6 +51,8 @@ def check_log(node: QuorumNode) -> tuple[list[Problem], list[Problem]]:
 def _check_queue(queue: QuorumQueue) -> int:
     count = 0
     try:
+        for older in queue.snapshots()[1:]:  # the newest one is decoded for the messages
+            _ = older.state
         for message in queue.messages():
             count += 1
             _check_properties(message, queue.node.problems)

@@ -1,8 +1,10 @@
 cimport cython
 from storebytes._bytes_cy cimport *
+from rabbitstore.quorum.entries_cy cimport Run
 
 cdef bytes START, ENQUEUE, MESSAGE, AFTER_BLOCK, TRUE_TERM, FALSE_TERM, SIZES, NOTIFY
-cdef Size PROCESS, ATOM, BINARY, LIST, NIL, MAP, HEAD_SIZE, PROCESS_TAIL, NAME_MAX
+cdef Size PROCESS, ATOM, BINARY, LIST, NIL, MAP, HEAD_SIZE, PROCESS_TAIL, NAME_MAX, FOLLOWING_MAX, _SHIFT
+cdef I64 _SIZE_MAX
 cdef Size EXCHANGE, ROUTING_KEYS, DURABLE, PRIORITY, TIME, TTL, RECEIVED
 
 @cython.final

@@ -6,15 +6,20 @@ form: other commands, message protocols, annotations that change the message, ta
 
 from __future__ import annotations
 
+from array import array
+
 try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ..format.layout import MC_AFTER_BLOCK, MC_FALSE, MC_START, MC_TRUE
 from ..format.terms import Opaque
+from .entries_cy import Run
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, Bool, Size, Source, get_i32, is_same, source_of, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import (
+        I64, Bool, I64s, Size, Source, get_i32, i64s_of, is_same, source_of, source_of_bytes, take_bytes,
+    )  # fmt: skip
 
 START: bytes = b"\x83h\x04w\x04$usrt\x00\x00\x00\x01w\x02ts"
 ENQUEUE: bytes = b"h\x04w\x01e"
@@ -33,6 +38,7 @@ MAP: Size = 116
 HEAD_SIZE: Size = 5  # tag and 32-bit length
 PROCESS_TAIL: Size = 12  # bytes of a process behind its node
 NAME_MAX: Size = 3
+FOLLOWING_MAX: Size = 4096
 # Annotations by the bytes of their names
 EXCHANGE: Size = 0x78  # x
 ROUTING_KEYS: Size = 0x726B  # rk
@@ -41,6 +47,10 @@ PRIORITY: Size = 0x70  # p
 TIME: Size = 0x7473  # ts
 TTL: Size = 0x74746C  # ttl
 RECEIVED: Size = 0x727473  # rts
+INDEX_BITS = 44
+SIZE_MAX = 1 << 19  # of a body whose size is in the same number as its index
+_SHIFT: Size = INDEX_BITS
+_SIZE_MAX: I64 = SIZE_MAX
 # (virtual host, exchange, routing keys, property block, body, no id, whether durable), the fields of `message.Content`
 Fields = tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool]
 
@@ -66,6 +76,7 @@ class CommandReader:
         self._keys_bytes: bytes = b""
         self._pid_bytes: bytes = b""
         self.pid = Opaque(PROCESS, b"")
+        self._value = self.time_ms = 0
 
     def read(self, view: memoryview, at: Size, size: Size) -> bool:
         """Return whether the data of an entry is the enqueue command of a plain message."""
@@ -102,6 +113,29 @@ class CommandReader:
             self._keys = tuple([key.decode("utf-8", "surrogateescape") for key in self._taken(self._keys_at)])
         block = take_bytes(self._source, self._block_at, self._block_size)
         return vhost, self._exchange, self._keys, block, self._body(), b"", self.is_durable
+
+    def follow(self, run: Run, index: I64, stop: I64, number: I64) -> array[int]:
+        """Return the plain messages from an entry on that the publisher of the one before sent: index and size as one number.
+
+        `number` is the publisher's next one.  Messages that have a priority or expire end the sequence, and so do large ones.
+        """
+        room: Size = min(stop - index, FOLLOWING_MAX)
+        found = array("q", bytes(8 * room))
+        held: memoryview = memoryview(found)
+        numbers: I64s = i64s_of(held)
+        pid = self.pid
+        count: Size = 0
+        time_ms: I64 = self.time_ms
+        while count < room and self.read(run.view, run.place(index), run.size(index)):
+            if self.pid is not pid or self.number != number or self.priority >= 0 or self.ttl_ms >= 0 or self.size >= _SIZE_MAX:
+                break
+            numbers[count] = (self.size << _SHIFT) | index
+            time_ms = self.time_ms
+            number += 1
+            count += 1
+            index += 1
+        self.time_ms = time_ms
+        return found[:count]
 
     def _body(self) -> bytes:
         """Return the body, whose fragments are in reverse order."""

@@ -9,7 +9,8 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 
 from ..format.problems import Problem
 from ..format.terms import Improper
-from .folder import Entry, QuorumNode, QuorumQueue
+from .entries import Entry
+from .folder import QuorumNode, QuorumQueue
 
 _NEW_STREAM = "new_stream"
 _RESOURCE = "resource"

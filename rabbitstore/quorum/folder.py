@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -14,11 +13,12 @@ from storageio.closing import Closing
 from ..files import mapped, read_all, read_head
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
-from ..format.terms import Atom, Term
-from ..format.terms_cy import decode
+from ..format.terms import Atom
 from .command_cy import CommandReader
 from .config_text import parse_config
-from .machine import Machine, Message, Settings
+from .entries import Entry, EntryTable
+from .entries_cy import Run, take_records
+from .machine import Machine, Settings
 from .message import (
     CHECKED_OUT,
     DEAD_LETTERED,
@@ -31,7 +31,8 @@ from .message import (
     read_content,
     to_message,
 )
-from .segment import read_segment
+from .messages import Message
+from .segment import read_segment_runs
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
 from .tables import TABLE_SIZE_MAX, meta_rows, read_rows
@@ -46,20 +47,6 @@ _SETTINGS = b"\x0dupdate_config"
 _SETTINGS_BEFORE = 4096  # bytes of an entry in which the name of its command is: processes have the names of their nodes
 
 
-class Entry(NamedTuple):
-    """Where the data of a log entry is."""
-
-    term: int
-    view: memoryview
-    file: str
-    at: int
-    size: int
-
-    def decode(self) -> Term:
-        """Decode the data; raise `StoreCorrupt`."""
-        return decode(bytes(self.view[self.at : self.at + self.size]), file=self.file, base=self.at, improper=True)
-
-
 class LogGap(NamedTuple):
     """Entries between two of a queue's records in write-ahead logs; `position` is that of the later record."""
 
@@ -68,7 +55,7 @@ class LogGap(NamedTuple):
     first: int
     stop: int
 
-    def filled_from(self, entries: dict[int, Entry], log_start: int) -> list[int]:
+    def filled_from(self, entries: EntryTable, log_start: int) -> list[int]:
         """Return the entries, if segments have all that are in the log; a start expects them in the write-ahead log."""
         found = range(max(self.first, log_start), self.stop)
         return list(found) if len(found) <= len(entries) and all(index in entries for index in found) else []
@@ -91,7 +78,7 @@ class QuorumNode(Closing):
         self._stack = ExitStack()
         self.lost: set[tuple[str, int]] = set()
         self.gaps: dict[str, list[LogGap]] = {}
-        self._logged: dict[str, dict[int, Entry]] | None = None
+        self._logged: dict[str, EntryTable] | None = None
         self._applied: dict[str, int] | None = None
         self._owners: dict[str, str] = {}
 
@@ -116,7 +103,7 @@ class QuorumNode(Closing):
     def _has(self, file: str) -> bool:
         return self.disk.stat(f"{self.path}/{file}") is not None
 
-    def logged(self, advance: Callable[[int], None] | None = None) -> dict[str, dict[int, Entry]]:
+    def logged(self, advance: Callable[[int], None] | None = None) -> dict[str, EntryTable]:
         """Return the entries in the write-ahead logs by queue, read once."""
         if self._logged is None:
             self._logged = {}
@@ -144,12 +131,14 @@ class QuorumNode(Closing):
 
     def wal_records(self, name: str) -> Iterator[tuple[str, WalRecord]]:
         """Yield the whole records of a write-ahead log, each with the folder that it belongs to; add damage to `problems`."""
-        file = f"{self.relative}/{name}"
-        self._find_owners()
-        scan = WalScan(self.map(name), file, self.problems, self.notes, self._owners)
+        scan = self._wal_scan(name)
         for record in scan.records():
-            yield self._owner(record, file), record
+            yield self._owner(record, scan.file), record
         self.lost |= set(scan.lost)
+
+    def _wal_scan(self, name: str) -> WalScan:
+        self._find_owners()
+        return WalScan(self.map(name), f"{self.relative}/{name}", self.problems, self.notes, self._owners)
 
     def _find_owners(self) -> None:
         if not self._owners:
@@ -168,30 +157,31 @@ class QuorumNode(Closing):
                 self.problems.append(Problem(file, record.position, "bad_wal_entry", f"name {close[0]}", record.uid))
         return self._owners[record.uid]
 
-    def _read_wal(self, name: str, logged: dict[str, dict[int, Entry]]) -> None:
-        view, file = self.map(name), f"{self.relative}/{name}"
+    def _read_wal(self, name: str, logged: dict[str, EntryTable]) -> None:
+        scan = self._wal_scan(name)
+        runs: dict[int, Run] = {}
+        words: dict[str, int] = {}
         try:
-            for uid, record in self.wal_records(name):
-                entries = logged.setdefault(uid, {})
-                last = next(reversed(entries), record.index)
-                if record.index > last + 1 and not record.truncates:
-                    self.gaps.setdefault(uid, []).append(LogGap(file, record.position, last + 1, record.index))
-                put(entries, record.index, Entry(record.term, view, file, record.at, record.size), record.truncates)
+            for record in scan.records():
+                uid = self._owner(record, scan.file)
+                runs.pop(words.get(uid, 0), None)  # its run may end here
+                words[uid] = scan.word_of(record)
+                runs[words[uid]] = self._log(logged.setdefault(uid, EntryTable()), uid, record, scan)
+                scan.position = take_records(scan.view, scan.position, runs)
         except UnsupportedFormat as error:
             self.problems.append(to_problem(error, ""))
+        self.lost |= set(scan.lost)
+
+    def _log(self, entries: EntryTable, uid: str, record: WalRecord, scan: WalScan) -> Run:
+        """Add a record to the entries of its queue."""
+        last = record.index if entries.last is None else entries.last
+        if record.index > last + 1 and not record.truncates:
+            self.gaps.setdefault(uid, []).append(LogGap(scan.file, record.position, last + 1, record.index))
+        return entries.put(record.index, Entry(record.term, scan.view, scan.file, record.at, record.size), record.truncates)
 
 
 def _differences(left: str, right: str) -> int:
     return sum(one != other for one, other in zip(left, right, strict=True)) if len(left) == len(right) else len(left)
-
-
-def put(entries: dict[int, Entry], index: int, entry: Entry, truncates: bool = False) -> None:
-    """Add an entry; one that a new leader wrote voids all behind it, which were added last."""
-    old = entries.get(index)
-    if truncates or (old is not None and old.term != entry.term):
-        while entries and next(reversed(entries)) >= index:
-            entries.popitem()
-    entries[index] = entry
 
 
 class QuorumQueue:
@@ -214,7 +204,7 @@ class QuorumQueue:
         self._log_start = 0
         self._last_ms = 0
         self._machine: Machine | None = None
-        self._entries: dict[int, Entry] | None = None
+        self._entries: EntryTable | None = None
         self._reader = CommandReader()
 
     def _checked(self, config: dict[Any, Any]) -> dict[Any, Any]:
@@ -272,21 +262,21 @@ class QuorumQueue:
         """Return the number of segment files."""
         return len(self._files(".", _SEGMENT))
 
-    def entries(self) -> dict[int, Entry]:
+    def entries(self) -> EntryTable:
         """Return the log: segments, then what the write-ahead logs have; read once."""
         if self._entries is None:
-            self._entries = {}
+            self._entries = EntryTable()
             for name in self._files(".", _SEGMENT):
                 self._read_segment(name, self._entries)
-            for index, entry in self.node.logged().get(self.uid, {}).items():
-                put(self._entries, index, entry)
+            for run in self.node.logged().get(self.uid, EntryTable()).runs:
+                self._entries.add(run)
         return self._entries
 
-    def _read_segment(self, name: str, entries: dict[int, Entry]) -> None:
+    def _read_segment(self, name: str, entries: EntryTable) -> None:
         view, file = self.node.map(f"{self.uid}/{name}"), f"{self.relative}/{name}"
         try:
-            for index, found in read_segment(view, file, self.node.problems).items():
-                put(entries, index, Entry(found.term, view, file, found.at, found.size))
+            for run in read_segment_runs(view, file, self.node.problems):
+                entries.add(run)
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(to_problem(error, "bad_segment_head"))
 
@@ -341,20 +331,22 @@ class QuorumQueue:
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
         entries = self.entries()
-        ordered = sorted(entries)
         for gap, _indexes in self.wal_gaps():
             found = Problem(gap.file, gap.position, "bad_wal_entry", f"entry {gap.first}", f"entry {gap.stop}")
             self.node.problems.append(found)
-        self._check_start([index for index in ordered if self._log_start <= index < first], first)
+        self._check_start(first)
         expected = first
         applied = self.node.last_applied().get(self.uid, 0)
-        for index in ordered[bisect_left(ordered, first) :]:
-            if index > applied and machine.monitored is None:
-                machine.become_leader()
-            if index > expected:
-                self._gap(machine, expected, index)
-            expected = index + 1
-            self._apply(machine, index, entries[index])
+        for run in entries.runs:
+            index = max(run.first, first)
+            while index < run.stop:
+                if index > applied and machine.monitored is None:
+                    machine.become_leader()
+                if index > expected:
+                    self._gap(machine, expected, index)
+                self._apply(machine, index, entries[index])
+                stop = run.stop if machine.monitored is not None else min(run.stop, applied + 1)
+                index = expected = index + 1 + self._apply_following(machine, run, index + 1, stop)
 
     def wal_gaps(self) -> Iterator[tuple[LogGap, list[int]]]:
         """Yield each gap of the write-ahead logs with the entries that the segments have for it."""
@@ -363,10 +355,11 @@ class QuorumQueue:
             if found:
                 yield gap, found
 
-    def _check_start(self, present: list[int], first: int) -> None:
+    def _check_start(self, first: int) -> None:
         """Report entries that are missing before a checkpoint: a start needs all entries after the snapshot."""
-        if len(present) < first - self._log_start:
-            expected = next(number for number, index in enumerate([*present, -1], self._log_start) if number != index)
+        entries = self.entries()
+        if entries.count(self._log_start, first) < first - self._log_start:
+            expected = next(index for index in range(self._log_start, first) if index not in entries)
             self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {first}"))
 
     def _gap(self, machine: Machine, expected: int, found: int) -> None:
@@ -404,6 +397,18 @@ class QuorumQueue:
                 machine.is_lenient = True
                 self.lost_entries += 1
 
+    def _apply_following(self, machine: Machine, run: Run, index: int, stop: int) -> int:
+        """Apply the plain messages that follow one of the same publisher, and return their number."""
+        pid = self._reader.pid
+        number = machine.enqueuers.get(pid)
+        if number is None or index >= stop or not machine.is_idle():
+            return 0
+        found = self._reader.follow(run, index, stop, number)
+        if found:
+            self._last_ms = self._reader.time_ms
+            machine.enqueue_plain(pid, found)
+        return len(found)
+
     def ordered(self) -> Iterator[Placed]:
         """Yield messages without their content in the order of `messages`."""
         machine = self.machine()
@@ -411,9 +416,12 @@ class QuorumQueue:
         by_index = {message.index: message for _tag, message in machine.held()}
         restarted = self.restarted() if held else machine
         if restarted is not machine:
-            by_index |= {message.index: message for part in (*machine.lists(), machine.returns) for message in part}
+            moved = {message.index for message in restarted.returns} | restarted.dropped.keys()
+            parts: list[Iterable[Message]] = [*machine.lists(), machine.returns]
+            for part in parts:
+                by_index |= {message.index: message for message in part if message.index in moved}
         for message in restarted.ready():
-            yield _placed(by_index.pop(message.index, message), held)
+            yield _placed(by_index.pop(message.index, message), held) if by_index else Placed(message, READY, "", "")
         for index, message in by_index.items():
             yield _placed(message, held)._replace(reason=restarted.dropped.get(index, ""))
         yield from (Placed(message, DEAD_LETTERED, "", reason) for reason, message in machine.dead.every())
@@ -429,7 +437,8 @@ class QuorumQueue:
 
     def last_settings(self) -> Entry | None:
         """Return the last entry of the log that changed the queue's settings."""
-        for entry in reversed(self.entries().values()):
+        for index in reversed(self.entries()):
+            entry = self.entries()[index]
             if _SETTINGS in bytes(entry.view[entry.at : entry.at + min(entry.size, _SETTINGS_BEFORE)]):
                 term = entry.decode()
                 if isinstance(term, tuple) and len(term) == 4 and isinstance(term[2], tuple) and term[2][0] == "update_config":
@@ -442,10 +451,15 @@ class QuorumQueue:
         Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
         rows = sorted(self.ordered(), key=lambda placed: placed.message.index) if by_number else self.ordered()
+        run: Run | None = None
+        entries, plain = self.entries(), self._reader
         for placed in rows:
-            message = placed.message
-            found = self._content(message.index)
-            if found is not None:
+            index = placed.message.index
+            run = entries.find(index, run)
+            if run is not None and plain.read(run.view, run.place(index), run.size(index)):
+                content = tuple.__new__(Content, plain.content(self.vhost))
+                yield to_message(placed, content, self.queue, (run.file, run.place(index)))
+            elif (found := self._content(index)) is not None:
                 content, entry = found
                 yield to_message(placed, content, self.queue, (entry.file, entry.at))
 
@@ -455,8 +469,6 @@ class QuorumQueue:
             self.node.problems.append(Problem(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
             self.lost_entries += 1
             return None
-        if self._reader.read(entry.view, entry.at, entry.size):
-            return tuple.__new__(Content, self._reader.content(self.vhost)), entry
         try:
             term = entry.decode()
             command = term[2] if isinstance(term, tuple) and len(term) == 4 else None

@@ -5,12 +5,15 @@ It follows rabbit_fifo of RabbitMQ 4.0.  Message bodies are not in it, only the 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
+from .command_cy import INDEX_BITS
+from .messages import Message, MessageList
 
 VERSIONS = range(3, 9)
 _SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
@@ -27,18 +30,6 @@ _RETURNS = {"return", "modify", "requeue"}
 _ACTIVE_BY_PRIORITY = 4  # before this version, consumers that wait become active in the order of their arrival
 AT_LEAST_ONCE = "at_least_once"
 _PID_TAIL = 12  # bytes of a process behind its node's name
-
-
-@dataclass
-class Message:
-    """A message in the queue: `index` is that of the entry that has its body."""
-
-    index: int
-    size: int
-    acquired: int = 0
-    delivery_count: int = 0
-    expiry_ms: int | None = None
-    annotations: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -121,9 +112,9 @@ class Machine:
 
     settings: Settings = field(default_factory=Settings)
     version: int = 0
-    high: deque[Message] = field(default_factory=deque)
-    normal: deque[Message] = field(default_factory=deque)
-    strict: dict[int, deque[Message]] = field(default_factory=dict)
+    high: MessageList = field(default_factory=MessageList)
+    normal: MessageList = field(default_factory=MessageList)
+    strict: dict[int, MessageList] = field(default_factory=dict)
     taken: int = 0
     returns: deque[Message] = field(default_factory=deque)
     enqueuers: dict[Any, int] = field(default_factory=dict)
@@ -144,17 +135,18 @@ class Machine:
         """Change the version, as a new leader does; version 8 has a list for each priority."""
         if version >= _STRICT > self.version and (self.high or self.normal):
             self.strict = {_HIGH: self.high, _NORMAL: self.normal}
-            self.high, self.normal = deque(), deque()
+            self.high, self.normal = MessageList(), MessageList()
         self.version = version
 
-    def lists(self) -> list[deque[Message]]:
+    def lists(self) -> list[MessageList]:
         """Return the lists of messages that were not returned, in order of their priority."""
         return [self.high, self.normal, *(self.strict[priority] for priority in sorted(self.strict, reverse=True))]
 
-    def _list_of(self, priority: int | None) -> deque[Message]:
+    def list_of(self, priority: int | None) -> MessageList:
+        """Return the list that a message of a priority is added to."""
         priority = _NORMAL if priority is None else priority
         if self.version >= _STRICT:
-            return self.strict.setdefault(max(0, min(priority, _PRIORITY_MAX)), deque())
+            return self.strict.setdefault(max(0, min(priority, _PRIORITY_MAX)), MessageList())
         return self.high if priority > _HIGH_ABOVE else self.normal
 
     def restarted(self, time_ms: int) -> Machine:
@@ -198,14 +190,13 @@ class Machine:
         def copied(consumer: Consumer) -> Consumer:
             return replace(consumer, held={number: replace(message) for number, message in consumer.held.items()})
 
-        high, normal, returns = (deque(map(replace, part)) for part in (self.high, self.normal, self.returns))
         dead = replace(self.dead, waiting=deque(self.dead.waiting), held=dict(self.dead.held))
         return replace(
             self,
-            high=high,
-            normal=normal,
-            strict={priority: deque(map(replace, part)) for priority, part in self.strict.items()},
-            returns=returns,
+            high=self.high.copy(),
+            normal=self.normal.copy(),
+            strict={priority: part.copy() for priority, part in self.strict.items()},
+            returns=deque(map(replace, self.returns)),
             dead=dead,
             dropped={},
             enqueuers=dict(self.enqueuers),
@@ -221,8 +212,7 @@ class Machine:
             for part in self.lists() if self.version >= _STRICT else (self.high, self.normal):
                 yield from part
             return
-        strict = {priority: deque(part) for priority, part in self.strict.items()}
-        rest = replace(self, high=deque(self.high), normal=deque(self.normal), strict=strict, returns=deque())
+        rest = replace(self, high=self.high.copy(), normal=self.normal.copy(), returns=deque())
         while True:
             message = rest._take()
             if message is None:
@@ -246,15 +236,16 @@ class Machine:
         if self.returns:
             return self.returns[0]
         source = self._source()
-        return source[0] if source else None
+        return source.first if source else None
 
-    def _source(self) -> deque[Message] | None:
+    def _source(self) -> MessageList | None:
         if self.version >= _STRICT:
             return next((part for part in self.lists() if part), None)
         if not self.high or not self.normal:
             return self.high or self.normal or None
         if self.taken == _WEIGHT:
-            return self.high if self.high[0].index < self.normal[0].index else self.normal
+            high, normal = self.high.first, self.normal.first
+            return self.high if high and normal and high.index < normal.index else self.normal
         return self.high
 
     def _take(self) -> Message | None:
@@ -295,9 +286,22 @@ class Machine:
         limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
         expiry = time_ms + (min(limits) or 1) if limits else None
         message = Message(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
-        self._list_of(info.priority).append(message)
+        self.list_of(info.priority).append(message)
         self.ready_bytes += message.size
         self.checkout(time_ms)
+
+    def is_idle(self) -> bool:
+        """Return whether a message that does not expire would only be added to its list, until another command comes."""
+        limits, dead, first = self.settings, self.dead, self._next()
+        is_unlimited = limits.msg_ttl is limits.max_length is limits.max_bytes is None
+        is_waited_for = any(self.service.values()) or (dead.pid is not None and bool(dead.waiting))
+        return is_unlimited and not is_waited_for and (first is None or first.expiry_ms is None)
+
+    def enqueue_plain(self, pid: Any, numbers: array[int]) -> None:
+        """Add messages without priority and expiry to an idle queue: the next ones of a known publisher."""
+        self.enqueuers[pid] += len(numbers)
+        self.list_of(None).extend(numbers)
+        self.ready_bytes += sum(number >> INDEX_BITS for number in numbers)
 
     def _find(self, key: Any) -> tuple[Any, Consumer] | None:
         if key in self.consumers:
@@ -388,7 +392,7 @@ class Machine:
         message.index = index
         self._increase(message, is_failed=False, annotations={})
         self._add_credit(consumer, 1)
-        self._list_of(None).append(message)
+        self.list_of(None).append(message)
         self.ready_bytes += message.size
         self._update(command[1], consumer)
         return True
@@ -510,8 +514,9 @@ class Machine:
         return True
 
     def _purge(self, _index: int, _time_ms: int, _command: Any) -> bool:
-        for part in (*self.lists(), self.returns):
+        for part in self.lists():
             part.clear()
+        self.returns.clear()
         self.taken = self.ready_bytes = 0
         self._apply_limits()
         return False

@@ -13,7 +13,8 @@ from ..format.message import Content
 from ..format.terms import Atom
 from ..read.stored_message import StoredMessage
 from .command_cy import CommandReader
-from .machine import Message, MessageInfo
+from .machine import MessageInfo
+from .messages import Message
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
 BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}

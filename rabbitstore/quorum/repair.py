@@ -31,9 +31,11 @@ from .encode import (
     update_config,
     wal_pieces,
 )
-from .folder import Entry, QuorumNode, QuorumQueue
-from .machine import VERSIONS, Message
+from .entries import Entry
+from .folder import QuorumNode, QuorumQueue
+from .machine import VERSIONS
 from .message import DEAD_LETTERED
+from .messages import Message
 from .tables import read_rows
 from .wal import View
 

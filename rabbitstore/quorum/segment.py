@@ -10,6 +10,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.problems import Problem, to_problem
 from . import layout
+from .entries_cy import Run, read_intact
 from .wal import View
 
 
@@ -51,6 +52,22 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
         while found and next(reversed(found)) >= index:
             found.popitem()
         found[index] = SegmentEntry(index, term, offset, size)
+    return found
+
+
+def read_segment_runs(view: memoryview, file: str, problems: list[Problem]) -> list[Run]:
+    """Return the good entries as runs; raise the same errors."""
+    layouts = _check_head(view, file, [])
+    if layouts is not None and bytes(view[:4]) == layout.SEGMENT_MAGIC:
+        entry, max_count = layouts
+        runs = read_intact(view, 2 if entry is layout.SEGMENT_ENTRY[2] else 1, max_count, file)
+        if runs is not None:
+            return runs
+    found: list[Run] = []
+    for one in read_segment(view, file, problems).values():
+        if not found or (found[-1].stop, found[-1].term) != (one.index, one.term) or not found[-1].append(one.at, one.size):
+            found.append(Run(one.index, one.term, view, file))
+            found[-1].append(one.at, one.size)
     return found
 
 

@@ -20,11 +20,18 @@ class Snapshot:
     term: int
     machine_version: int
     members: int
-    state: Term
+    encoded: bytes
+    file: str
+    at: int
+
+    @property
+    def state(self) -> Term:
+        """The state, decoded anew: it may be large.  Raise `StoreCorrupt`."""
+        return decode(self.encoded, file=self.file, base=self.at, improper=True)
 
 
 def read_snapshot(data: bytes, file: str) -> Snapshot:
-    """Decode a whole file; raise `StoreCorrupt` or `UnsupportedFormat`."""
+    """Check a whole file and decode what describes the state; raise `StoreCorrupt` or `UnsupportedFormat`."""
     head = layout.SNAPSHOT_HEAD.size
     if len(data) < head + layout.META_SIZE.size:
         raise StoreCorrupt("snapshot is cut", file=file, offset=0, expected=f"{head + 4} bytes", found=len(data))
@@ -41,15 +48,16 @@ def read_snapshot(data: bytes, file: str) -> Snapshot:
     if size > len(data) - start:
         raise StoreCorrupt("snapshot is cut", file=file, offset=head, expected=f"{size} bytes", found=len(data) - start)
     meta = decode(data[start : start + size], file=file, base=start, improper=True)
-    state = decode(data[start + size :], file=file, base=start + size, improper=True)
-    return _snapshot(meta, state, file, start)
+    return _snapshot(meta, data[start + size :], file, start, start + size)
 
 
-def _snapshot(meta: Term, state: Term, file: str, base: int) -> Snapshot:
+def _snapshot(meta: Term, state: bytes, file: str, base: int, state_at: int) -> Snapshot:
     values = [meta.get(Atom(name)) for name in ("index", "term", "machine_version")] if isinstance(meta, dict) else [None]
     numbers = [value for value in values if isinstance(value, int)]
     if not isinstance(meta, dict) or len(numbers) != len(values):
         raise StoreCorrupt("not a snapshot", file=file, offset=base, expected="index, term", found=repr(meta)[:60])
     members = meta.get(Atom("cluster"))
     index, term, machine_version = numbers
-    return Snapshot(index, term, machine_version, len(members) if isinstance(members, dict | list) else 1, state)
+    return Snapshot(
+        index, term, machine_version, len(members) if isinstance(members, dict | list) else 1, state, file, state_at
+    )

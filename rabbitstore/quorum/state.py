@@ -8,7 +8,8 @@ from typing import Any
 from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.terms import Atom, Improper
-from .machine import VERSIONS, Consumer, DeadLetters, Machine, Message, Settings
+from .machine import VERSIONS, Consumer, DeadLetters, Machine, Settings
+from .messages import Message, MessageList
 
 _FIELDS = 18
 _INFINITE = "infinity"
@@ -39,7 +40,7 @@ def read_state(term: Any, version: int, file: str) -> Machine:
 
 def _machine(term: Any, version: int) -> Machine:
     is_strict = term[2][0] == "pq"
-    high, normal, taken = (deque[Message](), deque[Message](), 0) if is_strict else _messages(term[2])
+    high, normal, taken = (MessageList(), MessageList(), 0) if is_strict else _messages(term[2])
     machine = Machine(
         settings=_settings(term[1]),
         version=version,
@@ -71,17 +72,17 @@ def _settings(cfg: Any) -> Settings:
     return Settings.of(found | {Atom("single_active_consumer_on"): Atom("true" if strategy == "single_active" else "false")})
 
 
-def _messages(term: Any) -> tuple[deque[Message], deque[Message], int]:
+def _messages(term: Any) -> tuple[MessageList, MessageList, int]:
     """Return high and normal messages and the counter; before version 4 there is one list."""
     if term[0] != "rabbit_fifo_q":
-        return deque(), deque(map(_message, _lqueue(term))), 0
+        return MessageList(), _list(_lqueue(term)), 0
     _name, high, normal, _length, counter = term
-    return deque(map(_message, _queue(high))), deque(map(_message, _queue(normal))), int(counter)
+    return _list(_queue(high)), _list(_queue(normal)), int(counter)
 
 
-def _strict(term: Any) -> dict[int, deque[Message]]:
+def _strict(term: Any) -> dict[int, MessageList]:
     """Return the messages by priority, which the record counts down from 31."""
-    return {_PRIORITY_MAX - int(number): deque(map(_message, _queue(part))) for number, part in term.items()}
+    return {_PRIORITY_MAX - int(number): _list(_queue(part)) for number, part in term.items()}
 
 
 def _queue(term: Any) -> list[Any]:
@@ -93,6 +94,18 @@ def _queue(term: Any) -> list[Any]:
 def _lqueue(term: Any) -> list[Any]:
     """Return the elements of a queue with its length, in either form."""
     return _queue(term[1]) if len(term) == 2 else _queue(term[1:])
+
+
+def _list(terms: list[Any]) -> MessageList:
+    """Decode the messages of a list; most have an index and a size."""
+    found = MessageList()
+    add, append = found.add, found.append
+    for term in terms:
+        if type(term) is Improper and len(term.items) == 1 and type(term.tail) is int and type(term.items[0]) is int:
+            add(term.items[0], term.tail)
+        else:
+            append(_message(term))
+    return found
 
 
 def _message(term: Any) -> Message:

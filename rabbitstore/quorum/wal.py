@@ -47,7 +47,7 @@ class WalScan:
     `folders` are the known names of writers.  `lost` gets writer and index of each bad record whose head shows them.
     """
 
-    view: View
+    view: memoryview
     file: str
     problems: list[Problem]
     notes: list[Problem]
@@ -86,6 +86,11 @@ class WalScan:
         elif len(self.view) >= layout.WAL_HEAD_SIZE and self.view[4] != layout.WAL_VERSION:
             supported = str(layout.WAL_VERSION)
             raise UnsupportedFormat("log version", file=self.file, offset=4, found=self.view[4], supported=supported)
+
+    def word_of(self, record: WalRecord) -> int:
+        """Return the first bytes of the records that follow one of the same writer."""
+        word = int.from_bytes(self.view[record.position : record.position + layout.WRITER_SIZE], "big")
+        return word & layout.WRITER_MASK | layout.KNOWN_BIT
 
     def _is_zero_to_end(self) -> bool:
         """Return whether only zeros follow: a preallocated file, or pages that a power cut lost."""

@@ -11,7 +11,7 @@ import pytest
 
 from rabbitstore.quorum import quorum_nodes
 from rabbitstore.quorum.check import check_node
-from rabbitstore.quorum.folder import Entry, put
+from rabbitstore.quorum.entries import Entry, EntryTable
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt, UnsupportedFormat
 
@@ -265,12 +265,12 @@ def test_random_damage_never_crashes(copy, seed):
 def test_overwritten_entries_are_void():
     """An entry of a later term voids those behind it; so does the truncate bit."""
     named = [("2F_QXXXXXXXXXXXXX", 1, 1, b"a"), ("", 2, 1, b"b"), ("", 3, 1, b"c"), ("", 2, 2, b"d")]
-    entries: dict[int, Entry] = {}
-    data = log_of(named)
+    entries = EntryTable()
+    data = memoryview(log_of(named))
     for record in WalScan(data, "f", [], []).records():
-        put(entries, record.index, Entry(record.term, data, "f", record.at, record.size), record.truncates)
+        entries.put(record.index, Entry(record.term, data, "f", record.at, record.size), record.truncates)
     assert {index: data[entry.at : entry.at + entry.size] for index, entry in entries.items()} == {1: b"a", 2: b"d"}
-    put(entries, 1, Entry(1, data, "f", 0, 0), truncates=True)
+    entries.put(1, Entry(1, data, "f", 0, 0), truncates=True)
     assert list(entries) == [1]
 
 

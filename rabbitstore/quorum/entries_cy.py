@@ -1,0 +1,172 @@
+"""Where the entries of a log are, in columns: twelve bytes for an entry (docs/formats/rabbitmq-quorum.md#write-ahead-log).
+
+`wal` and `segment` define what is read, and read everything that is not as expected.
+"""
+
+from __future__ import annotations
+
+from array import array
+from zlib import adler32
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from storebytes import no_cython as cython  # type: ignore[no-redef]
+from . import layout
+
+if not cython.compiled:
+    from storebytes._bytes_cy import (
+        I64, Bool, I32s, I64s, Size, Source, get_i32, get_i64, i32s_of, i64s_of, source_of, take_view,
+    )  # fmt: skip
+    from storebytes._crc_cy import crc32
+
+ROOM: Size = 64
+ROOM_MAX: Size = 1 << 16
+WRITER: Size = layout.WRITER_SIZE
+CHECKED: Size = layout.WRITER_SIZE + layout.CHECKED_AT
+RECORD: Size = layout.WRITER_SIZE + layout.WAL_RECORD.size
+SEGMENT_HEAD: Size = layout.SEGMENT_HEAD.size
+WIDE: Size = layout.SEGMENT_ENTRY[2].size
+
+
+class Run:
+    """Consecutive entries of one term and file: the first index, and the index after the last."""
+
+    __slots__ = (
+        "_base", "_is_closed", "_places", "_places_held", "_room", "_sizes", "_sizes_held", "file", "first", "stop", "term",
+        "view",
+    )  # fmt: skip
+
+    def __init__(self, first: I64, term: I64, view: memoryview, file: str) -> None:
+        """Start without entries."""
+        self.first = self.stop = self._base = first
+        self.term = term
+        self.view = view
+        self.file = file
+        self._is_closed = False
+        self._room = 0
+        self._grow(ROOM)
+
+    def _grow(self, room: Size) -> None:
+        places = array("q", bytes(8 * room))
+        sizes = array("i", bytes(4 * room))
+        if self._room:
+            memoryview(places)[: self._room] = self._places_held
+            memoryview(sizes)[: self._room] = self._sizes_held
+        self._places_held: memoryview = memoryview(places)
+        self._sizes_held: memoryview = memoryview(sizes)
+        self._places: I64s = i64s_of(self._places_held)
+        self._sizes: I32s = i32s_of(self._sizes_held)
+        self._room = room
+
+    def append(self, at: I64, size: I64) -> bool:
+        """Add the entry `stop`; return False when the run is full."""
+        number: Size = self.stop - self._base
+        if number == self._room:
+            if self._is_closed or number >= ROOM_MAX:
+                return False
+            self._grow(2 * number)
+        if self._is_closed:
+            return False
+        self._places[number] = at
+        self._sizes[number] = size if size < 0x80000000 else size - 0x100000000
+        self.stop += 1
+        return True
+
+    def place(self, index: I64) -> I64:
+        """Return where the data of an entry begins."""
+        place: I64 = self._places[index - self._base]
+        return place
+
+    def size(self, index: I64) -> I64:
+        """Return the size of an entry's data."""
+        size: I64 = self._sizes[index - self._base]
+        return size if size >= 0 else size + 0x100000000
+
+    def part(self, first: I64, stop: I64) -> Run:
+        """Return these entries as a run that does not grow."""
+        found: Run = Run.__new__(Run)
+        found.first = first
+        found.stop = stop
+        found._base = self._base
+        found.term = self.term
+        found.view = self.view
+        found.file = self.file
+        found._is_closed = True
+        found._room = self._room
+        found._places_held = self._places_held
+        found._sizes_held = self._sizes_held
+        found._places = self._places
+        found._sizes = self._sizes
+        return found
+
+
+def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
+    """Add the records of a write-ahead log that continue a run, and return where the first other one is.
+
+    `runs` has the last run of each writer, by the first three bytes of its records.
+    """
+    source: Source = source_of(view)
+    stop: Size = len(view)
+    size: Size
+    word: Size
+    run: Run | None
+    while stop - at >= RECORD:
+        word = (source[at] << 16) | (source[at + 1] << 8) | source[at + 2]
+        size = get_i32(source, at + WRITER + 4)
+        run = runs.get(word)
+        if run is None or size < 0 or size > stop - at - RECORD:
+            break
+        if get_i64(source, at + WRITER + 8) != run.stop or get_i64(source, at + WRITER + 16) != run.term:
+            break
+        if (adler32(take_view(view, at + CHECKED, RECORD - CHECKED + size)) ^ get_i32(source, at + WRITER)) & 0xFFFFFFFF:
+            break
+        if not run.append(at + RECORD, size):
+            break
+        at += RECORD + size
+    return at
+
+
+def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list[Run] | None:
+    """Return the entries of a segment that follow one another; None if anything in its index is not as expected."""
+    source: Source = source_of(view)
+    stop: Size = len(view)
+    width: Size = WIDE if version == 2 else WIDE - 4
+    data_at: Size = SEGMENT_HEAD + count * width
+    at: Size = SEGMENT_HEAD
+    place: I64
+    size: I64
+    index: I64
+    term: I64
+    run: Run | None = None
+    found: list[Run] = []
+    if data_at > stop:
+        return None
+    while at < data_at and not _is_zero(source, at, width):
+        index = get_i64(source, at)
+        term = get_i64(source, at + 8)
+        place = get_i64(source, at + 16) if version == 2 else get_i32(source, at + 16)
+        size = get_i32(source, at + width - 8)
+        if index < 0 or term < 0 or size < 0 or place < data_at or place > stop or size > stop - place:
+            return None
+        if (crc32(source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
+            return None
+        if run is not None and index < run.stop:
+            return None
+        if run is None or index != run.stop or term != run.term or not run.append(place, size):
+            run = Run(index, term, view, file)
+            run.append(place, size)
+            found.append(run)
+        at += width
+    return found if _is_zero(source, at, data_at - at) else None
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_zero(source: Source, at: Size, size: Size) -> Bool:
+    stop: Size = at + size
+    while at < stop:
+        if source[at]:
+            return False
+        at += 1
+    return True
