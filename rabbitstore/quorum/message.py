@@ -104,22 +104,10 @@ def _body_size(term: Any) -> int:
 def to_message(placed: Placed, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:
     """Join the state of a message and its content."""
     message = placed.message
+    redelivered = message.acquired + message.delivery_count > 0 or placed.state == CHECKED_OUT
+    expiry_us = (message.expiry_ms or 0) * _US_A_MS
+    # In the order of the fields: a call by name takes three times as long.
+    entry = (content.persistent, False, redelivered, expiry_us, len(content.body), True, *where, content)
     return QuorumMessage(
-        queue=queue,
-        priority=None,
-        seq_id=message.index,
-        persistent=content.persistent,
-        acked=False,
-        redelivered=message.acquired + message.delivery_count > 0 or placed.state == CHECKED_OUT,
-        expiry_us=(message.expiry_ms or 0) * _US_A_MS,
-        size=len(content.body),
-        embedded=True,
-        file=where[0],
-        offset=where[1],
-        content=content,
-        state=placed.state,
-        consumer=placed.consumer,
-        acquired_count=message.acquired,
-        delivery_count=message.delivery_count,
-        reason=placed.reason,
+        queue, None, message.index, *entry, *placed[1:3], message.acquired, message.delivery_count, placed.reason
     )

@@ -9,6 +9,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from . import layout
 from .compression import unpack
+from .records_cy import Record, single_records
 
 View = bytes | memoryview
 
@@ -32,14 +33,6 @@ class Chunk(NamedTuple):
     def next_id(self) -> int:
         """The id of the chunk that follows."""
         return self.chunk_id + self.records
-
-
-class Record(NamedTuple):
-    """One message: `position` is that of its entry in the segment; messages of one sub-batch share it."""
-
-    offset: int
-    position: int
-    data: bytes
 
 
 def check_file_head(data: View, magic: bytes, file: str) -> None:
@@ -86,6 +79,10 @@ def check_crc(view: View, chunk: Chunk, file: str) -> None:
 
 def read_records(view: View, chunk: Chunk, file: str) -> list[Record]:
     """Return every message of a user chunk; raise `StoreCorrupt` unless entries and records agree with the head."""
+    if chunk.entries == chunk.records:
+        single = single_records(memoryview(view), chunk.data_at, chunk.trailer_at, chunk.entries, chunk.chunk_id)
+        if single is not None:
+            return single
     data = bytes(view[chunk.data_at : chunk.trailer_at])
     found: list[Record] = []
     at = 0

@@ -14,9 +14,10 @@ from ..files import mapped
 from ..format.amqp10_cy import Converter
 from ..format.problems import Problem, to_problem
 from . import layout
-from .chunk import Chunk, Record, View, check_file_head, read_records
+from .chunk import Chunk, View, check_file_head, read_records
 from .index import IndexRecord, first_at_or_after, read_index
 from .message import StreamMessage, to_message
+from .records_cy import Record
 from .scan import Scan
 from .tracking import Tracking, apply_chunk
 

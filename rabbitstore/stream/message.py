@@ -11,7 +11,8 @@ from ..format.amqp10_message import FILTER_VALUE, to_content, try_sections
 from ..format.message import Content
 from ..format.properties import encode
 from ..read.stored_message import StoredMessage
-from .chunk import Chunk, Record
+from .chunk import Chunk
+from .records_cy import Record
 
 _NO_PROPERTIES = encode({})
 
@@ -44,24 +45,10 @@ def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str, 
         content = Content(vhost, exchange, keys or (queue,), block, body, b"", is_durable)
     else:
         content, filter_value = _decoded(record.data, queue, vhost)
-    return StreamMessage(
-        queue=queue,
-        priority=None,
-        seq_id=record.offset,
-        persistent=True,
-        acked=False,
-        redelivered=False,
-        expiry_us=0,
-        size=len(content.body),
-        embedded=False,
-        file=file,
-        offset=record.position,
-        content=content,
-        timestamp_ms=chunk.timestamp_ms,
-        epoch=chunk.epoch,
-        filter_value=filter_value,
-        raw=record.data,
-    )
+    body_size, data = len(content.body), record.data
+    # In the order of the fields: a call by name takes three times as long.
+    state = (queue, None, record.offset, True, False, False, 0, body_size, False, file, record.position, content)
+    return StreamMessage(*state, chunk.timestamp_ms, chunk.epoch, filter_value, data)
 
 
 def _decoded(data: bytes, queue: str, vhost: str) -> tuple[Content, str | None]:
