@@ -69,7 +69,7 @@ class CommandReader:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """Read nothing yet."""
+        """Remember no route and no publisher."""
         self._exchange: str = ""
         self._exchange_bytes: bytes = b""
         self._keys: tuple[str, ...] = ()

@@ -32,12 +32,12 @@ class EntryTable(Mapping[int, Entry]):
     """The entries in ascending order of their indexes; a million of them take twelve megabytes."""
 
     def __init__(self) -> None:
-        """Start without entries."""
+        """Begin with an empty table."""
         self.runs: list[Run] = []
 
     @property
     def last(self) -> int | None:
-        """The greatest index."""
+        """The greatest index; None for an empty table."""
         return self.runs[-1].stop - 1 if self.runs else None
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class EntryTable(Mapping[int, Entry]):
         return sum(run.stop - run.first for run in self.runs)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the indexes."""
+        """Yield the indexes in ascending order."""
         for run in self.runs:
             yield from range(run.first, run.stop)
 

@@ -38,7 +38,7 @@ class Run:
     )  # fmt: skip
 
     def __init__(self, first: I64, term: I64, view: memoryview, file: str) -> None:
-        """Start without entries."""
+        """Begin with an empty run."""
         self.first = self.stop = self._base = first
         self.term = term
         self.view = view

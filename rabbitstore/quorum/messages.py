@@ -65,7 +65,7 @@ class MessageList:
         return self._others[number] if number < 0 else Message(number & _INDEX_MASK, number >> INDEX_BITS)
 
     def append(self, message: Message) -> None:
-        """Add a message."""
+        """Add a message as the last one."""
         if message.expiry_ms is None and not (message.acquired or message.delivery_count or message.annotations):
             self.add(message.index, message.size)
         else:
@@ -111,7 +111,7 @@ class MessageList:
         return message
 
     def clear(self) -> None:
-        """Remove all messages."""
+        """Remove all of the messages."""
         self.__init__()  # type: ignore[misc]
 
     def copy(self) -> MessageList:

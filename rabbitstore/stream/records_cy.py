@@ -22,7 +22,7 @@ class Record:
     __slots__ = ("data", "offset", "position")
 
     def __init__(self, offset: I64, position: I64, data: bytes) -> None:
-        """Describe a message."""
+        """Describe a message of a sub-batch."""
         self.offset = offset
         self.position = position
         self.data = data

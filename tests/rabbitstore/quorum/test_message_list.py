@@ -62,21 +62,21 @@ def test_changes_of_a_copied_message_stay_in_the_copy() -> None:
     st.lists(st.tuples(st.sampled_from(["e", "purge"]), st.integers(0, 1 << 19)), max_size=12),
     st.sampled_from([Settings(), Settings(max_length=2), Settings(msg_ttl=5), Settings(max_bytes=9)]),
 )
-def test_messages_that_follow_one_another_are_added_as_one_by_one(rows: list[tuple[str, int]], limits: Settings) -> None:
-    """An idle queue takes many at once; any other is not idle."""
-    one_by_one, at_once = Machine(replace(limits)), Machine(replace(limits))
-    for machine in (one_by_one, at_once):
+def test_messages_that_follow_one_another_are_added_like_single_ones(rows: list[tuple[str, int]], limits: Settings) -> None:
+    """An idle queue takes many in one call; any other is not idle."""
+    one_by_one, in_bulk = Machine(replace(limits)), Machine(replace(limits))
+    for machine in (one_by_one, in_bulk):
         machine.enqueue(1, 0, UNDEFINED, 1, MessageInfo(3))
     for index, (name, size) in enumerate([*rows, ("purge", 0)], 2):
         number = one_by_one.enqueuers[UNDEFINED]
         if name == "e":
             one_by_one.enqueue(index, 0, UNDEFINED, number, MessageInfo(size))
-        if name == "e" and size < 1 << 19 and at_once.is_idle():
-            at_once.enqueue_plain(UNDEFINED, array("q", [size << INDEX_BITS | index]))
+        if name == "e" and size < 1 << 19 and in_bulk.is_idle():
+            in_bulk.enqueue_plain(UNDEFINED, array("q", [size << INDEX_BITS | index]))
         elif name == "e":
-            at_once.enqueue(index, 0, UNDEFINED, number, MessageInfo(size))
-        assert list(at_once.ready()) == list(one_by_one.ready()) and at_once.ready_bytes == one_by_one.ready_bytes
-        assert at_once.enqueuers == one_by_one.enqueuers and at_once.dropped == one_by_one.dropped
+            in_bulk.enqueue(index, 0, UNDEFINED, number, MessageInfo(size))
+        assert list(in_bulk.ready()) == list(one_by_one.ready()) and in_bulk.ready_bytes == one_by_one.ready_bytes
+        assert in_bulk.enqueuers == one_by_one.enqueuers and in_bulk.dropped == one_by_one.dropped
         if name == "purge":
-            for machine in (one_by_one, at_once):
+            for machine in (one_by_one, in_bulk):
                 machine.apply(index, 0, (Atom("purge"),), None, MessageInfo())
