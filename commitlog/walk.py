@@ -34,6 +34,9 @@ AHEAD_STEP = 32 << 20  # read ahead in one call
 ZEROS_PIECE = 16 << 20
 
 
+COMPACTED_LOGS = "compactionLog"  # the folder of a broker's compacted topics; below it are topics, and in those queues
+
+
 class Piece(NamedTuple):
     """Consecutive whole records, all checked: bytes start..stop of `view`, which starts at physical offset `base`."""
 
@@ -89,6 +92,7 @@ class LogFiles:
         self.end_offset = end_offset
         self._held: list[MappedFile] | None = None
         self.folders = sorted(folders)
+        self.is_compacted = all(_is_compacted(folder) for folder in folders)
         self.files: list[OffsetFile] = []
         self.strays: list[Finding] = []
         for folder in self.folders:
@@ -115,6 +119,8 @@ class LogFiles:
         for file in self.files:
             yield from self._check_file(file)
         for before, after in pairwise(self.files):
+            if self.is_compacted:
+                continue  # a compaction writes fewer files than it replaces
             wanted = before.start_offset + self.file_size_bytes
             if after.start_offset > wanted and after.start_offset % (self.file_size_bytes or 1) == 0:
                 yield Finding(after.path, 0, "missing_file", file_name(wanted), file_name(after.start_offset))
@@ -139,10 +145,11 @@ class LogFiles:
     def walk(self) -> Iterator[Step]:
         """Yield the records of every file, and what is wrong between them."""
         if self.end_offset is None:
-            return _Walk((MappedFile.of(self._disk, found, writable=False) for found in self.files), None).steps()
+            files = (MappedFile.of(self._disk, found, writable=False) for found in self.files)
+            return _Walk(files, None, is_compacted=self.is_compacted).steps()
         self.hold()
         held, self._held = self._held, None
-        return _Walk(held or [], self.end_offset).steps()
+        return _Walk(held or [], self.end_offset, is_compacted=self.is_compacted).steps()
 
     def hold(self) -> None:
         """Map the files for the next walk, newest first, so that none that a writer deletes is missing in the middle.
@@ -227,11 +234,17 @@ class LogFiles:
         return reader.decode(location.at, 0) if code > 0 else describe(file.path, location, STOPS[code])
 
 
+def _is_compacted(folder: str) -> bool:
+    """Return whether a folder is the log of one queue of a compacted topic (`docs/formats/rocketmq-compaction.md`)."""
+    return os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(folder)))) == COMPACTED_LOGS
+
+
 class _Walk:
     """The state of one walk over all files."""
 
-    def __init__(self, files: Iterable[MappedFile], end_offset: int | None) -> None:
+    def __init__(self, files: Iterable[MappedFile], end_offset: int | None, *, is_compacted: bool) -> None:
         self._files = files
+        self._is_compacted = is_compacted
         self._end = end_offset
         self._last_ms = 0  # store time of the last good record
         self._open: list[Finding] = []  # zeros that end the log, unless a later file has records
@@ -278,7 +291,8 @@ class _Walk:
 
     def _resume(self, piece: Piece) -> Iterator[Finding]:
         """Handle good records: what looked like the end before them was not."""
-        yield from self._open
+        if not self._is_compacted:  # there zeros end any file
+            yield from self._open
         self._open, self._tail = [], None
         self._last_ms = Reader(piece.view, piece.base).store_time(piece.positions[-1])
 

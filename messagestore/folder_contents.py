@@ -49,7 +49,7 @@ _KNOWN = {
     "timerlog": ("timer log", Use.READ),
     "config/rdb": ("configuration of version 2", Use.UNSUPPORTED),
     "config/timercheck": ("timer checkpoint", Use.READ),
-    COMPACTION: ("compacted topics", Use.KEPT),
+    COMPACTION: ("compacted topics", Use.READ),
     "kvStore": ("pop consumer state (RocksDB)", Use.KEPT),
     "epochFileCheckpoint": ("epochs of controller mode (auto-switch HA)", Use.UNSUPPORTED),
     "tieredstore": ("tiered storage", Use.UNSUPPORTED),
@@ -79,8 +79,6 @@ def _names(disk: Disk, root: str) -> list[str]:
 def _part(disk: Disk, root: str, name: str) -> Part | None:
     path = os.path.join(root, name)
     what, use = _KNOWN.get(name, ("", Use.READ))
-    if name == COMPACTION and not is_folder(disk, os.path.join(path, "compactionLog")):
-        use = Use.READ  # each broker makes the folder
     if use is not Use.KEPT and has_rocksdb(disk, path):
         return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
     if name.startswith(DLEDGER_PREFIX) and is_folder(disk, path):

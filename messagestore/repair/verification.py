@@ -25,6 +25,7 @@ from ..broker.config.subscription_groups import SubscriptionGroups
 from ..broker.config.topics import Topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
+from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
 from ..paths import StorePaths
@@ -347,8 +348,10 @@ class _Check:
             self._add(finding)
 
     def unread_parts(self) -> None:
-        """Read databases of the configuration; add a note for each part of the store that is not read."""
+        """Read databases of the configuration and compacted topics; add a note for each part of the store that is not read."""
         for finding in part_findings(self.disk, self.places.root, self.files()):
+            self._add(finding)
+        for finding in compaction_findings(self.disk, self.places.root, is_in_use=self.disk.is_locked(self.places.lock)):
             self._add(finding)
 
     def _add(self, finding: Finding) -> None:

@@ -83,12 +83,15 @@ def _check(
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
     """Add what can be checked of a store with queues in RocksDB: timer files, queues, and which parts are not read."""
+    from messagestore.compaction import compaction_findings
     from messagestore.rocksdb.check import part_findings
     from messagestore.timers.check import timer_findings
 
     for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
         report.add(finding)
     for finding in part_findings(REAL_DISK, folder.target.path, folder.files()):
+        report.add(finding)
+    for finding in compaction_findings(REAL_DISK, folder.target.path, is_in_use=folder.is_in_use):
         report.add(finding)
 
 

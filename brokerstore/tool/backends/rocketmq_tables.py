@@ -17,6 +17,7 @@ from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
 
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
 from ..target import Target
+from .rocketmq_compaction import compacted_keys_and_tables
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_keys_and_tables
 from .rocketmq_rocksdb import queue_rows, unreadable
@@ -46,13 +47,23 @@ def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     topics = _topics(folder)
     if only is not None:
         rows, topics = ([one for one in found if one["topic"] == only] for found in (rows, topics))
-    timers, timer_tables = keys_and_tables(folder, only)
-    pop, pop_tables = pop_keys_and_tables(folder, only)
+    beside, more_tables = _beside(folder, only)
     seen = {row["topic"] for row in rows}
     without = [[topic["topic"]] for topic in topics if topic["topic"] not in seen]
-    tables = [Table(HEADERS, [list(row.values()) for row in rows]), *timer_tables, *pop_tables]
+    tables = [Table(HEADERS, [list(row.values()) for row in rows]), *more_tables]
     tables += [Table(("topics without a queue",), without)] if without else []
-    return Answer({"queues": rows, "topics": topics} | timers | pop | incomplete, tables, folder.code)
+    return Answer({"queues": rows, "topics": topics} | beside | incomplete, tables, folder.code)
+
+
+def _beside(folder: RocketmqFolder, only: str | None = None) -> tuple[Row, list[Table]]:
+    """Return the JSON keys and the tables of pending timers, consumers in POP mode and compacted topics."""
+    keys: Row = {}
+    tables: list[Table] = []
+    for part in (keys_and_tables, pop_keys_and_tables, compacted_keys_and_tables):
+        more, shown = part(folder, only)
+        keys |= more
+        tables += shown
+    return keys, tables
 
 
 def _incomplete(folder: RocketmqFolder) -> Row:
@@ -158,11 +169,10 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     found = [dict(zip(names, (*group, *row), strict=True)) for group, row in sorted(rows.items())]
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     cells = [[table_time(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
-    timers, timer_tables = keys_and_tables(folder)
-    pop, pop_tables = pop_keys_and_tables(folder)
+    beside, more_tables = _beside(folder)
     say_in_use(files.end_offset)
-    facts = {"queues" if by == "queue" else "hours": found, "total": total} | timers | pop | in_use_keys(files.end_offset)
-    return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *timer_tables, *pop_tables], folder.code)
+    facts = {"queues" if by == "queue" else "hours": found, "total": total} | beside | in_use_keys(files.end_offset)
+    return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *more_tables], folder.code)
 
 
 def _stats_rows(

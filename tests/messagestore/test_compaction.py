@@ -1,0 +1,185 @@
+"""Compacted topics of a real 5.3.3 broker: the messages that it delivered from the folder, and each damage by name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumequeue.layout import BATCH_UNIT
+from messagestore import MessageStore, StoreConfig
+from messagestore.compaction import compacted_queues
+from storageio import REAL_DISK
+from tests.brokerstore.tool import run
+from tests.faults.test_unknown_formats import snapshot
+
+NAME = "broker-compaction"
+LOG, UNITS = "compaction/compactionLog/Compacted/0", "compaction/compactionCq/Compacted/0"
+FIRST = "0" * 20
+SIZE = 254  # of each record in the queue
+
+
+@pytest.fixture
+def store(fixture_store: Any) -> Path:
+    """Return a copy of the broker's folder."""
+    folder: Path = fixture_store(NAME, own=True).store
+    return folder
+
+
+def test_the_messages_are_those_that_consumers_got(fixture_store: Any) -> None:
+    """Every field of the copies, in order, from the queue's folder; nothing in the store changes."""
+    fixture = fixture_store(NAME)
+    before = snapshot(fixture.store)
+    delivered = fixture.truth("manifest.json")["read"]
+    for topic in ("Compacted", "Fresh"):
+        found = []
+        for queue in compacted_queues(REAL_DISK, str(fixture.store)):
+            if queue.topic == topic:
+                ran = run("dump", "--json", queue.log_folder)
+                assert ran.code == 0
+                found += [json.loads(line) for line in ran.out.splitlines()]
+        assert len(found) == len(delivered[topic]) == {"Compacted": 32, "Fresh": 5}[topic]
+        for own, told in zip(found, delivered[topic], strict=True):
+            for name in ("physical_offset", "size", "queue_id", "queue_offset", "body_crc", "store_timestamp_ms", "flag"):
+                assert own[name] == told[name]
+            assert base64.b64decode(own["body_base64"]) == base64.b64decode(told["body"])
+            assert own["properties"].items() <= told["properties"].items()
+    assert snapshot(fixture.store) == before
+
+
+def test_ls_stats_info_and_verify_have_them(fixture_store: Any) -> None:
+    """The broker told its clients the first offset and the end of each queue."""
+    fixture = fixture_store(NAME)
+    told = fixture.truth("manifest.json")["read"]
+    ends = {
+        (one["topic"], one["queue_id"]): (int(one["properties"]["MIN_OFFSET"]), int(one["properties"]["MAX_OFFSET"]))
+        for topic in ("Compacted", "Fresh") for one in told[topic]
+    }  # fmt: skip
+    for command in ("ls", "stats"):
+        rows = run(command, "--json", fixture.store).json["compacted"]
+        assert {(row["topic"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in rows} == ends
+        assert [row["messages"] for row in rows] == [16, 16, 5]
+    assert "Not read" not in run("info", fixture.store).out
+    ran = run("verify", fixture.store)
+    assert ran.code == 0 and "not read" not in ran.out
+
+
+def test_a_store_without_such_topics_has_no_key(fixture_store: Any) -> None:
+    """Every broker makes the folder `compaction`."""
+    assert "compacted" not in run("ls", "--json", fixture_store("broker-live").store).json
+
+
+def change(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def spoil_body(store: Path) -> None:
+    change(store / LOG / FIRST, SIZE + 90, b"\xee\xee")
+
+
+def move_queue(store: Path) -> None:
+    change(store / LOG / FIRST, SIZE + 12, b"\0\0\0\1")
+
+
+def lower_offset(store: Path) -> None:
+    change(store / LOG / FIRST, SIZE + 20, (68).to_bytes(8, "big"))
+
+
+def lose_unit(store: Path) -> None:
+    change(store / UNITS / FIRST, 6 * BATCH_UNIT.size, bytes(BATCH_UNIT.size))
+
+
+def change_unit(store: Path) -> None:
+    change(store / UNITS / FIRST, BATCH_UNIT.size + 15, b"\7")
+
+
+def add_unit(store: Path) -> None:
+    change(store / UNITS / FIRST, 7 * BATCH_UNIT.size, BATCH_UNIT.pack(7 * SIZE, SIZE, 65, 1, 76, 1, -1, 0))
+
+
+def lose_units(store: Path) -> None:
+    (store / UNITS / FIRST).unlink()
+
+
+def lose_log(store: Path) -> None:
+    (store / LOG / FIRST).unlink()
+
+
+def shorten(store: Path) -> None:
+    with (store / LOG / FIRST).open("r+b") as file:
+        file.truncate(5000)
+
+
+def spoil_positions(store: Path) -> None:
+    (store / "compaction" / "position-checkpoint").write_text('{"queueOffsetMap":[1]}')
+
+
+DAMAGES = {
+    spoil_body: "bad_body_crc",
+    move_queue: "compaction_record",
+    lower_offset: "compaction_order",
+    lose_unit: "compaction_unit",
+    change_unit: "compaction_unit",
+    add_unit: "compaction_unit",
+    lose_units: "missing_file",
+    lose_log: "missing_file",
+    shorten: "wrong_file_size",
+    spoil_positions: "damaged_config",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_damage_is_named(store: Path, damage: Callable[[Path], None]) -> None:
+    """`verify` fails with the kind, and the file is below `compaction`."""
+    damage(store)
+    ran = run("verify", "--json", store)
+    assert ran.code == 1
+    found = {(one["kind"], Path(one["file"]).relative_to(store).parts[0]) for one in ran.json["problems"]}
+    assert (DAMAGES[damage], "compaction") in found
+    assert {place for _, place in found} == {"compaction"}
+
+
+def test_a_damaged_record_costs_no_other(store: Path) -> None:
+    """`dump` reports it and goes on; `ls` counts what is left and exits with 1."""
+    spoil_body(store)
+    ran = run("dump", "--json", store / LOG)
+    assert ran.code == 1 and len(ran.out.splitlines()) == 15
+    ran = run("ls", "--json", store)
+    assert ran.code == 1 and [row["messages"] for row in ran.json["compacted"]] == [15, 16, 5]
+
+
+def test_unfinished_work_is_a_note(store: Path) -> None:
+    """A broker that was killed during a compaction leaves the folder and ignores it."""
+    (store / LOG / "compacting").mkdir()
+    (store / LOG / "compacting" / FIRST).write_bytes(bytes(10120))
+    ran = run("verify", store)
+    assert ran.code == 0 and "compacting" in ran.out
+    assert len(run("dump", "--json", store / LOG).out.splitlines()) == 16
+
+
+def test_a_store_in_use_is_not_checked(store: Path) -> None:
+    """The broker replaces the files at any time."""
+    spoil_body(store)
+    lock = REAL_DISK.lock(str(store / "lock"))
+    try:
+        ran = run("verify", store)
+    finally:
+        lock.release()
+    assert ran.code == 0 and "compaction: not read" in ran.out
+
+
+def test_recover_and_a_writer_leave_the_folder_alone(store: Path) -> None:
+    """Neither a repair of the log nor new messages change it; a cut needs `--force`."""
+    before = snapshot(store / "compaction")
+    with MessageStore.open(store, "r+", StoreConfig()) as opened:
+        opened.put("Plain", b"new", queue_id=0)
+    change(store / "commitlog" / FIRST, 40000, b"\xee" * 600)
+    assert run("recover", store, "--truncate", "--apply").code == 1
+    assert run("recover", store, "--truncate", "--force", "--apply").code == 6
+    assert snapshot(store / "compaction") == before
