@@ -243,7 +243,8 @@ def _publish(record: StoredRecord, rabbit: RabbitStore, present: dict[str, set[b
         if queue not in present:
             if queue not in rabbit.queue_names():
                 rabbit.declare_queue(queue, max_priority=priorities)
-            present[queue] = {message.msg_id for message in rabbit.messages(queue)}
+            with closing(rabbit.folder()) as folder:  # a damaged message is not there, so it is published again
+                present[queue] = {message.msg_id for message in folder.messages(queue)}
         if content.msg_id in present[queue]:
             moved.skipped += 1
             return

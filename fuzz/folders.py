@@ -170,7 +170,8 @@ def look(root: str, disk: Disk, *, is_rabbit: bool) -> int:
     """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
     if is_rabbit:
         verify(root, disk)
-        return sum(1 for _ in RabbitStore.open(root, "r", disk=disk).messages())
+        with contextlib.closing(RabbitStore.open(root, "r", disk=disk).folder()) as folder:
+            return sum(1 for _ in folder.messages())
     verify_store(root, disk=disk)
     return _read(root, disk)
 

@@ -79,7 +79,8 @@ class SmallNode(SmallFolder):
 
 def _contents(disk: Disk) -> Counter[bytes]:
     """Count the bodies, except those that a start drops; a queue without its name is listed by its folder's."""
-    found = Counter(one.body for one in RabbitStore.open(ROOT, "r", disk=disk).messages())
+    with closing(RabbitStore.open(ROOT, "r", disk=disk).folder()) as folder:
+        found = Counter(one.body for one in folder.messages())
     with closing(NodeFolder(ROOT, "/", disk)) as node:
         found.update(one.body for one in node.messages() if not getattr(one, "reason", ""))
     return found

@@ -30,6 +30,7 @@ from .format.message import Content
 from .format.problems import Problem
 from .metrics import RabbitMetrics, collect
 from .read.stored_message import StoredMessage
+from .read.undamaged import every_message, undamaged_messages
 from .read.unsupported import refuse_unsupported
 from .read.vhost_folder import QueueInfo, VhostFolder, find_vhost, is_vhost_folder
 from .settings import RabbitSettings
@@ -164,9 +165,12 @@ class RabbitStore(Closing):
         """Yield the messages in the files, of one queue or all, in the order in which a broker would deliver them.
 
         For a store that is open for writing these are the messages that are persistent or paged out.
+
+        Raises `StoreCorrupt` or `UnsupportedFormat` at damage, after the messages before it. To read on past damage, use
+        `folder().messages()`, which skips damaged messages and lists each in the folder's `problems`.
         """
-        with contextlib.closing(self.folder()) as folder:
-            yield from folder.messages(queue, include_acked=include_acked)
+        range_of = every_message if queue is None else {queue: every_message(queue)}.get
+        return undamaged_messages(self.folder, range_of, include_acked=include_acked)
 
     def scan(
         self, queues: str | Iterable[str] | None = None, *, columns: Sequence[str] | None = None,
@@ -177,7 +181,7 @@ class RabbitStore(Closing):
 
         `queues`: one name or several; all by default. A message must pass every filter that is given: a sequence number from
         `start` to before `stop` (one number, or one for each queue), and one of the `routing_keys`. `columns`: names of
-        `rabbitstore.read.columns.COLUMNS`; all by default. Unlike `messages`, a scan raises an error for damage.
+        `rabbitstore.read.columns.COLUMNS`; all by default. Damage raises an error, as in `messages`.
         """
         from .read.scan import QueueScan
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from storageio import StoreCorrupt, StoreError
+from storageio import StoreCorrupt
 from storebytes.arrow_table import ArrowTable, Offsets, offset_of, word_set
 
-from ..format.problems import UNSUPPORTED, Problem, to_unsupported
 from .columns import COLUMNS, record_batches, schema
 from .stored_message import StoredMessage
+from .undamaged import undamaged_messages
 from .vhost_folder import SEQ_ID_MAX, VhostFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ATTEMPTS_MAX = 100
 
 
 class QueueScan(ArrowTable):
@@ -51,43 +48,17 @@ class QueueScan(ArrowTable):
             yield built.batch
 
     def _messages(self) -> Iterator[StoredMessage]:
-        """Yield the selected messages up to the first damage.
+        """Yield the selected messages up to the first damage."""
+        keys = self._routing_keys
+        for message in undamaged_messages(self._folder, self._range_of, include_acked=self._include_acked):
+            if keys is None or not keys.isdisjoint(message.routing_keys):
+                yield message
 
-        What looks damaged is read again, because a message may have been acknowledged and deleted since its entry was read.
-        """
-        done: dict[str, int] = {}
-        suspects: set[Problem] = set()
-        for attempt in range(ATTEMPTS_MAX):
-            with closing(self._folder()) as folder:
-                yield from self._before_problem(folder, done)
-            found = [problem for problem in folder.problems if problem in suspects or attempt == ATTEMPTS_MAX - 1]
-            if found:
-                raise _to_error(folder.path, found[0])
-            if not folder.problems:
-                return
-            suspects.update(folder.problems)
-
-    def _before_problem(self, folder: VhostFolder, done: dict[str, int]) -> Iterator[StoredMessage]:
-        """Yield what was not yielded before; `done` has the next sequence number of each folder of a queue."""
-        for queue in folder.queue_folders():
-            if self._queues is not None and queue.queue not in self._queues:
-                continue
-            start = done.get(queue.folder, offset_of(self._start, queue.queue, 0))
-            stop = offset_of(self._stop, queue.queue, SEQ_ID_MAX)
-            for message in folder.messages_in(queue, include_acked=self._include_acked, start=start, stop=stop):
-                if folder.problems:
-                    return
-                done[queue.folder] = message.seq_id + 1
-                if self._routing_keys is None or not self._routing_keys.isdisjoint(message.routing_keys):
-                    yield message
+    def _range_of(self, queue: str) -> range | None:
+        if self._queues is not None and queue not in self._queues:
+            return None
+        return range(offset_of(self._start, queue, 0), offset_of(self._stop, queue, SEQ_ID_MAX))
 
 
 def _raise(_message: StoredMessage, error: StoreCorrupt) -> None:
     raise error
-
-
-def _to_error(path: str, problem: Problem) -> StoreError:
-    if problem.kind == UNSUPPORTED:
-        return to_unsupported(path, problem)
-    file, reason = f"{path}/{problem.file}", problem.kind.replace("_", " ")
-    return StoreCorrupt(reason, file=file, offset=problem.offset, expected=problem.expected, found=problem.found)

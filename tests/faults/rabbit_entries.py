@@ -124,7 +124,7 @@ class Vhost:
 
     def read(self, *, include_acked: bool = False) -> list[Any]:
         """Return the messages that a reader gets."""
-        return list(RabbitStore.open(str(self.folder), "r").messages(include_acked=include_acked))
+        return list(RabbitStore.open(str(self.folder), "r").folder().messages(include_acked=include_acked))
 
     def messages_of(self, entry: Entry) -> set[Key]:
         """Return the messages that an entry refers to, which may be lost with it."""

@@ -32,7 +32,7 @@ class Vhost:
     def read(self) -> list[dict[str, Any]]:
         """Return the fields of the messages that a reader gets."""
         names = ("queue", "seq_id", "msg_id", "persistent", "expiry_us", "size", "content", "file", "offset")
-        with_names = RabbitStore.open(str(self.folder), "r").messages()
+        with_names = RabbitStore.open(str(self.folder), "r").folder().messages()
         return [{name: getattr(message, name) for name in names} for message in with_names]
 
     def judge(self, path: Path, bit: int) -> str:

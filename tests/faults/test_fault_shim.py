@@ -83,7 +83,7 @@ COMMANDS = {
 
 def bodies(store: Path) -> Counter[bytes]:
     if store.name == "vhost":
-        return Counter(message.body for message in RabbitStore.open(store, "r").messages())
+        return Counter(message.body for message in RabbitStore.open(store, "r").folder().messages())
     with MessageStore.open(store, "r") as opened:
         return Counter(
             bytes(message.body) for topic in opened.topics() for queue_id in opened.queue_ids(topic)

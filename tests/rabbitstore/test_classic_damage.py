@@ -63,7 +63,7 @@ def whole(tmp_path_factory):
 def read(path, queue="q"):
     """Return the numbers of the messages, whose bodies must be right."""
     with RabbitStore.open(str(path), "r") as store:
-        found = [(int(one.properties["message_id"][1:]), one.body) for one in store.messages(queue)]
+        found = [(int(one.properties["message_id"][1:]), one.body) for one in store.folder().messages(queue)]
     return found
 
 

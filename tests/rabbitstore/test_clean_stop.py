@@ -86,7 +86,7 @@ def fill(store):
 def left(path):
     """Return {queue: [(body, redelivered)]} from the files."""
     found = {}
-    for message in RabbitStore.open(path, "r").messages():
+    for message in RabbitStore.open(path, "r").folder().messages():
         if message.persistent:
             found.setdefault(message.queue, []).append((message.body, message.redelivered))
     return found
@@ -279,12 +279,12 @@ def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_p
     """All messages in the files are delivered nevertheless."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     damage(folder, clean.manifest)
-    expected = {message.msg_id for message in RabbitStore.open(str(folder), "r").messages() if message.persistent}
+    expected = {message.msg_id for message in RabbitStore.open(str(folder), "r").folder().messages() if message.persistent}
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         assert not store.parts.is_resumed
         assert named in {problem.file for problem in store.problems}
         delivered = {held.msg_id for name in store.queue_names() for held in iter(lambda: store.get(name), None)}  # noqa: B023
-    expired = {message.msg_id for message in RabbitStore.open(str(clean.vhost), "r").messages() if message.expiry_us}
+    expired = {message.msg_id for message in RabbitStore.open(str(clean.vhost), "r").folder().messages() if message.expiry_us}
     assert expected - expired <= delivered
 
 

@@ -253,8 +253,8 @@ def damaged(request, clean, tmp_path):
 
 
 def readable(folder):
-    store = RabbitStore.open(str(folder), "r")
-    return sorted((message.queue, message.seq_id, message.msg_id) for message in store.messages())
+    read = RabbitStore.open(str(folder), "r").folder()
+    return sorted((message.queue, message.seq_id, message.msg_id) for message in read.messages())
 
 
 @pytest.mark.parametrize(("damaged", "kinds", "gone"), TABLE, indirect=["damaged"], ids=[row[0].__name__ for row in TABLE])

@@ -135,7 +135,7 @@ def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
     Path(path, CONFIG_NAME).write_bytes(b"\0" * 40)
     Path(path, "queues", "notes.txt").write_bytes(b"a stranger's")
     with RabbitStore.open(path, "r") as seen:
-        assert [message.body for message in seen.messages()] == [b"%d" % number for number in range(count)]
+        assert [message.body for message in seen.folder().messages()] == [b"%d" % number for number in range(count)]
     Path(path, "queues", "notes.txt").unlink()  # nothing is written beside a file that is not known
     with pytest.raises(StoreCorrupt, match=f"N = {entries}"):
         RabbitStore.open(path, settings=settings)

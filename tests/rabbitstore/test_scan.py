@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,21 @@ def damaged_copy(folder: Path, tmp_path: Path, number: int) -> Path:
     data[message.offset + 25] = 0xFF  # the tag of its term
     (path / message.file).write_bytes(data)
     return path
+
+
+def test_messages_raise_at_damage_after_the_messages_before_it(folder: Path, tmp_path: Path) -> None:
+    """The folder's reader goes on behind it, and lists the damage."""
+    with RabbitStore.open(damaged_copy(folder, tmp_path, 41), "r") as reader:
+        assert [number_of(one.body) for one in reader.messages("a")] == expected(lambda n: n % 2 == 0)
+        before = expected(lambda n: n % 2 == 1 and n < 41)
+        for queue, wanted in (("b", before), (None, expected(lambda n: n % 2 == 0) + before)):
+            found: list[int] = []
+            with pytest.raises(StoreCorrupt, match="bad term"):
+                found += (number_of(one.body) for one in reader.messages(queue))
+            assert found == wanted
+        with closing(reader.folder()) as past:
+            assert [number_of(one.body) for one in past.messages("b")] == expected(lambda n: n % 2 == 1 and n != 41)
+            assert [problem.kind for problem in past.problems] == ["bad_term"]
 
 
 @pytest.mark.parametrize("filters", [{}, {"routing_keys": "k0"}])

@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_the_journals_id_loses_no_message(
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     disk = found.with_changed(found.journal, at, lambda byte: byte ^ 1 << bit % 8)
     assert [problem.kind for problem in rabbit.verify(lab.ROOT, disk).problems] == ["entries_differ"]
-    read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk)
+    read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).folder()
     assert [message.body for message in read.messages()] == found.bodies
     store = found.run.open(disk)
     assert store.lost == [] and [problem.kind for problem in store.problems] == ["entries_differ"]
@@ -83,7 +83,7 @@ def test_recover_leaves_the_copy_whose_message_is_there(
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     path, at = (found.journal, ID_AT) if where == "journal" else (found.segment, 2)
     disk = found.with_changed(path, at, lambda byte: byte ^ 1)
-    read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk)
+    read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).folder()
     assert [message.body for message in read.messages()] == found.bodies
     plan = rabbit.plan_recovery(lab.ROOT, disk)
     assert (plan.records_dropped, plan.records_kept) == (0, 2)

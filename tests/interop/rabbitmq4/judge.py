@@ -194,7 +194,7 @@ def listed(node: Path, limits: dict[str, int] | None = None) -> dict[str, tuple[
     if limits:
         with RabbitStore.open(str(node), "r") as store:
             for name, limit in limits.items():
-                rows = [_listed(one, 0) for one in store.messages(name) if one.persistent]
+                rows = [_listed(one, 0) for one in store.folder().messages(name) if one.persistent]
                 found[name] = "classic", rows[-limit:]
     folder = NodeFolder(str(node), "/")
     with contextlib.closing(folder):
@@ -216,7 +216,7 @@ def removed(node: Path, limits: dict[str, int]) -> set[bytes]:
     A start would remove it, or it waits for dead-lettering, or its classic queue has lost its name.
     """
     with RabbitStore.open(str(node), "r") as store:
-        nameless = {message.body for message in store.messages() if message.queue not in limits}
+        nameless = {message.body for message in store.folder().messages() if message.queue not in limits}
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:
         return nameless | {row.body for queue in folder.quorum_queues for row in queue.messages() if row.reason}
 

@@ -52,7 +52,7 @@ def declare(server, queues):
 def listed(node, queues):
     """Return what the server will deliver: (message id, body, headers) of the persistent messages of each queue."""
     with RabbitStore.open(str(node), "r") as store:
-        return {name: [row(one) for one in store.messages(name) if one.persistent] for name in queues}
+        return {name: [row(one) for one in store.folder().messages(name) if one.persistent] for name in queues}
 
 
 def row(message):
