@@ -208,7 +208,9 @@ class IndexFile(MappedIndex):
         if not self.writable:
             raise StoreReadOnly(f"{self.path}: opened for reading")
         _, header = self.buffer, self.header
-        assert self._map is not None and self._file is not None
+        assert self._map is not None
+        if self._file is None:
+            self._file = self.disk.open(self.path, Mode.WRITE)
         if header.next_item < FIRST_ITEM:  # RocketMQ's flush stores 1 in an empty file as well
             self._map.view[NEXT_ITEM_AT:HEADER_SIZE] = FIRST_ITEM.to_bytes(4, "big")
         self._file.sync()
@@ -218,6 +220,11 @@ class IndexFile(MappedIndex):
         """Drop map and descriptor without a sync."""
         with self._guard:
             self._close()
+
+    def close_descriptor(self) -> None:
+        """Close the descriptor and keep the map."""
+        with self._guard:
+            self._close_file()
 
     def _close(self) -> None:
         self._close_file()

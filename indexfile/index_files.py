@@ -25,7 +25,7 @@ from .layout import (
 )
 
 NAME_MAX = (1 << 63) - 1
-OPEN_FILES_MAX = 8
+OPEN_FILES_MAX = 256  # each map holds a descriptor; mapping a file again takes longer than many queries
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -84,7 +84,7 @@ class IndexFiles(IndexList):
         self._guard = threading.Lock()  # guards the lists below
         self.listed: list[IndexFile] = []  # from oldest to newest; every change makes a new list
         self._full: list[IndexFile] = []  # full files that are not synced yet
-        self._opened: list[IndexFile] = []  # old files open for reading, least recently used first
+        self._opened: list[IndexFile] = []  # old files that a query mapped, the first one first
         self._is_new_name = False
         self.refresh()
 
@@ -249,18 +249,19 @@ class IndexFiles(IndexList):
         for file in reversed(self.files):
             header = file.header
             if header.overlaps(begin_ms, end_ms):
-                self.touch(file)
+                self.keep_open(file)
                 yield from file.hits(code, begin_ms, end_ms)
             if header.begin_timestamp_ms < begin_ms:
                 return
 
-    def touch(self, file: IndexFile) -> None:
-        """Mark an old file as used, and close the least recently used ones beyond the limit."""
+    def keep_open(self, file: IndexFile) -> None:
+        """Keep an old file mapped that a query has mapped, and close those mapped first beyond the limit."""
         with self._guard:
-            if not self.listed or file is self.listed[-1] or file in self._full:
+            if file not in self.listed[:-1] or file in self._full or (file.is_open and file in self._opened):
                 return
-            if file in self._opened:
-                self._opened.remove(file)
+            _ = file.buffer  # mapped again if another thread closed it
+            file.close_descriptor()
+            self._opened = [opened for opened in self._opened if opened.is_open and opened is not file]
             self._opened.append(file)
             while len(self._opened) > OPEN_FILES_MAX:
                 self._opened.pop(0).close()
@@ -282,7 +283,7 @@ class IndexFiles(IndexList):
             safe = max(safe, file.sync())
             with self._guard:
                 self._full.remove(file)
-                self._opened.append(file)
+            self.keep_open(file)
         return safe
 
     def sync(self) -> None:

@@ -209,9 +209,10 @@ class KeyQuery:
             else:
                 first_ms, last_ms = begins_at(buffer), ends_at(buffer)
             if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
-                if place < len(files) - 1:
-                    index.touch(file)  # type: ignore[attr-defined]
-                self._follow(file.buffer if buffer is None else buffer, begin_ms)  # type: ignore[attr-defined]
+                if buffer is None:
+                    buffer = file.buffer  # type: ignore[attr-defined]
+                    index.keep_open(file)  # type: ignore[attr-defined]
+                self._follow(buffer, begin_ms)
             if first_ms < begin_ms:
                 break
         return True

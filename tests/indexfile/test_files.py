@@ -102,12 +102,25 @@ def test_a_reader_follows_a_live_writer(index: Any) -> None:
     assert reader.select("T", "k1") == []
 
 
-def test_few_old_files_stay_mapped(index: Any) -> None:
-    """The number of mapped files is limited, and each file still answers."""
+def test_old_files_stay_mapped_up_to_a_limit(index: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of mapped files is limited because each holds a descriptor, and each file still answers."""
     filled(index, 30).close()
+    for limit, mapped in ((8, 9), (256, 30)):
+        monkeypatch.setattr(world.indexfile.index_files, "OPEN_FILES_MAX", limit)
+        opened = index(7, 3)
+        for _ in range(2):
+            assert [opened.select("T", f"k{number}") for number in range(60)] == [[100 * number] for number in range(60)]
+        assert sum(file.is_open for file in opened.files) == mapped
+        opened.close()
+
+
+def test_an_old_file_is_synced_after_its_descriptor_was_closed(index: Any) -> None:
+    """`sync` opens the file again."""
+    filled(index, 3).close()
     opened = index(7, 3)
-    assert [opened.select("T", f"k{number}") for number in range(60)] == [[100 * number] for number in range(60)]
-    assert sum(file.is_open for file in opened.files) <= 9
+    assert opened.select("T", "k1") == [100]
+    assert opened.files[0].sync() == opened.files[0].header.end_timestamp_ms
+    opened.close()
 
 
 SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1000, 77), (499, 2004), (60, 30), (120, 18)]
