@@ -158,7 +158,9 @@ def main() -> None:
     parser.add_argument("--folders", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--live", type=int, default=2000)
-    parser.add_argument("--only", choices=("kills", "shared", "live", "bits", "rabbit", "decoders", "folders", "planted"))
+    parser.add_argument(
+        "--only", choices=("kills", "shared", "live", "bits", "rabbit", "decoders", "folders", "nodes", "planted")
+    )
     asked = parser.parse_args()
     asked.state.parent.mkdir(exist_ok=True)
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
@@ -181,6 +183,7 @@ def main() -> None:
         night.until("decoder fuzz runs", asked.decoders, decoders)
     if asked.only in (None, "folders"):
         night.until("folder fuzz runs", asked.folders, folders)
+    if asked.only in (None, "nodes"):
         night.until("folder fuzz runs of RabbitMQ 4 nodes", asked.nodes, nodes)
     print(night.report())
 

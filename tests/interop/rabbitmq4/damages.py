@@ -259,7 +259,6 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "stream: a bit of a message of the last chunk": _chunk("data", "last"),
     "stream: a bit of a chunk's magic": _chunk("magic", "middle"),
     "stream: a bit of a chunk's id": _chunk("id", "middle"),
-    "stream: a bit of a chunk's epoch": _chunk("epoch", "middle"),
     "stream: a bit of a chunk's number of records": _chunk("records", "middle"),
     "stream: a bit of a chunk's size": _chunk("size", "middle"),
     "stream: a bit of a chunk's CRC": _chunk("crc", "middle"),
@@ -273,7 +272,6 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "stream: index cut": lambda node: node.cut(node.one("stream/*/*.index"), 8 + 29 + 11),
     "classic .qi: cut": _classic("*.qi", "cut"),
     "classic .qi: a status byte": _classic("*.qi", "status"),
-    "classic .qi: a status of zero": _classic("*.qi", "cleared"),
     "classic .qi: a bit of an entry's location": _classic("*.qi", "entry"),
     "classic .qi: the magic": _classic("*.qi", "magic"),
     "classic .qi: lost": _classic("*.qi", "lost"),
@@ -285,6 +283,8 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "classic shared store: cut": _classic("msg_store_persistent/*.rdq", "cut"),
     "coordinator's config: lost": _coordinator_config_lost,
     "WAL: a bit of the last record of an older log": _wal_older,
+    "stream: a bit of a chunk's epoch": _chunk("epoch", "middle"),
+    "classic .qi: a status of zero": _classic("*.qi", "cleared"),
 }
 
 FILES = {
