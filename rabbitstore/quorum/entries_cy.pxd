@@ -1,6 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from storebytes._crc_cy cimport crc32
+from storebytes._crc_cy cimport crc32_more
 
 cdef Size ROOM, ROOM_MAX, WRITER, CHECKED, RECORD, SEGMENT_HEAD, WIDE
 

@@ -18,7 +18,7 @@ if not cython.compiled:
     from storebytes._bytes_cy import (
         I64, Bool, I32s, I64s, Size, Source, get_i32, get_i64, i32s_of, i64s_of, source_of, take_view,
     )  # fmt: skip
-    from storebytes._crc_cy import crc32
+    from storebytes._crc_cy import crc32_more
 
 ROOM: Size = 64
 ROOM_MAX: Size = 1 << 16
@@ -149,7 +149,7 @@ def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list
         size = get_i32(source, at + width - 8)
         if index < 0 or term < 0 or size < 0 or place < data_at or place > stop or size > stop - place:
             return None
-        if (crc32(source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
+        if (crc32_more(0, source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
             return None
         if run is not None and index < run.stop:
             return None

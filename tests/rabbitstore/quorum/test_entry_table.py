@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rabbitstore.format.problems import Problem
 from rabbitstore.quorum.entries import Entry, EntryTable
-from rabbitstore.quorum.entries_cy import Run, take_records
+from rabbitstore.quorum.entries_cy import Run, read_intact, take_records
 from rabbitstore.quorum.segment import read_segment, read_segment_runs
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt
@@ -127,4 +127,5 @@ def test_a_segment_in_runs_is_that_in_entries(
     found = {index: (run.term, run.place(index), run.size(index)) for run in runs for index in range(run.first, run.stop)}
     assert found == expected and again == problems
     if flip is None:
+        assert read_intact(view, version, room, "f") is not None
         assert found == {index: (term, found[index][1], len(body)) for index, term, body in numbered} and not problems
