@@ -14,7 +14,7 @@ _INDEX_MASK = (1 << INDEX_BITS) - 1
 _BLOCK = 4096
 
 
-@dataclass
+@dataclass(slots=True)
 class Message:
     """A message in the queue: `index` is that of the entry that has its body."""
 
@@ -30,7 +30,7 @@ class MessageList:
     """Messages in the order of their delivery.
 
     One that has only an index and a size takes eight bytes, and is made when it is taken.
-    Copies share the blocks that are full.
+    Copies share all blocks but the last.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:

@@ -99,12 +99,13 @@ def _lqueue(term: Any) -> list[Any]:
 def _list(terms: list[Any]) -> MessageList:
     """Decode the messages of a list; most have an index and a size."""
     found = MessageList()
-    add, append = found.add, found.append
     for term in terms:
-        if type(term) is Improper and len(term.items) == 1 and type(term.tail) is int and type(term.items[0]) is int:
-            add(term.items[0], term.tail)
-        else:
-            append(_message(term))
+        if type(term) is Improper:
+            items, tail = term
+            if type(tail) is int and len(items) == 1 and type(items[0]) is int:
+                found.add(items[0], tail)
+                continue
+        found.append(_message(term))
     return found
 
 

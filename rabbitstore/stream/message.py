@@ -45,10 +45,10 @@ def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str, 
         content = Content(vhost, exchange, keys or (queue,), block, body, b"", is_durable)
     else:
         content, filter_value = _decoded(record.data, queue, vhost)
-    body_size, data = len(content.body), record.data
-    # In the order of the fields: a call by name takes three times as long.
-    state = (queue, None, record.offset, True, False, False, 0, body_size, False, file, record.position, content)
-    return StreamMessage(*state, chunk.timestamp_ms, chunk.epoch, filter_value, data)
+    return StreamMessage(  # in the order of the fields: a call by name takes three times as long
+        queue, None, record.offset, True, False, False, 0, len(content.body), False, file, record.position, content,
+        chunk.timestamp_ms, chunk.epoch, filter_value, record.data,
+    )  # fmt: skip
 
 
 def _decoded(data: bytes, queue: str, vhost: str) -> tuple[Content, str | None]:
