@@ -48,6 +48,9 @@ class PutRules:
             reason = topic_problem(topic)
             if reason:
                 return refused(PutStatus.MESSAGE_ILLEGAL, reason)
+            known = parts.topics.get(topic)
+            if known is not None and known.is_compacted:
+                return refused(PutStatus.MESSAGE_ILLEGAL, f"topic {topic} is compacted: a broker's consumers would not see it")
             admission.admit(topic)
         if self._appender.lock.locked() and self._is_page_cache_busy():
             return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")

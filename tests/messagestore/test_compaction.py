@@ -13,7 +13,7 @@ import pytest
 from consumequeue.layout import BATCH_UNIT
 from messagestore import MessageStore, StoreConfig
 from messagestore.compaction import compacted_queues
-from storageio import REAL_DISK
+from storageio import REAL_DISK, PutRejected
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import snapshot
 
@@ -172,6 +172,21 @@ def test_a_store_in_use_is_not_checked(store: Path) -> None:
     finally:
         lock.release()
     assert ran.code == 0 and "compaction: not read" in ran.out
+
+
+def test_a_put_into_such_a_topic_is_refused(store: Path, tmp_path: Path) -> None:
+    """It would have no copy, and the broker's consumers read nothing else. Other topics are not concerned."""
+    with MessageStore.open(store, "r+", StoreConfig()) as opened:
+        for _ in range(2):
+            with pytest.raises(PutRejected, match="Compacted is compacted"):
+                opened.put("Compacted", b"new", keys=["k"], queue_id=0)
+        with pytest.raises(PutRejected, match="Fresh is compacted"):
+            opened.put_many("Fresh", [b"new"])
+        assert opened.put("Plain", b"new", queue_id=0).queue_offset == 20
+    with MessageStore.open(tmp_path / "own", "x") as made:
+        made.create_topic("T", 1, attributes={"cleanup.policy": "COMPACTION"})
+        with pytest.raises(PutRejected, match="T is compacted"):
+            made.put("T", b"new")
 
 
 def test_recover_and_a_writer_leave_the_folder_alone(store: Path) -> None:

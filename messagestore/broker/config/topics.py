@@ -25,6 +25,7 @@ QUEUE_TYPE = "queue.type"
 BATCH_QUEUES = "BatchCQ"  # a value of QUEUE_TYPE
 MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
+COMPACTION = "COMPACTION"  # a value of CLEANUP_POLICY
 
 
 def is_system_topic(name: str) -> bool:
@@ -59,6 +60,11 @@ class TopicConfig:
     def is_batch(self) -> bool:
         """Return whether its queues are batch queues (`docs/formats/put-rules.md#batch-topics`)."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+    @property
+    def is_compacted(self) -> bool:
+        """Return whether consumers read copies of its messages (`docs/formats/rocketmq-compaction.md`)."""
+        return self.attributes.get(CLEANUP_POLICY) == COMPACTION
 
     def but(self, **changes: Any) -> TopicConfig:
         """Return a copy with other values."""

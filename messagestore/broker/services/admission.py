@@ -88,6 +88,8 @@ class Admission:
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)
+        if known.is_compacted:
+            return number  # each put looks it up, and is refused
         (self.batch_queues_of if known.is_batch else self.queues_of)[known.name] = number
         return number
 
