@@ -194,3 +194,39 @@ def test_a_broker_revives_what_we_count_as_unacknowledged(fixture_store: Any, tm
         until(lambda: len(broker.ask("read", topic=retry)) >= wanted, "all are revived")
         time.sleep(3)  # for what must not come
         assert len(broker.ask("read", topic=retry)) == wanted
+
+
+def logged(folder: Path) -> list[StoredMessage]:
+    return [one for one in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(one, StoredMessage)]
+
+
+def test_a_broker_rolls_a_timer_of_ours_and_our_store_delivers_it(tmp_path: Path) -> None:
+    """The wait is longer than the wheel: our unit is due in some seconds, and the broker, with a window of 4 s, rolls it on.
+
+    Each roll is a new record of the same timer with the same time. Our store takes over, and delivers it once, at its time.
+    """
+    prepare_or_skip()
+    folder, config = tmp_path / "store", StoreConfig(**SIZES_HERE)
+    began_ms = int(time.time() * 1000) - 86_400_000 + 10_000  # a timer of 200,000 s is rolled by us after 86,400 s
+    due_ms = (began_ms + 200_000_000) // 1000 * 1000 + 500  # a broker rounds down to whole seconds
+    with MessageStore.open(folder, "x", config, clock=lambda: began_ms) as store:
+        store.create_topic("timed", 1)
+        store.put("timed", b"far", queue_id=0, deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC))
+        until(lambda: store.engine.timers.progress().queue_offset == 1, "the timer is in the wheel")
+    with MessageStore.open(folder, "r+", config):  # the time of the wheel is now
+        time.sleep(1.5)
+    with RealBroker(folder, tmp_path / "broker", timerRollWindowSlot=4, **SETTINGS) as broker:
+        until(lambda: len(logged(folder)) >= 3, "the broker rolls it twice")
+        assert not delivered(broker)
+        broker.stop()
+    assert not verify_store(str(folder)).problems
+    timers_of = logged(folder)
+    assert [one.properties.get("TIMER_ROLL_TIMES") for one in timers_of[:3]] == [None, "1", "2"]
+    assert {one.properties["TIMER_OUT_MS"] for one in timers_of} == {str(due_ms - 500)}
+    assert {one.body for one in timers_of} == {b"far"}
+    ahead_ms = due_ms - int(time.time() * 1000) - 3000
+    with MessageStore.open(folder, "r+", config, clock=lambda: int(time.time() * 1000) + ahead_ms) as store:
+        until(lambda: store.max_offset("timed", 0) == 1, "our store delivers it")
+        time.sleep(1)
+        found = list(store.read("timed", 0))
+        assert [one.body for one in found] == [b"far"] and found[0].store_timestamp_ms >= due_ms
