@@ -1,4 +1,4 @@
-"""The jobs run by `spark-submit`, as documented: a JVM starts Python instead of the other way round."""
+"""Jobs by `spark-submit` and the `pyspark` shell, as documented: a JVM starts Python instead of the other way round."""
 
 from __future__ import annotations
 
@@ -63,3 +63,58 @@ def test_a_job_by_spark_submit(made: Path) -> None:
     rows = [json.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
     assert [(row["topic"], row["messages"]) for row in rows] == [(f"topic-{number}", 500) for number in range(3)]
     assert "stats: done in" in told.stdout, "spark-submit joins the two outputs of a Python program"
+
+
+def not_activated(command: str, *words: object, text: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Spark by its path in an environment that is not activated, with the variable that the page names."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    script = Path(sys.executable).parent / command
+    if not script.exists():
+        pytest.skip(f"{script} does not exist")
+    folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != script.parent]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    given = {"PYSPARK_PYTHON": sys.executable, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(ROOT)}
+    given |= {"SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS} | more
+    settings = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.ui.showConsoleProgress=false"]
+    return subprocess.run(
+        [str(script), *settings, *map(str, words)],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=inherited | given,
+    )
+
+
+def test_spark_submit_of_an_environment_that_is_not_activated(made: Path, tmp_path: Path) -> None:
+    """Spark's script looks for itself with `python3`, unless PYSPARK_PYTHON is set."""
+    program = tmp_path / "count.py"
+    program.write_text(
+        "import sys, sparkstore\n"
+        "spark = sparkstore.session()\n"
+        "print('rows', sparkstore.read_meta(spark, sys.argv[1]).count())\n"
+        "spark.read.format('brokerstore').load('/absent')\n"
+    )
+    told = not_activated("spark-submit", program, made)
+    assert told.stdout.splitlines() == ["rows 1500", "storageio.errors.UnknownStore: /absent: no such folder"], told.stderr[
+        -3000:
+    ]
+    assert told.returncode == 1
+
+
+def test_the_pyspark_shell(made: Path) -> None:
+    """The shell's own session finds the format; after `sparkstore.session()` an error is one line, and the shell goes on."""
+    typed = (
+        f"print('rows', spark.read.format('brokerstore').load({str(made)!r}).count())\n"
+        "import sparkstore\n"
+        "print('same', sparkstore.session() is spark)\n"
+        "spark.read.format('brokerstore').load('/absent')\n"
+        f"print('meta', sparkstore.read_meta(spark, {str(made)!r}).count())\n"
+    )
+    told = not_activated("pyspark", text=typed, PYSPARK_DRIVER_PYTHON_OPTS="-i")  # interactive, although stdin is no terminal
+    assert [line for line in told.stdout.splitlines() if line[:4] in ("rows", "same", "meta")] == [
+        "rows 1500", "same True", "meta 1500",
+    ], told.stderr[-3000:]  # fmt: skip
+    assert "UnknownStore: /absent: no such folder" in told.stderr and "Traceback" not in told.stderr
