@@ -1,9 +1,10 @@
 """The rows of one store that several processes use, beside what such programs use otherwise.
 
-Each side has a first process that opens the queue and then only serves or waits. "put" is the median of single puts of another
-process. "pipelined" is the rate of four putting processes together. "wake-up" is the median time from the begin of a put in one
-process to the message in another, which acknowledges it afterwards. "idle" is the processor time of the first process and of a
-waiting consumer.
+Each side has a first process that opens the queue and then only serves or waits. "put" is the median of single puts of
+another process. "pipelined" is the rate of four putting processes together. "wake-up" is the time from the begin of a put in
+one process to the message in another, which acknowledges it afterwards: of two processes beside the first one, and with the
+first one on either side; its median, and what one of a thousand exceeds. "idle" is the processor time of the first process
+and of a waiting consumer.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -250,13 +252,17 @@ def _sleep_on() -> None:
 
 
 @contextlib.contextmanager
-def _served(opened: Callable[[Path], Queue], folder: Path) -> Iterator[tuple[Processes, int]]:
-    """Start the first process, which has the queue open."""
+def _served(
+    opened: Callable[[Path], Queue], folder: Path, work: Callable[[Queue], None] | None = None
+) -> Iterator[tuple[Processes, int]]:
+    """Start the first process, which has the queue open, and works or waits."""
     processes, ready = Processes(), Numbers(1)
 
     def first() -> None:
         queue = opened(folder)
         ready.at[0] = 1
+        if work is not None:
+            work(queue)
         _sleep_on()
         del queue
 
@@ -314,12 +320,14 @@ def pipelined(opened: Callable[[Path], Queue], folder: Path, count: int) -> floa
         return PROCESSES * count / (time.perf_counter() - began)
 
 
-def wake_us(opened: Callable[[Path], Queue], folder: Path, count: int) -> float:
-    """Return the median time in microseconds from the begin of a put to the message in another process."""
+def _wake_times(opened: Callable[[Path], Queue], folder: Path, count: int, first: str) -> list[int]:
+    """Return nanoseconds from the begin of a put to the message in another process, sorted.
+
+    `first`: the first process "serves" two others, "puts", or "consumes".
+    """
     times = Numbers(2 * count + 2)  # of each message: put, taken; then ready, done
 
-    def consume() -> None:
-        queue = opened(folder)
+    def consume(queue: Queue) -> None:
         queue.take()
         times.at[2 * count] = 1
         for place in range(count):
@@ -327,8 +335,7 @@ def wake_us(opened: Callable[[Path], Queue], folder: Path, count: int) -> float:
             times.at[2 * place + 1] = time.perf_counter_ns()
         times.at[2 * count + 1] = 1
 
-    def produce() -> None:
-        queue = opened(folder)
+    def produce(queue: Queue) -> None:
         queue.put(BODY)
         times.wait(2 * count)
         for place in range(count):
@@ -336,11 +343,23 @@ def wake_us(opened: Callable[[Path], Queue], folder: Path, count: int) -> float:
             times.at[2 * place] = time.perf_counter_ns()
             queue.put(BODY)
 
-    with _served(opened, folder) as (processes, _):
-        processes.start(consume)
-        processes.start(produce)
+    roles = {"puts": produce, "consumes": consume}
+    with _served(opened, folder, roles.get(first)) as (processes, _):
+        for role, work in roles.items():
+            if role != first:
+                processes.start(lambda work=work: work(opened(folder)))  # type: ignore[misc]
         times.wait(2 * count + 1)
-    return statistics.median(times.at[2 * place + 1] - times.at[2 * place] for place in range(count)) / 1000
+    return sorted(times.at[2 * place + 1] - times.at[2 * place] for place in range(count))
+
+
+def wake_us(opened: Callable[[Path], Queue], folder: Path, count: int, first: str = "serves") -> float:
+    """Return the median of a wake-up in microseconds."""
+    return statistics.median(_wake_times(opened, folder, count, first)) / 1000
+
+
+def late_wake_us(opened: Callable[[Path], Queue], folder: Path, count: int) -> float:
+    """Return the microseconds that one wake-up of a thousand exceeds."""
+    return _wake_times(opened, folder, count, "serves")[count * 999 // 1000] / 1000
 
 
 def idle_percent(opened: Callable[[Path], Queue], folder: Path, _count: int) -> float:
@@ -377,6 +396,9 @@ MEASURES: tuple[tuple[str, str, bool, Callable[[Callable[[Path], Queue], Path, i
     ("shared: put, 100 B", "us", True, put_us, 2000),
     ("shared: pipelined puts of four processes, 100 B", "msg/s", False, pipelined, 20_000),
     ("shared: wake-up of a consumer, 100 B", "us", True, wake_us, 500),
+    ("shared: wake-up of a consumer, 100 B, 99.9 %", "us", True, late_wake_us, 2000),
+    ("shared: wake-up by a put of the first process, 100 B", "us", True, partial(wake_us, first="puts"), 500),
+    ("shared: wake-up of a consumer in the first process, 100 B", "us", True, partial(wake_us, first="consumes"), 500),
     ("shared: idle, owner and consumer", "% of a core", True, idle_percent, 1),
 )
 

@@ -18,7 +18,7 @@ from ..read.consumer import Consumer
 from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import Channel
-from .groups import Claim, Opening, Origin
+from .groups import Claim, Opening, Origin, OwnPolls
 from .protocol import HANDED_ROW, Operation, pack_call
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class SharedConsumer(Polled):
         self._done: dict[tuple[str, int], int] = {}  # of queues that others have now: the owner may not have saved it
         self._channel: Channel | None = None
         self._own: Consumer | None = None
+        self._own_polls = OwnPolls()
         member.announce()
         self._open()
         member.consumers.add(self)
@@ -149,7 +150,7 @@ class SharedConsumer(Polled):
         while not self.is_closed:
             left_s = POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
             own = self._own
-            found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else own.poll(max_count, left_s)
+            found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else self._poll_own(own, max_count, left_s)
             if found or (deadline is not None and time.monotonic() >= deadline):
                 return found
         return []
@@ -184,6 +185,22 @@ class SharedConsumer(Polled):
                 self._drop_channel()
                 return []
             return self._taken(*answer)
+
+    def _poll_own(self, own: Consumer, max_count: int, timeout_s: float) -> list[StoredMessage]:
+        """Poll in the owner's process. A poll that waits is parked as those of other processes, and answered as they are."""
+        if not self._own_polls.is_parked:
+            found = own.poll(max_count)
+            if found or timeout_s <= 0:
+                return found
+        service = self._member.service
+        assert service is not None, "an owner stays one"
+        frame = self._own_polls.wait(service.groups, self.id, max_count, min(timeout_s, POLL_S))
+        if frame.operation == Operation.HANDED:
+            return self._handed(frame.payload)
+        if self.is_closed:
+            return []
+        self._member.check_open()
+        return self._taken(*(unpack_answer(frame) or ([], None)))
 
     def _handed(self, payload: bytes) -> list[StoredMessage]:
         """Read the messages that a put handed out; the queues in hand are those of the last answer."""
@@ -266,7 +283,7 @@ class SharedConsumer(Polled):
             if consumer is not None:
                 found = own(consumer)
                 if self._member.service is not None:
-                    self._member.service.groups.hand_over()
+                    self._member.service.groups.after_use(self.id)
                 return found
             answer = self._member.request(data)
             if answer is not None:

@@ -15,6 +15,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
@@ -22,12 +23,13 @@ from commitlog.layout import TRANSACTION_MASK
 from commitlog.topic_names import RETRY_PREFIX
 from consumequeue import Boundary
 from storageio import InvalidMessage, StoreError
+from storageio.background import Wakeup
 
 from ..read.consumer import Consumer
 from ..store import MessageStore
 from .answers import pack_value
 from .presence import is_present, present
-from .protocol import HANDED_ROW, Operation, pack_frame
+from .protocol import HANDED_ROW, Frame, Operation, pack_frame, parse_frame
 
 GRACE_S = 2.0
 LOOK_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
@@ -83,6 +85,38 @@ class _Parked(NamedTuple):
     consumer: Consumer
     max_count: int
     session: Session
+
+
+class OwnPolls(Session):
+    """The polls of a consumer in the owner's process, one at a time.
+
+    A poll that was interrupted stays parked, so the next call gets what was handed to it.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a poll."""
+        self.is_parked = False
+        self._answer = b""
+        self._answered = Wakeup()
+
+    def answer(self, data: bytes) -> None:
+        """Wake the thread that waits."""
+        self._answer = data
+        self._answered.set()
+
+    def wait(self, groups: Groups, consumer_id: str, max_count: int, timeout_s: float) -> Frame:
+        """Poll, and wait for the answer; cancel the poll after the time-out."""
+        if not self.is_parked:
+            try:
+                return parse_frame(pack_value(groups.poll(consumer_id, max_count, True, Origin("", self))))
+            except Parked:
+                self.is_parked = True
+        if not self._answered.wait(timeout_s):
+            with suppress(Parked):
+                groups.cancel(consumer_id)
+            self._answered.wait(None)
+        self.is_parked = False
+        return parse_frame(self._answer)
 
 
 class Groups:
@@ -324,9 +358,9 @@ class Groups:
         try:
             return [_called(consumer, name, arguments)]
         finally:
-            self._after_use(consumer_id)
+            self.after_use(consumer_id)
 
-    def _after_use(self, consumer_id: str) -> None:
+    def after_use(self, consumer_id: str) -> None:
         """Answer a poll that `serve` passed over while the consumer was used, and hand queues over."""
         parked = self._parked.get(consumer_id)
         if parked is not None:
@@ -347,7 +381,7 @@ class Groups:
         try:
             return [consumer.nack(message, delay_level=delay_level) if message is not None else None]
         finally:
-            self._after_use(consumer_id)
+            self.after_use(consumer_id)
 
     def close(self, consumer_id: str) -> None:
         """Close a consumer; ignore an unknown id."""

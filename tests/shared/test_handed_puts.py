@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,40 @@ def test_a_put_answers_a_poll_that_waits(store: SharedStore) -> None:
     assert poller.answers[4:] == [[]] and poller.handed == 4
     assert [poller.consumer.ack_at("T", 0, offset) for offset in range(1, 5)] == [True] * 4
     assert store.committed_offsets("T", "G") == {0: 5}
+
+
+class Interrupted:
+    """A wait that the user interrupts."""
+
+    def wait(self, _timeout_s: float | None) -> bool:
+        raise KeyboardInterrupt
+
+
+def test_a_put_answers_a_poll_of_a_consumer_in_the_owners_process(store: SharedStore) -> None:
+    """Before the message is dispatched; a poll that ended without a message before loses nothing."""
+    with store.consumer("T", group="G") as consumer, ThreadPoolExecutor() as pool:
+        assert consumer.poll(1, 0.01) == []
+        waiting = pool.submit(consumer.poll, 1, 20)
+        deadline = time.monotonic() + 20
+        while not groups_of(store).is_awaited and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with held_dispatcher(store):
+            put(store, b"x")
+            (message,) = waiting.result(20)
+        assert bytes(message.body) == b"x" and consumer.ack(message)
+        assert consumer.poll(1, 0.01) == []
+    assert store.committed_offsets("T", "G") == {0: 2}
+
+
+def test_an_interrupted_poll_of_the_owner_loses_no_message(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a put hands out meanwhile is returned by the next poll."""
+    with store.consumer("T", group="G") as consumer:
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(consumer._own_polls, "_answered", Interrupted())
+            consumer.poll(1, 20)
+        with held_dispatcher(store):
+            put(store, b"x")
+            assert [bytes(message.body) for message in consumer.poll(1)] == [b"x"]
 
 
 def test_what_is_not_the_next_message_of_a_queue_is_left_to_the_dispatcher(store: SharedStore) -> None:
