@@ -28,7 +28,7 @@ from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 from storageio.closing import Closing
 
-from ..checkpoint import read_checkpoint
+from ..recovery.abort_file import durable_ms
 
 if TYPE_CHECKING:
     from ..parts import StoreParts
@@ -353,6 +353,4 @@ class LogFollower(Follower):
 
     def _safe_ms(self) -> int:
         """Return the store time up to which records may be accepted."""
-        if not self._is_durable or not self._parts.abort_file.is_present:
-            return FOREVER_MS
-        return read_checkpoint(self._parts.disk, self._parts.checkpoint.path).values.log_timestamp_ms
+        return durable_ms(self._parts.disk, self._parts.places.root) if self._is_durable else FOREVER_MS

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 
+from commitlog.layout import FOREVER_MS
 from storageio import Disk, Mode
+
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import read_checkpoint
 
 FILE_NAME = "abort"
 TEXT_SIZE_MAX = 20
@@ -56,3 +60,10 @@ class AbortFile:
         if self.is_present:
             self._disk.delete(self.path)
             self._disk.sync_folder(self._folder)
+
+
+def durable_ms(disk: Disk, folder: str) -> int:
+    """Return the store time in milliseconds up to which every record is durable; no limit after a clean stop."""
+    if not AbortFile(disk, folder).is_present:
+        return FOREVER_MS
+    return read_checkpoint(disk, os.path.join(folder, CHECKPOINT_NAME)).values.log_timestamp_ms

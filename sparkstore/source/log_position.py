@@ -9,7 +9,6 @@ store that nobody writes, everything up to the last whole record is.  Files are 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,8 +19,7 @@ from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
-from messagestore.checkpoint import FILE_NAME, read_checkpoint
-from messagestore.recovery.abort_file import AbortFile
+from messagestore.recovery.abort_file import durable_ms
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from ..errors import BadOption, DataLost
@@ -108,9 +106,9 @@ class LogEnds:
         """Return the position after the last durable record, or before the first one stored at or after `before_ms`."""
         limit_ms = FOREVER_MS if before_ms is None else before_ms - 1
         for _ in range(LOOKS):
-            safe_ms = self._safe_ms()
+            safe_ms = durable_ms(self._disk, self._root)
             found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOREVER_MS)
-            if safe_ms < FOREVER_MS or self._safe_ms() == FOREVER_MS:
+            if safe_ms < FOREVER_MS or durable_ms(self._disk, self._root) == FOREVER_MS:
                 break  # else a writer opened the store meanwhile, and the end found may be inside its records
         self._known = found
         return found
@@ -176,12 +174,6 @@ class LogEnds:
             )
 
     # Search
-
-    def _safe_ms(self) -> int:
-        """Return the store time up to which everything is durable."""
-        if not AbortFile(self._disk, self._root).is_present:
-            return FOREVER_MS
-        return read_checkpoint(self._disk, os.path.join(self._root, FILE_NAME)).values.log_timestamp_ms
 
     def _end(self, limit_ms: int, *, is_live: bool) -> Position:
         """Find the end in the newest file whose first record is within the limit."""
