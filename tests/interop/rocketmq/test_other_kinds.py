@@ -6,7 +6,6 @@ import base64
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
 
 @pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
 def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_path: Path) -> None:
-    """The broker was killed and its tables are lost. Messages, tags, keys, delays and groups are as before; numbers go on."""
+    """The broker was killed and its tables are lost. Messages, tags, keys and delays are as before; numbers go on."""
     prepare_or_skip()
     folder = tmp_path / "store"
     settings: dict[str, Any] = {**SIZES, "storeType": "defaultRocksDB"}
@@ -97,13 +96,10 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
     with RealBroker(folder, tmp_path / "first", **settings) as broker:
         broker.ask("topic", topic="T", queues=2)
         broker.ask("topic", topic="Late", queues=1)
-        broker.ask("group", group={"groupName": "G"})
         assert {result[0] for result in broker.ask("send", messages=sent)} == {"SEND_OK"}
         late = [{"topic": "Late", "body": _encoded(f"late {number}"), "queue_id": 0, "delay": 4} for number in range(20)]
         broker.ask("send", messages=late)
-        broker.ask("commit", topic="T", group="G", queue_id=1, offset=70)
         before = broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1")
-        time.sleep(6)  # the broker writes its offsets every five seconds
         broker.kill()
     assert len(before[0]) == 300 and len(before[1]) == 100
     for path in (folder / "consumequeue").iterdir():
@@ -112,7 +108,6 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
     assert (made.queues, made.units) == (3, 320)
     with RealBroker(folder, tmp_path / "second", **settings) as broker:
         assert before == (broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1"))
-        assert broker.ask("offsets", topic="T", group="G")["1"] == 70
         assert len(broker.ask("query", asked=[["T", "k299"]])[0]) == 1
         assert [result[4] for result in broker.ask("send", messages=sent[:2])] == [150, 150]
         until(lambda: len(broker.ask("read", topic="Late")) == 20, "delayed messages are delivered")
