@@ -91,10 +91,10 @@ def some_condition(row: Row) -> Condition:
     if "seq_id" in row:
         queue, size = row["queue"], row["size"]
         return Condition(f"queue = '{queue}' AND size <= {size}", lambda one: one["queue"] == queue and one["size"] <= size)
-    topic, stored = row["topic"], row["store_timestamp_ms"] + 1000
+    topic, stored = row["topic"], row["store_timestamp_ms"]
     return Condition(
-        f"topic = '{topic}' AND queue_offset >= 3 OR store_timestamp_ms < {stored}",
-        lambda one: (one["topic"] == topic and one["queue_offset"] >= 3) or one["store_timestamp_ms"] < stored,
+        f"topic = '{topic}' AND queue_offset >= 3 OR store_timestamp_ms <= {stored}",
+        lambda one: (one["topic"] == topic and one["queue_offset"] >= 3) or one["store_timestamp_ms"] <= stored,
     )
 
 

@@ -63,13 +63,18 @@ class Store:
         shutil.copytree(self.folder, copy)
         try:
             Recovery(str(copy), Choice.SKIP).apply()
-            left = [problem for problem in verify_store(str(copy)).problems if problem.kind != "suspect_record"]
+            left = [problem for problem in verify_store(str(copy)).problems if not _stays(problem)]
             assert not left, f"after the recovery: {left[:3]}"
             there = {message.physical_offset: bytes_of(message) for message in messages_of(copy)}
             gone = [at for at, data in self.records.items() if at not in touched and there.get(at) != data]
             assert not gone, f"a recovery dropped or changed whole records at {gone[:5]}"
         finally:
             shutil.rmtree(copy)
+
+
+def _stays(problem: Finding) -> bool:
+    """Return whether a recovery leaves a problem: one that may be none, or one of compacted copies, which a broker makes."""
+    return problem.kind == "suspect_record" or "/compaction/" in problem.file
 
 
 def bytes_of(message: Any) -> bytes:

@@ -25,7 +25,7 @@ NAMES = ("propcrc", "lmq", "cqext")
 FLIPS = 40
 RECOVERED = 8  # every n-th flip is recovered too
 # Files and folders that no message read depends on.
-BESIDE = {"lock", "compaction", "abort.bak", "consumequeue_ext", "timerlog", "timerwheel"}
+BESIDE = {"lock", "abort.bak", "consumequeue_ext", "timerlog", "timerwheel"}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_each_file_of_a_store_gone(name: str, scarce: int, folder: Path) -> None
         if not is_first:  # retention deletes the first file too, so nothing needs repair
             store.check_recovery(folder / "copy", {at for at in store.records if at in gone})
         path.write_bytes(data)
-    assert quiet <= BESIDE | {"checkpoint", "index", "batchconsumequeue", "commitlog"}, quiet
+    assert quiet <= BESIDE | {"compaction", "checkpoint", "index", "batchconsumequeue", "commitlog"}, quiet
 
 
 def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:
