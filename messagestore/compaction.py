@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 from commitlog import StoredMessage
@@ -102,11 +103,7 @@ def _position_findings(disk: Disk, path: str) -> Iterator[Finding]:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return
-    file = disk.open(path, Mode.READ)
-    try:
-        data = file.read(0, min(entry.size_bytes, POSITIONS_SIZE_MAX))
-    finally:
-        file.close()
+    data = _read_head(disk, path, POSITIONS_SIZE_MAX)
     try:
         table = json.loads(data).get("queueOffsetMap", {})
         is_sound = all(type(offset) is int for offset in table.values())
@@ -185,13 +182,15 @@ class _Check:
             yield Finding(path, 0, UNIT, str(expected), "no unit" if found is None else str(tuple(found)))
 
 
+def _read_head(disk: Disk, path: str, size_max: int) -> bytes:
+    """Read at most `size_max` bytes from a file's start."""
+    with closing(disk.open(path, Mode.READ)) as file:
+        return file.read(0, min(file.size(), size_max))
+
+
 def _read_units(disk: Disk, path: str) -> list[BatchUnit]:
     """Return the units of a file up to the first one that is not valid."""
-    file = disk.open(path, Mode.READ)
-    try:
-        data = file.read(0, min(file.size(), UNITS_SIZE_MAX))
-    finally:
-        file.close()
+    data = _read_head(disk, path, UNITS_SIZE_MAX)
     found = []
     for fields in BATCH_UNIT.iter_unpack(data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
         unit = BatchUnit._make(fields)

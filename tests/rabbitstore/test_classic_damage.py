@@ -132,11 +132,16 @@ def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
     assert (note.kind, note.offset) == ("unindexed_message", behind[0]) and note.found.startswith(f"{len(behind)} ")
 
 
+def copied(whole, tmp_path):
+    """Return a copy of the folder, and its queue's first index segment."""
+    path = shutil.copytree(whole, tmp_path / "vhost")
+    return path, path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+
+
 @pytest.mark.parametrize("size", [1, 40, 63])
 def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
     """It has lost every entry, so the messages of both stores count as if the file were lost."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     index.write_bytes(index.read_bytes()[:size])
     found = read(path)
     assert {number for number, _body in found} >= set(KEPT)
@@ -147,8 +152,7 @@ def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
 @pytest.mark.parametrize("kind", [1, 2], ids=["shared store", "own store"])
 def test_an_entry_whose_status_alone_is_zero_is_noted(whole, tmp_path, kind):
     """An acknowledgement clears all of an entry, and a server that starts after a kill the status of one without message."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
     at = [at for at in range(64, len(data), 32) if data[at] == 1 and data[at + 3] == kind][2]
     data[at] = 0
@@ -166,8 +170,7 @@ def test_an_entry_whose_status_alone_is_zero_is_noted(whole, tmp_path, kind):
 
 def test_a_place_in_the_store_that_a_later_message_took(whole, tmp_path):
     """A server that dropped an entry may write the next message to its place: nothing is noted."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
     free = next(at for at in range(64, len(data), 32) if not any(data[at : at + 32]))
     last = max(at for at in range(64, len(data), 32) if data[at] == 1 and data[at + 3] == 2)
@@ -178,8 +181,7 @@ def test_a_place_in_the_store_that_a_later_message_took(whole, tmp_path):
 
 def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
     """Found by fuzzing: it became an entry of the shared store with an id of zeros, on which the server's recovery ends."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
     at = next(at for at in range(64, len(data), 32) if not data[at])
     data[at : at + 32] = struct.pack(">BBBB16sIq", 8, 0, 0, 0, bytes(16), 7, 0)
@@ -191,8 +193,7 @@ def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
 
 def test_a_message_in_memory_beside_a_damaged_store(whole, tmp_path):
     """Found by fuzzing: `verify` ended with a KeyError, because the search behind the damage found the entry's empty id."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
     at = next(at for at in range(64, len(data), 32) if not data[at])
     data[at : at + 32] = struct.pack(">BBBB16sIq", 1, 1, 0, 0, bytes(16), 7, 0)
@@ -207,8 +208,7 @@ def test_a_message_in_memory_beside_a_damaged_store(whole, tmp_path):
 @pytest.mark.parametrize("at", [1, 2])
 def test_unused_bits_of_an_acknowledged_entry(whole, tmp_path, at):
     """The server checks them before the status, and ends the queue with an error; after a kill only the status is cleared."""
-    path = shutil.copytree(whole, tmp_path / "vhost")
-    index = path / "queues" / queue_folder_name("/", b"q") / "0.qi"
+    path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
     entry = next(at for at in range(64, len(data), 32) if data[at])
     data[entry] = 0
