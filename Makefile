@@ -154,7 +154,8 @@ damage-night: $(VENV)/.kernels $(VENV)/.dev
 live-night: $(VENV)/.kernels $(VENV)/.dev
 	@BROKERSTORE_INTEROP=1 BROKERSTORE_LIVE=$(or $(LIVE),100000) BROKERSTORE_REPLICATED=$(or $(REPLICATED),1000000) \
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
-		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py
+		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py \
+		tests/interop/rocketmq/test_served_pop.py
 	@BROKERSTORE_FRAMES=$(or $(FRAMES),200000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py
 	@for target in remoting_frames replication_frames served_requests; do \
 		nice -n 19 $(RUN) -m fuzz.run decoders --runs 1000000 --target $$target || exit 1; done

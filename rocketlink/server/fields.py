@@ -1,8 +1,17 @@
-"""Fields of requests, which are texts."""
+"""Fields of requests, which are texts, and the error for what they ask in vain."""
 
 from __future__ import annotations
 
 DIGITS_MAX = 20
+
+
+class Refused(Exception):
+    """A request that is answered with an error code."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        """Create it with the answer's code and text."""
+        super().__init__(remark)
+        self.code = code
 
 
 class WrongField(ValueError):

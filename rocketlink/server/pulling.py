@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from commitlog import CommitLog
 from messagestore import GetStatus, MessageStore
 from messagestore.read.queue_reader import Page
 
@@ -132,7 +133,7 @@ class Pulling:
             "minOffset": str(page.min_offset),
             "maxOffset": str(page.max_offset),
         }
-        return request.answer(code, bounds, self._records(page))
+        return request.answer(code, bounds, records(self._engine.log, page))
 
     def _subscription(self, request: Command, topic: str) -> tuple[str, str]:
         """Return type and text of the filter, from the request or the group's last heartbeat."""
@@ -142,7 +143,8 @@ class Pulling:
         group = self._clients.groups.get(fields.get("consumerGroup", ""))
         return group.expressions.get(topic, ("TAG", "")) if group is not None else ("TAG", "")
 
-    def _records(self, page: Page) -> bytes:
-        """Return the records as they are in the log."""
-        views = (self._engine.log.select(message.physical_offset, message.size) for message in page.messages)
-        return b"".join(view for view in views if view is not None)
+
+def records(log: CommitLog, page: Page) -> bytes:
+    """Return a page's records as they are in the log."""
+    views = (log.select(message.physical_offset, message.size) for message in page.messages)
+    return b"".join(view for view in views if view is not None)

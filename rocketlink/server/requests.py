@@ -12,17 +12,17 @@ from messagestore.broker.services.half_messages import HalfMessage
 
 from ..remoting import codes
 from ..remoting.codes import NO_PERMISSION, NOT_SUPPORTED, SUCCESS
-from ..remoting.frames import Command, json_object
+from ..remoting.frames import Command
 from ..remoting.signature import Access
 from .clients import Clients
 from .connections import Connection, Handler
 from .lookups import Lookups
+from .popping import Popping
 from .pulling import Pulling
 from .sending import Sending
 from .tables import Identity, Tables
 
 ADMITTED_S = 30.0
-NO_POP = "POP consumers are not supported: let the consumer pull (message request mode PULL)"
 ASK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
 
 
@@ -56,6 +56,7 @@ class Requests:
         self._hosts = hosts
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
+        self._popping = Popping(store, self.clients)
         self._sending = Sending(store, identity.address, call_soon)
         self._handlers = self._table(Lookups(store), Tables(store, identity, self.clients))
 
@@ -68,18 +69,19 @@ class Requests:
                 self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
-            what = NO_POP if request.code in codes.POP_REQUESTS else f"request code {request.code} is not supported"
-            return request.answer(NOT_SUPPORTED, remark=what)
+            return request.answer(NOT_SUPPORTED, remark=f"request code {request.code} is not supported")
         return handler(connection, request)
 
     def closed(self, connection: Connection) -> None:
         """Forget a client that is gone."""
         self.clients.closed(connection)
         self._pulling.closed(connection)
+        self._popping.closed(connection)
 
     def wake(self) -> None:
-        """Answer the pulls that waited for a message or long enough."""
+        """Answer what waited for a message or long enough, and end the time of messages that were taken."""
         self._pulling.wake()
+        self._popping.wake()
 
     def check_transactions(self) -> None:
         """Ask producers about half messages that they left undecided."""
@@ -99,13 +101,6 @@ class Requests:
         }  # fmt: skip
         body = renamed(bytes(record), half.message, half.topic, half.queue_id)
         next(iter(producers.values())).notify(codes.CHECK_TRANSACTION_STATE, fields, body)
-
-    @staticmethod
-    def _request_mode(request: Command) -> Command:
-        """Accept that a group pulls; refuse that it pops."""
-        if json_object(request.body, "body").get("mode") == "PULL":
-            return request.answer(SUCCESS)
-        return request.answer(NOT_SUPPORTED, remark=NO_POP)
 
     def _heartbeat(self, connection: Connection, request: Command) -> Command:
         """Register a client; each group in clustering mode gets its retry topic."""
@@ -133,7 +128,8 @@ class Requests:
             codes.GET_BROKER_CONFIG: tables.settings, codes.GET_BROKER_RUNTIME_INFO: tables.state,
             codes.QUERY_ASSIGNMENT: tables.assignment,
             codes.GET_TIMER_CHECK_POINT: tables.timer_progress, codes.GET_TIMER_METRICS: tables.timer_counts,
-            codes.SET_MESSAGE_REQUEST_MODE: self._request_mode,
+            codes.SET_MESSAGE_REQUEST_MODE: tables.set_request_mode,
+            codes.ACK_MESSAGE: self._popping.acknowledge, codes.CHANGE_MESSAGE_INVISIBLETIME: self._popping.change_time,
             codes.GET_ALL_MESSAGE_REQUEST_MODE: tables.request_modes, codes.REGISTER_BROKER: tables.register,
             codes.UNREGISTER_BROKER: tables.unregister, codes.BROKER_HEARTBEAT: tables.unregister,
             codes.UNREGISTER_CLIENT: self.clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self.clients.members,
@@ -143,6 +139,7 @@ class Requests:
         found: dict[int, Handler] = {code: alone(do) for code, do in plain.items()}
         found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self._sending.send)
         found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
+        found[codes.POP_MESSAGE] = self._popping.pop
         found[codes.HEART_BEAT] = self._heartbeat
         return found
 

@@ -30,7 +30,7 @@ from ..remoting.codes import (
 )
 from ..remoting.frames import Command
 from .connections import Connection
-from .fields import number
+from .fields import Refused, number
 
 LONG_NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
@@ -51,14 +51,6 @@ CODES = {
     PutStatus.SERVICE_NOT_AVAILABLE: SERVICE_NOT_AVAILABLE,
     PutStatus.OS_PAGE_CACHE_BUSY: SYSTEM_BUSY,
 }
-
-
-class _Refused(Exception):
-    """A send that is answered with an error code."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
 
 
 class _Send(NamedTuple):
@@ -103,7 +95,7 @@ class Sending:
                 self._put_later(connection, request, message)
                 return None
             return self._answer(request, self._store.put(message, check=False))
-        except _Refused as error:
+        except Refused as error:
             return request.answer(error.code, remark=str(error))
         except InvalidMessage as error:
             return request.answer(MESSAGE_ILLEGAL, remark=str(error))
@@ -122,7 +114,7 @@ class Sending:
             send = self._retried(send)
         queues = self._write_queues(send.topic, fields)
         if send.queue_id >= queues:
-            raise _Refused(SYSTEM_ERROR, f"queue id {send.queue_id}: topic {send.topic} has {queues} queues")
+            raise Refused(SYSTEM_ERROR, f"queue id {send.queue_id}: topic {send.topic} has {queues} queues")
         return send._replace(queue_id=max(-1, send.queue_id))
 
     def _retried(self, send: _Send) -> _Send:
@@ -141,13 +133,13 @@ class Sending:
             base = self._engine.topics.get(fields.get("defaultTopic", ""))
             is_allowed = fields.get("defaultTopic") == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
             if not is_allowed:
-                raise _Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+                raise Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
             wanted = number(fields, "defaultTopicQueueNums", 4)
             self._store.create_topic(topic, max(1, min(wanted, AUTO_CREATE_QUEUES, QUEUES_MAX)))
             known = self._engine.topics.get(topic)
             assert known is not None, "the topic was created"
         if not known.is_writable:
-            raise _Refused(NO_PERMISSION, f"topic {topic} does not accept messages")
+            raise Refused(NO_PERMISSION, f"topic {topic} does not accept messages")
         return known.write_queues
 
     def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
@@ -155,7 +147,7 @@ class Sending:
             now_ms = self._engine.now_ms()
             pairs = decode_properties(send.properties)
             if DELAY not in pairs and (deliver_ms(pairs, now_ms) or 0) - now_ms > TIMER_DELAY_MS_MAX:
-                raise _Refused(MESSAGE_ILLEGAL, "a delivery time after more than three days")
+                raise Refused(MESSAGE_ILLEGAL, "a delivery time after more than three days")
         return Message(
             send.topic, body, queue_id=send.queue_id, flag=send.flag, sys_flag=send.sys_flag,
             born_timestamp_ms=send.born_timestamp_ms, born_host=connection.host, store_host=self._address,

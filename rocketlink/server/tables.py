@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from commitlog.topic_names import RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.broker.config.request_modes import POP, PULL, RequestMode, RequestModes
 from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
 from messagestore.timers.layout import CHECK
 
-from ..remoting.codes import SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
+from ..remoting.codes import NO_PERMISSION, SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
 from ..remoting.frames import Command, json_object
 from .clients import CLUSTERING, Clients
 from .fields import number
+from .popping import ANY_QUEUE
 from .sending import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 PERM_AUTO_CREATE = 7
@@ -41,6 +45,7 @@ class Tables:
         self._store = store
         self._engine = store.engine
         self._identity = identity
+        self._modes = RequestModes(self._engine.disk, self._engine.places.config)
 
     def route(self, request: Command) -> Command:
         """Answer with the queues of a topic, all of which are here."""
@@ -60,16 +65,34 @@ class Tables:
         return request.answer(SUCCESS, body=json.dumps(route).encode())
 
     def assignment(self, request: Command) -> Command:
-        """Answer with the queues of one consumer that leaves the division of a topic to the broker; it pulls from them."""
+        """Answer with the queues of one consumer that leaves the division of a topic to the broker, and how it reads them."""
         document = json_object(request.body, "body")
-        name, client = str(document.get("topic")), str(document.get("clientId"))
+        name, group, client = (str(document.get(key)) for key in ("topic", "consumerGroup", "clientId"))
         topic = self._engine.topics.get(name)
-        queues = range(topic.read_queues if topic is not None else 0)
+        queues: Collection[int] = range(topic.read_queues if topic is not None else 0)
+        mode = RequestMode()
         if document.get("messageModel", CLUSTERING) == CLUSTERING:
-            queues = share(queues, self._clients.member_ids(str(document.get("consumerGroup"))), client)
+            mode = self._modes.get(name, group)
+            queues = shared(queues, self._clients.member_ids(group), client, mode)
         found = [{"topic": name, "brokerName": self._identity.name, "queueId": queue_id} for queue_id in queues]
-        assigned = [{"messageQueue": queue, "mode": "PULL"} for queue in found]
+        assigned = [{"messageQueue": queue, "mode": mode.mode} for queue in found]
         return request.answer(SUCCESS, body=json.dumps({"messageQueueAssignments": assigned}).encode())
+
+    def set_request_mode(self, request: Command) -> Command:
+        """Let a group pull or pop a topic."""
+        document = json_object(request.body, "body")
+        topic, group, mode = (str(document.get(key)) for key in ("topic", "consumerGroup", "mode"))
+        queues = document.get("popShareQueueNum", 0)
+        if mode not in (PULL, POP) or type(queues) is not int or abs(queues) > QUEUES_MAX:
+            return request.answer(SYSTEM_ERROR, remark=f"mode {mode[:40]} with popShareQueueNum {str(queues)[:40]}")
+        if topic.startswith(RETRY_PREFIX):
+            return request.answer(NO_PERMISSION, remark="consumers pull from retry topics")
+        if self._engine.topics.get(topic) is None:
+            return request.answer(TOPIC_NOT_EXIST, remark=f"topic {topic} does not exist")
+        self._engine.retries.group(group)  # adds it to the table of groups, or refuses its name
+        self._modes.put(topic, group, RequestMode(mode, queues))
+        self._modes.persist()
+        return request.answer(SUCCESS)
 
     def cluster(self, request: Command) -> Command:
         """Answer with the cluster, which is this broker alone."""
@@ -131,8 +154,8 @@ class Tables:
         return request.answer(SUCCESS, body=json.dumps({"timingCount": {}, "dataVersion": NO_VERSION}).encode())
 
     def request_modes(self, request: Command) -> Command:
-        """Answer with the consumer groups that do not pull: none."""
-        return request.answer(SUCCESS, body=b'{"messageRequestModeMap":{}}')
+        """Answer with how consumer groups read topics, as far as it was set."""
+        return self._table(request, self._modes)
 
     def register(self, request: Command) -> Command:
         """Tell a slave of this broker where the log and the tables are; refuse any other broker."""
@@ -174,6 +197,31 @@ class Tables:
     @staticmethod
     def _table(request: Command, table: ConfigTable) -> Command:
         return request.answer(SUCCESS, body=json.dumps(table.document()).encode())
+
+
+def shared(queues: Collection[int], members: list[str], client: str, mode: RequestMode) -> Collection[int]:
+    """Return the queues that one member reads, each by itself if it pulls.
+
+    In POP mode -1 stands for any queue; with fewer shared queues than other members, each takes from its own and from those of
+    the members that follow it.
+
+    >>> pop, names = RequestMode("POP", 1), ["a", "b", "c"]
+    >>> shared(range(6), names, "b", RequestMode()), shared(range(6), names, "b", RequestMode("POP"))
+    (range(2, 4), [-1])
+    >>> sorted(shared(range(6), names, "c", pop)), list(shared(range(2), names, "c", pop))
+    ([0, 1, 4, 5], [0])
+    """
+    if client not in members or not queues:
+        return ()
+    if mode.mode != POP:
+        return share(range(len(queues)), members, client)
+    if mode.share_queues <= 0 or mode.share_queues >= len(members) - 1:
+        return [ANY_QUEUE]
+    place = members.index(client)
+    if len(members) > len(queues):
+        return [place % len(queues)]
+    names = [members[(place + step) % len(members)] for step in range(mode.share_queues + 1)]
+    return [queue_id for name in names for queue_id in share(range(len(queues)), members, name)]
 
 
 def share(queues: range, members: list[str], client: str) -> range:

@@ -531,16 +531,6 @@ def until(is_so: Any) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("code", [200050, 200051, 200053, 200151, 401])
-def test_a_pop_consumer_is_told_to_pull(served: Served, code: int) -> None:
-    """Instead of a number that means nothing to its user; the mode PULL is accepted."""
-    body = b'{"topic":"T","consumerGroup":"G","mode":"POP","popShareQueueNum":0}'
-    with pytest.raises(RemoteError, match="POP consumers are not supported") as caught:
-        served.client.ask(code, {}, body)
-    assert caught.value.code == 3
-    served.client.ask(401, {}, body.replace(b"POP", b"PULL"))
-
-
 def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> None:
     """Addresses of requests and of replication; another broker and another master are refused."""
     fields = {"clusterName": "DefaultCluster", "brokerName": "brokerstore", "brokerId": "1", "brokerAddr": "127.0.0.1:1"}

@@ -39,10 +39,35 @@ CONFIG = StoreConfig(
 )  # fmt: skip
 QUEUES = 4
 REPLICA = """
-import sys
+import sys, time
 from rocketlink import Replica
-with Replica("127.0.0.1", int(sys.argv[1]), sys.argv[2], from_start=True) as replica:
+from storageio.local_sockets import PeerGone
+while True:
+    try:
+        replica = Replica("127.0.0.1", int(sys.argv[1]), sys.argv[2], from_start=True)
+        break
+    except PeerGone:  # the broker is starting again
+        time.sleep(0.1)
+with replica:
     replica.wait_for_end()
+"""
+STREAM = """
+import os, sys, time
+from tests.sparkstore.stream_driver import session
+folder, out, stop = sys.argv[1:]
+spark = session()
+def start(**trigger):
+    options = {"columns": "queue_id,queue_offset,body", "topic": "flood"}
+    stream = spark.readStream.format("brokerstore").options(**options).load(folder).writeStream.format("parquet")
+    return stream.option("checkpointLocation", out + "-checkpoint").trigger(**trigger).start(out)
+query = start(processingTime="0 seconds")
+while query.isActive and not os.path.exists(stop):
+    time.sleep(0.2)
+error = query.exception()
+if error is not None:
+    raise error
+query.stop()
+start(availableNow=True).awaitTermination()
 """
 MASTER = """
 import contextlib, sys, time
@@ -148,6 +173,25 @@ def repeated(found: list[Delivery]) -> int:
 def start_replica(port: int, folder: Path) -> subprocess.Popen[bytes]:
     """Start a process that replicates from the broker on a port."""
     return subprocess.Popen([sys.executable, "-c", REPLICA, str(port), str(folder)])
+
+
+class Streaming:
+    """A Spark driver of its own that streams what a replica has into Parquet files."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it beside the replica that writes the folder."""
+        self._out, self._stop = folder.with_name("stream"), folder.with_name("stop-streaming")
+        self.process = subprocess.Popen([sys.executable, "-c", STREAM, *map(str, (folder, self._out, self._stop))])
+
+    def rows(self) -> list[tuple[int, int, bytes]]:
+        """Let it read the rest, and return queue id, offset and body of each row, sorted."""
+        import pyarrow.dataset
+
+        self._stop.touch()
+        assert self.process.wait(PATIENCE_S) == 0, "the stream failed"
+        table = pyarrow.dataset.dataset(self._out, format="parquet").to_table()
+        columns = (table[name].to_pylist() for name in ("queue_id", "queue_offset", "body"))
+        return sorted(zip(*columns, strict=True))
 
 
 class Putting:

@@ -12,9 +12,10 @@ import pytest
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
 from rocketlink import MasterDiffers, Replica, promote
+from tests.sparkstore.conftest import why_not as no_spark
 
 from .jvm import prepare_or_skip
-from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, Served, log_of, start_replica
+from .live import CONFIG, KILLS, MARKS, PATIENCE_S, QUEUES, REPLICATED, SIZES, Putting, Served, Streaming, log_of, start_replica
 from .real_broker import RealBroker, until
 
 pytestmark = MARKS
@@ -28,11 +29,19 @@ def _jars() -> None:
     prepare_or_skip()
 
 
-def test_what_a_real_master_acknowledged_is_in_the_replica(tmp_path: Path) -> None:
-    """Both are killed in turn; clients send again what was not acknowledged.  The master waits for the replica."""
+def test_what_a_real_master_acknowledged_is_in_the_replica(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Both are killed in turn; clients send again what was not acknowledged.  The master waits for the replica.
+
+    In the amounts of a night, a Spark stream reads the replica all the while.
+    """
+    streaming = None
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES, **SYNC) as broker:
         broker.ask("topic", topic="flood", queues=QUEUES)
         child = start_replica(broker.port, tmp_path / "replica")
+        if REPLICATED >= 100_000 and not no_spark():
+            until((tmp_path / "replica" / "commitlog").exists, "the replica is there")
+            streaming = Streaming(tmp_path / "replica")
+            request.addfinalizer(streaming.process.kill)
         broker.clients.tell("flood", topic="flood", count=REPLICATED, queues=QUEUES, ahead=500, persistent=True)
         try:
             for _ in range(KILLS):
@@ -56,7 +65,12 @@ def test_what_a_real_master_acknowledged_is_in_the_replica(tmp_path: Path) -> No
         broker.stop()
     assert log_of(tmp_path / "replica", end) == log_of(tmp_path / "master", end)
     with MessageStore.open(tmp_path / "replica", "r", CONFIG) as store:
-        found = [int(message.body) for queue_id in range(QUEUES) for message in store.read("flood", queue_id)]
+        stored = [message for queue_id in range(QUEUES) for message in store.read("flood", queue_id)]
+    found = [int(message.body) for message in stored]
+    if streaming is not None:
+        rows = streaming.rows()
+        print(f"{len(rows)} rows in the stream, {len(set(rows))} different")
+        assert rows == sorted((message.queue_id, message.queue_offset, message.body) for message in stored)
     print(f"{REPLICATED} acknowledged, {len(found)} stored, {KILLS} kills of each, {answer['seconds']:.0f} s")
     assert set(found) == set(range(REPLICATED))
     assert not verify_store(str(tmp_path / "replica"), CONFIG).problems

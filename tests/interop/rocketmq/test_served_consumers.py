@@ -121,7 +121,7 @@ def test_messages_that_fail_always_become_dead_letters(served: Served, tmp_path:
 
 
 def test_consumers_that_leave_the_division_to_the_broker_get_everything(served: Served, tmp_path: Path) -> None:
-    """So do clients that are prepared for POP; the server lets them pull."""
+    """They pull, because their group was not told to pop."""
     file = tmp_path / "file"
     consumers = served.another()
     served.ask("topic", topic="divided", queues=QUEUES)

@@ -29,6 +29,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
@@ -75,6 +76,7 @@ public class Client {
             case "topic": return topic(command);
             case "delete_topic": admin.deleteTopicInBroker(Set.of(address), command.getString("topic")); return new JSONObject();
             case "group": return group(command);
+            case "request_mode": return requestMode(command);
             case "topics": return admin.getAllTopicConfig(address, TIMEOUT_MS).getTopicConfigTable();
             case "groups": return admin.getAllSubscriptionGroup(address, TIMEOUT_MS).getSubscriptionGroupTable();
             case "offsets": return offsets(command);
@@ -111,6 +113,13 @@ public class Client {
 
     private JSONObject group(JSONObject command) throws Exception {
         admin.createAndUpdateSubscriptionGroupConfig(address, command.getObject("group", SubscriptionGroupConfig.class));
+        return new JSONObject();
+    }
+
+    private JSONObject requestMode(JSONObject command) throws Exception {
+        MessageRequestMode mode = MessageRequestMode.valueOf(command.getString("mode"));
+        int share = command.getIntValue("share");
+        admin.setMessageRequestMode(address, command.getString("topic"), command.getString("group"), mode, share, TIMEOUT_MS);
         return new JSONObject();
     }
 

@@ -42,6 +42,7 @@ class Consumers {
         if (command.getBooleanValue("broadcast")) consumer.setMessageModel(MessageModel.BROADCASTING);
         if (command.getBooleanValue("server_rebalance")) consumer.setClientRebalance(false);
         if (command.containsKey("max_tries")) consumer.setMaxReconsumeTimes(command.getIntValue("max_tries"));
+        if (command.containsKey("invisible_ms")) consumer.setPopInvisibleTime(command.getLongValue("invisible_ms"));
         consumer.subscribe(command.getString("topic"), "*");
         if (command.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
