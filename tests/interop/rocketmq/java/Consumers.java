@@ -28,10 +28,11 @@ class Consumers {
 
     Consumers(String names) { this.names = names; }
 
-    /** The first "failures" tries of each message fail, and come again after a second. */
+    /** The first "failures" tries of each message fail, and come again after a second, or after the time of "retry_level". */
     JSONObject start(JSONObject command) throws Exception {
         String name = command.getString("name");
         int failures = command.getIntValue("failures");
+        int retryLevel = command.containsKey("retry_level") ? command.getIntValue("retry_level") : SHORTEST_DELAY;
         FileOutputStream file = new FileOutputStream(command.getString("file"), true);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
@@ -53,7 +54,7 @@ class Consumers {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 record(file, name, messages);
                 if (messages.get(0).getReconsumeTimes() >= failures) return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-                context.setDelayLevelWhenNextConsume(SHORTEST_DELAY);
+                context.setDelayLevelWhenNextConsume(retryLevel);
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
