@@ -3,6 +3,8 @@
     python -m bench.spark_live [--minutes 10] [--rate 2000] [--master "local-cluster[2,1,1024]"] [--folder DIR]
 
 The writer puts numbered messages at `--rate` a second, rolls files of 4 MiB, and deletes all but the newest `--keep-bytes`.
+At `--rate 0` it writes as fast as it can.  No disk holds what it could write in ten minutes, so it waits while the slower query
+is half of `--keep-bytes` behind; how long it waited is printed.
 About every `--every` seconds one of the query's processes is killed: the driver with everything below it, a worker, or an
 executor.  A query that ends because of that is started again from its checkpoint; an error of this library ends the run.  In
 the end each number must be in both results exactly once; otherwise the program ends with 1.  It prints the lag that Spark's
@@ -37,6 +39,7 @@ SINK = {
     "maxIndexNum": "400000",
 }
 BODY_BYTES = 200
+AT_ONCE = 500  # messages of a put at full speed
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
     "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "2",
@@ -44,24 +47,38 @@ SETTINGS = {
     "spark.python.authenticate.socketTimeout": "120s",
 }  # fmt: skip
 MASTER = "local[2,4]"
+KINDS = ("store", "parquet")
 # This file exists while the queries run.  A worker killed earlier ends the driver, because Spark looks up formats only once.
 STARTED = "started"
 
 
 def write(folder: Path, rate: int, keep_bytes: int) -> None:
-    """Put messages until the file `stop` exists, and print how many there are."""
-    number = 0
+    """Put messages until the file `stop` exists, and print how many there are, and for how many seconds no put was due."""
+    number, end, waited_s = 0, 0, 0.0
     with MessageStore.open(folder / "source", config=SMALL) as store:
         began = time.monotonic()
         while not (folder / "stop").exists():
             due = int((time.monotonic() - began) * rate)
+            if not rate:
+                due = number + AT_ONCE * (end - committed_offset(folder) < keep_bytes // 2)
             if due <= number:
                 time.sleep(0.02)
+                waited_s += 0.02
                 continue
             made = store.put_many([Message("numbers", b"%d " % one + bytes(BODY_BYTES)) for one in range(number, due)])
-            number = due
-            store.delete_before(max(0, made.physical_offset - keep_bytes))
-    print(number, flush=True)
+            number, end = due, made.physical_offset
+            store.delete_before(max(0, end - keep_bytes))
+        print(json.dumps({"written": number, "seconds": time.monotonic() - began, "waited": waited_s}), flush=True)
+
+
+def committed_offset(folder: Path) -> int:
+    """Return the physical offset before which both queries have committed every message."""
+    found = []
+    for kind in KINDS:
+        commits = [int(path.name) for path in (folder / f"{kind}-checkpoint" / "commits").glob("[0-9]*")]
+        offsets = folder / f"{kind}-checkpoint" / "offsets" / str(max(commits, default=-1))
+        found.append(json.loads(offsets.read_text().splitlines()[-1])["physical_offset"] if commits else 0)
+    return min(found)
 
 
 def drive(folder: Path, master: str) -> None:
@@ -69,7 +86,7 @@ def drive(folder: Path, master: str) -> None:
     import sparkstore.spark_errors
 
     spark = sparkstore.session(master, settings=SETTINGS | {"spark.local.dir": str(folder / "local")})
-    queries = {kind: start(spark, folder, kind) for kind in ("store", "parquet")}
+    queries = {kind: start(spark, folder, kind) for kind in KINDS}
     (folder / STARTED).touch()
     seen: set[tuple[str, int]] = set()
     while not (folder / "drain").exists():
@@ -83,7 +100,7 @@ def drive(folder: Path, master: str) -> None:
         time.sleep(0.2)
     for query in queries.values():
         query.stop()
-    for kind in ("store", "parquet"):
+    for kind in KINDS:
         drain(spark, folder, kind)
     stored = sparkstore.read_messages(spark, str(folder / "store"), ["body"])
     for kind, rows in (("store", stored), ("parquet", spark.read.parquet(str(folder / "parquet")))):
@@ -95,7 +112,7 @@ def drive(folder: Path, master: str) -> None:
 
 def start(spark: Any, folder: Path, kind: str, **trigger: Any) -> Any:
     """Start one query; it continues from its checkpoint."""
-    frame = spark.readStream.format("brokerstore").option("columns", "topic,body").option("maxBytesPerTrigger", "16m")
+    frame = spark.readStream.format("brokerstore").option("columns", "topic,body").option("maxBytesPerTrigger", "64m")
     writer = frame.load(str(folder / "source")).writeStream.queryName(kind)
     writer = writer.option("checkpointLocation", str(folder / f"{kind}-checkpoint"))
     writer = writer.format("brokerstore").options(**SINK) if kind == "store" else writer.format("parquet")
@@ -154,8 +171,8 @@ class Run:
         (self.folder / STARTED).unlink(missing_ok=True)
         return self.begin("drive", stdout=self.log, stderr=(self.folder / "errors.txt").open("a"))
 
-    def go(self) -> int:
-        """Run, kill, drain, and return the number of messages that were written."""
+    def go(self) -> dict[str, Any]:
+        """Run, kill, drain, and return what the writer printed."""
         writer = self.begin("write", stdout=subprocess.PIPE)
         while not (self.folder / "source" / "checkpoint").exists():
             time.sleep(0.1)
@@ -172,7 +189,8 @@ class Run:
         (self.folder / "drain").touch()
         if driver.wait(timeout=900) != 0:
             raise SystemExit(f"the last driver ended with {driver.returncode}: {self.folder / 'errors.txt'}")
-        return int(told)
+        written: dict[str, Any] = json.loads(told)
+        return written
 
     def wait_for_start(self, driver: subprocess.Popen[str]) -> None:
         """Wait until the queries run: on a busy machine Java alone may take longer to start than the time between two kills."""
@@ -214,23 +232,25 @@ def processes_of(group: int) -> dict[str, list[int]]:
     return found
 
 
-def judge(run: Run, written: int) -> bool:
+def judge(run: Run, told: dict[str, Any]) -> bool:
     """Print lag and verdict; return whether both results have every number once."""
     run.log.seek(0)
     lines = [json.loads(line) for line in run.log if line.startswith("{")]
-    for query in ("store", "parquet"):
+    for query in KINDS:
         batches = [line for line in lines if line.get("query") == query]
         ages = [line["age_ms"] / 1000 for line in batches if "age_ms" in line] or [0.0]
         backlog = [line["backlog_bytes"] / 1e6 for line in batches] or [0.0]
         age = f"age of the newest record {statistics.median(ages):.1f} s (at most {max(ages):.1f} s)"
         bytes_left = f"backlog {statistics.median(backlog):.1f} MB (at most {max(backlog):.1f} MB)"
         print(f"{query}: {len(batches)} batches; {age}; {bytes_left}")
+    written = told["written"]
     results = {line["result"]: line for line in lines if "result" in line}
     wanted = {"rows": written, "numbers": written, "last": written - 1}
-    right = all({name: results.get(kind, {}).get(name) for name in wanted} == wanted for kind in ("store", "parquet"))
+    right = all({name: results.get(kind, {}).get(name) for name in wanted} == wanted for kind in KINDS)
     killed = ", ".join(f"{count} {name}s" for name, count in run.kills.items())
     again = sum("restarted" in line for line in lines)
-    print(f"{written} messages written; killed: {killed}; queries started again: {again}")
+    pace = f"{written / told['seconds']:.0f} a second; the writer waited for {told['waited'] / told['seconds']:.0%} of the time"
+    print(f"{written} messages written, {pace}; killed: {killed}; queries started again: {again}")
     print("each is in both results once" if right else results)
     return right
 
@@ -240,7 +260,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("role", nargs="?", choices=("run", "write", "drive"), default="run", help=argparse.SUPPRESS)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--rate", type=int, default=2000, help="messages a second")
+    parser.add_argument("--rate", type=int, default=2000, help="messages a second; 0: as fast as possible")
     parser.add_argument("--every", type=float, default=30, help="seconds between two kills")
     parser.add_argument("--keep-bytes", type=int, default=256 << 20)
     parser.add_argument("--master", default=MASTER)
