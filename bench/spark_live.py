@@ -5,10 +5,11 @@
 The writer puts numbered messages at `--rate` a second, rolls files of 4 MiB, and deletes all but the newest `--keep-bytes`.
 At `--rate 0` it writes as fast as it can.  No disk holds what it could write in ten minutes, so it waits while the slower query
 is half of `--keep-bytes` behind; how long it waited is printed.
-About every `--every` seconds one of the query's processes is killed: the driver with everything below it, a worker, or an
-executor.  A query that ends because of that is started again from its checkpoint; an error of this library ends the run.  In
-the end each number must be in both results exactly once; otherwise the program ends with 1.  It prints the lag that Spark's
-progress reported: bytes of the log that no batch had, and the age of a batch's newest record.  Part of `make spark-night`.
+About every `--every` seconds, mostly only after the slower query has committed a batch since the last time, one of the
+query's processes is killed: the driver with everything below it, a worker, or an executor.  A query that ends because of that
+is started again from its checkpoint; an error of this library ends the run.  In the end each number must be in both results
+exactly once; otherwise the program ends with 1.  It prints the lag that Spark's progress reported: bytes of the log that no
+batch had, and the age of a batch's newest record.  Part of `make spark-night`.
 """
 
 from __future__ import annotations
@@ -155,6 +156,7 @@ class Run:
         self.options = options
         self.folder = Path(options.folder)
         self.chance = random.Random(options.seed)
+        self.committed = 0
         self.kills = {"driver": 0, "worker": 0, "executor": 0}
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -179,9 +181,9 @@ class Run:
         driver, ends = self.driver(), time.monotonic() + self.options.minutes * 60
         try:
             while time.monotonic() < ends:
-                if self.chance.random() < 0.75:  # the others may hit a driver that is starting
-                    self.wait_for_start(driver)
                 time.sleep(self.options.every * self.chance.uniform(0.5, 1.5))
+                if self.chance.random() < 0.75:  # the others may hit a driver that is starting
+                    self.wait_for_batches(driver)
                 driver = self.kill(driver)
         finally:
             (self.folder / "stop").touch()
@@ -192,11 +194,12 @@ class Run:
         written: dict[str, Any] = json.loads(told)
         return written
 
-    def wait_for_start(self, driver: subprocess.Popen[str]) -> None:
-        """Wait until the queries run: on a busy machine Java alone may take longer to start than the time between two kills."""
+    def wait_for_batches(self, driver: subprocess.Popen[str]) -> None:
+        """Wait until the slower query has committed more: on a busy machine Java alone may take longer than `--every`."""
         latest = time.monotonic() + 300
-        while not (self.folder / STARTED).exists() and driver.poll() is None and time.monotonic() < latest:
-            time.sleep(0.1)
+        while committed_offset(self.folder) == self.committed and driver.poll() is None and time.monotonic() < latest:
+            time.sleep(0.2)
+        self.committed = committed_offset(self.folder)
 
     def kill(self, driver: subprocess.Popen[str]) -> subprocess.Popen[str]:
         """Kill one process of the query; a driver is started again."""

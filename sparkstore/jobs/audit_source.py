@@ -20,6 +20,7 @@ import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -46,7 +47,7 @@ from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
 from rabbitstore import Problem
 from rabbitstore.format.problems import UNSUPPORTED
-from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError
+from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError, random_bytes
 
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
@@ -74,10 +75,18 @@ PROBLEM, NOTE, RANGE, RUN, LMQ, QUEUE, INDEX = "problem", "note", "range", "log_
 FOLDER = "folder"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
-ITEMS_AT_ONCE = 1 << 20
+ITEMS_AT_ONCE = 1 << 16  # of an index file; the unit of which a worker remembers the physical offsets
 HASH_BITS = 31
 HASH_MAX = (1 << HASH_BITS) - 1
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LogAudit:
+    """A split of the log; `audit` is unique to the run, so that nothing that a worker remembers outlives the run."""
+
+    split: LogSplit
+    audit: str
 
 
 @dataclass(frozen=True)
@@ -164,19 +173,20 @@ class _Reader(DataSourceReader):
         return [*made, *quorum, *(NodeSplit(store.path, one.path, is_stream=True) for one in stream_folders(store.path, disk))]
 
     def _of_log(self, store: FoundStore) -> list[Any]:
-        made: list[Any] = list(plan_log(store, self._options))
-        log_begin = min((split.file_start for split in made), default=0)
-        log_end = max((split.end for split in made), default=0)
+        splits, audit = plan_log(store, self._options), random_bytes(8).hex()
+        log_parts = [LogAudit(split, audit) for split in splits]
+        log_begin = min((split.file_start for split in splits), default=0)
+        log_end = max((split.end for split in splits), default=0)
         if is_remote(store.path) or not _is_store(store.path):
-            return made
+            return log_parts
         config = found_sizes(StoreConfig(), StorePaths(store.path), REAL_DISK)
         assert config.max_hash_slot_num and config.max_index_num
         folder = os.path.join(store.path, "index")
         files = IndexFiles(
             REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
         ).files if REAL_DISK.stat(folder) is not None else []  # fmt: skip
-        made += [IndexSplit(store.path, file.path, file.slots, file.items, log_end) for file in files]
-        return [*made, StoreSplit(store.path, log_begin)]
+        index = [IndexSplit(store.path, file.path, file.slots, file.items, log_end) for file in files]
+        return [StoreSplit(store.path, log_begin), *index, *log_parts]  # the longest first, so that nothing waits for it alone
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         rows = settled(_rows_of(partition.value))
@@ -185,8 +195,8 @@ class _Reader(DataSourceReader):
 
 
 def _rows_of(split: Any) -> Iterator[Row]:
-    if isinstance(split, LogSplit):
-        return _SplitAudit(split).rows()
+    if isinstance(split, LogAudit):
+        return _SplitAudit(split.split, split.audit).rows()
     if isinstance(split, IndexSplit):
         return _index_rows(split)
     if isinstance(split, StoreSplit):
@@ -225,8 +235,9 @@ def _is_store(store: str) -> bool:
 class _SplitAudit:
     """Checks one split of a log against checksums, queues and index."""
 
-    def __init__(self, split: LogSplit) -> None:
+    def __init__(self, split: LogSplit, audit: str) -> None:
         self._split = split
+        self._audit = audit
         self._is_store = not is_remote(split.store) and _is_store(split.store)
         self._open_runs: dict[tuple[str, int], Row] = {}
         self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
@@ -254,19 +265,23 @@ class _SplitAudit:
                 yield _finding_row(split.store, found)
                 continue
             self._count(found)
-            yield from self._protected(found)
+            piece = self._piece(found)
+            for finding in self._protection.take(piece):
+                yield _finding_row(split.store, finding)
             for runs, items in work.take(found):
                 yield from self._runs(runs)
                 self._take_items(items)
                 if self._lmqs is not None:
                     self._lmqs.expect_lmqs(work.kernel)
             if self._lmqs is not None:
-                self._lmqs.lmqs(self._piece(found))
+                self._lmqs.lmqs(piece)
         yield from self._runs(work.rest())
         yield from self._open_runs.values()
         if self._is_store:
             yield from self._index_differences(config)
             yield from self._lmq_rows()
+        if self._known_queues is not None:
+            self._known_queues.close()  # files and maps, not what it knows
         yield {
             "kind": RANGE, "store": split.store, "begin": self._begin, "end": self._end, **self._sums, "file": split.file,
             "found": self._protection.edges_text(),
@@ -283,6 +298,7 @@ class _SplitAudit:
         self._queues = (
             ConsumeQueues(REAL_DISK, queues, writable=False, file_size_bytes=size) if self._is_store and size else None
         )
+        self._known_queues = _known_queues(self._audit, queues, size) if self._is_store and size else None
         if self._queues is not None:
             self._lmqs = CrossCheck(self._queues, None, self._levels, 0)
         return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store)
@@ -299,11 +315,6 @@ class _SplitAudit:
         start, stop = int(batch.positions[0]), int(batch.positions[-1]) + int(batch.sizes[-1])
         protected = count_records(batch.view, start, stop, batch.base, 0)[3]
         return Piece(self._split.file, batch.view, batch.base, start, stop, array("q", batch.positions.tobytes()), protected)
-
-    def _protected(self, batch: Batch) -> Iterator[Row]:
-        """Yield records without their checksum property, found as `verify` finds them."""
-        for finding in self._protection.take(self._piece(batch)):
-            yield _finding_row(self._split.store, finding)
 
     # Queues
 
@@ -347,22 +358,27 @@ class _SplitAudit:
 
     def _against_queue(self, run: Run) -> Iterator[Row]:
         """Yield the first unit of a run that differs from the log; later differences follow from it."""
-        queue = self._queues.get(run.topic, run.queue_id) if self._queues is not None else None
+        finding = self._queue_difference(run, self._known_queues)
+        if finding is not None:  # the queue may have grown since an earlier split opened it
+            finding = self._queue_difference(run, self._queues)
+        if finding is not None:
+            yield _finding_row(self._split.store, finding)
+
+    def _queue_difference(self, run: Run, queues: ConsumeQueues | None) -> Finding | None:
+        queue = queues.get(run.topic, run.queue_id) if queues is not None else None
         folder = os.path.join(self._split.store, "consumequeue", run.topic, str(run.queue_id))
         if queue is None:
-            expected = "the queue of these records"
-            yield _finding_row(self._split.store, Finding(folder, run.first * UNIT_SIZE, "missing_queue", expected, "none"))
-            return
+            return Finding(folder, run.first * UNIT_SIZE, "missing_queue", "the queue of these records", "none")
         for place, wanted, found in unit_differences(queue, run.first, run.units, accepts(run.topic, self._levels, self._log)):
             what = "wrong_unit" if found else "missing_unit"
-            yield _finding_row(self._split.store, Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found)))
-            return
+            return Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found))
+        return None
 
     # Index
 
     def _take_items(self, items: Array | None) -> None:
         if items is not None and len(items):
-            self._wanted.append(_packed(items["offset"], items["hash"], self._split.begin))
+            self._wanted.append(_packed(items["offset"].astype("int64"), items["hash"], self._split.begin))
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
         """Compare the items of the split's records in both directions."""
@@ -376,10 +392,12 @@ class _SplitAudit:
         parts: list[Array] = []
         for file in files:
             try:
-                parts += _pairs_between(file, split.begin, split.end)
+                parts += _pairs_between(file, split.begin, split.end, _known_ranges(self._audit, file.path))
             except StoreError:
                 continue  # the task of that file reports the error
         found = _distinct(parts)
+        if np.array_equal(wanted, found):
+            return
         missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, wanted)))
         for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
             if len(rows):
@@ -404,11 +422,27 @@ def _packed(offsets: Array, hashes: Array, begin: int) -> Array:
 
     A hash has 31 bits and a log file is smaller than 2**31 bytes, so the offset from `begin` fits beside it.
     """
-    packed: Array = (offsets.astype("int64") - begin) << HASH_BITS | hashes
+    packed: Array = (offsets - begin) << HASH_BITS | hashes
     return packed
 
 
-def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
+@lru_cache(maxsize=1)
+def _known_queues(audit: str, folder: str, file_size_bytes: int) -> ConsumeQueues:
+    """Return the queues whose ends this worker has found in this audit; finding them takes longer than comparing a split."""
+    return ConsumeQueues(REAL_DISK, folder, writable=False, file_size_bytes=file_size_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _known_ranges(audit: str, file: str) -> dict[int, tuple[int, int]]:
+    """Return the first and last physical offset of each full piece of an index file that this worker has read in this audit.
+
+    Nothing guarantees that items are in the log's order.  Without this each split of the log would read the whole file, which
+    has the items of some ten gigabytes.
+    """
+    return {}
+
+
+def _pairs_between(file: IndexFile, begin: int, end: int, known: dict[int, tuple[int, int]]) -> Iterator[Array]:
     """Yield the file's packed items of a range of the log in bounded pieces; a map would keep all of its pages."""
     head = file.header
     if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
@@ -420,10 +454,15 @@ def _pairs_between(file: IndexFile, begin: int, end: int) -> Iterator[Array]:
             raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
         count = min(head.next_item, file.items)
         for at in range(FIRST_ITEM, count, ITEMS_AT_ONCE):
+            if at in known and (known[at][1] < begin or known[at][0] >= end):
+                continue
             part = _items(opened, file.slots, at, min(count, at + ITEMS_AT_ONCE))
-            inside = (part["offset"] >= begin) & (part["offset"] < end)
+            offsets = part["offset"].astype("int64")
+            if len(part) == ITEMS_AT_ONCE:
+                known[at] = int(offsets.min()), int(offsets.max())
+            inside = (offsets >= begin) & (offsets < end)
             if inside.any():
-                yield _packed(part["offset"][inside], part["hash"][inside], begin)
+                yield _packed(offsets[inside], part["hash"][inside], begin)
     finally:
         opened.close()
 
@@ -442,7 +481,7 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
     try:
         file.check()
         file.close()  # its pages go before more are read
-        past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX))
+        past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX, {}))
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"
             yield _finding_row(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))

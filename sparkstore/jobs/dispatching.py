@@ -47,17 +47,18 @@ class Dispatching:
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
 
     def take(self, batch: Batch) -> Iterator[tuple[list[Run], Array | None]]:
-        """Yield full runs, and the items (`item_kind`) of each part of the batch."""
-        at, why, done = int(batch.positions[0]), "full", 0
+        """Yield full runs, and the index items (`stored_item`) of each part of the batch."""
+        at, why, done, may_have_lmqs = int(batch.positions[0]), "full", 0, False
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
-        times = fixed_columns(batch)["store_timestamp_ms"] if self._items is not None else None
         while at < stop:
             buffer = self._fresh()
             at, why, done = self.kernel.dispatch(batch.view, at, stop, batch.base, 0, buffer, done, self._is_ignored)
             assert why in ("end", "full", "index_full"), f"a checked batch stopped with {why}"
+            may_have_lmqs = may_have_lmqs or self.kernel.may_have_lmqs
             runs = [run for found in self.kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
-            yield runs, None if times is None else self._gathered(batch, times)
-        yield self._lmq_runs(batch), None
+            yield runs, None if self._items is None else self._gathered()
+        if may_have_lmqs:
+            yield self._lmq_runs(batch), None
 
     def rest(self) -> list[Run]:
         """Return the runs that are not full."""
@@ -88,18 +89,14 @@ class Dispatching:
         self._items[: HEADER_SIZE + SLOT_SIZE * _SLOTS] = bytes(HEADER_SIZE + SLOT_SIZE * _SLOTS)
         return IndexBuffer(self._items, _SLOTS, KEYS_MAX)
 
-    def _gathered(self, batch: Batch, times: Array) -> Array:
-        """Return hash, physical offset and store time of each item in log order."""
+    def _gathered(self) -> Array:
+        """Return the items of the buffer, which the next call of the kernel overwrites, in log order."""
         import numpy as np
 
         assert self._items is not None
         count = int.from_bytes(self._items[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
         start = HEADER_SIZE + SLOT_SIZE * _SLOTS
-        found = np.frombuffer(self._items, stored_item(), max(count, FIRST_ITEM), start)[FIRST_ITEM:]
-        made = np.empty(len(found), item_kind())
-        made["hash"], made["offset"] = found["hash"], found["offset"]
-        made["time_ms"] = times[np.searchsorted(batch.positions + batch.base, made["offset"])]
-        return made
+        return np.frombuffer(self._items, stored_item(), max(count, FIRST_ITEM), start)[FIRST_ITEM:]
 
     def _lmq_runs(self, batch: Batch) -> list[Run]:
         """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
@@ -111,6 +108,17 @@ class Dispatching:
             unit = UNIT.pack(message.physical_offset, message.size, tags_code)
             made += [Run(name, 0, message.physical_offset, offset, unit) for name, offset in lmq_offsets(message)]
         return made
+
+
+def timed_items(batch: Batch, found: Array) -> Array:
+    """Return a copy of a batch's items with the whole store time of their records (`item_kind`)."""
+    import numpy as np
+
+    made = np.empty(len(found), item_kind())
+    made["hash"], made["offset"] = found["hash"], found["offset"]
+    times = fixed_columns(batch)["store_timestamp_ms"]
+    made["time_ms"] = times[np.searchsorted(batch.positions + batch.base, made["offset"])]
+    return made
 
 
 def item_kind() -> Any:

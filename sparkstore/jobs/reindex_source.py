@@ -38,7 +38,7 @@ from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
-from .dispatching import Dispatching, Run, item_kind
+from .dispatching import Dispatching, Run, item_kind, timed_items
 from .index_build import IndexBuild
 from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
 
@@ -134,7 +134,7 @@ class _Reader(DataSourceReader):
             for runs, items in work.take(found):
                 yield from (self._run_row(run, kept) for run in runs if QUEUES in job.what)
                 if items is not None and len(items):
-                    yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, items.tobytes()
+                    yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, timed_items(found, items).tobytes()
         yield from (self._run_row(run, kept) for run in work.rest() if QUEUES in job.what)
         kept.report()
         yield job.tasks, DONE, None, None, last, split.end, None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from commitlog import Message
+from indexfile.index_file import IndexFile
+from indexfile.layout import FIRST_ITEM, HEADER, HEADER_SIZE, SLOT_SIZE, file_size
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
+from sparkstore.jobs import audit_source
+from sparkstore.jobs.dispatching import stored_item
 from sparkstore.jobs.protection import at_seams
+from storageio import REAL_DISK
 
 from .local import audited, copied, dumped
 from .stores import SMALL
@@ -179,3 +186,48 @@ def test_an_abort_file_is_a_note(made: Path) -> None:
     (made / "abort").touch()
     report = audited(made)
     assert report.is_ok and [row["kind"] for row in report.notes] == ["abort_file"]
+
+
+def test_items_of_a_split_in_whatever_order_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker skips pieces of an index file that it knows, but none that has an item of the split, or that has grown."""
+    import numpy as np
+
+    monkeypatch.setattr(audit_source, "ITEMS_AT_ONCE", 8)
+    chance, slots, room, known = random.Random(26), 4, 400, {}
+    offsets = [number * 100 for number in range(300)]
+    for _ in range(40):  # as after a repair that dispatched records again
+        one, other = chance.randrange(300), chance.randrange(300)
+        offsets[one], offsets[other] = offsets[other], offsets[one]
+    for count in (100, 203, 300):
+        items = np.zeros(room, stored_item())
+        items["offset"][FIRST_ITEM : FIRST_ITEM + count] = offsets[:count]
+        items["hash"] = np.arange(room)
+        head = HEADER.pack(1, 2, 0, 30_000, slots, FIRST_ITEM + count)
+        (tmp_path / "index").write_bytes(
+            (head + bytes(SLOT_SIZE * slots) + items.tobytes()).ljust(file_size(slots, room), b"\0")
+        )
+        assert len(head) == HEADER_SIZE
+        for begin in (0, 5000, 12_345, 29_000, 5000):
+            file = IndexFile(REAL_DISK, str(tmp_path / "index"), slots, room, writable=False)
+            found = [int(one) for part in audit_source._pairs_between(file, begin, begin + 5000, known) for one in part]
+            file.close()
+            wanted = [
+                (offset - begin << 31) | FIRST_ITEM + number
+                for number, offset in enumerate(offsets[:count])
+                if begin <= offset < begin + 5000
+            ]
+            assert found == wanted
+    assert len(known) == 300 // 8
+
+
+def test_a_queue_that_grows_between_two_splits(tmp_path: Path) -> None:
+    """What a worker knows about the ends of queues may be old; a difference counts only if the files have it now."""
+    for begin in (0, 30):
+        with MessageStore.open(tmp_path / "store", config=BARE) as store:
+            for number in range(begin, begin + 30):
+                store.put(Message("t", bytes(700 + number), queue_id=0))
+                store.put(Message(f"other-{begin}", b"body", queue_id=0))
+        parts = [part.value for part in audit_source._Reader({"path": str(tmp_path / "store")}).partitions()]
+        logs = [replace(part, audit="one") for part in parts if isinstance(part, audit_source.LogAudit)]
+        found = [row["what"] for part in logs for row in audit_source._rows_of(part) if row["kind"] == "problem"]
+        assert logs and not found

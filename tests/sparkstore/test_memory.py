@@ -40,7 +40,7 @@ from sparkstore.jobs.audit_source import _pairs_between
 from storageio import REAL_DISK
 before = peak()
 file = IndexFile(REAL_DISK, sys.argv[1], 4, 10_000_000, writable=False)
-print(sum(len(part) for part in _pairs_between(file, 0, 1 << 40)), peak() - before)
+print(sum(len(part) for part in _pairs_between(file, 0, 1 << 40, {})), peak() - before)
 """
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says how much memory a process had")
