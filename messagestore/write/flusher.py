@@ -26,6 +26,7 @@ from .durations import Durations
 from .running_flags import Flag, RunningFlags
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
+COMMIT_AGAIN_BYTES = 4 << 20  # appended during a commit: the committer does not pause, or puts would fill the ring
 
 
 class FlushService(GroupCommit):
@@ -131,7 +132,8 @@ class FlushService(GroupCommit):
             LOG.debug("the failure is kept and given to every put")
             return None
         self._committed_all_at = now if thorough else self._committed_all_at
-        return self._commit_interval_s
+        is_behind = self._log.written_offset - self._log.committed_offset > COMMIT_AGAIN_BYTES
+        return 0.0 if is_behind else self._commit_interval_s
 
     def _flush_step(self) -> float:
         """Sync a minimum number of pages, or everything after the thorough interval or for waiting futures."""

@@ -164,10 +164,14 @@ class PooledFiles:
         return oldest - oldest % DIRECT_BLOCK + self._size
 
     def _wait_for_room(self, end: int) -> None:
-        """Free space: commit on this thread, and wait for readers of the ring."""
-        while end > self._limit():
+        """Wait for a commit in progress and for readers of the ring; without a commit in progress, commit on this thread."""
+        while True:
+            is_committing = self._committing.locked()  # read first: what such a commit frees is in the limit
+            if end <= self._limit():
+                return
             committed = self.committed_offset
-            if end > committed - committed % DIRECT_BLOCK + self._size:
+            is_full = end > committed - committed % DIRECT_BLOCK + self._size
+            if is_full and not is_committing:
                 self._write_out(self._entries(), self._log.appender.base, self._log.appender.position, 0)
             else:
                 time.sleep(PIN_PAUSE_S)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from messagestore.write import pool
+from messagestore.write import flusher, pool
 from messagestore.write.ring import NOTE, NOTES_AT, Ring
 from storageio import REAL_DISK
+from storageio.testing import WrappedDisk
 from tests.messagestore.test_pool import all_numbers, commit, pooled
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 
@@ -128,3 +131,59 @@ def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Pa
         store.flush()
     with open_store(tmp_path / "store") as again:
         assert all_numbers(again) == list(range(number + 400))
+
+
+class SlowWrites(WrappedDisk):
+    """A disk that notes the thread of each write to the log, and calls `meet` in the first one."""
+
+    def __init__(self) -> None:
+        """Meet nobody at first."""
+        super().__init__()
+        self.threads: list[str] = []
+        self.meet: Callable[[], object] | None = None
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == "write" and "commitlog" in path:
+            self.threads.append(threading.current_thread().name)
+            meet, self.meet = self.meet, None
+            if meet is not None:
+                meet()
+
+
+def test_a_put_that_finds_the_ring_full_leaves_the_writing_to_a_commit_in_progress(tmp_path: Path) -> None:
+    """A second write would follow the first immediately, and the put would wait for both."""
+    disk = SlowWrites()
+    with pooled(tmp_path, disk=disk) as store:
+        buffers: Any = store.engine.log.buffers
+        store.engine.dispatcher.thread.stop()
+        put_all(store, 0, 100)
+        size = store.engine.log.written_offset // 100
+        is_writing, may_end = threading.Event(), threading.Event()
+        disk.meet = lambda: (is_writing.set(), may_end.wait())
+        committer = threading.Thread(target=commit, args=(store,), name="committer", daemon=True)
+        committer.start()
+        is_writing.wait(10)
+        more = (buffers._limit() - store.engine.log.written_offset) // size + 10  # ten do not fit before the commit has ended
+        writer = threading.Thread(target=put_all, args=(store, 100, 100 + more), name="putter", daemon=True)
+        writer.start()
+        writer.join(0.2)
+        is_waiting = writer.is_alive()
+        may_end.set()
+        writer.join()
+        assert is_waiting
+        assert disk.threads == ["committer"]
+        store.engine.dispatcher.catch_up()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_committer_does_not_pause_while_puts_are_ahead_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """What is put during a commit is committed immediately if it is much."""
+    disk = SlowWrites()
+    with pooled(tmp_path, disk=disk, commit_commit_log_least_pages=0) as store:
+        put_all(store, 0, 9)
+        monkeypatch.setattr(flusher, "COMMIT_AGAIN_BYTES", store.engine.log.written_offset // 9)  # one message
+        disk.meet = lambda: put_all(store, 9, 9 + count)
+        pause_s = store.engine.flusher._commit_step()
+        assert (pause_s == 0) is (count > 1)
