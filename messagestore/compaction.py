@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import NamedTuple
 
 from commitlog import StoredMessage
@@ -17,7 +16,7 @@ from commitlog.findings import Finding, note
 from commitlog.walk import COMPACTED_LOGS, LogFiles, Piece
 from consumequeue.batch import BatchUnit
 from consumequeue.layout import BATCH_UNIT, BATCH_UNIT_SIZE
-from storageio import Disk, Kind, Mode
+from storageio import Disk, Kind, read_head
 from storebytes.java_hash import java_hash_code
 
 from .folder_contents import COMPACTION, NOT_READ, is_folder
@@ -103,7 +102,7 @@ def _position_findings(disk: Disk, path: str) -> Iterator[Finding]:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return
-    data = _read_head(disk, path, POSITIONS_SIZE_MAX)
+    data = read_head(disk, path, POSITIONS_SIZE_MAX) or b""
     try:
         table = json.loads(data).get("queueOffsetMap", {})
         is_sound = all(type(offset) is int for offset in table.values())
@@ -145,13 +144,15 @@ class _Check:
         """Read the units; the broker does not load a queue of which a file has no partner."""
         folder = self._queue.unit_folder
         found = self._disk.list(folder) if is_folder(self._disk, folder) else []
-        self._units = {
-            entry.name: _read_units(self._disk, os.path.join(folder, entry.name))[::-1]
-            for entry in found
-            if entry.kind is Kind.FILE
-        }
+        sizes = {entry.name: entry.size_bytes for entry in found if entry.kind is Kind.FILE}
+        for name, size in sizes.items():
+            path = os.path.join(folder, name)
+            if size > UNITS_SIZE_MAX:  # not compared: the units after the limit would be missing
+                yield Finding(path, UNITS_SIZE_MAX, UNIT, f"at most {UNITS_SIZE_MAX} bytes", size)
+            else:
+                self._units[name] = _read_units(self._disk, path)[::-1]
         names = {os.path.basename(file.path) for file in files.files}
-        for name in sorted(names ^ self._units.keys()):
+        for name in sorted(names ^ sizes.keys()):
             place = folder if name in names else self._queue.log_folder
             yield Finding(os.path.join(place, name), 0, MISSING, "a file of units for each log file", "no file")
 
@@ -182,15 +183,9 @@ class _Check:
             yield Finding(path, 0, UNIT, str(expected), "no unit" if found is None else str(tuple(found)))
 
 
-def _read_head(disk: Disk, path: str, size_max: int) -> bytes:
-    """Read at most `size_max` bytes from a file's start."""
-    with closing(disk.open(path, Mode.READ)) as file:
-        return file.read(0, min(file.size(), size_max))
-
-
 def _read_units(disk: Disk, path: str) -> list[BatchUnit]:
     """Return the units of a file up to the first one that is not valid."""
-    data = _read_head(disk, path, UNITS_SIZE_MAX)
+    data = read_head(disk, path, UNITS_SIZE_MAX) or b""
     found = []
     for fields in BATCH_UNIT.iter_unpack(data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE]):
         unit = BatchUnit._make(fields)

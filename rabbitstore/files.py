@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from storageio import Disk, Kind, Mode, StoreCorrupt
+from storageio import Disk, Kind, Mode, StoreCorrupt, read_head
 
 from .format.names import numbered
 
@@ -23,14 +23,6 @@ def read_all(disk: Disk, path: str) -> bytes:
         if size > FILE_SIZE_MAX:
             raise StoreCorrupt("file too long", file=path, offset=0, expected=f"at most {FILE_SIZE_MAX} bytes", found=size)
         return file.read(0, size)
-
-
-def read_head(disk: Disk, path: str, size_max: int = SMALL_SIZE_MAX) -> bytes | None:
-    """Read at most `size_max` bytes from a file's start; return None when there is no file."""
-    if disk.stat(path) is None:
-        return None
-    with closing(disk.open(path, Mode.READ)) as file:
-        return file.read(0, min(file.size(), size_max))
 
 
 def read_if_there(disk: Disk, path: str) -> bytes | None:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from storageio import Disk, Kind, Mode, StoreCorrupt, replace_file
+from storageio import Disk, Kind, Mode, StoreCorrupt, read_head, replace_file
 
-from .files import read_head
 from .format.layout import CUT_FOLDER, SIDECAR_FOLDER
 from .format.problems import Problem
 

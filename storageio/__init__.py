@@ -38,6 +38,7 @@ from .errors import (
     UnsupportedPlatform,
 )
 from .extras import needs_extra
+from .heads import read_head
 from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .replace import replace_file
@@ -82,5 +83,6 @@ __all__ = [
     "needs_extra",
     "process_id",
     "random_bytes",
+    "read_head",
     "replace_file",
 ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from storageio import StoreCorrupt, UnsupportedFormat
+from storageio import StoreCorrupt, UnsupportedFormat, read_head
 
-from ..files import read_head
 from ..format.problems import Problem, to_problem
 from .folder import QuorumNode, QuorumQueue
 from .message import QuorumMessage

@@ -10,8 +10,18 @@ from typing import Any
 
 from storageio import StoreCorrupt
 
-from ..format.terms import Atom
+from ..format.terms import Atom, is_damaged_name
 
+# Names that the server writes: of keys, modules, functions and settings
+NAMES = {
+    "at_least_once", "at_most_once", "await_condition_timeout", "become_leader", "become_leader_handler",
+    "broadcast_time", "cluster_name", "dead_letter_handler", "dead_letter_publish", "delivery_limit", "drop_head",
+    "exchange", "format_ra_event", "friendly_name", "initial_members", "install_snap_rpc_timeout", "khepri_machine",
+    "log_init_args", "max_bytes", "max_checkpoints", "max_length", "membership", "metrics_key",
+    "min_checkpoint_interval", "overflow_strategy", "queue_resource", "ra_event_formatter", "rabbit_fifo",
+    "rabbit_quorum_queue", "rabbit_stream_coordinator", "rabbitmq_metadata", "reject_publish", "resource",
+    "single_active_consumer_on", "snapshot_interval", "store_id", "tick_timeout", "undefined",
+}  # fmt: skip
 _DEPTH_MAX = 32
 _SPACE = re.compile(r"(?:\s+|%[^\n]*)*")
 _ATOM = re.compile(r"[a-z][A-Za-z0-9_@]*")
@@ -37,6 +47,18 @@ def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     if not isinstance(term, dict):
         raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=text[:40])
     return term
+
+
+def damaged_name(term: Any) -> tuple[str, str] | None:
+    """Return the first name in a term that one damaged byte makes of one that the server writes, and that name.
+
+    The byte may be the separator between a name and what follows it.
+    """
+    if isinstance(term, Atom):
+        known = () if term in NAMES else (name for name in NAMES if is_damaged_name(term, name) or term.startswith(name))
+        return next(((str(term), name) for name in known), None)
+    parts = [*term.keys(), *term.values()] if isinstance(term, dict) else term if isinstance(term, tuple | list) else ()
+    return next((found for found in map(damaged_name, parts) if found is not None), None)
 
 
 def _skip(text: str, at: int) -> int:
@@ -79,7 +101,7 @@ def _sequence(text: str, at: int, end: str, depth: int) -> tuple[list[Any], int]
         value, at = _term(text, at, depth + 1)
         values.append(value)
         at = _skip(text, at)
-        if text[at] in ",|":
+        if text[at] == "," or (text[at] == "|" and end == "]"):
             at = _skip(text, at + 1)
         elif text[at] != end:
             raise ValueError(f"{text[at]!r} at character {at}")
@@ -98,6 +120,8 @@ def _map(text: str, at: int, depth: int) -> tuple[dict[Any, Any], int]:
         at = _skip(text, at)
         if text[at] == ",":
             at = _skip(text, at + 1)
+        elif text[at] != "}":
+            raise ValueError(f"{text[at]!r} at character {at}")
     return found, at + 1
 
 

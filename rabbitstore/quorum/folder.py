@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storageio.closing import Closing
 
-from ..files import mapped, read_all, read_head
+from ..files import mapped, read_all
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom
 from .command_cy import CommandReader
-from .config_text import parse_config
+from .config_text import damaged_name, parse_config
 from .entries import Entry, EntryTable
 from .entries_cy import Run, take_records
 from .machine import Machine, Settings
@@ -184,6 +184,17 @@ def _differences(left: str, right: str) -> int:
     return sum(one != other for one, other in zip(left, right, strict=True)) if len(left) == len(right) else len(left)
 
 
+def _is_of(name: Any, config: dict[Any, Any]) -> bool:
+    """Return whether machine and members in a `config` have the form that the server writes, and the registered name."""
+    machine, members = config.get(Atom("machine")), config.get(Atom("initial_members"))
+    if not isinstance(machine, tuple) or len(machine) != 3 or machine[0] != "module" or not isinstance(machine[2], dict):
+        return False
+    if not isinstance(members, list) or any(not isinstance(one, tuple) or one[:1] != (name,) for one in members):
+        return False
+    resource = machine[2].get(Atom("queue_resource"))
+    return bool(machine[2].get(Atom("name"), name) == name and config.get(Atom("metrics_key"), resource) in (resource, name))
+
+
 class QuorumQueue:
     """One queue of a node."""
 
@@ -208,15 +219,18 @@ class QuorumQueue:
         self._reader = CommandReader()
 
     def _checked(self, config: dict[Any, Any]) -> dict[Any, Any]:
-        """Raise `StoreCorrupt` unless the names that a `config` repeats agree: it has no checksum."""
+        """Raise `StoreCorrupt` unless the names that a `config` repeats agree, and others are known: it has no checksum."""
         node, uid = Atom(self.node.path.rstrip("/").rpartition("/")[2]), self.uid.encode()
         identity, arguments = config.get(Atom("id")), config.get(Atom("log_init_args"))
         name = identity[0] if isinstance(identity, tuple) and identity else None
         found = (identity, config.get(Atom("cluster_name")), config.get(Atom("uid")))
         logged = arguments.get(Atom("uid")) if isinstance(arguments, dict) else None
-        if found != ((name, node), name, uid) or logged != uid or Atom("machine") not in config:
+        if found != ((name, node), name, uid) or logged != uid or not _is_of(name, config):
             expected = f"{name} of {node} in {self.uid}"
             raise StoreCorrupt("names differ", file=f"{self.relative}/config", offset=0, expected=expected, found=str(found))
+        changed = damaged_name(config)
+        if changed is not None:
+            raise StoreCorrupt("wrong name", file=f"{self.relative}/config", offset=0, expected=changed[1], found=changed[0])
         return config
 
     @property

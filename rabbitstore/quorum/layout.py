@@ -26,4 +26,5 @@ SEGMENT_ENTRY = {1: Struct(">QQIII"), 2: Struct(">QQQII")}
 SNAPSHOT_HEAD = Struct(">4sBI")
 SNAPSHOT_VERSION = 1
 META_SIZE = Struct(">I")
+NUMBER_MAX = (1 << 62) - 1  # of an index or a term; greater ones are damage that no checksum covers
 SNAPSHOT_SIZE_MAX = 1 << 30

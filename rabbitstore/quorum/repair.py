@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from storageio import StoreCorrupt, UnsupportedFormat
+from storageio import StoreCorrupt, UnsupportedFormat, read_head
 
-from ..files import read_head, read_if_there
+from ..files import read_if_there
 from ..format.dets_table import write_dets
 from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term

@@ -46,6 +46,8 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
             problems.append(Problem(file, start + at, "bad_segment_entry", "an entry", "zeros before other entries"))
             continue
         problem = _problem_of(view, offset, size, crc, start + max_count * entry.size)
+        if max(index, term) > layout.NUMBER_MAX:
+            problem = f"index {index}, term {term}"
         if problem:
             problems.append(Problem(file, start + at, "bad_segment_entry", f"entry {index} with its CRC", problem))
             continue

@@ -122,6 +122,8 @@ class WalScan:
         found = zlib.adler32(self.view[at + layout.CHECKED_AT : stop]) if checksum else 0
         if found != checksum:
             raise self._bad("wrong checksum of a record", position, f"{checksum:08x}", f"{found:08x}")
+        if max(index, term) > layout.NUMBER_MAX:
+            raise self._bad("wrong number of a record", position, f"at most {layout.NUMBER_MAX}", max(index, term))
         writers[word & layout.WRITER_MASK] = uid
         return WalRecord(uid, index, term, position, stop - size, size, bool(word & layout.TRUNCATE_BIT))
 

@@ -15,9 +15,8 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from storageio import REAL_DISK, Disk, Kind
+from storageio import REAL_DISK, Disk, Kind, read_head
 
-from ..files import read_head
 from .unsupported import read_flags
 
 _CONFIG_MAX = 1 << 20

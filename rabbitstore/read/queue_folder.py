@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from storageio import Disk, StoreCorrupt, UnsupportedFormat
+from storageio import Disk, StoreCorrupt, UnsupportedFormat, read_head
 
-from ..files import numbers_in, read_head, read_if_there
+from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten, read_chunk, read_index
@@ -67,7 +67,7 @@ class QueueFolder:
         self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
         self.path = f"{vhost_path}/{self.relative}"
         self.segment_entries = segment_entries
-        text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}")
+        text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}", SMALL_SIZE_MAX)
         named = read_queue_name(text, folder) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
         self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 
-from ..files import mapped, numbers_in, read_head
+from ..files import SMALL_SIZE_MAX, mapped, numbers_in
 from ..format import layout
 from ..format.container import START as CONTAINER_START
 from ..format.content import decode_content
@@ -138,7 +138,7 @@ def unknown_parts(folder: VhostFolder) -> Iterator[Problem]:
         version = queue.unknown_version
         if version is not None:
             yield Problem(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "1, 2", f"index version {version}")
-    text = re.sub(rb"%[^\n]*", b"", read_head(disk, f"{path}/{layout.CONFIG_NAME}") or b"")
+    text = re.sub(rb"%[^\n]*", b"", read_head(disk, f"{path}/{layout.CONFIG_NAME}", SMALL_SIZE_MAX) or b"")
     for name in (found.decode() for found in _CONFIG_TERM.findall(text)):
         if name != _ENTRIES and not is_damaged_name(name, _ENTRIES):
             yield Problem(layout.CONFIG_NAME, 0, UNSUPPORTED, _ENTRIES, f"term {name}")
@@ -183,7 +183,7 @@ def flags_file(disk: Disk, vhost_path: str) -> str | None:
 
 def read_flags(disk: Disk, file: str) -> list[str]:
     """Return the names in a file of feature flags, an Erlang list as text."""
-    text = (read_head(disk, file) or b"").decode("utf-8", "replace")
+    text = (read_head(disk, file, SMALL_SIZE_MAX) or b"").decode("utf-8", "replace")
     return [name.strip("'") for name in _FLAG.findall(text)]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
 
-from ..files import numbers_in, read_head, read_if_there
+from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
 from ..format import layout, tables
 from ..format.content import decode_content
 from ..format.dets_table import is_closed
@@ -88,11 +88,11 @@ class VhostFolder:
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
         self._compared = 0
-        name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}")
+        name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}", SMALL_SIZE_MAX)
         self.vhost = "/" if name is None else name.decode("utf-8", "replace")
         self.stores = {name: StoreFolder(disk, path, name) for name in layout.STORE_FOLDERS}
         self.recovery = self._read_recovery()
-        config = read_head(disk, f"{path}/{layout.CONFIG_NAME}")
+        config = read_head(disk, f"{path}/{layout.CONFIG_NAME}", SMALL_SIZE_MAX)
         self.segment_entries, is_right = detect_segment_entries(disk, path, config, self.recovery or {})
         if not is_right:
             expected = f"{{segment_entry_count, {self.segment_entries}}}."

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from commitlog import Message
 from commitlog.layout import BLANK_SIZE
 from messagestore import MessageStore
-from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, Mode, StoreCorrupt, replace_file
+from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, StoreCorrupt, read_head, replace_file
 
 from .columns import NO_QUEUE, ROWS, UNIQUE_KEY
 from .new_store import is_absent, there_already, unmake
@@ -302,14 +302,9 @@ def _write_manifest(disk: Disk, root: str, sink_id: str, batch: Manifest) -> Non
 def read_manifest(disk: Disk, root: str, sink_id: str) -> Manifest | None:
     """Read `commit.json`; None if no commit was started.  Raises `StoreCorrupt` for invalid content."""
     path = os.path.join(sink_folder(root, sink_id), MANIFEST)
-    found = disk.stat(path)
-    if found is None:
+    data = read_head(disk, path, MANIFEST_BYTES_MAX)
+    if data is None:
         return None
-    file = disk.open(path, Mode.READ)
-    try:
-        data = file.read(0, min(found.size_bytes, MANIFEST_BYTES_MAX))
-    finally:
-        file.close()
     try:
         fields: dict[str, Any] = json.loads(data)
         return Manifest(int(fields["batch_id"]), tuple(_parts(fields["parts"])))

@@ -12,7 +12,7 @@ import pytest
 
 from consumequeue.layout import BATCH_UNIT
 from messagestore import MessageStore, StoreConfig
-from messagestore.compaction import compacted_queues
+from messagestore.compaction import UNITS_SIZE_MAX, compacted_queues
 from storageio import REAL_DISK, PutRejected
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import snapshot
@@ -143,6 +143,17 @@ def test_each_damage_is_named(store: Path, damage: Callable[[Path], None]) -> No
     found = {(one["kind"], Path(one["file"]).relative_to(store).parts[0]) for one in ran.json["problems"]}
     assert (DAMAGES[damage], "compaction") in found
     assert {place for _, place in found} == {"compaction"}
+
+
+def test_a_file_of_units_over_the_limit_is_named(store: Path) -> None:
+    """Its units are not compared, so none of the records counts as one without a unit."""
+    with (store / UNITS / FIRST).open("r+b") as file:
+        file.truncate(UNITS_SIZE_MAX + 1)
+    ran = run("verify", "--json", store)
+    assert ran.code == 1
+    assert [(one["kind"], one["file"], one["offset"], one["found"]) for one in ran.json["problems"]] == [
+        ("compaction_unit", str(store / UNITS / FIRST), UNITS_SIZE_MAX, UNITS_SIZE_MAX + 1)
+    ]
 
 
 def test_a_damaged_record_costs_no_other(store: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-from storageio import Disk, Mode, StoreCorrupt, replace_file
+from storageio import Disk, StoreCorrupt, read_head, replace_file
 
 from . import fast_json
 
@@ -83,13 +83,9 @@ class ConfigFile:
 
     def _read(self, path: str) -> tuple[Document | None, StoreCorrupt | None]:
         """Return (document, error) of the file or its backup; both None for a missing file."""
-        if self._disk.stat(path) is None:
+        data = read_head(self._disk, path, fast_json.SIZE_MAX + 1)
+        if data is None:
             return None, None
-        file = self._disk.open(path, Mode.READ)
-        try:
-            data = file.read(0, min(file.size(), fast_json.SIZE_MAX + 1))
-        finally:
-            file.close()
         if not data.strip(b"\0 \t\r\n"):
             found = f"{len(data)} blank bytes"
             return None, StoreCorrupt("blank config file", file=path, offset=0, expected="a JSON object", found=found)

@@ -29,6 +29,7 @@ PAGE = Path(__file__).parents[3] / "docs/evidence/rabbitmq4-damage.md"
 QUEUES = ["q.one", "q.two", "q.three", "s.one", "s.two"]
 CLASSIC = "c.one"
 SEED, DURATION_S, CLASSIC_COUNT = 7, 3.0, 120
+BASE_TRIES, WAL_SIZE_MIN = 8, 1000
 UNSUPPORTED = 3
 UNSEEN = """
 ## Damage that no file contradicts
@@ -42,6 +43,18 @@ Contents = dict[str, tuple[str, list[Delivered]]]
 
 
 def make_base(judge: Judge, target: Path) -> None:
+    """Save the folder of a node that was killed when it had two write-ahead logs with records."""
+    for _ in range(BASE_TRIES):
+        _fill_and_kill(judge)
+        if len([file for file in judge.node.glob("quorum/*/*.wal") if file.stat().st_size > WAL_SIZE_MIN]) > 1:
+            judge.save(target)
+            return
+        shutil.rmtree(judge.node.parent)
+        judge.node.parent.mkdir()
+    raise AssertionError("no folder has two write-ahead logs")
+
+
+def _fill_and_kill(judge: Judge) -> None:
     """Fill a node by random programs, and a classic queue, and kill it."""
     import pika
 
@@ -56,7 +69,6 @@ def make_base(judge: Judge, target: Path) -> None:
         properties = pika.BasicProperties(message_id=f"{CLASSIC}-{number}", delivery_mode=2)
         channel.basic_publish("", CLASSIC, body(CLASSIC, number, size), properties)
     run_and_kill(judge, QUEUES, SEED, DURATION_S)
-    judge.save(target)
 
 
 def expected(base: Path) -> Contents:

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from rabbitstore.quorum import quorum_nodes
+from rabbitstore.quorum import layout, quorum_nodes
 from rabbitstore.quorum.check import check_node
 from rabbitstore.quorum.entries import Entry, EntryTable
 from rabbitstore.quorum.wal import WalScan
@@ -152,6 +152,21 @@ def test_a_record_without_a_checksum_is_read(copy):
     for record in records(path):
         edit(wal_of(path), record.at - 24, bytes(4))
     assert checked(path) == before
+
+
+@pytest.mark.parametrize("at", [16, 24], ids=["index", "term"])
+@pytest.mark.parametrize("number", [(1 << 64) - 1])
+def test_a_number_that_no_log_reaches_is_damage(copy, at, number):
+    """No checksum need cover it in a log, and none does in a segment."""
+    path = copy()
+    record = records(path)[5]
+    head = record.at - layout.WAL_RECORD.size
+    edit(wal_of(path), head, bytes(4))
+    edit(wal_of(path), head + at - 8, struct.pack(">Q", number))
+    segment = next(path.glob("2F_QSL*/*.segment"))
+    edit(segment, 8 + at - 16, struct.pack(">Q", number))
+    problems = checked(path)[0]
+    assert {"bad_wal_entry", "bad_segment_entry"} <= problems
 
 
 @pytest.mark.parametrize("field", ["crc", "offset", "size", "data", "zeroed"])

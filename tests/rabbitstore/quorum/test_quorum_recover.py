@@ -255,8 +255,14 @@ def test_a_lost_config(copy, how):
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(b'uid => <<"2F', b'uid => <<"2G'), (b"id => {'%2F_q.slow'", b"id => {'%2F_q.clow'"), (b"a@local", b"q@local")],
-    ids=["folder", "name", "node"],
+    [
+        (b'uid => <<"2F', b'uid => <<"2G'),
+        (b"id => {'%2F_q.slow'", b"id => {'%2F_q.clow'"),
+        (b"a@local", b"q@local"),
+        (b"{module,rabbit_fifo", b"{module,rabbit_fyfo"),
+        (b"initial_members", b"initial_members".replace(b"s", b"w")),
+    ],
+    ids=["folder", "name", "node", "module", "key"],
 )
 def test_a_config_whose_names_differ_is_damaged(copy, old, new):
     """A flipped bit leaves a map that can be read, from which the server starts no queue."""
@@ -268,6 +274,18 @@ def test_a_config_whose_names_differ_is_damaged(copy, old, new):
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
     apply_node_recovery(plan_node_recovery(str(node)))
     assert problems(node) == [] and parse_config(file.read_bytes(), "")["id"] == whole["id"]
+
+
+def test_a_changed_module_of_the_coordinator_is_damage(copy, folders):
+    """The node starts, and its streams are unusable."""
+    node = copy("rabbitmq4-streams")
+    shutil.copy(folders["rabbitmq4-streams"][0] / "cluster_nodes.config", node)
+    (file,) = [file for file in node.glob("coordination/*/*/config") if b"{module,rabbit_stream" in file.read_bytes()]
+    before = parse_config(file.read_bytes(), "")
+    file.write_bytes(file.read_bytes().replace(b"{module,rabbit_stream_coordinator", b"{module,rabbit_stream_coordinatoR"))
+    assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
 
 
 def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
@@ -361,7 +379,9 @@ def test_one_of_several_members_is_left_alone(copy):
     node = copy("rabbitmq4-streams")
     uid = hurt_record(node)
     config = quorum_of(node) / uid / "config"
-    config.write_bytes(config.read_bytes().replace(b"initial_members => [", b"initial_members => [{'%2F_q',b@localhost},"))
+    name = parse_config(config.read_bytes(), "")["cluster_name"].encode()
+    other = b"initial_members => [{'%b',b@localhost}," % name
+    config.write_bytes(config.read_bytes().replace(b"initial_members => [", other))
     plan = plan_node_recovery(str(node))
     assert [one.found for one in plan.unrepaired] == ["one of 2 members; delete this member and add it again"]
     assert not any(action.kind == "rebuild_log" for action in plan.actions)
