@@ -12,9 +12,10 @@ from rabbitstore.format.terms import Atom
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.quorum.command_cy import CommandReader
 from rabbitstore.quorum.config_text import parse_config
+from rabbitstore.quorum.entries_cy import Run, take_records
 from rabbitstore.quorum.machine import Machine
 from rabbitstore.quorum.message import info_of, info_of_command, message_term, read_content
-from rabbitstore.quorum.segment import read_segment
+from rabbitstore.quorum.segment import read_segment, read_segment_runs
 from rabbitstore.quorum.snapshot import read_snapshot
 from rabbitstore.quorum.state import read_state
 from rabbitstore.quorum.tables import meta_rows, read_rows, registered
@@ -73,10 +74,33 @@ def quorum_log(data: bytes) -> None:
     """Records lie within the file, and the work is in proportion to it."""
     scan = WalScan(data, "fuzz", [], [])
     stop = 0
+    slow = []  # as the kernel has to read them too
     for record in scan.records():
         assert stop <= record.position and record.stop <= len(data)
         stop = record.stop
+        slow.append((scan.word_of(record), record.index, record.term, record.at, record.size))
     assert scan.budget > -2 * len(data) - 48
+    assert sorted(row for word, run in _quick_runs(data) for row in _rows(run, word)) == sorted(slow)
+
+
+def _quick_runs(data: bytes) -> list[tuple[int, Run]]:
+    """Read a log as a folder does: one record by the scan, and those that continue its run by the kernel."""
+    scan = WalScan(memoryview(data), "fuzz", [], [])
+    runs: dict[int, Run] = {}
+    every: list[tuple[int, Run]] = []
+    for record in scan.records():
+        word = scan.word_of(record)
+        runs[word] = Run(record.index, record.term, scan.view, "fuzz")
+        runs[word].append(record.at, record.size)
+        every.append((word, runs[word]))
+        at = take_records(scan.view, scan.position, runs)
+        assert scan.position <= at <= len(data)
+        scan.position = at
+    return every
+
+
+def _rows(run: Run, word: int) -> list[tuple[int, int, int, int, int]]:
+    return [(word, index, run.term, run.place(index), run.size(index)) for index in range(run.first, run.stop)]
 
 
 def quorum_segment(data: bytes) -> None:
@@ -84,14 +108,16 @@ def quorum_segment(data: bytes) -> None:
     found = read_segment(data, "fuzz", [])
     assert list(found) == sorted(found)
     assert all(entry.at + entry.size <= len(data) for entry in found.values())
+    quick = [row for run in read_segment_runs(memoryview(data), "fuzz", []) for row in _rows(run, 0)]
+    assert quick == [(0, one.index, one.term, one.at, one.size) for one in found.values()]
 
 
 def quorum_state(data: bytes) -> None:
     """A snapshot whose CRC is right decodes to a state, or is refused."""
     if len(data) > 9:
         data = data[:5] + struct.pack(">I", zlib.crc32(data[9:])) + data[9:]
-    found = read_snapshot(data, "fuzz")
-    machine = read_state(found.state, found.machine_version, "fuzz")
+    found = read_snapshot(memoryview(data), "fuzz")
+    machine = read_state(*found.split(), found.machine_version, "fuzz")
     assert len(list(machine.ready())) == machine.count_ready()
     list(machine.held())
 

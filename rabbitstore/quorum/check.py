@@ -51,7 +51,7 @@ def _check_queue(queue: QuorumQueue) -> int:
     count = 0
     try:
         for older in queue.snapshots()[1:]:  # the newest one is decoded for the messages
-            _ = older.state
+            older.split()
         for message in queue.messages():
             count += 1
             _check_properties(message, queue.node.problems)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storageio.closing import Closing
 
-from ..files import mapped, read_all
+from ..files import mapped
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom
@@ -311,7 +311,7 @@ class QuorumQueue:
             self.node.problems.append(Problem(name, 0, "bad_snapshot", "a state", "no file"))
             return None
         try:
-            found = read_snapshot(read_all(self.node.disk, f"{self.node.path}/{file}"), name)
+            found = read_snapshot(self.node.map(file), name)
             if "/snapshots/" in file:
                 self._log_start = max(self._log_start, found.index + 1)
             return found
@@ -337,7 +337,7 @@ class QuorumQueue:
         """Return the newest state that can be decoded, and the index of the first entry to apply."""
         for found in self.snapshots():
             try:
-                return read_state(found.state, found.machine_version, f"{self.relative}/snapshots"), found.index + 1
+                return read_state(*found.split(), found.machine_version, f"{self.relative}/snapshots"), found.index + 1
             except StoreCorrupt as error:
                 self.node.problems.append(to_problem(error, "bad_snapshot"))
         return Machine(Settings.of(self.machine_config)), 0

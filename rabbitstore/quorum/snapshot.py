@@ -10,6 +10,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from ..format.terms import Atom, Term
 from ..format.terms_cy import decode
 from . import layout
+from .state_lists import Part, split_state
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,21 @@ class Snapshot:
     term: int
     machine_version: int
     members: int
-    encoded: bytes
+    encoded: memoryview
     file: str
     at: int
 
     @property
     def state(self) -> Term:
         """The state, decoded anew: it may be large.  Raise `StoreCorrupt`."""
-        return decode(self.encoded, file=self.file, base=self.at, improper=True)
+        return decode(bytes(self.encoded), file=self.file, base=self.at, improper=True)
+
+    def split(self) -> tuple[Term, list[list[Part]]]:
+        """Return the state of a quorum queue without its lists of messages, and those; raise `StoreCorrupt`."""
+        return split_state(self.encoded, self.file, self.at)
 
 
-def read_snapshot(data: bytes, file: str) -> Snapshot:
+def read_snapshot(data: memoryview, file: str) -> Snapshot:
     """Check a whole file and decode what describes the state; raise `StoreCorrupt` or `UnsupportedFormat`."""
     head = layout.SNAPSHOT_HEAD.size
     if len(data) < head + layout.META_SIZE.size:
@@ -47,11 +52,11 @@ def read_snapshot(data: bytes, file: str) -> Snapshot:
     size = layout.META_SIZE.unpack_from(data, head)[0]
     if size > len(data) - start:
         raise StoreCorrupt("snapshot is cut", file=file, offset=head, expected=f"{size} bytes", found=len(data) - start)
-    meta = decode(data[start : start + size], file=file, base=start, improper=True)
+    meta = decode(bytes(data[start : start + size]), file=file, base=start, improper=True)
     return _snapshot(meta, data[start + size :], file, start, start + size)
 
 
-def _snapshot(meta: Term, state: bytes, file: str, base: int, state_at: int) -> Snapshot:
+def _snapshot(meta: Term, state: memoryview, file: str, base: int, state_at: int) -> Snapshot:
     values = [meta.get(Atom(name)) for name in ("index", "term", "machine_version")] if isinstance(meta, dict) else [None]
     numbers = [value for value in values if isinstance(value, int)]
     if not isinstance(meta, dict) or len(numbers) != len(values):

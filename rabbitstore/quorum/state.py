@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from ..format.terms import Atom, Improper
 from .machine import VERSIONS, Consumer, DeadLetters, Machine, Settings
 from .messages import Message, MessageList
+from .state_lists import Part
 
 _FIELDS = 18
 _INFINITE = "infinity"
@@ -26,27 +28,27 @@ def check_version(version: int, file: str, offset: int = 0) -> None:
         raise UnsupportedFormat("queue machine version", file=file, offset=offset, found=version, supported=supported)
 
 
-def read_state(term: Any, version: int, file: str) -> Machine:
-    """Return the machine with this state; raise `StoreCorrupt` when the record has another form."""
+def read_state(term: Any, lists: list[list[Part]], version: int, file: str) -> Machine:
+    """Return the machine with a state that `split_state` returned; raise `StoreCorrupt` when the record has another form."""
     check_version(version, file)
     if not isinstance(term, tuple) or len(term) != _FIELDS or term[0] != "rabbit_fifo":
         found = f"{term[0]} of {len(term)} fields" if isinstance(term, tuple) and term else repr(term)[:40]
         raise UnsupportedFormat("queue state", file=file, found=found, supported=f"rabbit_fifo of {_FIELDS} fields")
     try:
-        return _machine(term, version)
+        return _machine(term, lists, version)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
         raise StoreCorrupt("not a queue state", file=file, offset=0, expected="rabbit_fifo", found=str(error)) from error
 
 
-def _machine(term: Any, version: int) -> Machine:
+def _machine(term: Any, lists: list[list[Part]], version: int) -> Machine:
     is_strict = term[2][0] == "pq"
-    high, normal, taken = (MessageList(), MessageList(), 0) if is_strict else _messages(term[2])
+    high, normal, taken = (MessageList(), MessageList(), 0) if is_strict else _messages(term[2], lists)
     machine = Machine(
         settings=_settings(term[1]),
         version=version,
         high=high,
         normal=normal,
-        strict=_strict(term[2][1]) if is_strict else {},
+        strict=_strict(term[2][1], lists) if is_strict else {},
         taken=taken,
         returns=deque(map(_message, _lqueue(term[4]))),
         enqueuers={pid: int(row[1]) for pid, row in term[6].items()},
@@ -72,17 +74,17 @@ def _settings(cfg: Any) -> Settings:
     return Settings.of(found | {Atom("single_active_consumer_on"): Atom("true" if strategy == "single_active" else "false")})
 
 
-def _messages(term: Any) -> tuple[MessageList, MessageList, int]:
+def _messages(term: Any, lists: list[list[Part]]) -> tuple[MessageList, MessageList, int]:
     """Return high and normal messages and the counter; before version 4 there is one list."""
     if term[0] != "rabbit_fifo_q":
-        return MessageList(), _list(_lqueue(term)), 0
+        return MessageList(), _list(term[1] if len(term) == 2 else term, lists), 0
     _name, high, normal, _length, counter = term
-    return _list(_queue(high)), _list(_queue(normal)), int(counter)
+    return _list(high, lists), _list(normal, lists), int(counter)
 
 
-def _strict(term: Any) -> dict[int, MessageList]:
+def _strict(term: Any, lists: list[list[Part]]) -> dict[int, MessageList]:
     """Return the messages by priority, which the record counts down from 31."""
-    return {_PRIORITY_MAX - int(number): _list(_queue(part)) for number, part in term.items()}
+    return {_PRIORITY_MAX - int(number): _list(part, lists) for number, part in term.items()}
 
 
 def _queue(term: Any) -> list[Any]:
@@ -96,17 +98,24 @@ def _lqueue(term: Any) -> list[Any]:
     return _queue(term[1]) if len(term) == 2 else _queue(term[1:])
 
 
-def _list(terms: list[Any]) -> MessageList:
-    """Decode the messages of a list; most have an index and a size."""
+def _list(term: Any, lists: list[list[Part]]) -> MessageList:
+    """Return the messages of OTP's queue; a binary is the number of one of `lists`."""
+    rear, front = (lists[int.from_bytes(part, "big")] if type(part) is bytes else list(part) for part in term[-2:])
     found = MessageList()
-    for term in terms:
-        if type(term) is Improper:
-            items, tail = term
-            if type(tail) is int and len(items) == 1 and type(items[0]) is int:
-                found.add(items[0], tail)
-                continue
-        found.append(_message(term))
+    for part in front:
+        _add(found, part)
+    for part in reversed(rear):
+        if isinstance(part, array):
+            part.reverse()
+        _add(found, part)
     return found
+
+
+def _add(found: MessageList, part: Part) -> None:
+    if isinstance(part, array):
+        found.extend(part)
+    else:
+        found.append(_message(part))
 
 
 def _message(term: Any) -> Message:

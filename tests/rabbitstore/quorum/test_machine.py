@@ -477,6 +477,6 @@ def test_other_commands_have_no_effect(command):
 
 def test_the_lists_of_version_8_have_their_length():
     """As a snapshot of 4.3.6 has them: priority 31 - 22, rear and front, each message an index with its size above 44 bits."""
-    (message,) = _strict({22: (1, [], [(5 << 44) + 9])})[9]
+    (message,) = _strict({22: (1, [], [(5 << 44) + 9])}, [])[9]
     assert (message.index, message.size) == (9, 5)
-    assert [one.index for one in _strict({31: (2, [8], [7])})[0]] == [7, 8]
+    assert [one.index for one in _strict({31: (2, [8], [7])}, [])[0]] == [7, 8]
