@@ -270,6 +270,14 @@ class IndexFiles(IndexList):
         """Return the header of the newest file; a query reports its end time and offset."""
         return self.listed[-1].header if self.listed else None
 
+    def needs_refresh(self, log_end: int) -> bool:
+        """Return whether a writer has an index file or a log file that a reader does not know yet, or will have next.
+
+        `log_end` is where the log files end that the reader knows.
+        """
+        header = self.last_header()
+        return header is None or header.next_item >= self.items or header.end_physical_offset >= log_end
+
     # Maintenance
 
     def sync_full(self) -> int:

@@ -85,9 +85,9 @@ class ReadPath:
         high: I64 = FOREVER_MS if end_ms is None else _within(end_ms)
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
-        self._settle()
         if self._is_reader:
             return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
+        self._settle()
         if leads_nowhere(index, key_hash(code)):
             return []
         spare: KeyQuery | None = self._spare  # taken for this call, so that two threads never share it
@@ -104,9 +104,13 @@ class ReadPath:
     ) -> list[StoredMessage]:
         """Query as a reader; retry if a writer deletes a file in the meantime."""
         tries: Size = 0
+        if self._gate.is_closed:
+            self._parts.check_open()
         while True:
             try:
                 fresh: list[int] = self._parts.unindexed.offsets(_encoded(topic), _encoded(key))
+                if tries > 0:  # the writer may delete another file in each attempt
+                    self._parts.refresh(again=True)
                 if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
                     return []
                 query: KeyQuery = KeyQuery(self._log_readers)
@@ -118,7 +122,6 @@ class ReadPath:
                 tries += 1
                 if error.errno != ENOENT or tries == TRIES:
                     raise
-                self._parts.refresh(again=True)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """Return the queue offset for a store time, 0 for an unknown queue.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
 
+CHECK_S = 0.01  # between checks for files that a writer deleted, for calls that see by other means what it added
 SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
 
 
@@ -74,16 +76,23 @@ class ReaderView:
         self._anchors: dict[tuple[str, int], _Anchor] = {}
         self._guard = threading.RLock()
         self._before_first_look: Callable[[], None] | None = before_first_look
+        self._refreshed_s = -CHECK_S
 
     def refresh(self, *, again: bool = False) -> None:
         """List the files of log and index again if a folder changed; with `again` list the log's in any case."""
         with self._guard:
+            self._refreshed_s = time.monotonic()
             if again:
                 self._log_folders.forget()
             if self._log_folders.changed() and not self._log.queue.refresh():
                 self._log_folders.forget()
             if self._index is not None and self._index_folder.changed():
                 self._refresh_index(self._index)
+
+    def refresh_if_due(self) -> None:
+        """Refresh unless that was done a moment ago."""
+        if time.monotonic() - self._refreshed_s >= CHECK_S:
+            self.refresh()
 
     def _refresh_index(self, index: IndexFiles) -> None:
         if not index.fits:

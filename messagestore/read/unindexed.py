@@ -18,7 +18,7 @@ from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_READ
 from commitlog.cursor import is_file_end
 from commitlog.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from storageio import StoreCorrupt
+from storageio import Entry, StoreCorrupt
 
 if TYPE_CHECKING:
     from ..parts import StoreParts
@@ -27,6 +27,7 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 SEARCHED_MAX = 64 << 20  # bytes of log behind the index that one query searches
 QUEUES_AFTER = 4 << 20  # bytes after which the queues are checked for the dispatcher's progress
 BATCH = 4096
+END = -1
 
 
 class Unindexed:
@@ -37,21 +38,43 @@ class Unindexed:
         self._parts = parts
         self._dispatched = 0  # an earlier query found that all records before this one are dispatched
         self._is_told = False
+        self._abort: Entry | None = None  # when the files were last listed; every opening for writing changes it
+        self._spare: tuple[array[int], array[int]] | None = None  # of `_walk`, taken by one call at a time
         self.unsearched_bytes = 0
 
     def offsets(self, topic: bytes, key: bytes) -> list[int]:
         """Return the physical offsets of the records that have the key, newest first.
 
-        Call this before the query of the index: records indexed in between are then found twice instead of missed.  The index
-        files are listed again after the walk, because the writer may have created some with records that the walk skipped,
-        and deleted others.
+        Call this before the query of the index: records indexed in between are then found twice instead of missed.
+
+        Folders are not read in most calls.  A writer that stays open adds records at the end of the log, which the walk reaches
+        through the maps, and creates an index file only when the newest one is full.  A writer that was opened and closed since
+        the last call leaves at least an item of a record that the known files of the log do not have.
         """
         self.unsearched_bytes = 0
-        if self._parts.index is None or not self._parts.abort_file.is_present:
+        index = self._parts.index
+        if index is None:
             return []
+        found = self._walk_all(topic, key) if self._check_writer() else []
+        if index.needs_refresh(self._parts.log.queue.end_offset):
+            self._parts.refresh()
+        return found[::-1]
+
+    def _check_writer(self) -> bool:
+        """Return whether the store was not closed cleanly; list the files again if it was opened or closed since."""
+        assert self._parts.view is not None
+        self._parts.view.refresh_if_due()
+        abort = self._parts.abort_file.entry()
+        if abort != self._abort:
+            self._parts.refresh()
+            self._abort = abort
+        return abort is not None
+
+    def _walk_all(self, topic: bytes, key: bytes) -> list[int]:
+        """Walk the log from the last indexed record to its end."""
         found: list[int] = []
         start = at = self._start()
-        while (file := self._parts.log.queue.find(at)) is not None:
+        while (file := self._file_at(at)) is not None:
             if at - start >= QUEUES_AFTER and self._learn_dispatched(at):
                 start = at = self._dispatched
                 found.clear()
@@ -59,11 +82,18 @@ class Unindexed:
             if at - start >= SEARCHED_MAX:
                 self._tell(at)
                 break
-            before, at = at, self._walk(file, at, topic, key, found)
-            if at == before:
+            at = self._walk(file, at, topic, key, found)
+            if at == END:
                 break
-        self._parts.refresh()
-        return found[::-1]
+        return found
+
+    def _file_at(self, offset: int) -> MappedFile | None:
+        """Return the file that holds a physical offset; list the folder again if the files known end before it."""
+        found = self._parts.log.queue.find(offset)
+        if found is None:
+            self._parts.refresh()
+            found = self._parts.log.queue.find(offset)
+        return found
 
     def _start(self) -> int:
         """Return the offset of a record before which every record is in the index."""
@@ -91,8 +121,9 @@ class Unindexed:
         return self._dispatched > at
 
     def _walk(self, file: MappedFile, start: int, topic: bytes, key: bytes, found: list[int]) -> int:
-        """Search some records of a file; return where to continue, which is `start` at the end of the log."""
-        positions, sizes = array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH))
+        """Search some records of a file; return where to continue, or `END` at the end of the log."""
+        spare, self._spare = self._spare, None
+        positions, sizes = spare or (array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH)))
         log, base = self._parts.log, file.start_offset
         view, reader = log.queue.view(file), log.reader(file)
         at, why, rows = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
@@ -100,8 +131,11 @@ class Unindexed:
             message = reader.decode_keyed(position, topic, key, CHECK_READ)
             if message is not None and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 found.append(base + position)
+        self._spare = (positions, sizes)
         is_done = is_file_end(why, file.size_bytes - at, any_blank=True)  # as the dispatcher
-        return file.end_offset if is_done else base + at
+        if is_done:
+            return file.end_offset
+        return base + at if why == "full" and rows else END
 
     def _tell(self, at: int) -> None:
         """Set `unsearched_bytes`, and log a warning once."""

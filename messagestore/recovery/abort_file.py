@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from commitlog.layout import FOREVER_MS
-from storageio import Disk, Mode
+from storageio import Disk, Entry, Mode
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import read_checkpoint
@@ -27,10 +27,14 @@ class AbortFile:
         self._folder = folder
         self._disk = disk
 
+    def entry(self) -> Entry | None:
+        """Return the folder entry, which every opening for writing changes, or None without a file."""
+        return self._disk.stat(self.path)
+
     @property
     def is_present(self) -> bool:
         """Whether a writer is running or was killed.  The content does not matter."""
-        return self._disk.stat(self.path) is not None
+        return self.entry() is not None
 
     def read_process_id(self) -> int | None:
         """Return the last writer's process id, or None without a file or a readable number in it."""

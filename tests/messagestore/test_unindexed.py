@@ -10,7 +10,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.read import unindexed
+from messagestore.read import reader_view, unindexed
+from storageio.testing import CountingDisk
 from tests.brokerstore.tool import run
 from tests.messagestore.writers import LOG_SIZE, Writer, number_of, open_store, put_all
 
@@ -149,10 +150,10 @@ def test_index_files_deleted_during_each_walk_end_no_query(tmp_path: Path, monke
             return start()
 
         monkeypatch.setattr(reader.engine.unindexed, "_start", deleting)
-        monkeypatch.setattr(type(reader.engine.abort_file), "is_present", True)
+        (tmp_path / "abort").touch()
         assert reader.query("t", "k1") == []
         assert [number_of(hit) for hit in reader.query("t", "k11999")] == [11_999]
-        assert len(gone) == 2
+        assert len(gone) == 3
 
 
 def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,3 +172,61 @@ def test_an_index_file_that_a_writer_deletes_ends_no_query(tmp_path: Path, monke
         monkeypatch.setattr(reader.engine.unindexed, "offsets", deleting)
         assert reader.query("t", "k1") == []
         assert [number_of(hit) for hit in reader.query("t", "k1199")] == [1199]
+
+
+@pytest.fixture
+def rarely_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers list folders again only where they see a reason, not because time has passed."""
+    monkeypatch.setattr(reader_view, "CHECK_S", 1e9)
+
+
+@pytest.mark.usefixtures("rarely_checked")
+def test_a_reader_finds_each_put_of_a_living_writer(tmp_path: Path) -> None:
+    """Over ends of log files and index files, dispatched or not; a reader that was just opened agrees."""
+    with open_store(tmp_path) as store, open_store(tmp_path, "r") as reader:
+        assert reader.query("t", "k0") == []
+        for number in range(0, 1300, 13):
+            put_all(store, number, number + 13)
+            if number % 2:
+                store.get("t", 0, 0)
+            for wanted in (number, number + 12):
+                assert [number_of(hit) for hit in reader.query("t", f"k{wanted}")] == [wanted]
+        assert len(reader.engine.index.files) > 2 and len(reader.engine.log.queue.files) > 2
+        with open_store(tmp_path, "r") as fresh:
+            for number in range(1300):
+                assert [number_of(hit) for hit in fresh.query("t", f"k{number}")] == [number]
+
+
+@pytest.mark.usefixtures("rarely_checked")
+def test_a_reader_finds_the_puts_of_the_next_writer(tmp_path: Path) -> None:
+    """The folder was closed, or another process opened it after a kill: its file `abort` changes."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 10)
+    with open_store(tmp_path, "r") as reader:
+        assert [number_of(hit) for hit in reader.query("t", "k9")] == [9]
+        for start in range(10, 1300, 430):
+            with Writer(tmp_path, f"put_all(open_store(root), {start}, {start + 430})\nsaid('done')\ntold()\n") as writer:
+                assert writer.hear() == "done"
+                for number in (start, start + 429):
+                    assert [number_of(hit) for hit in reader.query("t", f"k{number}")] == [number]
+                writer.kill()
+            for number in (0, start, start + 429):
+                assert [number_of(hit) for hit in reader.query("t", f"k{number}")] == [number]
+
+
+@pytest.mark.usefixtures("rarely_checked")
+def test_a_query_of_a_reader_lists_no_folder(tmp_path: Path) -> None:
+    """It asks for one file, `abort`, beside a writer and after it."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 100)
+        store.get("t", 0, 0)  # waits for the dispatcher, which creates the first index file
+        disk = CountingDisk()
+        with MessageStore.open(tmp_path, "r", disk=disk) as reader:
+            for is_closed in (False, True):
+                if is_closed:
+                    store.close()
+                reader.query("t", "k1")
+                disk.calls.clear()
+                for number in range(50):
+                    assert reader.query("t", f"k{number}")
+                assert [(call.operation, Path(call.path).name) for call in disk.calls] == [("stat", "abort")] * 50
