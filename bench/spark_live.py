@@ -157,7 +157,8 @@ class Run:
         self.folder = Path(options.folder)
         self.chance = random.Random(options.seed)
         self.committed = 0
-        self.kills = {"driver": 0, "worker": 0, "executor": 0}
+        kinds = ("driver", "worker") if options.master.startswith("local[") else ("driver", "worker", "executor")
+        self.kills = dict.fromkeys(kinds, 0)
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.log: IO[str] = (self.folder / "drivers.txt").open("w+")
@@ -182,8 +183,6 @@ class Run:
         try:
             while time.monotonic() < ends:
                 time.sleep(self.options.every * self.chance.uniform(0.5, 1.5))
-                if self.chance.random() < 0.75:  # the others may hit a driver that is starting
-                    self.wait_for_batches(driver)
                 driver = self.kill(driver)
         finally:
             (self.folder / "stop").touch()
@@ -202,21 +201,22 @@ class Run:
         self.committed = committed_offset(self.folder)
 
     def kill(self, driver: subprocess.Popen[str]) -> subprocess.Popen[str]:
-        """Kill one process of the query; a driver is started again."""
+        """Kill one process of the query, each kind in turn; a driver is started again."""
+        name = min(self.kills, key=lambda name: (self.kills[name], self.chance.random()))
+        if name != "driver" or self.chance.random() < 0.75:  # the others may hit a driver that is starting
+            self.wait_for_batches(driver)
         if driver.poll() is not None:
             raise SystemExit(f"the driver ended with {driver.returncode}: {self.folder / 'errors.txt'}")
-        found = processes_of(driver.pid)
-        names = ["driver"]
-        if (self.folder / STARTED).exists():
-            names += [name for name in ("worker", "executor") if found[name]]
-        name = self.chance.choice(names)
-        self.kills[name] += 1
-        if name != "driver":
-            os.kill(self.chance.choice(found[name]), signal.SIGKILL)
-            return driver
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-        return self.driver()
+        if name == "driver":
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+            self.kills[name] += 1
+            return self.driver()
+        found = processes_of(driver.pid)[name]
+        if found and (self.folder / STARTED).exists():
+            os.kill(self.chance.choice(found), signal.SIGKILL)
+            self.kills[name] += 1
+        return driver
 
 
 def processes_of(group: int) -> dict[str, list[int]]:

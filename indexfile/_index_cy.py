@@ -133,21 +133,28 @@ class IndexBuffer:
             walk(self, key_hash(hash_code), at, begin, end, out, room, state)
         return state[0], state[1]
 
-    def check(self, limit: int) -> tuple[int, int]:
+    def new_replay(self) -> tuple[memoryview, memoryview]:
+        """Return the memory that calls of `check` with rising limits share: the newest item of each slot, and a state."""
+        zeros = memoryview(bytearray(4 * self.slots))  # zeros take no memory until written
+        return zeros, memoryview(array("q", [0, 0, FIRST_ITEM, 0]))
+
+    def check(self, limit: int, replayed: tuple[memoryview, memoryview] | None = None) -> tuple[int, int]:
         """Replay the puts of the first `limit` items, or of all, and return the kind of damage and its item or slot.
 
-        Returns (SOUND, 0) if every chain is what the puts would have made.
+        Returns (SOUND, 0) if every chain is what the puts would have made.  With `replayed` a call continues where the last one
+        stopped.
         """
-        zeros: memoryview = memoryview(bytearray(4 * self.slots))  # zeros take no memory until written
+        zeros: memoryview
+        held_state: memoryview
+        zeros, held_state = self.new_replay() if replayed is None else replayed
         held: memoryview = zeros.cast("i")
         heads: I32s = i32s_of(held)
         heads_bytes: Target = target_of(zeros)
-        held_state: memoryview = memoryview(array("q", [0, 0]))
         state: I64s = i64s_of(held_state)
         most: Size = limit
         with cython.nogil:
             replay(self, most, heads, heads_bytes, state)
-        return state[0], state[1]
+        return held_state[0], held_state[1]
 
     def keep_items(self, next_item: int, log_end: int) -> int:
         """Drop items after a crash, and return the number that the next item gets.
@@ -487,13 +494,13 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, st
     """Rebuild the chains of the first `limit` items and compare them with the file.
 
     heads[slot] = newest item of the slot so far; `heads_bytes` is the same memory.  state[0] = kind of damage, state[1] = its
-    item, slot or count.
+    item, slot or count, state[2] = the next item, state[3] = slots in use so far.
     """
     source: Target = index._target
     count: I32 = next_item(index)
     items_at: Size = HEADER_SIZE + SLOT_SIZE * index.slots
-    used: I32 = 0
-    at: I32 = FIRST_ITEM
+    used: I32 = state[3]
+    at: I32 = state[2]
     hash_code: I32 = 0
     slot: Size = 0
     state[0] = SOUND
@@ -521,6 +528,8 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, st
             used += 1
         heads[slot] = at
         at += 1
+    state[2] = at
+    state[3] = used
     if at < count:
         return
     slot = 0

@@ -197,9 +197,18 @@ class IndexFile(MappedIndex):
         finally:
             file.close()
 
-    def check(self) -> None:
-        """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made."""
-        kind, place = self.buffer.check(self.items)
+    def check(self, *, at_once: int | None = None) -> None:
+        """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made.
+
+        With `at_once` the file is mapped anew after so many items: a map keeps every page that was read.
+        """
+        replayed = self.buffer.new_replay()
+        for limit in range(at_once or self.items, self.items + (at_once or self.items), at_once or self.items):
+            kind, place = self.buffer.check(limit, replayed)
+            if kind:
+                break
+            if at_once:
+                self.close()
         if kind:
             raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {place}")
 

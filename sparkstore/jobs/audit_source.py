@@ -76,6 +76,7 @@ FOLDER = "folder"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
 ITEMS_AT_ONCE = 1 << 16  # of an index file; the unit of which a worker remembers the physical offsets
+CHECKED_AT_ONCE = 1 << 21  # items of 20 bytes whose pages are in memory together
 HASH_BITS = 31
 HASH_MAX = (1 << HASH_BITS) - 1
 Row = dict[str, Any]
@@ -479,8 +480,7 @@ def _index_rows(split: IndexSplit) -> Iterator[Row]:
     """The chains of one file, and items of records behind the log's end."""
     file = IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False)
     try:
-        file.check()
-        file.close()  # its pages go before more are read
+        file.check(at_once=CHECKED_AT_ONCE)
         past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX, {}))
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"

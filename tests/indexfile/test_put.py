@@ -49,6 +49,14 @@ def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slo
         assert made.put(b"T", key.encode(), offset, store_ms) == plain.put(f"T#{key}", offset, store_ms)
     assert buffer == plain.as_bytes()
     assert made.check(items) == (0, 0)
+    damaged = bytearray(buffer)
+    for place in range(24, len(buffer), 7):
+        damaged[place] ^= 1
+        other = world.module("indexfile._index_cy").IndexBuffer(damaged, slots, items)
+        replayed = other.new_replay()
+        found = [other.check(limit, replayed) for limit in (*range(1, items, 3), items)]
+        assert next((one for one in found if one[0]), (0, 0)) == other.check(items), "in pieces as at once"
+        damaged[place] ^= 1
 
 
 def test_399_of_400(index: Any, tmp_path: Path) -> None:
