@@ -27,6 +27,7 @@ What the words mean
 
 import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
 
+from .filters import KeyFilters, damaged_filters
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
 from .shape import AT_REST, PAUSES_S, Shape, default_shape, find_shape, itemless_shape, refuse_other_shape, shape_for
@@ -37,7 +38,9 @@ __all__ = [
     "Header",
     "IndexFile",
     "IndexFiles",
+    "KeyFilters",
     "Shape",
+    "damaged_filters",
     "default_shape",
     "find_shape",
     "index_paths",

@@ -21,10 +21,11 @@ cdef class MappedIndex:
     cdef public IndexBuffer mapped
 
 cdef class IndexList:
-    cdef public list listed
+    cdef public list listed, searched
     cdef public Size max_matches
 
 cdef I32 key_hash(I32 code) noexcept nogil
+cdef I32 hash_at(IndexBuffer index, Size at) noexcept nogil
 cdef Bool put_item(IndexBuffer index, I32 code, I64 physical_offset, I64 store_ms) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
 cdef I64 begins_at(IndexBuffer index) noexcept nogil
@@ -34,7 +35,6 @@ cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
 cdef Nothing ask_for_slot(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Bool is_unused(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Nothing ask_for_newest(IndexList index, I32 hash_code) noexcept
-cdef Bool leads_nowhere(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil

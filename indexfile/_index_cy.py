@@ -203,11 +203,15 @@ class MappedIndex:
 
 
 class IndexList:
-    """The part of `IndexFiles` that a query kernel reads: the files from oldest to newest, and the maximum number of hits."""
+    """The part of `IndexFiles` that a query kernel reads: the files from oldest to newest, and the maximum number of hits.
 
-    __slots__ = ("listed", "max_matches")
+    `searched` has the same files, with a `FilteredFiles` in place of those that have a filter.
+    """
+
+    __slots__ = ("listed", "max_matches", "searched")
 
     listed: list[Any]
+    searched: list[Any]
     max_matches: Size
 
 
@@ -228,6 +232,14 @@ def _slot_at(index: IndexBuffer, hash_code: I32) -> Size:
 def _item_offset(index: IndexBuffer, at: I32) -> I64:
     """Return the physical offset of an item's record."""
     return get_i64(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_PHYSICAL_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def hash_at(index: IndexBuffer, at: Size) -> I32:
+    """Return the key hash of an item, without its sign, which only damage sets."""
+    return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_KEY_HASH_AT) & SECONDS_MAX
 
 
 @cython.cfunc
@@ -434,18 +446,6 @@ def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
         buffer: IndexBuffer | None = newest.mapped
         if buffer is not None:
             ask_for_slot(buffer, hash_code)
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
-    """Return whether every file is mapped and has an empty slot for the hash; False proves nothing."""
-    for item in index.listed:
-        file: MappedIndex = cython.cast(MappedIndex, item)
-        buffer: IndexBuffer | None = file.mapped
-        if buffer is None or not is_unused(buffer, hash_code):
-            return False
-    return True
 
 
 @cython.cfunc

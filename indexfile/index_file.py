@@ -171,6 +171,10 @@ class IndexFile(MappedIndex):
             raise StoreCorrupt("index header", file=self.path, offset=0, expected=f"{HEADER_SIZE} bytes", found=f"{len(data)}")
         return Header._make(HEADER.unpack(data))
 
+    def mapped_header(self) -> bytes:
+        """Return the bytes of the header; map the file if it is not mapped."""
+        return self.buffer.header()
+
     @property
     def is_full(self) -> bool:
         """Return whether the file has no place for another key."""

@@ -7,14 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from commitlog.layout import FOREVER_MS
 from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
+from ._filter_cy import FilteredFiles
 from ._index_cy import IndexBuffer, IndexList, hash_of_texts
 from .index_file import Header, IndexFile
 from .layout import (
     FIRST_ITEM,
+    HEADER,
     ITEMS_DEFAULT,
     KEY_HASH_NONE,
     KEY_SEPARATOR,
@@ -23,6 +26,9 @@ from .layout import (
     SLOTS_DEFAULT,
     file_size,
 )
+
+if TYPE_CHECKING:
+    from .filters import KeyFilter
 
 NAME_MAX = (1 << 63) - 1
 OPEN_FILES_MAX = 256  # each map holds a descriptor; mapping a file again takes longer than many queries
@@ -49,6 +55,32 @@ def index_paths(disk: Disk, folder: str) -> tuple[list[str], list[str]]:
         is_file = entry.kind is Kind.FILE and is_number
         (paths if is_file else strays).append(os.path.join(folder, entry.name))
     return paths, strays
+
+
+def searched_files(
+    files: list[IndexFile], filters: list[KeyFilter], header_of: Callable[[IndexFile], bytes | None]
+) -> list[Any]:
+    """Return the files, with a `FilteredFiles` in place of neighbours that one filter has.
+
+    A column is used if it names an older file and has its header.  The order of the files stays, because a query with a limit
+    wants the newest messages.
+    """
+    columns = {one.name: (filter, bit, one.header) for filter in filters for bit, one in enumerate(filter.columns)}
+    runs: list[tuple[KeyFilter | None, dict[int, IndexFile]]] = []
+    for place, file in enumerate(files):
+        filter, bit, header = columns.get(int(file.name), (None, 0, b""))
+        if filter is None or place == len(files) - 1 or header_of(file) != header:
+            runs.append((None, {0: file}))
+        elif runs and runs[-1][0] is filter:
+            runs[-1][1][bit] = file
+        else:
+            runs.append((filter, {bit: file}))
+    return [
+        FilteredFiles(filter.buffer, [run.get(bit) for bit in range(len(filter.columns))], sum(1 << bit for bit in run))
+        if filter is not None
+        else run[0]
+        for filter, run in runs
+    ]
 
 
 def item_hash(topic: str, key: str) -> int:
@@ -83,6 +115,9 @@ class IndexFiles(IndexList):
         self.strays: list[str] = []
         self._guard = threading.Lock()  # guards the lists below
         self.listed: list[IndexFile] = []  # from oldest to newest; every change makes a new list
+        self.searched: list[Any] = []  # the same files, with a `FilteredFiles` in place of those that have a filter
+        self.filters: list[KeyFilter] = []  # from the oldest index file to the newest
+        self._headers: dict[str, bytes] = {}  # by path, of files that a filter may have
         self._full: list[IndexFile] = []  # full files that are not synced yet
         self._opened: list[IndexFile] = []  # old files that a query mapped, the first one first
         self._is_new_name = False
@@ -107,7 +142,35 @@ class IndexFiles(IndexList):
             known = {file.path: file for file in self.listed}
             for path in known.keys() - set(paths):
                 known[path].close()
-            self.listed = [known.get(path) or self._file(path) for path in paths]
+            self._headers = {}  # a recovery may have cut a file that was full
+            self._list([known.get(path) or self._file(path) for path in paths])
+
+    def _list(self, files: list[IndexFile]) -> None:
+        """Set the current files; the caller holds the guard."""
+        searched = searched_files(files, self.filters, self._header_bytes)
+        self.listed, self.searched = files, searched
+
+    def use_filters(self, filters: list[KeyFilter]) -> None:
+        """Use these filters, as far as they are of the current files; the newest file, which may get items, never has one."""
+        with self._guard:
+            self.filters = filters
+            self._list(self.listed)
+
+    def has_filter(self, file: IndexFile) -> bool:
+        """Return whether a filter is used for a file."""
+        return any(isinstance(one, FilteredFiles) and file in one.files for one in self.searched)
+
+    def _header_bytes(self, file: IndexFile) -> bytes | None:
+        """Return the header of a file, None if it is not full or not readable."""
+        if file.path not in self._headers:
+            try:
+                header = file.header
+            except StoreError:
+                return None
+            if header.next_item < self.items:
+                return None
+            self._headers[file.path] = HEADER.pack(*header)
+        return self._headers[file.path]
 
     @property
     def fits(self) -> bool:
@@ -121,7 +184,8 @@ class IndexFiles(IndexList):
             self.slots, self.items = slots, items
             for file in self.listed:
                 file.close()
-            self.listed = []
+            self._headers, self.filters = {}, []
+            self._list([])
 
     def _file(self, path: str) -> IndexFile:
         return IndexFile(self.disk, path, self.slots, self.items, writable=self.writable)
@@ -177,7 +241,7 @@ class IndexFiles(IndexList):
         path = os.path.join(self.folder, self._new_name())
         made = IndexFile.create(self.disk, path, self.slots, self.items, full.header if full else None)
         with self._guard:
-            self.listed = [*self.listed, made]
+            self._list([*self.listed, made])
             self._is_new_name = True
             if full is not None:
                 self._full.append(full)
@@ -434,7 +498,7 @@ class IndexFiles(IndexList):
 
     def _delete(self, gone: list[IndexFile]) -> None:
         with self._guard:
-            self.listed = [file for file in self.listed if file not in gone]
+            self._list([file for file in self.listed if file not in gone])
             self._full = [file for file in self._full if file not in gone]
             self._opened = [file for file in self._opened if file not in gone]
         for file in reversed(gone):  # the newest first, each with a sync: a crash leaves no gap

@@ -54,6 +54,10 @@ KEY_JOINT = "#"  # between topic and key in the hashed string
 KEY_SEPARATOR = " "  # between the keys of a message
 MATCHES_MAX_DEFAULT = 64  # upper limit of every query's answers
 
+# key filters
+FILTER_WIDTH_MAX = 32  # index files in one filter
+FILTER_BLOCK_SIZE = 64  # bytes of a block for one file
+
 # kinds of damage that `check` finds
 SOUND = 0
 BAD_HASH = 1

@@ -74,7 +74,7 @@ class Engine(StoreParts):
                 beside_writer(disk, root, self.load)
                 self.unindexed = Unindexed(self)
                 self.undispatched = Undispatched(self)
-                self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn)
+                self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn, self.key_filters)
                 self.lookup = AllQueues(self.queues, self.derived.batch, lambda: self.log.min_offset, self.view)
         except BaseException:
             self._release()
@@ -133,6 +133,7 @@ class Engine(StoreParts):
             self.places.own,
             jobs=[
                 self._keep_lock,
+                *([self.key_filters.step] if self.key_filters is not None else []),
                 lambda: self.retention.run_due(),
                 every(config.flush_consumer_offset_interval_ms, self.persist_offsets),
                 every(config.flush_delay_offset_interval_ms, self.delays.persist),
@@ -270,6 +271,9 @@ class Engine(StoreParts):
             self._close_ring(is_clean=False)
         if getattr(self, "timers", None) is not None:
             self.timers.close()
+        key_filters = getattr(self, "key_filters", None)
+        if key_filters is not None:
+            key_filters.close()
         self.close_files()
         if self._lock is not None:
             self._lock.release()

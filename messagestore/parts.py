@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, QueueOffsets
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
-from indexfile import IndexFiles
+from indexfile import IndexFiles, KeyFilters
 from storageio import Disk, StoreClosed
 
 from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
@@ -82,6 +82,7 @@ class StoreParts:
             disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
             max_matches=config.max_msgs_num_batch,
         ) if config.message_index_enable else None  # fmt: skip
+        self.key_filters = KeyFilters(disk, places.key_filters, self.index) if self.index is not None else None
         self.checkpoint = Checkpoint(disk, places.root, writable=self.writable)
         self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present

@@ -21,6 +21,7 @@ class StorePaths:
         self.lock = os.path.join(root, "lock")
         self.config = os.path.join(root, "config")
         self.own = os.path.join(root, OWN_FOLDER)
+        self.key_filters = os.path.join(self.own, "keys")
 
 
 def replaced_folder(root: str, name: str) -> str:

@@ -28,6 +28,8 @@ OWN_FILES: dict[
     "rebuild": Kind.FOLDER,
     "rebuild-*": Kind.FOLDER,
     "replaced-*": Kind.FOLDER,
+    "keys": Kind.FOLDER,  # filters of the key index
+    "keys/*": Kind.FILE,
     "sink": Kind.FOLDER,  # of `sparkstore`
     "sink/*": Kind.FOLDER,
     "sink/*/*": Kind.FILE,

@@ -9,6 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     others = {
         "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, wanted),
         "folders": lambda: folders.rows(folder, arguments.rounds, arguments.scale, wanted),
-        "growth": lambda: growth.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "growth": lambda: chain(
+            growth.rows(folder, arguments.rounds, arguments.scale, wanted), growth.index_rows(folder, arguments.rounds, wanted)
+        ),
         "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, wanted),
         "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, wanted),
         "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from brokerstore import Message, MessageStore, StoreConfig
+
 from .bounds import record_touched
+from .folders import drop_pages
 from .own_store import OwnStore
 from .turns import Row
 
@@ -18,6 +21,10 @@ PER_FILE = LOG_FILE // 1290
 FILES = (1, 10, 100)
 SIZES = {"mapped_file_size_commit_log": LOG_FILE, "max_hash_slot_num": 500_000, "max_index_num": 2_000_000}
 TARGET = 1 / 1.2
+INDEX_FILES = (1, 100)
+ITEMS = 40_000
+INDEX_TARGET = 1 / 1.5
+WARM_CALLS, COLD_CALLS = 3000, 40
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
@@ -76,6 +83,65 @@ def _queries(store: OwnStore, messages: int, calls: int) -> float:
     for key in keys:
         query("T", key)
     return calls / (time.perf_counter() - began)
+
+
+def index_rows(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Row]:
+    """Yield rows of key queries over a hundred full index files against one, warm and cold, found and not found.
+
+    The filters of the full files are built before.  Cold means that no page of the store is in the page cache.
+    """
+    if not wanted("index files"):
+        return
+    for count in INDEX_FILES:
+        with _open_indexed(folder / str(count)) as store:
+            for start in range(0, count * (ITEMS - 1) + ITEMS // 2, 1000):
+                store.put_many([Message("T", b"x" * 100, keys=f"key-{number}") for number in range(start, start + 1000)])
+    for is_cold in (False, True):
+        for kind in ("found", "not found"):
+            found: dict[int, list[float]] = {count: [] for count in INDEX_FILES}
+            for number in range(rounds + 1):
+                for count in INDEX_FILES if number % 2 else reversed(INDEX_FILES):
+                    rate = _indexed_queries(folder / str(count), count * (ITEMS - 1), kind == "found", is_cold)
+                    if number:  # the first round only warms up
+                        found[count].append(rate)
+            name = f"growth: queries of keys {kind}, {'cold' if is_cold else 'warm'}, at {INDEX_FILES[1]} index files"
+            yield Row(name, "1 index file", "calls/s", INDEX_TARGET, found[INDEX_FILES[1]], found[INDEX_FILES[0]])
+    for left in folder.iterdir():
+        shutil.rmtree(left)
+
+
+def _open_indexed(folder: Path) -> MessageStore:
+    sizes = {"mapped_file_size_commit_log": 64 << 20, "max_hash_slot_num": ITEMS // 4, "max_index_num": ITEMS}
+    return MessageStore.open(folder, "a", StoreConfig(**sizes))
+
+
+def _indexed_queries(folder: Path, messages: int, is_found: bool, is_cold: bool) -> float:
+    """Open the store with all of its filters, and return the rate of queries."""
+    with _open_indexed(folder) as store:  # builds what is missing
+        _build_filters(store)
+    if is_cold:
+        drop_pages(folder)
+    with _open_indexed(folder) as store:
+        _build_filters(store)
+        chosen, query = random.Random(6), store.query
+        calls = COLD_CALLS if is_cold else WARM_CALLS
+        keys = [f"{'key' if is_found else 'no-key'}-{chosen.randrange(messages)}" for _ in range(calls)]
+        for key in [] if is_cold else keys:
+            query("T", key)
+        began = time.perf_counter()
+        for key in keys:
+            query("T", key)
+        return calls / (time.perf_counter() - began)
+
+
+def _build_filters(store: MessageStore) -> None:
+    """Do the housekeeper's steps without its pauses."""
+    index, filters = store.engine.index, store.engine.key_filters
+    while True:
+        with store.engine.housekeeper.guard:
+            filters.step()
+        if filters.is_idle and all(index.has_filter(file) for file in index.files[:-1]):
+            break
 
 
 def anonymous_mib() -> float:

@@ -6,8 +6,9 @@ from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 from indexfile._index_cy cimport (
     IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_unused, key_hash,
-    leads_nowhere, next_item, walk,
+    next_item, walk,
 )
+from indexfile._filter_cy cimport FilteredFiles, ask_for_filters, leads_nowhere, mask_of
 from messagestore.write._gate_cy cimport Gate
 
 cdef class KeyQuery
@@ -43,6 +44,8 @@ cdef class KeyQuery:
     cdef dict _found
     cdef Bool begin(self, str topic, str key, I32 code, I64 low, I64 high, Size most) except -1
     cdef Bool search(self, IndexList index) except -1
+    cdef Bool _search_filtered(self, IndexList index, FilteredFiles filtered, I64 begin_ms) except -1
+    cdef Bool _search_file(self, IndexList index, MappedIndex file, I64 begin_ms) except -1
     cdef Bool _follow(self, IndexBuffer buffer, I64 begin_ms) except -1
     cdef Bool _keep(self, I64 offset) except -1
     cdef Bool _encode(self) except -1

@@ -19,6 +19,7 @@ from commitlog._message_cy import StoredMessage
 from commitlog.checks import CHECK_READ
 from commitlog.layout import FOREVER_MS
 from consumequeue.boundary import Boundary
+from indexfile._filter_cy import FilteredFiles
 from indexfile._index_cy import IndexBuffer, IndexList, MappedIndex, hash_of_texts
 from storageio import DiskError
 from storageio.settings import check_type
@@ -26,9 +27,8 @@ from storageio.settings import check_type
 from ..write._gate_cy import Gate
 
 if not cython.compiled:
-    from indexfile._index_cy import (
-        ask_for_newest, begins_at, ends_at, is_unused, key_hash, leads_nowhere, next_item, walk,
-    )  # fmt: skip
+    from indexfile._filter_cy import ask_for_filters, leads_nowhere, mask_of
+    from indexfile._index_cy import ask_for_newest, begins_at, ends_at, is_unused, key_hash, next_item, walk
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of
 
 HITS_AT_ONCE = 64
@@ -85,6 +85,7 @@ class ReadPath:
         high: I64 = FOREVER_MS if end_ms is None else _within(end_ms)
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
+        ask_for_filters(index, key_hash(code))
         if self._is_reader:
             return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
         self._settle()
@@ -196,29 +197,48 @@ class KeyQuery:
     def search(self, index: IndexList) -> Bool:
         """Search all files, newest file and newest item first (docs/formats/indexfile.md#querying-a-key)."""
         begin_ms: I64 = max(0, self._low - ITEM_SLACK_MS) if self._low > 0 else 0
-        files: list[Any] = index.listed
-        place: Size = len(files)
+        searched: list[Any] = index.searched
+        place: Size = len(searched)
         while place > 0 and self._count < self._most:
             place -= 1
-            file: MappedIndex = cython.cast(MappedIndex, files[place])
-            buffer: IndexBuffer | None = file.mapped
-            if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
-                continue
-            first_ms: I64
-            last_ms: I64
-            if buffer is None:
-                header = file.header  # type: ignore[attr-defined]
-                first_ms, last_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+            if isinstance(searched[place], FilteredFiles):
+                is_done: Bool = self._search_filtered(index, cython.cast(FilteredFiles, searched[place]), begin_ms)
             else:
-                first_ms, last_ms = begins_at(buffer), ends_at(buffer)
-            if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
-                if buffer is None:
-                    buffer = file.buffer  # type: ignore[attr-defined]
-                    index.keep_open(file)  # type: ignore[attr-defined]
-                self._follow(buffer, begin_ms)
-            if first_ms < begin_ms:
+                is_done = self._search_file(index, cython.cast(MappedIndex, searched[place]), begin_ms)
+            if is_done:
                 break
         return True
+
+    def _search_filtered(self, index: IndexList, filtered: FilteredFiles, begin_ms: I64) -> Bool:
+        """Search the files that may hold the key; return True if older files are too old."""
+        bits: I64 = mask_of(filtered.buffer, key_hash(self._code)) & filtered.live
+        column: Size = len(filtered.files)
+        while bits != 0 and column > 0 and self._count < self._most:
+            column -= 1
+            if (bits >> column) & 1:
+                bits ^= cython.cast(I64, 1) << column
+                if self._search_file(index, cython.cast(MappedIndex, filtered.files[column]), begin_ms):
+                    return True
+        return False
+
+    def _search_file(self, index: IndexList, file: MappedIndex, begin_ms: I64) -> Bool:
+        """Search one file; return True if older files are too old."""
+        buffer: IndexBuffer | None = file.mapped
+        if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
+            return False
+        first_ms: I64
+        last_ms: I64
+        if buffer is None:
+            header = file.header  # type: ignore[attr-defined]
+            first_ms, last_ms = header.begin_timestamp_ms, header.end_timestamp_ms
+        else:
+            first_ms, last_ms = begins_at(buffer), ends_at(buffer)
+        if begin_ms <= last_ms and first_ms <= self._high and begin_ms <= self._high:
+            if buffer is None:
+                buffer = file.buffer  # type: ignore[attr-defined]
+                index.keep_open(file)  # type: ignore[attr-defined]
+            self._follow(buffer, begin_ms)
+        return first_ms < begin_ms
 
     def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
         """Follow the chain in one file, for no more hits than it has items, so that a loop of items ends."""

@@ -16,10 +16,11 @@ from typing import NamedTuple
 from commitlog import CommitLog
 from consumequeue import ConsumeQueue, ConsumeQueues, check_queue_id, check_topic, find_file_size
 from consumequeue.layout import UNIT_SIZE
-from indexfile import AT_REST, IndexFiles, find_shape, index_paths
+from indexfile import AT_REST, IndexFiles, KeyFilters, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
 
 CHECK_S = 0.01  # between checks for files that a writer deleted, for calls that see by other means what it added
+FILTERS_S = 10.0  # between looks for new key filters
 SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
 
 
@@ -64,7 +65,13 @@ class ReaderView:
     """
 
     def __init__(
-        self, disk: Disk, log: CommitLog, queues: ConsumeQueues, index: IndexFiles | None, before_first_look: Callable[[], None]
+        self,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: IndexFiles | None,
+        before_first_look: Callable[[], None],
+        key_filters: KeyFilters | None,
     ) -> None:
         """Start from the files found at opening; `before_first_look` is called once, before the first queue is read."""
         self._disk = disk
@@ -77,6 +84,8 @@ class ReaderView:
         self._guard = threading.RLock()
         self._before_first_look: Callable[[], None] | None = before_first_look
         self._refreshed_s = -CHECK_S
+        self._key_filters = key_filters
+        self._filters_loaded_s = -FILTERS_S
 
     def refresh(self, *, again: bool = False) -> None:
         """List the files of log and index again if a folder changed; with `again` list the log's in any case."""
@@ -90,9 +99,14 @@ class ReaderView:
                 self._refresh_index(self._index)
 
     def refresh_if_due(self) -> None:
-        """Refresh unless that was done a moment ago."""
-        if time.monotonic() - self._refreshed_s >= CHECK_S:
+        """Refresh, and at times load key filters, unless that was done a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._refreshed_s >= CHECK_S:
             self.refresh()
+            if self._key_filters is not None and now_s - self._filters_loaded_s >= FILTERS_S:
+                with self._guard:
+                    self._filters_loaded_s = now_s
+                    self._key_filters.load()
 
     def _refresh_index(self, index: IndexFiles) -> None:
         if not index.fits:

@@ -14,6 +14,7 @@ from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles, Piece, Step
 from consumequeue import BatchQueues, ConsumeQueues
+from indexfile import damaged_filters
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
@@ -360,6 +361,8 @@ class _Check:
     def sidecars(self) -> None:
         """Report symlinks and folders in place of our own small files."""
         self.report.more_problems += strange_sidecars(self.disk, self.places.own)
+        for path, damage in damaged_filters(self.disk, self.places.key_filters):
+            self.report.more_notes.append(note(path, 0, "key_filter", "a filter that can be used", damage))
 
     def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
         """Yield offsets behind the end of a queue, with which a consumer would silently skip the next messages."""

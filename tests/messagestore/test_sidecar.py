@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from messagestore.recovery.index_hint import read_hint
 from messagestore.recovery.log_end import CLEAN_NAME, read_clean
 from messagestore.recovery.queue_list import NAME as QUEUES
 from messagestore.recovery.queue_list import read_queue_list
+from messagestore.sidecar import OWN_FILES
 from storageio import REAL_DISK
 
 DAMAGE = {
@@ -37,3 +39,11 @@ def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage
     folder.mkdir()
     (folder / name).write_bytes(DAMAGE[damage])
     assert not read(REAL_DISK, str(tmp_path if read is read_clean else folder))
+
+
+def test_the_page_lists_each_file_of_our_own() -> None:
+    """`docs/formats/store-folder.md` has a row for each name that `verify` and `recover` know, and no other."""
+    page = (Path(__file__).parents[2] / "docs/formats/store-folder.md").read_text()
+    table = page.partition("| path below `brokerstore/` | what |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines()[2:]]
+    assert {name for row in rows for name in re.findall("`([^`]+)`", row)} == set(OWN_FILES)
