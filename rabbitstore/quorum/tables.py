@@ -36,9 +36,11 @@ def read_rows(data: bytes, file: str) -> list[Term]:
     at = data.find(ACTIVE)
     while at >= 0:
         start = at + len(ACTIVE)
-        stop = min(start + int.from_bytes(data[at - _WORD : at], "big"), len(data))
-        start = _read_objects(data, start, stop, file, found)
-        at = data.find(ACTIVE, start)
+        used = int.from_bytes(data[at - _WORD : at], "big")
+        stop = _read_objects(data, start, min(at - _WORD + used, len(data)), file, found)
+        if stop != at - _WORD + used:  # a server does not start with it
+            raise StoreCorrupt("wrong size of a block", file=file, offset=at - _WORD, expected=stop - at + _WORD, found=used)
+        at = data.find(ACTIVE, stop)
     return found
 
 

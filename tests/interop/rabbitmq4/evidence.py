@@ -37,6 +37,7 @@ UNSEEN = """
 - A wrong byte in a body of the shared store: its records have no checksum.
 - Zeros in place of a whole entry of `N.qi`: an acknowledgement leaves them. If only the status is zero, `verify` adds a note.
 - A cut `N.qi` whose lost entries are those of messages in the shared store: a record without an entry looks acknowledged.
+- The loss of the newest write-ahead log, if segments and older logs have all entries before it: nothing counts its own.
 - A smaller block size in a list of free blocks of `names.dets` or `meta.dets`: bytes are in no block, and no row is lost.
 """
 Contents = dict[str, tuple[str, list[Delivered]]]

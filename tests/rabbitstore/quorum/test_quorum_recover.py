@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from rabbitstore.format.dets_table import read_dets
+from rabbitstore.format.dets_table import ACTIVE, read_dets
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.config_text import parse_config
@@ -286,6 +286,18 @@ def test_a_changed_module_of_the_coordinator_is_damage(copy, folders):
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
     apply_node_recovery(plan_node_recovery(str(node)))
     assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
+
+
+def test_a_wrong_size_of_a_block_in_a_table(copy):
+    """The server does not start: the rows can be read, and their block has another size."""
+    node = copy()
+    file = quorum_of(node) / "meta.dets"
+    data, rows = file.read_bytes(), sorted(read_dets(file.read_bytes(), ""))
+    at = data.index(ACTIVE) - 1
+    file.write_bytes(data[:at] + bytes((data[at] ^ 0x50,)) + data[at + 1 :])
+    assert [problem.kind for problem in problems(node)] == ["bad_meta_table"]
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert problems(node) == [] and {row[0] for row in read_dets(file.read_bytes(), "")} == {row[0] for row in rows}
 
 
 def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
