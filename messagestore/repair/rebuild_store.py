@@ -14,7 +14,7 @@ from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
-from ..foreign import ROCKSDB_TEXT, refuse_unsupported, unsupported_store
+from ..foreign import refuse_unsupported
 from ..paths import StorePaths
 from ..store_settings import refuse_unknown_shape
 from ..timers.layout import TIMER_TOPIC
@@ -23,6 +23,7 @@ from .excluded_topics import excluded_topics
 from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
 from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb
 from .rebuild_timers import RebuiltTimers, rebuild_timers
+from .rocksdb_queues import clamp_rocksdb_offsets, timer_queue
 
 ALL = frozenset({QUEUES, INDEX})
 TIMERS = "timers"
@@ -35,7 +36,7 @@ def rebuild_store(
     """Rebuild `what` of {"consumequeue", "index", "timers"}; sizes not given by `config` are those of the existing files.
 
     Timers, which are not among those of the default, need sound queues: a timer without a delivered copy is pending again.
-    Queues in RocksDB need the extra `rocksdb`; timers of such a store are not rebuilt.
+    Queues in RocksDB need the extra `rocksdb`. Consumer offsets beyond their ends are clamped, because no opening does it.
 
     `progress` is called with the number of log bytes dispatched since its last call. Raises `StoreLocked` while another process
     has the store open for writing. Raises `UnsupportedFormat` for a folder that is not fully understood, and `StoreCorrupt` for
@@ -45,8 +46,6 @@ def rebuild_store(
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
     has_rocksdb = is_rocksdb_store(disk, root)
-    if has_rocksdb and TIMERS in what:
-        raise unsupported_store(root, ROCKSDB_TEXT)
     refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=has_rocksdb)
     places = StorePaths(root, config.store_path_commit_log)
     folders = LogPaths.parse(disk, places.commit_log).folders
@@ -63,20 +62,26 @@ def rebuild_store(
         if has_rocksdb and QUEUES in what:
             levels = config.message_delay_level
             made = rebuild_rocksdb(disk, places, files, end_offset, levels, progress)
+            clamp_rocksdb_offsets(disk, places)
             what = what - {QUEUES}
         if what - {TIMERS}:
             with closing(CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=files.file_size_bytes)) as log:
                 ordinary = rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
             made = made._replace(index_files=ordinary.index_files) if has_rocksdb else ordinary
         if TIMERS in what:
-            made = made._replace(timers=_rebuild_timers(disk, places, files, sizes).pending)
+            timers = _rebuild_timers(disk, places, files, sizes, has_rocksdb=has_rocksdb)
+            made = made._replace(timers=timers.pending)
         return made
     finally:
         lock.release()
 
 
-def _rebuild_timers(disk: Disk, places: StorePaths, files: LogFiles, sizes: StoreConfig) -> RebuiltTimers:
+def _rebuild_timers(
+    disk: Disk, places: StorePaths, files: LogFiles, sizes: StoreConfig, *, has_rocksdb: bool
+) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files."""
+    if has_rocksdb:
+        return rebuild_timers(disk, places, files, timer_queue(disk, places), keeps=False)
     assert sizes.mapped_file_size_consume_queue
     queues = ConsumeQueues(disk, places.queues, writable=False, file_size_bytes=sizes.mapped_file_size_consume_queue)
     with closing(queues):

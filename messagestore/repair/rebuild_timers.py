@@ -7,10 +7,10 @@ timer files are rebuilt again.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueue
+from consumequeue.ordinary import Unit
 from storageio import Disk, Kind, UnsupportedFormat
 
 from ..paths import StorePaths
@@ -24,6 +24,17 @@ from .backups import kept_path
 from .rebuild import delete_tree, take_place
 
 WORK = "timers"
+
+
+class TimersQueue(Protocol):
+    """The timers' queue, in files or in RocksDB."""
+
+    @property
+    def max_offset(self) -> int:
+        """Return the offset of the next message."""
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """Return a unit; None if there is none."""
 
 
 class RebuiltTimers(NamedTuple):
@@ -62,7 +73,7 @@ def plan_timers(disk: Disk, places: StorePaths, files: LogFiles, end_offset: int
 
 
 def rebuild_timers(
-    disk: Disk, places: StorePaths, files: LogFiles, queue: ConsumeQueue | None, *, keeps: bool,
+    disk: Disk, places: StorePaths, files: LogFiles, queue: TimersQueue | None, *, keeps: bool,
     log_file_size: int | None = None, now_ms: int | None = None,
 ) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.

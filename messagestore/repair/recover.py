@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
+from commitlog.findings import Finding
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles, Piece
-from consumequeue import AllQueues, BatchQueues, ConsumeQueue, ConsumeQueues
-from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
+from consumequeue import AllQueues, BatchQueues, ConsumeQueues
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
 from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
@@ -30,11 +31,13 @@ from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig
 from ..engine import Engine
 from ..file_sizes import found_sizes
+from ..folder_contents import has_rocksdb
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
+from ..rocksdb.check import rocksdb_findings
 from ..store_settings import refuse_unknown_shape
 from ..timers.layout import TIMER_TOPIC
 from ..write.ring import RING_NAME, restore
@@ -47,9 +50,11 @@ from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES, rebuild
 from .rebuild_batch import batch_disagreements, rebuild_batch
-from .rebuild_timers import has_timers, plan_timers, rebuild_timers
+from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb
+from .rebuild_timers import TimersQueue, has_timers, plan_timers, rebuild_timers
 from .repair_config import plan_config, restore_config
 from .repair_files import plan_files, repair_files
+from .rocksdb_queues import clamp_rocksdb_offsets, queue_ends, timer_queue
 from .symlinks import refuse_links
 
 BATCH = "batchconsumequeue"
@@ -137,7 +142,8 @@ class Recovery:
         the cut. It also treats a record of an unknown version as damage if everything but its magic number is a whole record of
         a known version. Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
-        refuse_unsupported(disk, root, looks_at_log=False)
+        self.has_rocksdb = is_rocksdb_store(disk, root)
+        refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=self.has_rocksdb)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -208,6 +214,8 @@ class Recovery:
 
         The queues must already agree with the repaired log.
         """
+        if self.has_rocksdb:
+            return clamp_rocksdb_offsets(self.disk, self.places, dry_run=True)
         queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
         try:
             return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0), dry_run=True)
@@ -243,6 +251,8 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
+        if self.has_rocksdb:
+            return survey(self._files(), self._safe_ms(), None, self.progress, self.is_ignored(), force=self.force, take=take)
         queues = self._queues()
         try:
             return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force, take=take)
@@ -280,6 +290,10 @@ class Recovery:
 
     def _has_units_behind(self, offset: int) -> bool:
         """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
+        if self.has_rocksdb:
+            with suppress(StoreCorrupt):
+                return any(end.physical_offset >= offset for end in queue_ends(self.disk, self.places).values())
+            return False
         queues = self._queues()
         try:
             return queues.max_physical_offset() > offset
@@ -327,8 +341,16 @@ class Recovery:
             if finding.kind in (OF_THE_LOG, NO_FOLDER):
                 continue
             of_index = finding.file.startswith(self.places.index)
-            wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
+            if of_index or not self.has_rocksdb:
+                wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
+        if self.has_rocksdb:
+            wrong[QUEUES] = [finding.as_dict() for finding in self._rocksdb_findings()]
         return wrong
+
+    def _rocksdb_findings(self) -> Iterator[Finding]:
+        if has_rocksdb(self.disk, self.places.queues):
+            return rocksdb_findings(self.places.queues, self._files())
+        return iter([Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")])
 
     def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
         return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
@@ -369,10 +391,14 @@ class Recovery:
             if seen.rebuilds_timers:
                 self._rebuild_timers(plan)
             self._set_checkpoint_back()
-            self._keep_numbers()
+            if self.has_rocksdb:
+                self._close_rocksdb(plan)
+            else:
+                self._keep_numbers()
         finally:
             lock.release()
-        self._open_once(plan)
+        if not self.has_rocksdb:
+            self._open_once(plan)
         self._report(plan)
         return plan
 
@@ -418,9 +444,14 @@ class Recovery:
         what = {name for name, problems in wrong.items() if problems} - {BATCH}
         if not what:
             return
+        end = self._survey().end if end is None else end
+        if self.has_rocksdb and QUEUES in what:
+            rebuild_rocksdb(self.disk, self.places, self._files(), end, self.config.message_delay_level, self.progress)
+            what -= {QUEUES}
+        if not what:
+            return
         log = self._log(writable=False)
         try:
-            end = self._survey().end if end is None else end
             rebuild(
                 log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress, keeps=self.keep_backup
             )
@@ -437,8 +468,14 @@ class Recovery:
         return reason
 
     @contextmanager
-    def _timer_queue(self) -> Iterator[ConsumeQueue | None]:
+    def _timer_queue(self) -> Iterator[TimersQueue | None]:
         """Open the timers' queue; None if there is none or if it cannot be read."""
+        if self.has_rocksdb:
+            found = None
+            with suppress(StoreCorrupt):
+                found = timer_queue(self.disk, self.places)
+            yield found
+            return
         with closing(self._queues()) as queues:
             queue = None
             try:
@@ -484,6 +521,12 @@ class Recovery:
         engine = Engine(self.root, config, self.disk, None, writable=True)
         plan.actions += [f"set back {line}" for line in engine.clamped_offsets if f"set back {line}" not in plan.actions]
         engine.close()
+
+    def _close_rocksdb(self, plan: Plan) -> None:
+        """Clamp offsets and remove the abort file: only a broker can open the store."""
+        lines = clamp_rocksdb_offsets(self.disk, self.places)
+        plan.actions += [f"set back {line}" for line in lines if f"set back {line}" not in plan.actions]
+        AbortFile(self.disk, self.root).remove()
 
     def _report(self, plan: Plan) -> None:
         """Write the executed plan as JSON into the store's `brokerstore/` folder."""

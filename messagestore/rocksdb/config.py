@@ -1,4 +1,4 @@
-"""Read the configuration that a broker keeps in RocksDB: topics, groups and consumer offsets.
+"""Read the configuration that a broker keeps in RocksDB: topics, groups and consumer offsets; copy it with other offsets.
 
 Version 1 (`configManagerVersion=v1`) has three databases of JSON texts, version 2 has one database, `config/rdb`. The bytes
 are on the page `docs/formats/rocketmq-rocksdb.md#configuration`.
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
 
 from ..folder_contents import has_rocksdb
-from .database import Database, open_database
+from ..paths import replaced_folder
+from .database import Database, new_database, open_database
 
 TOPICS, GROUPS, OFFSETS = "config/topics", "config/subscriptionGroups", "config/consumerOffsets"
 VERSION_2 = "config/rdb"
@@ -41,7 +42,13 @@ class RocksdbConfig(NamedTuple):
 
 def has_config(disk: Disk, root: str) -> bool:
     """Return whether a store keeps its configuration in RocksDB, in either version."""
-    return any(has_rocksdb(disk, os.path.join(root, name)) for name in (VERSION_2, *DATABASES))
+    return any(database_path(disk, root, name) is not None for name in (VERSION_2, *DATABASES))
+
+
+def database_path(disk: Disk, root: str, name: str) -> str | None:
+    """Return the path of a database: `name` in the store, or where it was put aside by a repair that was killed."""
+    paths = os.path.join(root, name), replaced_folder(root, os.path.basename(name))
+    return next((path for path in paths if has_rocksdb(disk, path)), None)
 
 
 def read_config(disk: Disk, root: str) -> RocksdbConfig:
@@ -50,14 +57,14 @@ def read_config(disk: Disk, root: str) -> RocksdbConfig:
     Raises `MissingExtra` without the package that reads RocksDB, `StoreCorrupt` for what cannot be read, and
     `UnsupportedFormat` for version 2 beside another configuration, because the folder does not show which one the broker uses.
     """
-    path = os.path.join(root, VERSION_2)
-    if has_rocksdb(disk, path):
+    path = database_path(disk, root, VERSION_2)
+    if path is not None:
         beside = [name for name in _BESIDE_VERSION_2 if disk.stat(os.path.join(root, name)) is not None]
         if beside:
             raise UnsupportedFormat("configuration:", file=path, found=f"version 2 beside {beside[0]}", supported="one of them")
         with open_database(path) as database:
             return _version_2(database)
-    topics, groups, offsets = (_table(disk, os.path.join(root, name)) for name in DATABASES)
+    topics, groups, offsets = (_table(disk, root, name) for name in DATABASES)
     return RocksdbConfig(topics, groups, {key: _offsets(root, key, value) for key, value in offsets.items()})
 
 
@@ -87,6 +94,45 @@ def _version_2(database: Database) -> RocksdbConfig:
     return found
 
 
+def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str, int], int]) -> str:
+    """Copy the database with the consumers' offsets to a new folder, with `changes` by `topic@group` and queue id.
+
+    Return its name in the store.
+    """
+    name = VERSION_2 if database_path(disk, root, VERSION_2) is not None else OFFSETS
+    path = database_path(disk, root, name)
+    assert path is not None, "there are offsets to change"
+    of_key: dict[str, dict[int, int]] = {}
+    for (joined, queue_id), offset in changes.items():
+        of_key.setdefault(joined, {})[queue_id] = offset
+    with open_database(path) as old, new_database(disk, fresh, old.families) as made:
+        for family in old.families:
+            for key, value in old.rows(family):
+                is_table = family == "default"
+                changed = (_changed_row if name == VERSION_2 else _changed_object)(key, value, of_key) if is_table else value
+                made.put(family, key, changed)
+    return name
+
+
+def _changed_row(key: bytes, value: bytes, of_key: dict[str, dict[int, int]]) -> bytes:
+    """Return a value of version 2, with the new offset if the row has one that is changed."""
+    if key[: _KEY.size] != _KEY.pack(1, _OFFSET_TABLE, _IS_DATA):
+        return value
+    (group, topic), queue_id = _names(key[_KEY.size :], 2, _SEPARATOR)
+    offset = of_key.get(topic + _JOINT + group, {}).get(int.from_bytes(queue_id, "big"))
+    return value if offset is None else offset.to_bytes(8, "big")
+
+
+def _changed_object(key: bytes, value: bytes, of_key: dict[str, dict[int, int]]) -> bytes:
+    """Return a value of version 1, with the new offsets of its group and topic."""
+    changes = of_key.get(key.decode("utf-8", "replace"))
+    if not changes:
+        return value
+    document = json.loads(value)
+    document["offsetTable"] |= {str(queue_id): offset for queue_id, offset in changes.items()}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def _names(data: bytes, count: int, separator: bytes) -> tuple[list[str], bytes]:
     """Split names, each with its length in two bytes before it, off a key. A damaged key gives fewer names."""
     found: list[str] = []
@@ -112,8 +158,9 @@ def _unknown(database: Database, key: bytes, value: bytes) -> StoreCorrupt:
     return StoreCorrupt(_ROW, file=database.path, offset=0, expected="a row of version 2", found=shown)
 
 
-def _table(disk: Disk, path: str) -> dict[str, dict[str, Any]]:
-    if not has_rocksdb(disk, path):
+def _table(disk: Disk, root: str, name: str) -> dict[str, dict[str, Any]]:
+    path = database_path(disk, root, name)
+    if path is None:
         return {}
     with open_database(path) as database:
         return {key.decode("utf-8", "replace"): _object(database, key, value) for key, value in database.rows("default")}

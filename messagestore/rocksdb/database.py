@@ -106,6 +106,11 @@ class NewDatabase:
         for family in families:
             self._opened.get_column_family(family).flush(wait=True)
 
+    def close(self) -> None:
+        """Close the database; what still refers to a family would keep it locked for this process."""
+        self._handles.clear()
+        self._opened.close()
+
 
 @contextmanager
 def new_database(disk: Disk, path: str, families: list[str]) -> Iterator[NewDatabase]:
@@ -121,12 +126,12 @@ def new_database(disk: Disk, path: str, families: list[str]) -> Iterator[NewData
     tables.set_format_version(TABLE_FORMAT)
     options.set_block_based_table_factory(tables)
     opened = Rdict(path, options, column_families=dict.fromkeys(families, options))
+    made = NewDatabase(opened, WriteBatch)
     try:
-        made = NewDatabase(opened, WriteBatch)
         yield made
         made.finish(families)
     finally:
-        opened.close()
+        made.close()
     own = os.path.join(path, _OWN_FILE)
     if disk.stat(own) is not None:
         disk.delete(own)

@@ -42,7 +42,7 @@ def put(folder: RocketmqFolder, outgoing: Outgoing) -> Answer:
 
 def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
     """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
-    folder.require_index_layout()
+    folder.require_index_layout(has_rocksdb=True)
     passes = APPLY_PASSES if repair.apply else PLAN_PASSES
     with progress("recover", passes * _log_size(folder), quiet=quiet) as advance:
         recovery = Recovery(

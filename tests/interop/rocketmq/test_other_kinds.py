@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.rocksdb.check import rocksdb_findings
+from messagestore.rocksdb.config import read_config
 from messagestore.rocksdb.database import can_read
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
+from tests.faults.test_unknown_formats import records
 
 from .answers import our_messages
 from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
 from .jvm import Refused, prepare_or_skip, why_not
+from .live import deliveries
 from .real_broker import NAME, RealBroker, free_ports, until
 from .real_store import RealStores
 
@@ -62,18 +67,18 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
         for opening in (MessageStore.open, brokerstore.open):
             with pytest.raises(UnknownStore, match=kind):
                 opening(str(folder), mode)
-    with pytest.raises(UnknownStore, match=kind):
-        Recovery(str(folder), Choice.SKIP).apply()
     if kind == "DLedger":
         with pytest.raises(UnknownStore, match=kind):
+            Recovery(str(folder), Choice.SKIP).apply()
+        with pytest.raises(UnknownStore, match=kind):
             rebuild_store(str(folder))
+        assert tool("recover", "--apply", str(folder)).returncode == 3
     told = tool("info", "--json", str(folder))
     if kind == "RocksDB":  # the log itself is readable
         assert json.loads(told.stdout)["kind"] == "rocketmq-rocksdb" and told.returncode == 0
         assert len(our_messages(folder, ["T"])) == 5
     else:
         assert told.returncode == 3 and "DLedger" in told.stderr
-    assert tool("recover", "--apply", str(folder)).returncode == 3
     assert contents(folder) == before
 
 
@@ -113,6 +118,55 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
         until(lambda: len(broker.ask("read", topic="Late")) == 20, "delayed messages are delivered")
         broker.stop()
     assert not list(rocksdb_findings(str(folder / "consumequeue"), LogFiles(REAL_DISK, [str(folder / "commitlog")])))
+
+
+@pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
+def test_a_broker_with_rocksdb_queues_goes_on_behind_our_cut(tmp_path: Path) -> None:
+    """Its group had everything, also what was cut, and gets every new message. Timers before the cut come at their time."""
+    prepare_or_skip()
+    folder, file = tmp_path / "store", tmp_path / "file"
+    settings: dict[str, Any] = {**SIZES, "storeType": "defaultRocksDB", "flushConsumerOffsetInterval": 300}
+    settings["mappedFileSizeTimerLog"] = 52_000
+    sent = [{"topic": "T", "body": _encoded(f"{number}"), "queue_id": number % 2} for number in range(300)]
+    with RealBroker(folder, tmp_path / "first", **settings) as broker:
+        broker.ask("topic", topic="T", queues=2)
+        broker.ask("topic", topic="Late", queues=1)
+        broker.ask("group", group={"groupName": "G"})
+        broker.ask("send", messages=sent[:200])
+        due_ms = int(time.time() * 1000) + 20_000
+        late = {"topic": "Late", "queue_id": 0, "deliver_ms": due_ms}
+        broker.ask("send", messages=[late | {"body": _encoded(f"{number}")} for number in range(20)])
+        broker.ask("send", messages=sent[200:])
+        for queue_id in (0, 1):
+            broker.ask("commit", topic="T", group="G", queue_id=queue_id, offset=150)
+        until(lambda: _offsets(folder) == {0: 150, 1: 150}, "the offsets are on the disk")
+        broker.kill()
+    places = list(records(folder))  # 200, then the timers, then 100
+    path, at = places[-50]
+    with path.open("r+b") as stream:
+        stream.seek(at + 4)
+        stream.write(bytes(32))
+    plan = Recovery(str(folder), Choice.TRUNCATE).apply()
+    assert {line for line in plan.actions if line.startswith("set back T@G")} == {
+        f"set back T@G queue {queue_id} from 150 back to 125" for queue_id in (0, 1)
+    }
+    assert tool("verify", str(folder)).returncode == 0
+    with RealBroker(folder, tmp_path / "second", **settings) as broker:
+        new = [{"topic": "T", "body": _encoded(f"{number}"), "queue_id": number % 2} for number in range(1000, 1100)]
+        assert [result[4] for result in broker.ask("send", messages=new)][:2] == [125, 125]
+        broker.ask("start_consumer", name="n", group="G", topic="T", file=str(file))
+        until(lambda: sorted(one.body for one in deliveries(file)) == list(range(1000, 1100)), "the group has all new ones")
+        until(lambda: len(broker.ask("read", topic="Late")) == 20, "timers are delivered", 120)
+        assert min(one["store_timestamp_ms"] for one in broker.ask("read", topic="Late")) >= due_ms // 1000 * 1000
+        broker.ask("stop_consumer", name="n")
+        broker.stop()
+    assert not list(rocksdb_findings(str(folder / "consumequeue"), LogFiles(REAL_DISK, [str(folder / "commitlog")])))
+
+
+def _offsets(folder: Path) -> dict[int, int] | None:
+    with contextlib.suppress(StoreCorrupt):  # the broker is writing
+        return read_config(REAL_DISK, str(folder)).offsets.get("T@G")
+    return None
 
 
 def _encoded(text: str) -> str:
