@@ -19,7 +19,7 @@ from storageio import Disk, DiskError, Entry, Kind
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader
 from ._walk_cy import find_nonzero, scan_positions
-from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
+from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
@@ -93,6 +93,7 @@ class LogFiles:
         self._held: list[MappedFile] | None = None
         self.folders = sorted(folders)
         self.is_compacted = all(_is_compacted(folder) for folder in folders)
+        self.checks = checks_of(is_compacted=self.is_compacted)
         self.files: list[OffsetFile] = []
         self.strays: list[Finding] = []
         for folder in self.folders:
@@ -225,7 +226,7 @@ class LogFiles:
             return None
         file = MappedFile.of(self._disk, found, writable=False)
         reader = Reader(file.view, file.start_offset)
-        code = reader.check(offset - file.start_offset, CHECK_ALL)
+        code = reader.check(offset - file.start_offset, self.checks)
         location = Location(file.view, offset - file.start_offset, file.start_offset)
         if code == BLANK:
             return Finding(file.path, location.at, "blank", "a record", f"a blank record of {location.integer(0)} bytes")
@@ -239,12 +240,18 @@ def _is_compacted(folder: str) -> bool:
     return os.path.basename(os.path.dirname(os.path.dirname(os.path.abspath(folder)))) == COMPACTED_LOGS
 
 
+def checks_of(*, is_compacted: bool) -> int:
+    """Return the checks of a record. The checksum over a whole record is that of the original, which had another place."""
+    return CHECK_ALL & ~CHECK_RECORD if is_compacted else CHECK_ALL
+
+
 class _Walk:
     """The state of one walk over all files."""
 
     def __init__(self, files: Iterable[MappedFile], end_offset: int | None, *, is_compacted: bool) -> None:
         self._files = files
         self._is_compacted = is_compacted
+        self._checks = checks_of(is_compacted=is_compacted)
         self._end = end_offset
         self._last_ms = 0  # store time of the last good record
         self._open: list[Finding] = []  # zeros that end the log, unless a later file has records
@@ -275,7 +282,7 @@ class _Walk:
         while at < stop:
             if ahead is not None:
                 ahead.reach(at)
-            piece, why = _piece(file, at, CHECK_ALL, stop=stop)
+            piece, why = _piece(file, at, self._checks, stop=stop)
             if piece.positions:
                 yield from self._resume(piece)
                 yield piece

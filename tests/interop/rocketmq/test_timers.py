@@ -88,7 +88,7 @@ def kill_with_pending_timers(folder: Path, scratch: Path) -> None:
     with RealBroker(folder, scratch, **SETTINGS) as broker:
         broker.ask("topic", topic="timed", queues=2)
         now_ms = int(time.time() * 1000)
-        broker.ask("send", messages=timers("soon", SOON, now_ms + 2000))
+        broker.ask("send", messages=timers("soon", SOON, now_ms + 4000))
         until(lambda: len(delivered(broker)) == SOON, "the first timers are delivered")
         now_ms = int(time.time() * 1000)
         broker.ask("send", messages=timers("late", TIMERS, now_ms + 1000 * START_S, 1000 * LATE_S))
