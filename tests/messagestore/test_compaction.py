@@ -51,6 +51,32 @@ def test_the_messages_are_those_that_consumers_got(fixture_store: Any) -> None:
     assert snapshot(fixture.store) == before
 
 
+def test_copies_with_the_checksum_of_their_original_are_read(fixture_store: Any) -> None:
+    """With `enabledAppendPropCRC` each record has one over all of it, also over the place that its copy no longer has."""
+    fixture = fixture_store("broker-compaction-crc")
+    delivered = fixture.truth("manifest.json")["read"]["C"]
+    (queue,) = compacted_queues(REAL_DISK, str(fixture.store))
+    found = [json.loads(line) for line in run("dump", "--json", queue.log_folder).out.splitlines()]
+    names = ("physical_offset", "size", "queue_offset", "body_crc", "store_timestamp_ms")
+    assert [[own[name] for name in names] for own in found] == [[told[name] for name in names] for told in delivered]
+    assert [own["body_base64"] for own in found] == [told["body"] for told in delivered] and found
+    assert run("verify", fixture.store).code == 0
+
+
+def test_a_damaged_body_of_a_copy_with_such_a_checksum_is_found(fixture_store: Any) -> None:
+    """By its own checksum; the copies before it are read."""
+    store = fixture_store("broker-compaction-crc", own=True).store
+    (queue,) = compacted_queues(REAL_DISK, str(store))
+    last = json.loads(run("dump", "--json", queue.log_folder).out.splitlines()[-1])
+    path = max(Path(queue.log_folder).glob("0*"))
+    data = bytearray(path.read_bytes())
+    at = data.rindex(base64.b64decode(last["body_base64"]))
+    data[at] ^= 1
+    path.write_bytes(data)
+    ran = run("verify", "--json", store)
+    assert ran.code == 1 and "bad_body_crc" in {problem["kind"] for problem in ran.json["problems"]}
+
+
 def test_ls_stats_info_and_verify_have_them(fixture_store: Any) -> None:
     """The broker told its clients the first offset and the end of each queue."""
     fixture = fixture_store(NAME)
