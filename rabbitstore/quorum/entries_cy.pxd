@@ -3,6 +3,7 @@ from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32_more
 
 cdef Size ROOM, ROOM_MAX, WRITER, CHECKED, RECORD, SEGMENT_HEAD, WIDE
+cdef I64 NUMBER_MAX
 
 @cython.final
 cdef class Run:

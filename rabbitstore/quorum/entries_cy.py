@@ -27,10 +27,15 @@ CHECKED: Size = layout.WRITER_SIZE + layout.CHECKED_AT
 RECORD: Size = layout.WRITER_SIZE + layout.WAL_RECORD.size
 SEGMENT_HEAD: Size = layout.SEGMENT_HEAD.size
 WIDE: Size = layout.SEGMENT_ENTRY[2].size
+NUMBER_MAX: I64 = layout.NUMBER_MAX
 
 
 class Run:
-    """Consecutive entries of one term and file: the first index, and the index after the last."""
+    """Entries of one term and file whose indexes follow one another, from `first` to the one before `stop`.
+
+    It holds place and size of each entry's data in `view`, in columns that double when they are full, up to ROOM_MAX entries.
+    A `part` shares the columns and does not grow, so a run may go on growing where it was read.
+    """
 
     __slots__ = (
         "_base", "_is_closed", "_places", "_places_held", "_room", "_sizes", "_sizes_held", "file", "first", "stop", "term",
@@ -104,7 +109,8 @@ class Run:
 def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
     """Add the records of a write-ahead log that continue a run, and return where the first other one is.
 
-    `runs` has the last run of each writer, by the first three bytes of its records.
+    `runs` has the last run of each writer, by the first three bytes of its records.  A record continues it if it has the next
+    index, the same term and a right checksum; one without a checksum, with a name, or after a gap is left to `WalScan`.
     """
     source: Source = source_of(view)
     stop: Size = len(view)
@@ -128,7 +134,11 @@ def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
 
 
 def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list[Run] | None:
-    """Return the entries of a segment that follow one another; None if anything in its index is not as expected."""
+    """Return the entries of a segment as runs; None if anything in it is not as expected.
+
+    `count` is that of the entries in the index, whose unused ones are zero.  Indexes ascend, and each CRC is right.
+    `read_segment` names what is wrong in any other segment.
+    """
     source: Source = source_of(view)
     stop: Size = len(view)
     width: Size = WIDE if version == 2 else WIDE - 4
@@ -147,7 +157,9 @@ def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list
         term = get_i64(source, at + 8)
         place = get_i64(source, at + 16) if version == 2 else get_i32(source, at + 16)
         size = get_i32(source, at + width - 8)
-        if index < 0 or term < 0 or size < 0 or place < data_at or place > stop or size > stop - place:
+        if not (0 <= index <= NUMBER_MAX and 0 <= term <= NUMBER_MAX):
+            return None
+        if size < 0 or place < data_at or place > stop or size > stop - place:
             return None
         if (crc32_more(0, source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
             return None

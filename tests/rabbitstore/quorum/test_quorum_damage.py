@@ -155,7 +155,7 @@ def test_a_record_without_a_checksum_is_read(copy):
 
 
 @pytest.mark.parametrize("at", [16, 24], ids=["index", "term"])
-@pytest.mark.parametrize("number", [(1 << 64) - 1])
+@pytest.mark.parametrize("number", [(1 << 64) - 1, (1 << 63) - 1])
 def test_a_number_that_no_log_reaches_is_damage(copy, at, number):
     """No checksum need cover it in a log, and none does in a segment."""
     path = copy()
