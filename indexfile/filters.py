@@ -83,9 +83,14 @@ def open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
     return KeyFilter(path, columns, FilterBuffer(mapped.view[HEAD_SIZE:], width, blocks, seed)), slots, items
 
 
+def _is_folder(disk: Disk, path: str) -> bool:
+    entry = disk.stat(path)
+    return entry is not None and entry.kind is Kind.FOLDER
+
+
 def filter_paths(disk: Disk, folder: str) -> list[str]:
     """Return the paths of the filter files."""
-    if disk.stat(folder) is None:
+    if not _is_folder(disk, folder):
         return []
     return [os.path.join(folder, entry.name) for entry in disk.list(folder) if entry.name.endswith(SUFFIX)]
 
@@ -165,6 +170,8 @@ class KeyFilters:
         """Do all that there is to do now, with a yield every few milliseconds."""
         if not self._tried:
             self._disk.make_folder(self._folder)
+            if not _is_folder(self._disk, self._folder):  # a symlink: the files behind it are not ours to delete
+                raise StoreError("not a folder")
             self.load()
             self._delete_others()
             self._tried.add("")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
 from tests.messagestore.writers import number_of, open_store, put_all
@@ -82,3 +84,27 @@ def test_filters_of_a_folder_whose_index_was_made_again(tmp_path: Path) -> None:
     with open_store(tmp_path, "r") as reader:
         assert sorted(answers(reader)) == sorted(EXPECTED)
         assert not [one for one in reader.engine.index.searched if hasattr(one, "live")]
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink", "folder of folders"])
+def test_something_else_in_place_of_the_filters(tmp_path: Path, kind: str) -> None:
+    """Queries of a reader and of a writer find everything, and nothing is written through a symlink."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, COUNT)
+    place, other = tmp_path / "brokerstore/keys", tmp_path / "other"
+    other.mkdir()
+    if kind == "file":
+        place.write_bytes(b"x")
+    elif kind == "symlink":
+        place.symlink_to(other)
+    else:
+        (place / "1-1.keys").mkdir(parents=True)
+    with open_store(tmp_path, "r") as reader:
+        assert answers(reader) == EXPECTED
+    with open_store(tmp_path) as store:
+        with store.engine.housekeeper.guard:
+            store.engine.key_filters.step()
+        assert answers(store) == EXPECTED
+    assert not list(other.iterdir())
+    found = verify_store(str(tmp_path))
+    assert [one.kind for one in found.problems] == ["strange_sidecar"]
