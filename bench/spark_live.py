@@ -95,7 +95,7 @@ def drive(folder: Path, master: str) -> None:
             if not query.isActive:
                 if sparkstore.spark_errors.find_store_error(str(query.exception())):
                     raise SystemExit(f"a query ended: {query.exception()}")
-                print(json.dumps({"restarted": kind}), flush=True)
+                print(json.dumps({"restarted": kind, "because": str(query.exception())[:500]}), flush=True)
                 queries[kind] = start(spark, folder, kind)
             report(queries[kind].lastProgress, seen)
         time.sleep(0.2)
@@ -133,7 +133,7 @@ def drain(spark: Any, folder: Path, kind: str) -> None:
         except StreamingQueryException as error:
             if is_last or sparkstore.spark_errors.find_store_error(str(error)):
                 raise
-            print(json.dumps({"restarted": kind}), flush=True)
+            print(json.dumps({"restarted": kind, "because": str(error)[:500]}), flush=True)
 
 
 def report(progress: Any, seen: set[tuple[str, int]]) -> None:
