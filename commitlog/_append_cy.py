@@ -29,7 +29,7 @@ from .topic_names import SCHEDULE_TOPIC
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I64s, Size, Source, Target, has_bytes, i64s_of, now_ms, publish_i32,
+        I32, I64, Bool, I64s, Size, Source, Target, has_bytes, i64s_of, now_ms, order_loads, order_stores, publish_i32,
         put_bytes, source_of, source_of_bytes, target_of, window,
     )  # fmt: skip
 
@@ -109,7 +109,9 @@ class Appender:
     @property
     def end_offset(self) -> int:
         """The physical offset after the last byte written."""
-        return self.base + self.position
+        position: I64 = self.position  # before the base: a new file can then only make the sum too large, never too small
+        order_loads()
+        return self.base + position
 
     def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
         """Continue at `position` of a writable file; later records get a store time of at least `store_timestamp_ms`."""
@@ -125,6 +127,7 @@ class Appender:
         whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
         self._room_end = whole_end if self._more_room is None else position
         self.base = base
+        order_stores()
         self.position = position
         self.last_store_timestamp_ms = newest_ms
 
@@ -208,9 +211,10 @@ class Appender:
         This is the cheapest append: hosts, flags and times are the store's own.  Raises `PutRejected` where `append` returns a
         status.
         """
-        name: TopicQueues = self.offsets.topic(topic)
+        name: TopicQueues
         envelope: Envelope = self._envelope
         with self._lock:
+            name = self.offsets.appended(topic)
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
@@ -479,7 +483,7 @@ class Appender:
             self._refusal(body_size, properties_size, result)
             if result.status is not OK:
                 return result
-        topic: TopicQueues = self.offsets.topic(message.topic)
+        topic: TopicQueues = self.offsets.appended(message.topic)
         self._address(message, topic, queue_id)
         size: Size = record_size(self._envelope, body_size, properties_size)
         if self.position + size > self._room_end or size > self.body_size_max:

@@ -6,16 +6,15 @@ from commitlog._scan_cy cimport Reader
 cdef I64 NO_TIME
 
 cdef class ReadableFile:
-    cdef public Reader reader
+    cdef Reader _reader
 
 cdef class FileList:
-    cdef public list files
+    cdef list _files
+    cdef I64 _first, _size
 
 @cython.final
 cdef class LogReaders:
     cdef FileList _queue
-    cdef object _files
-    cdef I64 _first, _size
     cpdef Reader of_file(self, object file)
     cpdef Reader reader_of(self, I64 offset)
     cpdef StoredMessage message_at(self, I64 offset, I32 checks=*)

@@ -22,32 +22,62 @@ NO_TIME = -1  # the store time of an offset where no record starts
 
 
 class ReadableFile:
-    """The part of a `MappedFile` that a lookup uses: the reader over its map, None until one is requested."""
+    """The part of a `MappedFile` that a lookup uses: the reader over its map, None until one is requested.
 
-    __slots__ = ("reader",)
+    A thread may read a field that another one replaces: both do it in a critical section, which costs nothing with a GIL.
+    """
 
-    reader: Reader | None
+    __slots__ = ("_reader",)
+
+    _reader: Reader | None
+
+    @property
+    def reader(self) -> Reader | None:
+        """The reader over the map."""
+        with cython.critical_section(self):
+            return self._reader
+
+    @reader.setter
+    def reader(self, reader: Reader | None) -> None:
+        with cython.critical_section(self):
+            before = self._reader if cython.compiled else None  # freed after the section
+            self._reader = reader
+        del before
 
 
 class FileList:
     """The part of a `MappedFileQueue` that a lookup uses: the files, oldest first; each change makes a new list."""
 
-    __slots__ = ("files",)
+    __slots__ = ("_files", "_first", "_size")
 
-    files: list[Any]
+    _files: list[Any]
+
+    @property
+    def files(self) -> list[Any]:
+        """The files, oldest first."""
+        with cython.critical_section(self):
+            return self._files
+
+    @files.setter
+    def files(self, files: list[Any]) -> None:
+        first: I64 = files[0].start_offset if files else 0
+        size: I64 = self.file_size_bytes  # type: ignore[attr-defined]
+        with cython.critical_section(self):
+            before = self._files if cython.compiled else None
+            self._files = files
+            self._first = first
+            self._size = size
+        del before
 
 
 class LogReaders:
     """The readers of a log's files, found by physical offset."""
 
-    __slots__ = ("_files", "_first", "_queue", "_size")
+    __slots__ = ("_queue",)
 
     def __init__(self, queue: FileList) -> None:
         """Take the `MappedFileQueue` of the log."""
         self._queue = queue
-        self._files: Any = None  # the list that `_first` and `_size` describe
-        self._first = 0
-        self._size = 1
 
     def of_file(self, file: Any) -> Reader:
         """Return the reader over one file; the file keeps it as long as its map."""
@@ -58,18 +88,22 @@ class LogReaders:
 
     def reader_of(self, offset: I64) -> Reader | None:
         """Return the reader of the file that holds a physical offset, None if no file does."""
-        files: list[Any] = self._queue.files
+        queue: FileList = self._queue
+        files: list[Any]
+        first: I64
+        size: I64
+        with cython.critical_section(queue):
+            files = queue._files
+            first = queue._first
+            size = queue._size
         if len(files) == 0:
             return None
         reader: Reader | None
-        if files is not self._files:
-            self._first = files[0].start_offset
-            self._size = self._queue.file_size_bytes  # type: ignore[attr-defined]
-            self._files = files
-        place: I64 = (offset - self._first) // self._size if offset >= self._first else -1
+        place: I64 = (offset - first) // size if offset >= first else -1
         if 0 <= place < len(files):
             held: ReadableFile = cython.cast(ReadableFile, files[place])
-            reader = held.reader
+            with cython.critical_section(held):
+                reader = held._reader
             if reader is not None and reader.base <= offset < reader.base + reader.size:
                 return reader
         file = self._queue.find(offset)  # type: ignore[attr-defined]

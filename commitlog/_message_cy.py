@@ -599,10 +599,11 @@ class StoredMessage:
 
     def _pairs(self) -> dict[str, str]:
         global _decode_ahead
-        if self._properties is None:
-            _decode_ahead = DECODE_AHEAD if self._was_read else max(0, _decode_ahead - 1)
-            self._properties = decode_properties(self.properties_raw, False)
-        return self._properties
+        with cython.critical_section(self):
+            if self._properties is None:
+                _decode_ahead = DECODE_AHEAD if self._was_read else max(0, _decode_ahead - 1)
+                self._properties = decode_properties(self.properties_raw, False)
+            return self._properties
 
     def _is_first_read(self) -> Bool:
         """Return whether to extract one property from the bytes, because this is the first access to the message.

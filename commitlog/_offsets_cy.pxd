@@ -14,6 +14,7 @@ cdef class TopicQueues:
     cdef I64s _next
     cdef Size _capacity
     cdef Bool _grow(self, Size queue_id) except -1
+    cdef object _counters(self)
 
 @cython.final
 cdef class QueueOffsets:
@@ -21,3 +22,4 @@ cdef class QueueOffsets:
     cdef TopicQueues _last
     cdef object _known
     cpdef TopicQueues topic(self, str name)
+    cdef TopicQueues appended(self, str name)

@@ -43,15 +43,22 @@ class TopicQueues:
             capacity *= 2
         grown = array("q", bytes(8 * capacity))
         grown[: self._capacity] = self._next_offsets
-        self._next_offsets = grown
-        self._held = memoryview(grown)
-        self._next: I64s = i64s_of(self._held)
-        self._capacity = capacity
+        with cython.critical_section(self):
+            self._next_offsets = grown
+            self._held = memoryview(grown)
+            self._next: I64s = i64s_of(self._held)
+            self._capacity = capacity
         return True
+
+    def _counters(self) -> Any:
+        """Return the array of next offsets, which another thread may replace by a larger one."""
+        with cython.critical_section(self):
+            return self._next_offsets
 
     def next_offset(self, queue_id: int) -> int:
         """Return the next offset of a queue, 0 if it never had a message."""
-        return int(self._next_offsets[queue_id]) if 0 <= queue_id < self._capacity else 0
+        counters = self._counters()
+        return int(counters[queue_id]) if 0 <= queue_id < len(counters) else 0
 
     def set_next_offset(self, queue_id: int, queue_offset: int) -> None:
         """Set the next offset of a queue, when a store is opened or truncated."""
@@ -63,7 +70,7 @@ class TopicQueues:
 
     def queues(self) -> Iterator[tuple[int, int]]:
         """Yield (queue id, next offset) of every queue that has had a message."""
-        for queue_id, queue_offset in enumerate(self._next_offsets):
+        for queue_id, queue_offset in enumerate(self._counters()):
             if queue_offset:
                 yield queue_id, queue_offset
 
@@ -99,21 +106,26 @@ class QueueOffsets:
         Without it every queue starts at 0.
         """
         self._topics: dict[str, TopicQueues] = {}
-        self._last: TopicQueues | None = None  # usually also the next one requested; topics are never removed
+        self._last: TopicQueues | None = None  # usually also the next one that is appended to
         self._known = known
 
     def topic(self, name: str) -> TopicQueues:
         """Return the queues of a topic, created on first use."""
-        found: TopicQueues | None = self._last
-        if found is not None and found.name is name:
-            return found
-        found = self._topics.get(name)
+        found: TopicQueues | None = self._topics.get(name)
         if found is None:
             found = TopicQueues(name)
             if self._known is not None:
                 for queue_id, queue_offset in self._known(name):
                     found.set_next_offset(queue_id, queue_offset)
             found = self._topics.setdefault(name, found)  # another thread may have been faster
+        return found
+
+    def appended(self, name: str) -> TopicQueues:
+        """Return `topic`; the caller holds the lock of the appender, which protects `_last`."""
+        found: TopicQueues | None = self._last
+        if found is not None and found.name is name:
+            return found
+        found = self.topic(name)
         self._last = found
         return found
 

@@ -32,6 +32,7 @@ if not cython.compiled:
 SPACE = 32
 _KEYS: Source = source_of_bytes(b"KEYS")
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY")
+NAMES_MAX = 65536  # texts of topics that one reader keeps
 AHEAD = 4  # units whose records are prefetched
 AHEAD_VIEWS = 8
 PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
@@ -51,8 +52,8 @@ class Reader:
         self._view = memoryview(buffer).cast("B")
         self._source: Source = source_of(self._view)
         self.size = len(self._view)
-        self._names: dict[bytes, str] = {}
-        self._last: tuple[bytes, str] = (b"", "")
+        self._names: dict[bytes, tuple[bytes, str]] = {}
+        self._last: tuple[bytes, str] = (b"", "")  # of `_names`, so it is not freed when another thread replaces it
         self.base = base
 
     def decode(self, at: Size, checks: I32 = CHECK_ALL) -> StoredMessage | None:
@@ -249,13 +250,15 @@ class Reader:
         if is_same(source, at, size, source_of_bytes(topic), len(topic)):
             return last[1]
         encoded: bytes = take_bytes(source, at, size)
-        name: str | None = self._names.get(encoded)
-        if name is None:
-            if len(self._names) > 65536:
-                self._names.clear()
-            name = self._names.setdefault(encoded, encoded.decode("utf-8", "replace"))
-        self._last = (encoded, name)  # one assignment, for threads that share a reader
-        return name
+        known: tuple[bytes, str] | None = self._names.get(encoded)
+        if known is None:
+            known = (encoded, encoded.decode("utf-8", "replace"))
+            if len(self._names) >= NAMES_MAX:
+                return known[1]
+            known = self._names.setdefault(encoded, known)
+        with cython.critical_section(self):
+            self._last = known
+        return known[1]
 
 
 @cython.cfunc

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from .read.scan import QueueScan
 
+_PERSISTENT, _TRANSIENT = (property_block.encode({"delivery_mode": mode}) for mode in (2, 1))
 _open_stores: weakref.WeakSet[RabbitStore] = weakref.WeakSet()
 
 
@@ -256,15 +257,19 @@ class RabbitStore(Closing):
         `delivery_mode` unless that is given.  `routing_keys` are by default the queues' names.  Durable after a `sync`.
         """
         vhost = self._writable()
-        targets = [vhost.queue(name) for name in dict.fromkeys([queues] if isinstance(queues, str) else queues)]
-        keys = tuple(routing_keys) if routing_keys is not None else tuple(queue.name for queue in targets)
-        fields = dict(properties or {})
-        if persistent is None:
-            persistent = fields.get("delivery_mode", 2) == 2
-        fields.setdefault("delivery_mode", 2 if persistent else 1)
-        block = property_block.encode(fields)
+        targets = [vhost.queue(queues)] if isinstance(queues, str) else [vhost.queue(name) for name in dict.fromkeys(queues)]
+        keys = tuple(routing_keys) if routing_keys is not None else tuple([queue.name for queue in targets])
+        if properties:
+            fields = dict(properties)
+            if persistent is None:
+                persistent = fields.get("delivery_mode", 2) == 2
+            fields.setdefault("delivery_mode", 2 if persistent else 1)
+            block, priority, ttl_ms = property_block.encode(fields), fields.get("priority") or 0, ttl_ms_of(fields)
+        else:  # most messages: the block is always the same
+            persistent = persistent is None or persistent
+            block, priority, ttl_ms = _PERSISTENT if persistent else _TRANSIENT, 0, None
         content = Content(vhost.name, exchange, keys, block, bytes(body), new_msg_id(), persistent)
-        vhost.publish(targets, content, fields.get("priority") or 0, ttl_ms_of(fields))
+        vhost.publish(targets, content, priority, ttl_ms)
         return content.msg_id
 
     def publish_content(

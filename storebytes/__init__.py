@@ -2,7 +2,7 @@
 
 - `_bytes_cy`: big-endian integers, copies, searches, Java's `String.hashCode`.  Written twice: in Python (`.py`) and C
 (`.pxd`).
-- `_crc_cy`: CRC-32 with the table of `crcmod`.
+- `_crc_cy`: CRC-32.
 - `arrow_table`: what the scans of both engines share.
 - `builds`: the list of kernels, which build of each runs, and whether it matches this source.
 

@@ -24,7 +24,10 @@ cdef extern from *:
         }
         return 0;
     }
-    /* A cache of recent short ASCII texts, indexed by a hash of their ends and size. */
+    /* A cache of recent short ASCII texts, indexed by a hash of their ends and size.  Only the GIL protects it. */
+    #ifdef Py_GIL_DISABLED
+    #define storebytes_text_again(source, size) PyUnicode_DecodeUTF8((const char *)(source), size, "replace")
+    #else
     static inline PyObject *storebytes_text_again(const unsigned char *source, Py_ssize_t size) {
         static PyObject *known[64];
         PyObject *text, *old;
@@ -45,6 +48,7 @@ cdef extern from *:
         }
         return text;
     }
+    #endif
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     #define storebytes_big32(value) __builtin_bswap32(value)
     #define storebytes_big64(value) __builtin_bswap64(value)
@@ -74,6 +78,27 @@ cdef extern from *:
     #define storebytes_prefetch(place) do { __builtin_prefetch(place); __asm__ volatile(""); } while (0)
     #define storebytes_utf8(text, size) PyUnicode_AsUTF8AndSize(text, size)
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define storebytes_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+    #define storebytes_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+    /* A thread that waits for a lock of microseconds loses more by sleeping than by looking again. */
+    #ifdef Py_GIL_DISABLED
+    #define STOREBYTES_LOOKS 200
+    #else
+    #define STOREBYTES_LOOKS 0
+    #endif
+    #if defined(__x86_64__) || defined(__i386__)
+    #define storebytes_pause() __builtin_ia32_pause()
+    #else
+    #define storebytes_pause() __asm__ volatile("")
+    #endif
+    static inline int storebytes_take_soon(PyThread_type_lock lock) {
+        int looks;
+        for (looks = 0; looks < STOREBYTES_LOOKS; looks++) {
+            storebytes_pause();
+            if (PyThread_acquire_lock(lock, NOWAIT_LOCK)) return 1;
+        }
+        return 0;
+    }
     static const char storebytes_64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     static const char storebytes_16[] = "0123456789abcdef0123456789ABCDEF";
     #ifndef SOURCE_HASH
@@ -91,6 +116,9 @@ cdef extern from *:
     const char *storebytes_utf8(object text, Py_ssize_t *size) noexcept    # NULL with an error set
     str storebytes_text_again(const unsigned char *source, Py_ssize_t size)
     void storebytes_release() nogil
+    void storebytes_fence() nogil
+    void storebytes_acquire() nogil
+    int storebytes_take_soon(PyThread_type_lock lock) nogil
     void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const char *storebytes_64
@@ -126,6 +154,15 @@ cdef inline void put_i64(Target target, Size at, I64 value) noexcept nogil:
 cdef inline void publish_i32(Target target, Size at, I32 value) noexcept nogil:
     storebytes_release()
     put_i32(target, at, value)
+
+cdef inline Nothing order_stores() noexcept nogil:
+    storebytes_release()
+
+cdef inline Nothing order_loads() noexcept nogil:
+    storebytes_acquire()
+
+cdef inline Nothing order_all() noexcept nogil:
+    storebytes_fence()
 
 cdef inline I32 get_i16(Source source, Size at) noexcept nogil:
     return <short>((source[at] << 8) | source[at + 1])
@@ -275,6 +312,9 @@ cdef inline Nothing free_raw_lock(RawLock lock) noexcept:
 
 cdef inline Bool take_raw_lock_now(RawLock lock) noexcept:
     return PyThread_acquire_lock(lock, NOWAIT_LOCK)
+
+cdef inline Bool take_raw_lock_soon(RawLock lock) noexcept:
+    return storebytes_take_soon(lock)
 
 cdef inline Bool take_raw_lock(RawLock lock, I64 timeout_us) except -1:
     # An interrupt ends the wait if a handler raises; else the wait restarts.

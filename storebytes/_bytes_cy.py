@@ -181,6 +181,23 @@ def take_raw_lock_now(lock: RawLock) -> Bool:
     return lock.acquire(blocking=False)  # type: ignore[no-any-return]
 
 
+def take_raw_lock_soon(_lock: RawLock) -> Bool:
+    """Try for a moment to take the lock, where threads run without a GIL; return whether the caller has it."""
+    return False
+
+
+def order_stores() -> Nothing:
+    """Let no other thread see a store after this call before one that precedes it."""
+
+
+def order_loads() -> Nothing:
+    """Make no load after this call before one that precedes it."""
+
+
+def order_all() -> Nothing:
+    """Make no load after this call before other threads can see the stores that precede it."""
+
+
 def take_raw_lock(lock: RawLock, timeout_us: I64) -> Bool:
     """Wait for the lock without the GIL; return whether the caller has it.  A negative time waits without a limit."""
     return lock.acquire(timeout=-1 if timeout_us < 0 else timeout_us / 1e6)  # type: ignore[no-any-return]

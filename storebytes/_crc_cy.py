@@ -1,13 +1,12 @@
 """CRC-32 without the GIL.
 
-The table of `crcmod` seeds the slicing tables.  Where the processor has carry-less multiplication, ranges of 64 bytes and more
-are folded instead (`_crc_fold.pxd`), provided that the fold agreed with the tables on every length up to 300 and on longer
-ones.  The plain build calls `zlib.crc32`; the tests compare it with the table of `crcmod`.
+Where the processor has carry-less multiplication, ranges of 64 bytes and more are folded (`_crc_fold.pxd`) instead of sliced,
+provided that the fold agreed with the tables on every length up to 300 and on longer ones.  The plain build takes its table
+from `crcmod` and calls `zlib.crc32`.  The compiled build does not import `crcmod`, whose C extension turns the GIL on in a
+free-threaded Python; the tests compare both builds with it.
 """
 
 from __future__ import annotations
-
-import crcmod.predefined  # type: ignore[import-untyped]
 
 try:
     import cython
@@ -16,6 +15,8 @@ except ModuleNotFoundError:
 if not cython.compiled:
     from array import array
     from zlib import crc32 as _zlib_crc32
+
+    import crcmod.predefined  # type: ignore[import-untyped]
 
     from ._bytes_cy import I32, U32, Bool, Size, Source, get_u32_little, source_of_bytes
 
@@ -33,11 +34,17 @@ if not cython.compiled:
 ALL_ONES: U32 = 0xFFFFFFFF
 LOW_31: U32 = 0x7FFFFFFF
 FOLD_SIZE_MIN = 64 if cython.compiled else 0
-_TABLE: list[int] = [int(entry) for entry in crcmod.predefined.PredefinedCrc("crc-32").table]
+POLYNOMIAL = 0xEDB88320  # with its bits reversed
+_TABLE: list[int] = [] if cython.compiled else [int(entry) for entry in crcmod.predefined.PredefinedCrc("crc-32").table]
 
 
 def _fill_tables() -> None:
     """Fill the slicing tables: table k advances one byte followed by k zero bytes."""
+    for index in range(256 if cython.compiled else 0):
+        value = index
+        for _bit in range(8):
+            value = (value >> 1) ^ (POLYNOMIAL if value & 1 else 0)
+        _TABLE.append(value)
     for index in range(256):
         value = _TABLE[index]
         for table in range(16):

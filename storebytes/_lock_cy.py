@@ -11,7 +11,7 @@ except ModuleNotFoundError:
     from . import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
     from ._bytes_cy import (
-        Bool, RawLock, free_raw_lock, give_raw_lock, new_raw_lock, take_raw_lock, take_raw_lock_now,
+        Bool, RawLock, free_raw_lock, give_raw_lock, new_raw_lock, take_raw_lock, take_raw_lock_now, take_raw_lock_soon,
     )  # fmt: skip
 
 US_PER_SECOND = 1_000_000
@@ -34,8 +34,11 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; return whether the caller has it."""
         if not take_raw_lock_now(self._raw):
-            if not blocking or not take_raw_lock(self._raw, int(timeout * US_PER_SECOND) if timeout >= 0 else -1):
+            if not blocking:
                 return False
+            if not take_raw_lock_soon(self._raw):
+                if not take_raw_lock(self._raw, int(timeout * US_PER_SECOND) if timeout >= 0 else -1):
+                    return False
         self._is_held = True
         return True
 

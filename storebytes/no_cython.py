@@ -47,3 +47,8 @@ class _NoGil(nullcontext[None]):
 
 
 nogil = _NoGil()
+
+
+def critical_section(_owner: Any) -> Any:
+    """Return a block without effect; compiled for a Python without GIL, one thread at a time runs it for an object."""
+    return nullcontext()

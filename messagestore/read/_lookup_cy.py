@@ -29,7 +29,7 @@ from ..write._gate_cy import Gate
 if not cython.compiled:
     from indexfile._filter_cy import ask_for_filters, leads_nowhere, mask_of
     from indexfile._index_cy import ask_for_newest, begins_at, ends_at, is_unused, key_hash, next_item, walk
-    from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of
+    from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of, order_loads
 
 HITS_AT_ONCE = 64
 TRIES = 10  # attempts of a reader whose files a writer deletes
@@ -91,13 +91,15 @@ class ReadPath:
         self._settle()
         if leads_nowhere(index, key_hash(code)):
             return []
-        spare: KeyQuery | None = self._spare  # taken for this call, so that two threads never share it
-        self._spare = None
+        with cython.critical_section(self):
+            spare: KeyQuery | None = self._spare  # taken for this call, so that two threads never share it
+            self._spare = None
         query: KeyQuery = KeyQuery(self._log_readers) if spare is None else spare
         query.begin(topic, key, code, low, high, min(max_count, index.max_matches))
         query.search(index)
         found = query.take_results()
-        self._spare = query
+        with cython.critical_section(self):
+            self._spare = query
         return found
 
     def _query_beside_writer(
@@ -140,7 +142,10 @@ class ReadPath:
     def _settle(self) -> Bool:
         """Wait for the dispatcher to reach the end of the log, so that every earlier put is found."""
         gate: Gate = self._gate
-        if gate.is_closed or gate.dispatched < self._appender.base + self._appender.position:
+        log: Appender = self._appender
+        position: I64 = log.position  # in this order for the reason in `Appender.end_offset`
+        order_loads()
+        if gate.is_closed or gate.dispatched < log.base + position:
             self._parts.settle()
         return True
 

@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, Bool
+    from storebytes._bytes_cy import I64, Bool, order_all
 
 NOTHING = -1
 
@@ -27,3 +27,12 @@ class Gate:
         self.is_closed: Bool = False
         self.is_idle: Bool = False
         self.dispatched: I64 = NOTHING
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Set `is_idle` before the caller looks for new records once more.
+
+        A put stores its record, releases the lock, and then reads the flag.  So either it sees the flag, or the caller sees
+        the record.
+        """
+        self.is_idle = is_idle
+        order_all()

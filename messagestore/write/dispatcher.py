@@ -110,7 +110,7 @@ class DispatchService:
 
     def expect(self) -> None:
         """Let the next put wake the thread: call it before waiting for a message."""
-        self._gate.is_idle = True
+        self._gate.set_idle(True)
         if self.position < self._limit():
             self.wake()
 
@@ -178,7 +178,7 @@ class DispatchService:
         self._gate.is_idle = False
         pause_s = self._round_safely(self._quiet_rounds + 1)
         self._quiet_rounds = self._quiet_rounds + 1 if pause_s else 0
-        self._gate.is_idle = pause_s == IDLE_S or self._is_awaited()
+        self._gate.set_idle(pause_s == IDLE_S or self._is_awaited())
         if self._gate.is_idle and pause_s == POLL_S and self.position < self._limit():  # put before the flag was set
             return 0.0
         return pause_s

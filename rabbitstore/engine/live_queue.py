@@ -29,7 +29,7 @@ class Delivery(HasContent):
     content: Content
 
 
-@dataclass
+@dataclass(slots=True)
 class EncodedMessage:
     """A message to publish, encoded once for all its queues."""
 
@@ -73,7 +73,7 @@ class LiveQueue:
         with self.lock:
             if self.is_deleted:
                 raise UnknownQueue(f"queue {self.name} is deleted")
-            part = self.parts[min(message.priority, len(self.parts) - 1)]
+            part = self.parts[min(message.priority, len(self.parts) - 1) if message.priority else 0]
             expiry_us = self._expiry_us(message.ttl_ms)
             if self.waiting_consumers > len(self.direct) and not len(self) and not expiry_us:
                 self._hand_over(part, message)
@@ -98,8 +98,12 @@ class LiveQueue:
 
     def _expiry_us(self, ttl_ms: int | None) -> int:
         """Return the earlier expiry of message and queue, absolute; 0 for none."""
-        known = [ttl for ttl in (ttl_ms, self.options.message_ttl_ms) if ttl is not None]
-        return (self.now_ms() + min(known)) * 1000 if known else 0
+        of_queue = self.options.message_ttl_ms
+        if ttl_ms is None:
+            ttl_ms = of_queue
+        elif of_queue is not None:
+            ttl_ms = min(ttl_ms, of_queue)
+        return 0 if ttl_ms is None else (self.now_ms() + ttl_ms) * 1000
 
     def get(self, *, auto_ack: bool = False) -> Delivery | None:
         """Deliver the next message of the highest priority; None when the queue is empty."""

@@ -483,7 +483,9 @@ class MsgStore:
             before = self.current
             self.start_file(before + 1)
         locations: dict[bytes, Location] = self.locations
-        self._cache = {msg_id: term for msg_id, term in self._cache.items() if msg_id not in locations}  # of the mailbox
+        cache: dict[bytes, bytes] = self._cache  # in place, because `read` takes no lock
+        for msg_id in [msg_id for msg_id in cache if msg_id in locations]:  # the others are in the mailbox
+            del cache[msg_id]
         self.delete_if_empty(before)
 
     def sync(self) -> None:
@@ -520,12 +522,13 @@ class MsgStore:
         try:
             yield
         except DiskError as error:
-            self._failed = error
+            self.fail(error)
             raise
 
     def fail(self, error: Exception) -> None:
         """Make the store read-only."""
-        self._failed = error
+        with self.lock:
+            self._failed = error
 
     def _check_usable(self) -> None:
         if self._failed is not None:

@@ -272,6 +272,9 @@ def _end_sync(queue: LiveQueue, waiting: list[PendingConfirms]) -> list[StoreErr
 
 
 def _publish_to_all(targets: list[LiveQueue], message: EncodedMessage, content: Content) -> None:
+    if len(targets) == 1:
+        targets[0].publish(message)
+        return
     published: list[str] = []
     failed: dict[str, StoreError] = {}
     for queue in targets:
@@ -279,8 +282,6 @@ def _publish_to_all(targets: list[LiveQueue], message: EncodedMessage, content: 
             queue.publish(message)
             published.append(queue.name)
         except StoreError as error:
-            if len(targets) == 1:
-                raise
             failed[queue.name] = error
     if failed:
         raise PartlyPublished(content, published, failed)

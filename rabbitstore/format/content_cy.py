@@ -5,6 +5,7 @@ The bytes before the body are cached per route.  `terms_cy.decode` reads a term 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
@@ -23,6 +24,7 @@ if not cython.compiled:
 
 FRAGMENT_SIZE = 131064  # RabbitMQ's default frame_max - 8
 CLASS_ID = 60
+Route = tuple[bytes, str, str, tuple[str, ...]]
 Fields = tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool]  # in the order of `content.Content`
 NAME = Atom("basic_message")
 _RESOURCE, _EXCHANGE, _CONTENT = Atom("resource"), Atom("exchange"), Atom("content")
@@ -62,6 +64,7 @@ NUMBERS: tuple[bytes, ...] = (b"p", b"ttl", b"ts", b"rts")  # annotations that c
 # of the last message written: prefix, property block, both encoded, and the same with the head of a list of one
 _last_head: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
 _last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
+_lasts = array("b")  # whoever reads or replaces one of the two holds it in a critical section
 
 
 @lru_cache(maxsize=4096)
@@ -96,10 +99,13 @@ def _encode_after(prefix: bytes, properties_bin: bytes, body: bytes, msg_id: byt
     """Encode a term; the part before the body is reused while prefix and properties stay the same."""
     global _last_head
     size: Size = len(body)
-    last = _last_head
+    with cython.critical_section(_lasts):
+        last = _last_head
     if last[0] != prefix or last[1] != properties_bin:
         head = b"".join((prefix, _pack_binary(b"m", len(properties_bin)), properties_bin, PROTOCOL))
-        last = _last_head = prefix, properties_bin, head, head + _LIST_OF_ONE
+        last = prefix, properties_bin, head, head + _LIST_OF_ONE
+        with cython.critical_section(_lasts):
+            _last_head = last
     end = TRUE_TERM if persistent else FALSE_TERM
     if 0 < size <= FRAGMENT_SIZE:
         return b"".join((last[3], _pack_binary(b"m", size), body, AFTER_BODY, msg_id, end))
@@ -175,13 +181,17 @@ def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
     block_size: Size
     block_at: Size
     is_true: Size
-    last = _last
+    with cython.critical_section(_lasts):
+        last = _last
     at: Size = _has(source, start, stop, last[0])
     if at < 0:
-        at = _take_route(source, start, stop, keys)
-        if at < 0:
+        route = _take_route(source, start, stop, keys)
+        if route is None:
             return None
-        last = _last
+        at = start + len(route[0])
+        last = route
+        with cython.critical_section(_lasts):
+            _last = route
     block_size = _binary_size(source, at, stop)
     block_at = at + HEAD_SIZE
     if block_size < 0:
@@ -212,38 +222,35 @@ def _joined(fragments: list[bytes]) -> bytes:
 
 
 @cython.cfunc
-@cython.exceptval(-2)
-def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> Size:
-    """Keep the bytes before the property block as the last route and return where they end, or -1."""
-    global _last
+def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> Route | None:
+    """Return the bytes before the property block and their texts, or None."""
     vhost_size: Size
     vhost_at: Size
     exchange_size: Size
     exchange_at: Size
     at: Size = _has(source, start, stop, START)
     if at < 0:
-        return -1
+        return None
     vhost_size = _binary_size(source, at, stop)
     vhost_at = at + HEAD_SIZE
     if vhost_size < 0:
-        return -1
+        return None
     at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
     if at < 0:
-        return -1
+        return None
     exchange_size = _binary_size(source, at, stop)
     exchange_at = at + HEAD_SIZE
     if exchange_size < 0:
-        return -1
+        return None
     at = _take_list(source, exchange_at + exchange_size, stop, keys)
     if at < 0:
-        return -1
+        return None
     at = _has(source, at, stop, CONTENT_START)
     if at < 0:
-        return -1
+        return None
     vhost = take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace")
     exchange = take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace")
-    _last = take_bytes(source, start, at - start), vhost, exchange, _texts(keys)
-    return at
+    return take_bytes(source, start, at - start), vhost, exchange, _texts(keys)
 
 
 def split_term(term: bytes) -> Fields | None:

@@ -490,3 +490,70 @@ def test_a_file_that_an_interrupt_left_between_making_and_taking_is_used(world: 
         assert [file.start_offset for file in queue.files] == [0, 65536, 131072]
     with open_small(world, tmp_path / "s") as store:
         assert [number_of(found) for found in store.read("T", 0)] == list(range(9))
+
+
+def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(world: Any, tmp_path: Path) -> None:
+    """Log, queue and index files roll meanwhile; kernels keep their state apart, also where no GIL keeps threads apart."""
+    putters, each = 3, 300
+    total = putters * each
+    done = threading.Event()
+    problems: list[str] = []
+
+    def key_of(number: int) -> str:
+        return f"key-{number}"
+
+    def topic_of(number: int) -> str:
+        return "T" if number % 3 else "Other"
+
+    with open_small(world, tmp_path / "s") as store:
+
+        def put(thread: int) -> list[int]:
+            numbers = range(thread * each, (thread + 1) * each)
+            for number in numbers:
+                result = store.put(message(world, number, topic_of(number), size=300, keys=key_of(number), tags="tag"))
+                found = store.query(topic_of(number), key_of(number))
+                if [number_of(one) for one in found] != [number]:
+                    problems.append(f"query of {number} after its put: {found}")
+                one = store.message_at(result.physical_offset)
+                if one is None or (number_of(one), one.topic, one.tags) != (number, topic_of(number), "tag"):
+                    problems.append(f"{number} at its offset: {one}")
+            return list(numbers)
+
+        def look(thread: int) -> list[int]:
+            while not done.is_set():
+                for one in [*store.read("T", 0), *store.read("Other", 0)]:
+                    number = number_of(one)
+                    if one.topic != topic_of(number) or one.properties["KEYS"] != key_of(number):
+                        problems.append(f"{number} read as {one.topic}, {one.properties}")
+                if store.query("T", "key-none") or store.max_offset("T", 0, committed=False) > total:
+                    problems.append("something that was never put")
+            return []
+
+        def consume(topic: str) -> list[int]:
+            taken: list[int] = []
+            with store.consumer(topic, group="G") as consumer:
+                while not done.is_set() or consumer.lag():
+                    for one in consumer.poll(timeout_s=0.01):
+                        taken.append(number_of(one))
+                        consumer.ack(one)
+            return taken
+
+        def run(number: int) -> list[int]:
+            try:
+                return [put, put, put, look, look][number](number) if number < 5 else consume(["T", "Other"][number - 5])
+            except BaseException as error:
+                problems.append(repr(error))
+                raise
+            finally:
+                if number < putters:
+                    finished.append(number)
+                if len(finished) == putters or problems:
+                    done.set()
+
+        finished: list[int] = []
+        results = in_threads(7, run)
+        assert problems == []
+        wanted = {topic: [number for number in range(total) if topic_of(number) == topic] for topic in ("T", "Other")}
+        assert sorted(results[5]) == wanted["T"] and sorted(results[6]) == wanted["Other"]
+        for topic, numbers in wanted.items():
+            assert sorted(map(number_of, read_all(store, topic))) == numbers
