@@ -494,7 +494,7 @@ def test_a_file_that_an_interrupt_left_between_making_and_taking_is_used(world: 
 
 def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(world: Any, tmp_path: Path) -> None:
     """Log, queue and index files roll meanwhile; kernels keep their state apart, also where no GIL keeps threads apart."""
-    putters, each = 3, 300
+    putters, each = 3, 150
     total = putters * each
     done = threading.Event()
     problems: list[str] = []
