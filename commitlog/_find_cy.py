@@ -39,6 +39,7 @@ class ReadableFile:
 
     @reader.setter
     def reader(self, reader: Reader | None) -> None:
+        """Keep the reader, or forget it."""
         with cython.critical_section(self):
             before = self._reader if cython.compiled else None  # freed after the section
             self._reader = reader
@@ -60,6 +61,7 @@ class FileList:
 
     @files.setter
     def files(self, files: list[Any]) -> None:
+        """Replace the files."""
         first: I64 = files[0].start_offset if files else 0
         size: I64 = self.file_size_bytes  # type: ignore[attr-defined]
         with cython.critical_section(self):
