@@ -61,7 +61,7 @@ class FileList:
 
     @files.setter
     def files(self, files: list[Any]) -> None:
-        """Replace the files."""
+        """Replace the list of files."""
         first: I64 = files[0].start_offset if files else 0
         size: I64 = self.file_size_bytes  # type: ignore[attr-defined]
         with cython.critical_section(self):
