@@ -47,8 +47,8 @@ What bounds a row, as far as it was measured:
 - **Fresh pages.** On the mapped path a put of 1 KiB touches 0.3 new pages of the page cache, each 0.3 to 0.7 us if they are
   available. Both engines pay that. The ring of the pool takes no new pages for the log.
 - **The disk.** The pool writes past the page cache into blocks that are only allocated: 1.5 to 1.9 GB/s here, 2.3 to 3.4
-  into blocks that were written before. The committer is a Python thread: after each write it waits up to 5 ms for the GIL
-  while puts keep it, so it writes as much at a time as the ring allows.
+  into blocks that were written before. The committer is a Python thread, which waits up to 5 ms for the GIL after
+  each write while puts keep it; a committer without the GIL gained less than 2 % when it was tried.
 - **Python.** The caller's loop that builds a message with its key and tag takes 0.4 us of a put's 0.85 us, and 0.5 us of
   the 0.7 us per message of `put_many` (processor time in the machine's fast state; the slow state doubles it). So a
   `put_many` without any cost would be less than 1.5 times as fast as this one, and Python objects cannot reach 3 times the
