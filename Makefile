@@ -115,8 +115,8 @@ spark-night: bench-spark
 # Its own requirements, beside those of development; the rows against RocketMQ want Java 17 and Maven.
 bench-peers: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m pip install $(PIP_OPTIONS) -r bench/peers/requirements.txt
-	@$(RUN) -m bench.peers $(if $(GROUP),--group $(GROUP)) --rounds $(or $(ROUNDS),5) --scale $(or $(SCALE),1) --json bench-peers.json
-	@$(RUN) -m bench.peers.page bench-peers.json $(if $(filter shared live folders,$(GROUP)),--section $(GROUP))
+	@$(RUN) -m bench.peers $(if $(GROUP),--group $(GROUP)) --rounds $(or $(ROUNDS),5) --scale $(or $(SCALE),1)
+	@$(RUN) -m bench.peers.page
 
 # Each side is skipped, with its reason, where it cannot be installed.
 interop: $(VENV)/.kernels $(VENV)/.dev

@@ -54,8 +54,16 @@ def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(rows) == 6
     rows.append(take_turns(Row("p999", "rocketmq", "us", 1, less_is_better=True), lambda: 2.0, lambda: 4.0, 2))
     assert rows[-1].ratios == [2.0, 2.0]
-    machine = {"date": "d", "cores": 2, "cpu": "c", "kernel": "k", "python": "p"}
-    text = page.page(json.loads(json.dumps({"machine": machine, "rows": [row.told() for row in rows]})))
+    machine = {"cores": 2, "cpu": "c", "kernel": "k", "python": "p"}
+    told = [row.told() | {"date": date, "load": 1.5} for date, row in enumerate(rows)]
+    empty = "".join(
+        f"<!-- rows: {name} -->\nbefore {name}\n<!-- end of rows -->\n" for name in ("rocketmq", "embedded", "live")
+    )
+    text = page.with_tables(empty, json.loads(json.dumps({"machine": machine, "rows": told})))
+    assert page.with_tables(text, {"machine": machine, "rows": []}) == text
+    assert "before live" in text
+    assert "before rocketmq" not in text
+    assert "Measured 0 to 5 at a load of 1.5: 2 cores (c)," in text
     assert "| p999 | rocketmq | 2 | 4 | us | 2.00 |" in text
 
 

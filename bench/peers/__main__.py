@@ -19,11 +19,11 @@ from .turns import Row, line
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine's processor and versions, and the date."""
+    """Return the machine's processor and versions."""
     cpu = [text.split(":", 1)[1].strip() for text in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in text]
     return {
         "cpu": cpu[0] if cpu else platform.processor(), "cores": len(cpu), "kernel": platform.release(),
-        "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
     }  # fmt: skip
 
 
@@ -65,14 +65,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of messages")
     parser.add_argument("--folder", type=Path, help="where the stores are made")
-    parser.add_argument("--json", type=Path, default=Path("bench-peers.json"), help="rows already there are kept or replaced")
+    parser.add_argument("--json", type=Path, default=Path("docs/performance.json"), help="keeps its other rows")
     arguments = parser.parse_args()
     kept = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"rows": []}
     found = {(row["name"], row["peer"]): row for row in kept["rows"]}
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for row in rows(arguments, Path(folder)):
             print(line(row), flush=True)
-            found[row.name, row.peer] = row.told()
+            found[row.name, row.peer] = row.told() | {"date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1)}
             arguments.json.write_text(json.dumps({"machine": machine(), "rows": list(found.values())}, indent=1))
 
 

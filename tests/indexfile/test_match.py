@@ -76,6 +76,7 @@ def test_a_few_foreign_items_list_only_a_few_offsets(
     world: World, made: list[Pair], added: list[tuple[int, Pair]], file: int
 ) -> None:
     """An item that does not belong there must not make the two sides lose each other."""
+    made = [pair for pair in made if LOW <= pair[0] < END]  # the look ahead is one item, whether it counts or not
     found = list(made)
     for place, pair in added:
         found.insert(min(place, len(found)), pair)
