@@ -249,7 +249,10 @@ def test_workers_of_another_python(tmp_path: Path) -> None:
     if reason is not None:
         pytest.skip(reason)
     venv.create(tmp_path / "bare", with_pip=False)
-    bare = str(tmp_path / "bare" / "bin" / "python")
+    bare = str(tmp_path / "bare" / "bin" / "lonely")  # in a source tree the session passes the library's place on
+    others = f'$(echo "$PYTHONPATH" | tr : "\\n" | grep -vxF {ROOT} | paste -sd :)'
+    Path(bare).write_text(f'#!/bin/sh\nPYTHONPATH="{others}" exec {tmp_path}/bare/bin/python "$@"\n')
+    os.chmod(bare, 0o755)
     told = run(f"import sparkstore\n{SESSION}\n", PYSPARK_PYTHON=bare)
     found = answer(told)
     assert len(found) <= LINES_MAX and f"({bare}) does not have brokerstore installed" in found[-1]
