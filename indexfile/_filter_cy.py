@@ -179,7 +179,10 @@ def mask_of(filter: FilterBuffer, code: I32) -> I64:
 def ask_for_filters(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch what `mask_of` will read of every filter, so that the reads of one wait for no other."""
     rows: I64 = _rows_of(hash_code)
-    for item in index.searched:
+    searched: list[Any]
+    with cython.critical_section(index):
+        searched = index._searched
+    for item in searched:
         if isinstance(item, FilteredFiles):
             filtered: FilteredFiles = cython.cast(FilteredFiles, item)
             filter: FilterBuffer = filtered.buffer
@@ -195,14 +198,19 @@ def ask_for_filters(index: IndexList, hash_code: I32) -> Nothing:
 @cython.exceptval(check=False)
 def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
     """Return whether no file can hold the hash, by filters and by slots of mapped files; False proves nothing."""
-    for item in index.searched:
+    searched: list[Any]
+    buffer: IndexBuffer | None
+    with cython.critical_section(index):
+        searched = index._searched
+    for item in searched:
         if isinstance(item, FilteredFiles):
             filtered: FilteredFiles = cython.cast(FilteredFiles, item)
             if mask_of(filtered.buffer, hash_code) & filtered.live:
                 return False
             continue
         file: MappedIndex = cython.cast(MappedIndex, item)
-        buffer: IndexBuffer | None = file.mapped
+        with cython.critical_section(file):
+            buffer = file._mapped
         if buffer is None or not is_unused(buffer, hash_code):
             return False
     return True

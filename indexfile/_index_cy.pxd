@@ -18,10 +18,10 @@ cdef class IndexBuffer:
     cdef readonly bint is_writable
 
 cdef class MappedIndex:
-    cdef public IndexBuffer mapped
+    cdef IndexBuffer _mapped
 
 cdef class IndexList:
-    cdef public list listed, searched
+    cdef list _listed, _searched
     cdef public Size max_matches
 
 cdef I32 key_hash(I32 code) noexcept nogil

@@ -56,6 +56,7 @@ if not cython.compiled:
         java_hash,
         java_hash_of_text,
         prefetch,
+        publish_i32,
         put_i32,
         put_i64,
         source_of_bytes,
@@ -195,11 +196,28 @@ class IndexBuffer:
 
 
 class MappedIndex:
-    """The part of an `IndexFile` that a query kernel reads: its bytes, or None if it is not mapped."""
+    """The part of an `IndexFile` that a query kernel reads: its bytes, or None if it is not mapped.
 
-    __slots__ = ("mapped",)
+    A thread may read a field that another one replaces: both do it in a critical section, which costs nothing with a GIL.
+    """
 
-    mapped: IndexBuffer | None
+    __slots__ = ("_mapped",)
+
+    _mapped: IndexBuffer | None
+
+    @property
+    def mapped(self) -> IndexBuffer | None:
+        """The bytes of the file, None if it is not mapped."""
+        with cython.critical_section(self):
+            return self._mapped
+
+    @mapped.setter
+    def mapped(self, mapped: IndexBuffer | None) -> None:
+        """Keep the bytes, or forget them."""
+        with cython.critical_section(self):
+            before = self._mapped if cython.compiled else None  # freed after the section
+            self._mapped = mapped
+        del before
 
 
 class IndexList:
@@ -208,11 +226,31 @@ class IndexList:
     `searched` has the same files, with a `FilteredFiles` in place of those that have a filter.
     """
 
-    __slots__ = ("listed", "max_matches", "searched")
+    __slots__ = ("_listed", "_searched", "max_matches")
 
-    listed: list[Any]
-    searched: list[Any]
+    _listed: list[Any]
+    _searched: list[Any]
     max_matches: Size
+
+    @property
+    def listed(self) -> list[Any]:
+        """The files from oldest to newest."""
+        with cython.critical_section(self):
+            return self._listed
+
+    @property
+    def searched(self) -> list[Any]:
+        """The files and groups of files that a query searches."""
+        with cython.critical_section(self):
+            return self._searched
+
+    def set_files(self, listed: list[Any], searched: list[Any]) -> None:
+        """Replace both lists in one step."""
+        with cython.critical_section(self):
+            before = (self._listed, self._searched) if cython.compiled else None  # freed after the section
+            self._listed = listed
+            self._searched = searched
+        del before
 
 
 @cython.cfunc
@@ -362,14 +400,14 @@ def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64)
     put_i64(out, item_at + ITEM_PHYSICAL_OFFSET_AT, physical_offset)
     put_i32(out, item_at + ITEM_SECONDS_AT, seconds if seconds < SECONDS_MAX else SECONDS_MAX)
     put_i32(out, item_at + ITEM_PREVIOUS_AT, previous)
-    put_i32(out, slot_at, count)
+    publish_i32(out, slot_at, count)
     if count <= FIRST_ITEM:
         put_i64(out, BEGIN_OFFSET_AT, physical_offset)
         put_i64(out, BEGIN_TIME_AT, store_ms)
     used: I32 = get_i32(out, SLOTS_USED_AT)
     if previous == NO_ITEM and used < SECONDS_MAX:
         put_i32(out, SLOTS_USED_AT, used + 1)
-    put_i32(out, NEXT_ITEM_AT, count + 1)
+    publish_i32(out, NEXT_ITEM_AT, count + 1)
     put_i64(out, END_OFFSET_AT, physical_offset)
     put_i64(out, END_TIME_AT, store_ms)
     return True
@@ -440,10 +478,14 @@ def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
 @cython.exceptval(check=False)
 def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch a slot of the newest file, which is the only file of most stores."""
-    files: list[Any] = index.listed
+    files: list[Any]
+    buffer: IndexBuffer | None
+    with cython.critical_section(index):
+        files = index._listed
     if files:
         newest: MappedIndex = cython.cast(MappedIndex, files[len(files) - 1])
-        buffer: IndexBuffer | None = newest.mapped
+        with cython.critical_section(newest):
+            buffer = newest._mapped
         if buffer is not None:
             ask_for_slot(buffer, hash_code)
 

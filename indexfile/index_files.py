@@ -114,8 +114,7 @@ class IndexFiles(IndexList):
         self.max_matches = max_matches
         self.strays: list[str] = []
         self._guard = threading.Lock()  # guards the lists below
-        self.listed: list[IndexFile] = []  # from oldest to newest; every change makes a new list
-        self.searched: list[Any] = []  # the same files, with a `FilteredFiles` in place of those that have a filter
+        self.set_files([], [])
         self.filters: list[KeyFilter] = []  # from the oldest index file to the newest
         self._headers: dict[str, bytes] = {}  # by path, of files that a filter may have
         self._full: list[IndexFile] = []  # full files that are not synced yet
@@ -147,8 +146,7 @@ class IndexFiles(IndexList):
 
     def _list(self, files: list[IndexFile]) -> None:
         """Set the current files; the caller holds the guard."""
-        searched = searched_files(files, self.filters, self._header_bytes)
-        self.listed, self.searched = files, searched
+        self.set_files(files, searched_files(files, self.filters, self._header_bytes))
 
     def use_filters(self, filters: list[KeyFilter]) -> None:
         """Use these filters, as far as they are of the current files; the newest file, which may get items, never has one."""
@@ -446,9 +444,10 @@ class IndexFiles(IndexList):
 
     def last_item(self, log_end: int) -> tuple[int, int] | None:
         """Return (key hash, physical offset) of the newest file's last item before `log_end`, or None."""
-        if not self.listed or self._size(self.listed[-1]) != file_size(self.slots, self.items):
+        newest: IndexFile | None = self.listed[-1] if self.listed else None
+        if newest is None or self._size(newest) != file_size(self.slots, self.items):
             return None
-        return self.listed[-1].buffer.last_item(self.listed[-1].header.next_item, log_end)
+        return newest.buffer.last_item(newest.header.next_item, log_end)
 
     def keep_until(self, name: str, next_item: int, log_end: int) -> bool:
         """Keep what `sync_active` reported as synced, and delete later files; for use after an unclean stop.

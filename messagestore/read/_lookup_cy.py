@@ -202,7 +202,9 @@ class KeyQuery:
     def search(self, index: IndexList) -> Bool:
         """Search all files, newest file and newest item first (docs/formats/indexfile.md#querying-a-key)."""
         begin_ms: I64 = max(0, self._low - ITEM_SLACK_MS) if self._low > 0 else 0
-        searched: list[Any] = index.searched
+        searched: list[Any]
+        with cython.critical_section(index):
+            searched = index._searched
         place: Size = len(searched)
         while place > 0 and self._count < self._most:
             place -= 1
@@ -228,7 +230,9 @@ class KeyQuery:
 
     def _search_file(self, index: IndexList, file: MappedIndex, begin_ms: I64) -> Bool:
         """Search one file; return True if older files are too old."""
-        buffer: IndexBuffer | None = file.mapped
+        buffer: IndexBuffer | None
+        with cython.critical_section(file):
+            buffer = file._mapped
         if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
             return False
         first_ms: I64
