@@ -55,6 +55,11 @@ class AllQueues:
             found.refresh()
         return found
 
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Return the offset of a queue's next message; 0 without the queue."""
+        queue = self.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
     def each(self, topic: str, queue_id: int) -> Iterator[Queue]:
         """Yield the queues of both kinds: a topic whose kind was changed has both."""
         for found in (self._lookup.get(topic, queue_id), self._batch_queue(topic, queue_id)):

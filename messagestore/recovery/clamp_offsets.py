@@ -6,47 +6,46 @@ A consumer whose offset is beyond its queue's end would silently skip the next m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from commitlog.topic_names import SCHEDULE_TOPIC
-from consumequeue import AllQueues
 from storageio import Disk, StoreCorrupt
 
-from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, LmqConsumerOffsets
+from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, EndOf, LmqConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
+Table = ConsumerOffsets | DelayOffsets
+Save = Callable[[Table, list[ClampedOffset]], object]
+OFFSET_TABLES: Sequence[type[Table]] = (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets)
 
-def clamp_offsets(disk: Disk, config_folder: str, queues: AllQueues, *, dry_run: bool = False) -> list[str]:
-    """Clamp and persist offsets, or with `dry_run` only find them; return a line for each.
+
+def clamp_offsets(
+    disk: Disk, config_folder: str, end_of: EndOf, save: Save | None, tables: Sequence[type[Table]] = OFFSET_TABLES
+) -> list[str]:  # fmt: skip
+    """Clamp offsets and `save` each table, or without `save` only find them; return a line for each.
 
     Unreadable files are logged.
     """
-
-    def end_of(topic: str, queue_id: int) -> int:
-        queue = queues.get(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
-
-    lines = []
-    for offsets in (ConsumerOffsets, LmqConsumerOffsets):
-        lines += _try(disk, config_folder, offsets, end_of, dry_run)
-    lines += _try(disk, config_folder, DelayOffsets, lambda level: end_of(SCHEDULE_TOPIC, level - 1), dry_run)
-    return lines
+    return [line for kind in tables for line in _clamp(kind, disk, config_folder, end_of, save)]
 
 
-def _try(disk: Disk, config_folder: str, kind: type[Any], end_of: Callable[..., int], dry_run: bool) -> list[str]:
-    """Clamp the offsets of one file."""
+def _clamp(kind: type[Table], disk: Disk, config_folder: str, end_of: EndOf, save: Save | None) -> list[str]:
+    """Clamp the offsets of one table."""
     try:
         table = kind(disk, config_folder)
-        changed: list[ClampedOffset] = table.clamp(end_of)
-        if not dry_run:
-            table.persist()
+        if isinstance(table, DelayOffsets):
+            changed = table.clamp(lambda level: end_of(SCHEDULE_TOPIC, level - 1))
+        else:
+            changed = table.clamp(end_of)
+        if save is not None:
+            save(table, changed)
     except StoreCorrupt as error:  # a failing disk must raise: consumers would skip messages
         LOG.warning("%s: not looked at: %s", kind.file_name, error)
         return []
-    lines = [f"{kind.file_name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
-    for line in [] if dry_run else lines:
+    name = "RocksDB" if table.is_in_rocksdb else kind.file_name
+    lines = [f"{name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
+    for line in [] if save is None else lines:
         LOG.warning("set back %s", line)
     return lines

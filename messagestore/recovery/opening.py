@@ -243,7 +243,7 @@ def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> li
     if not decided.checks_queues:
         return []
     _repair_timers(parts, decided.end.offset)
-    return clamp_offsets(parts.disk, parts.places.config, parts.lookup)
+    return clamp_offsets(parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist())
 
 
 def _repair_timers(parts: StoreParts, end_offset: int) -> None:

@@ -198,7 +198,7 @@ def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = 
     if disk.stat(target) is not None:
         disk.rename(target, replaced)
     disk.rename(fresh, target)
-    disk.sync_folder(root)
+    disk.sync_folder(os.path.dirname(target))
     disk.sync_folder(os.path.dirname(replaced))
     _put_aside(disk, replaced, target, root, keeps=keeps)
 

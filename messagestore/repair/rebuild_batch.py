@@ -45,7 +45,6 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: boo
         target = _folder(places, (topic, queue_id))
         disk.make_folder(os.path.dirname(target))
         take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
-        disk.sync_folder(os.path.dirname(target))
     delete_tree(disk, work)
 
 

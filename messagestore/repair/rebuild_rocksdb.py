@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_MASK
@@ -66,19 +66,25 @@ def rebuild_rocksdb(
     disk: Disk, places: StorePaths, files: LogFiles, end_offset: int, delay_levels: str | None, progress: Progress | None = None
 ) -> Rebuilt:  # fmt: skip
     """Rebuild the queues from a log without damage that ends at `end_offset`. The caller holds the store's lock."""
-    work = os.path.join(places.own, "rebuild")
-    delete_tree(disk, work)
-    fresh = os.path.join(work, QUEUES)
     with ExitStack() as opened:
+        fresh = opened.enter_context(replacement(disk, places, QUEUES))
         old = opened.enter_context(open_database(path)) if (path := _old_path(disk, places)) and _is_readable(path) else None
         made = _Rebuild(disk, places, old, read_levels(disk, places.own, delay_levels))
         with new_database(disk, fresh, [UNITS, ENDS]) as database:
-            done = made.build(database, files, end_offset, progress)
+            return made.build(database, files, end_offset, progress)
+
+
+@contextmanager
+def replacement(disk: Disk, places: StorePaths, name: str) -> Iterator[str]:
+    """Give the path for a new database, which then replaces the one of this name in the store; the old one is kept."""
+    work = os.path.join(places.own, "rebuild")
+    delete_tree(disk, work)
+    fresh = os.path.join(work, os.path.basename(name))
+    yield fresh
     disk.sync_folder(work)
-    take_place(disk, fresh, places.queues, places.root, keeps=True)
+    take_place(disk, fresh, os.path.join(places.root, name), places.root, keeps=True)
     delete_tree(disk, work)
     disk.sync_folder(places.own)
-    return done
 
 
 def _old_path(disk: Disk, places: StorePaths) -> str | None:

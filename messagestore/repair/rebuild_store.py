@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 
-from commitlog import CommitLog, LogPaths
+from commitlog import LogPaths
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles
-from consumequeue import ConsumeQueues
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from storageio.settings import settings_or_default
 
@@ -17,13 +15,10 @@ from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import StorePaths
 from ..store_settings import refuse_unknown_shape
-from ..timers.layout import TIMER_TOPIC
 from .damage import survey
-from .excluded_topics import excluded_topics
-from .rebuild import INDEX, QUEUES, Rebuilt, rebuild
-from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb
-from .rebuild_timers import RebuiltTimers, rebuild_timers
-from .rocksdb_queues import clamp_rocksdb_offsets, timer_queue
+from .rebuild import INDEX, QUEUES, Rebuilt
+from .rebuild_timers import rebuild_timers
+from .store_queues import queues_kind
 
 ALL = frozenset({QUEUES, INDEX})
 TIMERS = "timers"
@@ -45,8 +40,8 @@ def rebuild_store(
     if not what or not what <= ALL | {TIMERS}:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
-    has_rocksdb = is_rocksdb_store(disk, root)
-    refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=has_rocksdb)
+    kind = queues_kind(disk, root)
+    refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=kind.is_rocksdb)
     places = StorePaths(root, config.store_path_commit_log)
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):
@@ -59,33 +54,18 @@ def rebuild_store(
         files = LogFiles(disk, folders, sizes.mapped_file_size_commit_log)
         end_offset = _sound_end(files)
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
-        if has_rocksdb and QUEUES in what:
-            levels = config.message_delay_level
-            made = rebuild_rocksdb(disk, places, files, end_offset, levels, progress)
-            clamp_rocksdb_offsets(disk, places)
-            what = what - {QUEUES}
+        queues = kind(disk, places, sizes, progress, keeps=False)
         if what - {TIMERS}:
-            with closing(CommitLog(LogPaths(disk, folders), disk=disk, file_size_bytes=files.file_size_bytes)) as log:
-                ordinary = rebuild(log, end_offset, places, sizes, disk, set(what), excluded_topics(disk, root), progress)
-            made = made._replace(index_files=ordinary.index_files) if has_rocksdb else ordinary
+            made = queues.rebuild(set(what - {TIMERS}), files, end_offset)
+        if QUEUES in what:
+            queues.clamp()
         if TIMERS in what:
-            timers = _rebuild_timers(disk, places, files, sizes, has_rocksdb=has_rocksdb)
+            with queues.timers() as queue:
+                timers = rebuild_timers(disk, places, files, queue, keeps=False)
             made = made._replace(timers=timers.pending)
         return made
     finally:
         lock.release()
-
-
-def _rebuild_timers(
-    disk: Disk, places: StorePaths, files: LogFiles, sizes: StoreConfig, *, has_rocksdb: bool
-) -> RebuiltTimers:  # fmt: skip
-    """Rebuild the timer files."""
-    if has_rocksdb:
-        return rebuild_timers(disk, places, files, timer_queue(disk, places), keeps=False)
-    assert sizes.mapped_file_size_consume_queue
-    queues = ConsumeQueues(disk, places.queues, writable=False, file_size_bytes=sizes.mapped_file_size_consume_queue)
-    with closing(queues):
-        return rebuild_timers(disk, places, files, queues.get(TIMER_TOPIC, 0), keeps=False)
 
 
 def _sound_end(files: LogFiles) -> int:

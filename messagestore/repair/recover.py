@@ -10,36 +10,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
-from commitlog.findings import Finding
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles, Piece
-from consumequeue import AllQueues, BatchQueues, ConsumeQueues
-from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
-from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
-from ..broker.config.delay_offsets import DelayOffsets
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..config import StoreConfig
-from ..engine import Engine
 from ..file_sizes import found_sizes
-from ..folder_contents import has_rocksdb
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
-from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
-from ..rocksdb.check import rocksdb_findings
 from ..store_settings import refuse_unknown_shape
-from ..timers.layout import TIMER_TOPIC
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .comparison import Comparison
@@ -48,13 +38,12 @@ from .damage import Hole, Survey, survey
 from .excluded_topics import excluded_topics
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
-from .rebuild import INDEX, QUEUES, rebuild
+from .rebuild import INDEX, QUEUES
 from .rebuild_batch import batch_disagreements, rebuild_batch
-from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb
-from .rebuild_timers import TimersQueue, has_timers, plan_timers, rebuild_timers
+from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import plan_config, restore_config
 from .repair_files import plan_files, repair_files
-from .rocksdb_queues import clamp_rocksdb_offsets, queue_ends, timer_queue
+from .store_queues import queues_kind
 from .symlinks import refuse_links
 
 BATCH = "batchconsumequeue"
@@ -142,8 +131,8 @@ class Recovery:
         the cut. It also treats a record of an unknown version as damage if everything but its magic number is a whole record of
         a known version. Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
-        self.has_rocksdb = is_rocksdb_store(disk, root)
-        refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=self.has_rocksdb)
+        kind = queues_kind(disk, root)
+        refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=kind.is_rocksdb)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -155,6 +144,7 @@ class Recovery:
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
         self.places = StorePaths(root, self.config.store_path_commit_log)
+        self.queues = kind(disk, self.places, self.config, progress, keeps=keep_backup)
         self.was_clean = not AbortFile(disk, root).is_present
 
     # Planning
@@ -190,7 +180,7 @@ class Recovery:
             plan.actions.append("bring the records that are only in the ring to the log")
         if not self.was_clean:
             if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
-                plan.actions += [f"set back {line}" for line in self._numbers_beyond()]
+                plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
@@ -209,28 +199,9 @@ class Recovery:
         finally:
             log.close()
 
-    def _numbers_beyond(self) -> list[str]:
-        """List consumer and delay offsets that lie behind the end of their queue, one text each.
-
-        The queues must already agree with the repaired log.
-        """
-        if self.has_rocksdb:
-            return clamp_rocksdb_offsets(self.disk, self.places, dry_run=True)
-        queues, batch = self._queues(), BatchQueues(self.disk, self.places.batch, writable=False)
-        try:
-            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0), dry_run=True)
-        finally:
-            queues.close()
-            batch.close()
-
     def _files(self) -> LogFiles:
         folders = LogPaths.parse(self.disk, self.places.commit_log).folders
         return LogFiles(self.disk, folders, self.config.mapped_file_size_commit_log)
-
-    def _queues(self) -> ConsumeQueues:
-        size = self.config.mapped_file_size_consume_queue
-        assert size
-        return ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
 
     def _safe_ms(self) -> int:
         """Return the store time in milliseconds up to which every record was synced; no limit after a clean stop."""
@@ -251,17 +222,15 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
-        if self.has_rocksdb:
-            return survey(self._files(), self._safe_ms(), None, self.progress, self.is_ignored(), force=self.force, take=take)
-        queues = self._queues()
-        try:
-            return survey(self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force, take=take)
-        except (DiskError, UnsupportedFormat):
-            raise
-        except StoreError:  # unreadable queue files: survey the log alone
-            return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
-        finally:
-            queues.close()
+        with self.queues.bounds() as queues:
+            try:
+                return survey(
+                    self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force, take=take
+                )
+            except (DiskError, UnsupportedFormat):
+                raise
+            except StoreError:  # unreadable queue files: survey the log alone
+                return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Add the repair of holes and tail to the plan."""
@@ -278,31 +247,13 @@ class Recovery:
                 plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
                 plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
         if found.tail is not None:
-            is_lost = self.was_clean and self._has_units_behind(
-                found.tail.start
-            )  # without a crash, the record was complete once
+            is_lost = self.was_clean and self.queues.has_units_behind(found.tail.start)  # it was complete once
             plan.records_dropped += is_lost
             what = "damaged last record" if is_lost else "crash tail"
             plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
             plan.bytes_cut = found.tail.file_end - found.tail.start
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
-
-    def _has_units_behind(self, offset: int) -> bool:
-        """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
-        if self.has_rocksdb:
-            with suppress(StoreCorrupt):
-                return any(end.physical_offset >= offset for end in queue_ends(self.disk, self.places).values())
-            return False
-        queues = self._queues()
-        try:
-            return queues.max_physical_offset() > offset
-        except DiskError:
-            raise
-        except StoreError:
-            return False
-        finally:
-            queues.close()
 
     def _cut_at(self, found: Survey) -> int | None:
         """Return the offset at which to cut the log, or None if it keeps its end."""
@@ -337,20 +288,16 @@ class Recovery:
                 "found": str(error),
             }
             return wrong | {QUEUES: [problem], INDEX: [problem]}
+        of_queues = []
         for finding in result.problems:
             if finding.kind in (OF_THE_LOG, NO_FOLDER):
                 continue
-            of_index = finding.file.startswith(self.places.index)
-            if of_index or not self.has_rocksdb:
-                wrong[INDEX if of_index else QUEUES].append(finding.as_dict())
-        if self.has_rocksdb:
-            wrong[QUEUES] = [finding.as_dict() for finding in self._rocksdb_findings()]
+            if finding.file.startswith(self.places.index):
+                wrong[INDEX].append(finding.as_dict())
+            else:
+                of_queues.append(finding)
+        wrong[QUEUES] = [finding.as_dict() for finding in self.queues.findings(self._files(), of_queues)]
         return wrong
-
-    def _rocksdb_findings(self) -> Iterator[Finding]:
-        if has_rocksdb(self.disk, self.places.queues):
-            return rocksdb_findings(self.places.queues, self._files())
-        return iter([Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")])
 
     def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
         return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
@@ -391,14 +338,11 @@ class Recovery:
             if seen.rebuilds_timers:
                 self._rebuild_timers(plan)
             self._set_checkpoint_back()
-            if self.has_rocksdb:
-                self._close_rocksdb(plan)
-            else:
-                self._keep_numbers()
+            set_back = self.queues.settle()
         finally:
             lock.release()
-        if not self.has_rocksdb:
-            self._open_once(plan)
+        set_back += self.queues.reopen()
+        plan.actions += [f"set back {line}" for line in set_back if f"set back {line}" not in plan.actions]
         self._report(plan)
         return plan
 
@@ -445,50 +389,26 @@ class Recovery:
         if not what:
             return
         end = self._survey().end if end is None else end
-        if self.has_rocksdb and QUEUES in what:
-            rebuild_rocksdb(self.disk, self.places, self._files(), end, self.config.message_delay_level, self.progress)
-            what -= {QUEUES}
-        if not what:
-            return
-        log = self._log(writable=False)
-        try:
-            rebuild(
-                log, end, self.places, self.config, self.disk, what, self.is_ignored(), self.progress, keeps=self.keep_backup
-            )
-        finally:
-            log.close()
+        self.queues.rebuild(what, self._files(), end)
 
     def _plan_timers(self, end: int, found: Survey) -> str | None:
         """Return why the timer files need a rebuild, None if they do not. Holes may have held copies of delivered timers."""
-        with self._timer_queue() as queue:
-            queue_end = queue.max_offset if queue is not None else None
-            reason = plan_timers(self.disk, self.places, self._files(), end, queue_end)
+        queue_end = None
+        try:
+            with self.queues.timers() as queue:
+                queue_end = queue.max_offset if queue is not None else None
+        except DiskError:
+            raise
+        except StoreError:
+            pass  # the queue is rebuilt
+        reason = plan_timers(self.disk, self.places, self._files(), end, queue_end)
         if reason is None and found.holes and has_timers(self.disk, self.root):
             return "records of timers may be among those that are lost"
         return reason
 
-    @contextmanager
-    def _timer_queue(self) -> Iterator[TimersQueue | None]:
-        """Open the timers' queue; None if there is none or if it cannot be read."""
-        if self.has_rocksdb:
-            found = None
-            with suppress(StoreCorrupt):
-                found = timer_queue(self.disk, self.places)
-            yield found
-            return
-        with closing(self._queues()) as queues:
-            queue = None
-            try:
-                queue = queues.get(TIMER_TOPIC, 0)
-            except DiskError:
-                raise
-            except StoreError:
-                pass  # it is rebuilt
-            yield queue
-
     def _rebuild_timers(self, plan: Plan) -> None:
         """Rebuild the timer files from the repaired log and add the result to the plan."""
-        with self._timer_queue() as queue:
+        with self.queues.timers() as queue:
             made = rebuild_timers(self.disk, self.places, self._files(), queue, keeps=self.keep_backup)
         plan.actions.append(f"timers rebuilt: {made.pending} pending, {made.overdue} of them overdue")
 
@@ -508,25 +428,6 @@ class Recovery:
             checkpoint.flush()
         finally:
             checkpoint.close()
-
-    def _keep_numbers(self) -> None:
-        """Back up the consumer and delay offset files if the next open will clamp any of them."""
-        if self.keep_backup and self._numbers_beyond():
-            for table in (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets):
-                keep_file(self.disk, self.root, os.path.join(self.places.config, table.file_name))
-
-    def _open_once(self, plan: Plan) -> None:
-        """Open and close the store for writing: this writes the checkpoint and the clean stop, and removes the abort file."""
-        config = self.config.but(deliver_delayed=False)  # a repair must not put any message
-        engine = Engine(self.root, config, self.disk, None, writable=True)
-        plan.actions += [f"set back {line}" for line in engine.clamped_offsets if f"set back {line}" not in plan.actions]
-        engine.close()
-
-    def _close_rocksdb(self, plan: Plan) -> None:
-        """Clamp offsets and remove the abort file: only a broker can open the store."""
-        lines = clamp_rocksdb_offsets(self.disk, self.places)
-        plan.actions += [f"set back {line}" for line in lines if f"set back {line}" not in plan.actions]
-        AbortFile(self.disk, self.root).remove()
 
     def _report(self, plan: Plan) -> None:
         """Write the executed plan as JSON into the store's `brokerstore/` folder."""

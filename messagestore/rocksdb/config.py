@@ -94,12 +94,14 @@ def _version_2(database: Database) -> RocksdbConfig:
     return found
 
 
-def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str, int], int]) -> str:
-    """Copy the database with the consumers' offsets to a new folder, with `changes` by `topic@group` and queue id.
+def offsets_name(disk: Disk, root: str) -> str:
+    """Return the name of the database with the consumers' offsets."""
+    return VERSION_2 if database_path(disk, root, VERSION_2) is not None else OFFSETS
 
-    Return its name in the store.
-    """
-    name = VERSION_2 if database_path(disk, root, VERSION_2) is not None else OFFSETS
+
+def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str, int], int]) -> None:
+    """Copy the database with the consumers' offsets to a new folder, with `changes` by `topic@group` and queue id."""
+    name = offsets_name(disk, root)
     path = database_path(disk, root, name)
     assert path is not None, "there are offsets to change"
     of_key: dict[str, dict[int, int]] = {}
@@ -111,7 +113,6 @@ def copy_with_offsets(disk: Disk, root: str, fresh: str, changes: dict[tuple[str
                 is_table = family == "default"
                 changed = (_changed_row if name == VERSION_2 else _changed_object)(key, value, of_key) if is_table else value
                 made.put(family, key, changed)
-    return name
 
 
 def _changed_row(key: bytes, value: bytes, of_key: dict[str, dict[int, int]]) -> bytes:

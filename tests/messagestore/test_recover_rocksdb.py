@@ -12,11 +12,9 @@ import pytest
 from commitlog import StoredMessage
 from commitlog.walk import LogFiles
 from messagestore.broker.config.delay_offsets import DelayOffsets
-from messagestore.paths import StorePaths
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
-from messagestore.repair.rocksdb_queues import clamp_rocksdb_offsets
-from messagestore.rocksdb.config import OFFSETS, VERSION_2, copy_with_offsets, read_config
+from messagestore.rocksdb.config import VERSION_2, copy_with_offsets, offsets_name, read_config
 from messagestore.rocksdb.database import can_read, open_database
 from storageio import REAL_DISK, DiskError, RealDisk
 from tests.brokerstore.tool import run
@@ -91,6 +89,7 @@ def test_a_sound_store_of_a_killed_broker_only_loses_its_abort_file(fixture_stor
     assert rows(store / "consumequeue")["default"] == truth(fixture_store)["default"]
 
 
+@pytest.mark.deep
 def test_queues_and_offsets_end_with_a_cut_log(fixture_store: Any, store: Path) -> None:
     """Units are the broker's up to the cut, and no group would skip a message; the old databases are kept."""
     cut = spoil(store, KEPT)
@@ -151,7 +150,7 @@ def test_a_rebuild_clamps_offsets_too(fixture_store: Any, store: Path) -> None:
     assert after == before and len(before) == 3
     ends = ends_of(truth(fixture_store)["default"])
     assert DelayOffsets(REAL_DISK, str(store / "config")).get(9) == ends["SCHEDULE_TOPIC_XXXX", 8]
-    assert clamp_rocksdb_offsets(REAL_DISK, StorePaths(str(store)), dry_run=True) == []
+    assert Recovery(str(store)).queues.offsets_beyond() == []
 
 
 class NoRename(RealDisk):
@@ -195,8 +194,9 @@ def test_offsets_of_version_2_are_changed_in_a_copy(fixture_store: Any, tmp_path
     root = fixture_store("broker-config-v2", own=True).store
     before = read_config(REAL_DISK, str(root))
     changes = {("V2Topic@G_v2", 0): 3, ("V2Topic@G_v2", 1): 0, ("other@G_v2", 2): 9}
-    name = copy_with_offsets(REAL_DISK, str(root), str(tmp_path / "fresh"), changes)
-    assert name == VERSION_2 != OFFSETS
+    copy_with_offsets(REAL_DISK, str(root), str(tmp_path / "fresh"), changes)
+    name = offsets_name(REAL_DISK, str(root))
+    assert name == VERSION_2
     shutil.rmtree(root / name)
     (tmp_path / "fresh").rename(root / name)
     after = read_config(REAL_DISK, str(root))

@@ -119,16 +119,10 @@ def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> l
     for group in found:
         for topic in topics:
             for queue_id, offset in offsets.offsets_of(topic, group).items():
-                table.commit(topic, group, queue_id, min(offset, _end(target, topic, queue_id)))
+                table.commit(topic, group, queue_id, min(offset, target.lookup.end_of(topic, queue_id)))
         known = groups.get(group)
         if known is not None:
             copied_groups.put(known)
     copied_groups.persist()
     table.persist()
     return found
-
-
-def _end(target: StoreParts, topic: str, queue_id: int) -> int:
-    """Return the end of a queue of the copy."""
-    queue = target.lookup.get(topic, queue_id)
-    return queue.max_offset if queue is not None else 0

@@ -1,0 +1,225 @@
+"""What a repair needs of a store's consume queues, in files or in RocksDB; `queues_kind` tells which.
+
+A repair of a store with queues in files ends with an opening, which clamps offsets, writes the checkpoint and removes the abort
+file. Only a broker can open a store with queues in RocksDB, so there the repair itself clamps offsets and removes the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from typing import NamedTuple
+
+from commitlog import CommitLog, LogPaths
+from commitlog.findings import Finding
+from commitlog.walk import LogFiles
+from consumequeue import AllQueues, BatchQueues, ConsumeQueues
+from consumequeue.ordinary import Unit
+from storageio import Disk, DiskError, StoreCorrupt, StoreError
+
+from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
+from ..broker.config.delay_offsets import DelayOffsets
+from ..config import StoreConfig
+from ..engine import Engine
+from ..folder_contents import has_rocksdb
+from ..paths import StorePaths
+from ..recovery.abort_file import AbortFile
+from ..recovery.clamp_offsets import OFFSET_TABLES, Save, Table, clamp_offsets
+from ..rocksdb.check import rocksdb_findings
+from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
+from ..rocksdb.database import open_database
+from ..rocksdb.queues import RocksdbEnd, read_ends, unit_of
+from ..timers.layout import TIMER_TOPIC
+from .backups import keep_file
+from .excluded_topics import excluded_topics
+from .rebuild import QUEUES, Progress, Rebuilt, rebuild
+from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement
+from .rebuild_timers import TimersQueue
+
+
+class StoreQueues:
+    """The queues of one store in files, for a repair. The caller holds the store's lock when it changes them."""
+
+    is_rocksdb = False
+
+    def __init__(
+        self, disk: Disk, places: StorePaths, config: StoreConfig, progress: Progress | None = None, *, keeps: bool
+    ) -> None:  # fmt: skip
+        """Open nothing yet. `config` has the sizes of the files, and `keeps` keeps what is replaced in `brokerstore/`."""
+        self.disk = disk
+        self.places = places
+        self.config = config
+        self.progress = progress
+        self.keeps = keeps
+
+    def _open(self) -> closing[ConsumeQueues]:
+        size = self.config.mapped_file_size_consume_queue
+        assert size
+        return closing(ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size))
+
+    def bounds(self) -> AbstractContextManager[ConsumeQueues | None]:
+        """Open what tells which messages a hole in the log has lost; None if the queues cannot."""
+        return self._open()
+
+    def has_units_behind(self, offset: int) -> bool:
+        """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
+        with self._open() as queues:
+            try:
+                return queues.max_physical_offset() > offset
+            except DiskError:
+                raise
+            except StoreError:
+                return False
+
+    @contextmanager
+    def timers(self) -> Iterator[TimersQueue | None]:
+        """Open the timers' queue; None if there is none. Raises `StoreCorrupt` if it cannot be read."""
+        with self._open() as queues:
+            yield queues.get(TIMER_TOPIC, 0)
+
+    def findings(self, files: LogFiles, compared: list[Finding]) -> list[Finding]:
+        """Return disagreements with the log. `compared` are those that `CrossCheck` found of queues in files."""
+        return compared
+
+    def rebuild(self, what: set[str], files: LogFiles, end: int) -> Rebuilt:
+        """Rebuild queues, index or both from a log without damage that ends at `end`."""
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        is_ignored = excluded_topics(self.disk, self.places.root)
+        with closing(CommitLog(paths, disk=self.disk, file_size_bytes=files.file_size_bytes)) as log:
+            return rebuild(
+                log, end, self.places, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps
+            )  # fmt: skip
+
+    def offsets_beyond(self) -> list[str]:
+        """List the offsets beyond the end of their queue, a line for each. The queues agree with the repaired log."""
+        with self._open() as queues, closing(BatchQueues(self.disk, self.places.batch, writable=False)) as batch:
+            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0).end_of, None)
+
+    def clamp(self) -> list[str]:
+        """Clamp the offsets that no opening will clamp, and return a line for each."""
+        return []
+
+    def settle(self) -> list[str]:
+        """End a repair while the store is still locked, and return a line for each offset that was clamped.
+
+        The files with offsets are kept if `reopen` will clamp any of them.
+        """
+        if self.keeps and self.offsets_beyond():
+            for table in OFFSET_TABLES:
+                keep_file(self.disk, self.places.root, os.path.join(self.places.config, table.file_name))
+        return []
+
+    def reopen(self) -> list[str]:
+        """End a repair after the lock was released, and return a line for each offset that was clamped.
+
+        The store is opened and closed for writing: this writes the checkpoint and the clean stop, and removes the abort file.
+        """
+        config = self.config.but(deliver_delayed=False)  # a repair must not put any message
+        engine = Engine(self.places.root, config, self.disk, None, writable=True)
+        engine.close()
+        return engine.clamped_offsets
+
+
+class _LastTimer(NamedTuple):
+    """The end of the timers' queue in RocksDB, and its last unit."""
+
+    max_offset: int
+    last: Unit | None
+
+    def unit(self, queue_offset: int) -> Unit | None:
+        """Return the last unit, if it is the one of this offset."""
+        return self.last if queue_offset == self.max_offset - 1 else None
+
+
+class RocksdbQueues(StoreQueues):
+    """Queues in RocksDB, whose store only a broker can open."""
+
+    is_rocksdb = True
+
+    def bounds(self) -> AbstractContextManager[None]:
+        """Return None: lost messages are then known from the log alone."""
+        return nullcontext()
+
+    def _ends(self) -> dict[tuple[str, int], RocksdbEnd]:
+        """Return the last unit of each queue, by topic and queue id."""
+        if not has_rocksdb(self.disk, self.places.queues):
+            return {}
+        with open_database(self.places.queues) as database:
+            return {(end.topic, end.queue_id): end for end in read_ends(database) if end.is_max}
+
+    def has_units_behind(self, offset: int) -> bool:
+        """Compare the start of each queue's last record with the offset."""
+        with suppress(StoreCorrupt):
+            return any(end.physical_offset >= offset for end in self._ends().values())
+        return False
+
+    @contextmanager
+    def timers(self) -> Iterator[TimersQueue | None]:
+        """Read the end of the queue and its last unit."""
+        end, unit = self._ends().get((TIMER_TOPIC, 0)), None
+        if end is not None:
+            with open_database(self.places.queues) as database:
+                unit = unit_of(database, TIMER_TOPIC.encode(), 0, end.queue_offset)
+        yield end and _LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
+
+    def findings(self, files: LogFiles, compared: list[Finding]) -> list[Finding]:
+        """Compare the database with the log."""
+        if has_rocksdb(self.disk, self.places.queues):
+            return list(rocksdb_findings(self.places.queues, files))
+        return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")]
+
+    def rebuild(self, what: set[str], files: LogFiles, end: int) -> Rebuilt:
+        """Rebuild the database, and the index as for queues in files."""
+        made = Rebuilt(0, 0, 0, end - files.files[0].start_offset if files.files else 0)
+        if QUEUES in what:
+            levels = self.config.message_delay_level
+            made = rebuild_rocksdb(self.disk, self.places, files, end, levels, self.progress)
+        if what - {QUEUES}:
+            made = made._replace(index_files=super().rebuild(what - {QUEUES}, files, end).index_files)
+        return made
+
+    def offsets_beyond(self) -> list[str]:
+        """Compare the broker's configuration with the ends."""
+        return self._clamp(None)
+
+    def clamp(self) -> list[str]:
+        """Clamp them in the broker's configuration. A new database replaces the old one, which is kept in `brokerstore/`."""
+        return self._clamp(self._save)
+
+    def _clamp(self, save: Save | None) -> list[str]:
+        ends = self._ends()
+        read_config(self.disk, self.places.root)  # raises for a damaged one, which no later opening would report
+
+        def end_of(topic: str, queue_id: int) -> int:
+            end = ends.get((topic, queue_id))
+            return end.queue_offset + 1 if end is not None else 0
+
+        return clamp_offsets(self.disk, self.places.config, end_of, save, (ConsumerOffsets, DelayOffsets))
+
+    def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
+        """Write the table with changed offsets."""
+        if not changed:
+            return
+        if not table.is_in_rocksdb:
+            keep_file(self.disk, self.places.root, table.path)
+            table.persist()
+            return
+        with replacement(self.disk, self.places, offsets_name(self.disk, self.places.root)) as fresh:
+            changes = {(one.key, one.queue_id): one.after for one in changed}
+            copy_with_offsets(self.disk, self.places.root, fresh, changes)
+
+    def settle(self) -> list[str]:
+        """Clamp offsets and remove the abort file."""
+        lines = self.clamp()
+        AbortFile(self.disk, self.places.root).remove()
+        return lines
+
+    def reopen(self) -> list[str]:
+        """Do nothing: only a broker can open the store."""
+        return []
+
+
+def queues_kind(disk: Disk, root: str) -> type[StoreQueues]:
+    """Return the class of the store's queues."""
+    return RocksdbQueues if is_rocksdb_store(disk, root) else StoreQueues
