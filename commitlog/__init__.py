@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
     from .column_input import offsets_and_data
     from .columns import read_fixed
-    from .commit_log import HOST_DEFAULT, CommitLog, Stop, open_log
+    from .commit_log import CommitLog, Stop, open_log
+    from .hosts import HOST_DEFAULT
     from .log_paths import LogPaths
     from .mapped_file import MappedFile
     from .mapped_file_queue import MappedFileQueue
@@ -48,7 +49,8 @@ _EXPORTS = {  # each is imported when it is first used
     **dict.fromkeys(("CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"), ".checks"),
     "offsets_and_data": ".column_input",
     "read_fixed": ".columns",
-    **dict.fromkeys(("HOST_DEFAULT", "CommitLog", "Stop", "open_log"), ".commit_log"),
+    **dict.fromkeys(("CommitLog", "Stop", "open_log"), ".commit_log"),
+    "HOST_DEFAULT": ".hosts",
     "LogPaths": ".log_paths",
     "MappedFile": ".mapped_file",
     "MappedFileQueue": ".mapped_file_queue",

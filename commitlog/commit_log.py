@@ -16,7 +16,7 @@ from ._scan_cy import Reader, count
 from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .cursor import is_file_end
 from .findings import Location, unknown_version, unsupported_record
-from .hosts import encode_host
+from .hosts import HOST_DEFAULT, encode_host
 from .layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
@@ -24,8 +24,6 @@ from .mapped_file_queue import MappedFileQueue
 from .offset_files import common_file_size
 from .resync import find_in_file
 from .unknown_version import find_unknown_version, is_unknown_version
-
-HOST_DEFAULT = "127.0.0.1:10911"
 
 
 class Stop(NamedTuple):

@@ -9,6 +9,7 @@ from storageio import InvalidMessage
 
 from .layout import HOST_SIZE, HOST_SIZE_V6
 
+HOST_DEFAULT = "127.0.0.1:10911"
 PORT_MAX = 65535
 
 

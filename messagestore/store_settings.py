@@ -17,7 +17,6 @@ from storageio import Disk, InvalidMessage, replace_file
 
 from .config import StoreConfig, delay_times_ms
 from .delay_levels import DelayLevels, Entry
-from .recovery.log_end import read_clean
 from .sidecar import read_sidecar
 
 NAME = "settings.json"
@@ -61,6 +60,8 @@ def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
 
     Records behind the end of the last clean stop were written by a broker whose levels are not known.
     """
+    from .recovery.log_end import read_clean  # the log, which `index_shape` does not need
+
     entries = list(read_settings(disk, own_folder).delay_levels)
     stop = read_clean(disk, os.path.dirname(own_folder))
     if entries and stop is not None:

@@ -35,19 +35,39 @@ RabbitMQ starts on a cleanly stopped folder without a rebuild and with the same 
 flags every message redelivered.  Its own database must have the queues, or it deletes their folders.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 import storebytes  # noqa: F401  (first: it selects the build of the kernels)
 
-from .engine.live_queue import Delivery
-from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
-from .format.problems import Problem
-from .metrics import RabbitMetrics, RabbitQueueMetrics
-from .read.statistics import Statistics, statistics
-from .read.stored_message import StoredMessage
-from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
-from .repair.check import Checked, verify
-from .repair.recover import Plan, apply_recovery, plan_recovery
-from .settings import IndexSettings, RabbitSettings, StoreSettings
-from .store import RabbitStore
+if TYPE_CHECKING:
+    from .engine.live_queue import Delivery
+    from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
+    from .format.problems import Problem
+    from .metrics import RabbitMetrics, RabbitQueueMetrics
+    from .read.statistics import Statistics, statistics
+    from .read.stored_message import StoredMessage
+    from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
+    from .repair.check import Checked, verify
+    from .repair.recover import Plan, apply_recovery, plan_recovery
+    from .settings import IndexSettings, RabbitSettings, StoreSettings
+    from .store import RabbitStore
+
+_EXPORTS = {  # each is imported when it is first used
+    "Delivery": ".engine.live_queue",
+    **dict.fromkeys(("PartlyPublished", "StoreBroken", "UnknownDelivery", "UnknownQueue"), ".errors"),
+    "Problem": ".format.problems",
+    **dict.fromkeys(("RabbitMetrics", "RabbitQueueMetrics"), ".metrics"),
+    **dict.fromkeys(("Statistics", "statistics"), ".read.statistics"),
+    "StoredMessage": ".read.stored_message",
+    **dict.fromkeys(("QueueInfo", "VhostFolder", "find_vhosts", "is_vhost_folder"), ".read.vhost_folder"),
+    **dict.fromkeys(("Checked", "verify"), ".repair.check"),
+    **dict.fromkeys(("Plan", "apply_recovery", "plan_recovery"), ".repair.recover"),
+    **dict.fromkeys(("IndexSettings", "RabbitSettings", "StoreSettings"), ".settings"),
+    "RabbitStore": ".store",
+}
 
 __all__ = [
     "Checked",
@@ -75,3 +95,10 @@ __all__ = [
     "statistics",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
+    return found

@@ -6,7 +6,6 @@ import contextlib
 import errno as errnos
 import mmap
 import os
-import shutil
 import stat
 import struct
 import sys
@@ -450,6 +449,8 @@ class RealDisk:
 
     def space(self, path: str) -> Space:
         """Return the total space and the space free to an unprivileged user."""
+        import shutil  # it imports every module of compression
+
         with _disk_errors("space", path):
             usage = shutil.disk_usage(path)
         return Space(usage.total, usage.free)

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -75,7 +74,11 @@ def _text_lines(text: Sequence[str | dict[str, object] | Table], columns: int | 
 
 def _columns() -> int | None:
     """Return the width of the terminal that shows stdout; None if there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # it imports every module of compression
+
+    return shutil.get_terminal_size().columns
 
 
 def show_live(views: Iterable[Sequence[str | dict[str, object] | Table]]) -> None:

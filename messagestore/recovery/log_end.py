@@ -11,8 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
 from commitlog.checks import BLANK, EMPTY
@@ -23,6 +22,9 @@ from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
 from ..sidecar import read_sidecar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLEAN_NAME = "clean.json"
@@ -164,6 +166,8 @@ def _stops(log: CommitLog, files: list[MappedFile]) -> Iterator[tuple[MappedFile
     if sum(used_sizes) < WALK_ALONE_MAX:
         yield from ((file, log.walk_file(file)) for file in files)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     walkers = ThreadPoolExecutor(WALKERS, thread_name_prefix="brokerstore-walk")
     try:
         if len(files) == 1:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rabbitstore import VhostFolder
 from rabbitstore.read.node import Node, survey
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
 from .rabbitmq import RabbitmqBackend
+
+if TYPE_CHECKING:
+    from rabbitstore import QueueInfo, VhostFolder
 
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
 NODE_KEYS = ("queue", "vhost", "type", "messages", "unacked", "persistent", "segments")
@@ -38,7 +40,7 @@ def info(backend: RabbitmqBackend) -> Answer:
             "messages": sum(queue.messages for queue in queues),
             "persistent": sum(queue.persistent for queue in queues),
             "stores": _store_rows(folder),
-            "classic_queues": _by_version(folder),
+            "classic_queues": _by_version(queues),
         }
     node = survey(backend.target.path)
     if node is not None:
@@ -56,9 +58,9 @@ def _fields(facts: dict[str, Any], node: Node | None) -> dict[str, object]:
     return {**kept, **texts, "stores": "; ".join(stores), **({} if node is None else _node_texts(node))}
 
 
-def _by_version(folder: VhostFolder) -> dict[str, int]:
+def _by_version(queues: list[QueueInfo]) -> dict[str, int]:
     """Count the queues of each index version."""
-    versions = [queue.version for queue in folder.queues()]
+    versions = [queue.version for queue in queues]
     return {f"index_version_{version}": versions.count(version) for version in (1, 2)}
 
 
