@@ -214,6 +214,10 @@ class CommitLog:
         """Return the reader of one file, kept as long as its map."""
         return self.readers.of_file(file)
 
+    def own_reader(self, file: MappedFile) -> Reader:
+        """Return a reader of one file for the calling thread, which may slice its buffer."""
+        return Reader(self.queue.view(file), file.start_offset)
+
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
         """Return the record that starts at a physical offset, None if none does."""
         return self.readers.message_at(offset, checks)

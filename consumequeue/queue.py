@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from commitlog.offset_files import file_name, list_offset_files, load_offset_files
-from storageio import DiskError, File, StoreCorrupt, StoreError, StoreReadOnly
+from storageio import DiskError, File, StoreCorrupt, StoreError, StoreReadOnly, own_view
 
 from .boundary import Boundary
 from .layout import UNIT
@@ -338,7 +338,7 @@ class Queue(ABC):
             while view is None:
                 mapped = self._mapped = self._files.open_map(self.path(start), start, self.file_size_bytes)
                 view = mapped.view
-            return view
+            return own_view(view)
         except DiskError as error:
             if not self._is_gone(start, error):
                 raise

@@ -39,7 +39,10 @@ class OpenFile:
 
 
 class OpenMap:
-    """A map in the cache.  A queue may keep a reference; `view` is None after the cache closed the map."""
+    """A map in the cache.  A queue may keep a reference; `view` is None after the cache closed the map.
+
+    Threads share `view`, so each slices its own (`storageio.own_view`).
+    """
 
     __slots__ = ("_map", "start", "view")
 

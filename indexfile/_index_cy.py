@@ -60,6 +60,7 @@ if not cython.compiled:
         put_i32,
         put_i64,
         source_of_bytes,
+        take_bytes,
         target_of,
     )
 
@@ -97,7 +98,7 @@ class IndexBuffer:
 
     def header(self) -> bytes:
         """Return a copy of the 40 bytes of the header."""
-        return bytes(self._view[:HEADER_SIZE])
+        return take_bytes(self._target, 0, HEADER_SIZE)
 
     def room(self) -> int:
         """Return how many more keys fit."""

@@ -15,7 +15,7 @@ All paths are absolute or relative strings; all sizes are bytes; all times are m
 """
 
 from . import misplaced
-from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space, Writer
+from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space, Writer, own_view
 from .errors import (
     DiskError,
     DiskFull,
@@ -81,6 +81,7 @@ __all__ = [
     "memory_bytes",
     "misplaced",
     "needs_extra",
+    "own_view",
     "process_id",
     "random_bytes",
     "read_head",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ class Mode(Enum):
 
 
 DIRECT_BLOCK = 4096
+FREE_THREADED = "t" in getattr(sys, "abiflags", "")  # whether CPython was built to run without a GIL
 SECTOR_SIZE = 512  # bytes that a disk writes completely or not at all, even in a power failure
 
 
@@ -52,11 +54,20 @@ class Space(NamedTuple):
     free_bytes: int  # available to an unprivileged user
 
 
+def own_view(view: memoryview) -> memoryview:
+    """Return a view of the same object for a thread of its own; `view` must cover the whole object.
+
+    Slices of one view share a counter, and CPython changes it without a lock (python/cpython#127716): where threads run without
+    a GIL, the first slice that is dropped too early ends all of them.  With a GIL the view itself is returned.
+    """
+    return memoryview(view.obj) if FREE_THREADED else view
+
+
 class Map(Protocol):
     """A mapped range of a file.
 
-    `view` is writable if the map was created writable.  The memory stays mapped until the last view, slice of a view or object
-    based on one is released; `close` only drops this reference.
+    `view` is writable if the map was created writable; each thread asks for it again.  The memory stays mapped until the last
+    view, slice of a view or object based on one is released; `close` only drops this reference.
     """
 
     @property

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space, Writer
+from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space, Writer, own_view
 from .errors import DiskError, DiskFull, StoreLocked, UnsupportedPlatform
 from .processes import writing_processes
 
@@ -59,8 +59,9 @@ class RealMap:
     @property
     def view(self) -> memoryview:
         """The whole mapped range."""
-        assert self._view is not None, "a closed map was used"
-        return self._view
+        view = self._view
+        assert view is not None, "a closed map was used"
+        return own_view(view)
 
     def populate(self, start: int, stop: int) -> None:
         """Populate the pages; a kernel without MADV_POPULATE_WRITE faults page by page later."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from commitlog import CommitLog, StoredMessage
+from commitlog import CommitLog, MappedFile, StoredMessage
 from commitlog._scan_cy import Reader
 from commitlog.checks import CHECK_READ
 from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
@@ -181,7 +181,7 @@ class QueueReader:
     def _lists(self, queue: Queue, at: int, stop: int) -> Iterator[list[StoredMessage]]:
         """Yield lists of messages; no Python runs between two messages of a list."""
         while at < stop:
-            reader, units = self._units(queue, at, min(stop - at, DECODED_UNITS))
+            reader, units = self._units(queue, at, min(stop - at, DECODED_UNITS), self._log.reader)
             messages = reader.decode_units(units, UNIT_SIZE, DECODED_BYTES, CHECK_READ) if reader is not None else []
             if messages:
                 at += len(messages)
@@ -197,7 +197,7 @@ class QueueReader:
         """
         at, stop = queue.unit_range(start, stop)
         while at < stop:
-            reader, units = self._units(queue, at, min(stop - at, RAW_UNITS))
+            reader, units = self._units(queue, at, min(stop - at, RAW_UNITS), self._log.own_reader)
             views = reader.views(units, UNIT_SIZE, check) if reader is not None else []
             if views:
                 at += len(views)
@@ -208,14 +208,16 @@ class QueueReader:
             if view is not None:
                 yield [view]
 
-    def _units(self, queue: Queue, at: int, count: int) -> tuple[Reader | None, memoryview]:
+    def _units(
+        self, queue: Queue, at: int, count: int, reader_of: Callable[[MappedFile], Reader]
+    ) -> tuple[Reader | None, memoryview]:
         """Return units and the reader of the log file that the first points into; no reader where they are not as expected."""
         packed = queue.packed_units(at, count)
         if packed is None:
             return None, memoryview(b"")
         try:
             file = self._log.queue.find(int.from_bytes(packed[:8], "big"))
-            return None if file is None else self._log.reader(file), packed
+            return None if file is None else reader_of(file), packed
         except DiskError:  # deleted since it was found
             return None, packed
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
-from storageio import Disk, StoreError
+from storageio import Disk, StoreError, own_view
 from storageio.closing import Closing
 
 from ..config import StoreConfig
@@ -81,7 +81,7 @@ class Comparison(Closing):
             self._take(piece)
             return
         self._wait()
-        self._pending = self._worker.submit(self._take, piece)
+        self._pending = self._worker.submit(self._take, piece._replace(view=own_view(piece.view)))
 
     def _take(self, piece: Piece) -> None:
         if self._error is None and self._cross_check is not None:

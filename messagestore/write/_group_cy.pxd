@@ -16,7 +16,7 @@ cpdef Bool open_all(list tickets) except -1
 
 cdef class GroupCommit:
     cdef public I64 flushed_offset
-    cdef public object failure
+    cdef object _failure
     cdef public object _leader
     cdef object _group_guard
     cdef list _tickets

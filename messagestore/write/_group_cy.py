@@ -73,9 +73,12 @@ def open_all(tickets: list[Any]) -> Bool:
     count: Size = 0
     for item in tickets:
         ticket: Ticket = item
-        if ticket._is_open:
+        was_open: Bool
+        with cython.critical_section(ticket):  # two leaders may open it, one because it is covered, one because it leads next
+            was_open = ticket._is_open
+            ticket._is_open = True
+        if was_open:
             continue
-        ticket._is_open = True
         if cython.compiled:
             gates[count] = place_of_lock(ticket._gate)
             count += 1
@@ -91,17 +94,30 @@ class GroupCommit:
     `failure` is final: later waits fail as well.
     """
 
-    __slots__ = ("_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "failure", "flushed_offset")
+    __slots__ = ("_failure", "_group_guard", "_has_leader", "_leader", "_patience_s", "_tickets", "flushed_offset")
 
     def __init__(self, flushed: I64, timeout_ms: int) -> None:
         """Create it without waiting puts."""
         self.flushed_offset = flushed
-        self.failure: DiskError | None = None
+        self._failure: DiskError | None = None
         self._leader: Any = threading.Lock()  # held during a sync
         self._group_guard: Any = threading.Lock()
         self._tickets: list[Any] = []
         self._has_leader: Bool = False
         self._patience_s = timeout_ms / 1000
+
+    @property
+    def failure(self) -> DiskError | None:
+        """The first error of a sync or commit."""
+        with cython.critical_section(self):
+            return self._failure
+
+    @failure.setter
+    def failure(self, failure: DiskError) -> None:
+        """Keep the error unless there is one: flusher and committer may fail at the same time."""
+        with cython.critical_section(self):
+            if self._failure is None:
+                self._failure = failure
 
     def wait(self, end_offset: I64) -> None:
         """Wait until everything before `end_offset` is on the disk: lead a group, or be covered by another's.
@@ -118,13 +134,13 @@ class GroupCommit:
             self._wait(ticket)
         finally:
             self._leave(ticket)
-        if self.failure is not None and self.flushed_offset < end_offset:
-            raise self.failure
+        if self._failure is not None and self.flushed_offset < end_offset:
+            raise self._failure
 
     def _wait(self, ticket: Ticket) -> Bool:
         """Wait until the ticket is covered or a sync failed; lead if it is its turn."""
         deadline: float = 0
-        while self.flushed_offset < ticket.end_offset and self.failure is None:
+        while self.flushed_offset < ticket.end_offset and self._failure is None:
             if ticket.leads:
                 with self._leader:
                     if self.flushed_offset < ticket.end_offset:
@@ -146,7 +162,7 @@ class GroupCommit:
         let_go: list[Any] = []
         left: list[Any] = []
         with self._group_guard:
-            is_over: Bool = self.failure is not None
+            is_over: Bool = self._failure is not None
             for item in self._tickets:
                 other: Ticket = item
                 if is_over or other.end_offset <= self.flushed_offset:

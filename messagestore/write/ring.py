@@ -24,7 +24,7 @@ from commitlog._record_cy import check
 from commitlog.checks import BLANK
 from commitlog.cursor import is_whole_blank
 from commitlog.layout import BLANK_SIZE
-from storageio import DIRECT_BLOCK, Disk, DiskError, File, Map, Mode
+from storageio import DIRECT_BLOCK, Disk, DiskError, File, Map, Mode, own_view
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 RING_NAME = "ring"
@@ -41,7 +41,7 @@ def whole_blocks(size_bytes: int) -> int:
 
 
 class Ring:
-    """The ring file and its map.  `view` spans the ring and the slack behind it."""
+    """The ring file and its map."""
 
     def __init__(self, disk: Disk, folder: str, size_bytes: int, slack_bytes: int) -> None:
         """Create the file; the records of an older one must already be restored."""
@@ -61,11 +61,15 @@ class Ring:
         finally:
             file.close()
         self._map.populate(0, total)
-        whole = self._map.view
-        self._header = whole[:DIRECT_BLOCK]
-        self.view = whole[DIRECT_BLOCK : total - DIRECT_BLOCK]
-        self.scratch = whole[total - DIRECT_BLOCK :]
+        self._whole = self._map.view
+        self._header = self._map.view[:DIRECT_BLOCK]
+        self.scratch = self._map.view[total - DIRECT_BLOCK :]
         HEAD.pack_into(self._header, 0, MAGIC, size_bytes, slack_bytes)
+
+    @property
+    def view(self) -> memoryview:
+        """The ring and the slack behind it; empty after `close`."""
+        return own_view(self._whole)[DIRECT_BLOCK:-DIRECT_BLOCK]
 
     def note(self, offset: int) -> None:
         """Record that everything before `offset` is in the files.
@@ -83,11 +87,12 @@ class Ring:
         end = first + stop - start
         if end <= self.size_bytes:
             return [self.view[first:end]] if stop > start else []
-        return [self.view[first : self.size_bytes], self.view[: end - self.size_bytes]]
+        view = self.view
+        return [view[first : self.size_bytes], view[: end - self.size_bytes]]
 
     def close(self, *, keep: bool) -> None:
         """Close the map; without `keep` delete the file, since everything is in the log."""
-        self.view = self.scratch = self._header = memoryview(b"")
+        self._whole = self.scratch = self._header = memoryview(b"")
         self._map.close()
         if not keep:
             self._disk.delete(self.path)

@@ -470,7 +470,7 @@ class MsgStore:
                 start = self._end - self._buffered_bytes
                 with self._fatal():
                     self.open_file(self.current).write(start, b"".join(self._buffer))
-                self._buffer = []
+                self._buffer.clear()  # in place, because `has_work` takes no lock
                 self._buffered_bytes = 0
                 self._is_dirty = True
 
@@ -528,7 +528,8 @@ class MsgStore:
     def fail(self, error: Exception) -> None:
         """Make the store read-only."""
         with self.lock:
-            self._failed = error
+            if self._failed is None:  # a thread may be raising the first error
+                self._failed = error
 
     def _check_usable(self) -> None:
         if self._failed is not None:

@@ -298,7 +298,7 @@ class QueueIndex:
 
     def _empty_journal(self) -> None:
         """Empty the journal and the buffer; the segments have all entries."""
-        self._buffer = bytearray()
+        self._buffer.clear()  # in place, because `needs_sync` takes no lock
         if self._journal_bytes or self._journal_may_be_unsynced:
             self._journal_may_be_unsynced = False
             journal = self._open_journal()

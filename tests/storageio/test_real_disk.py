@@ -23,6 +23,7 @@ from storageio import (
     Mode,
     StoreError,
     StoreLocked,
+    disk,
 )
 
 
@@ -48,6 +49,34 @@ def test_each_mode_opens_what_it_says(tmp_path: Path) -> None:
         reader.write(0, b"x")
     reader.close()
     assert REAL_DISK.open(path, Mode.CREATE).read(0, 3) == b"\0\0\0"
+
+
+@pytest.mark.parametrize("is_free_threaded", [False, True])
+def test_threads_may_slice_a_map_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_free_threaded: bool) -> None:
+    """Without a GIL each asks for a view of its own, because CPython counts the slices of one view without a lock."""
+    monkeypatch.setattr(disk, "FREE_THREADED", is_free_threaded or disk.FREE_THREADED)
+    file = REAL_DISK.open(make(tmp_path / "f", bytes(8192)), Mode.WRITE)
+    shared = file.map(8192, writable=True)
+    shared.view[5] = 7
+    assert (shared.view is not shared.view) == disk.FREE_THREADED
+    assert (shared.view[5], len(shared.view), shared.view.readonly) == (7, 8192, False)
+    assert file.map(8192, writable=False).view.readonly
+    failed: list[BaseException] = []
+
+    def cut() -> None:
+        try:
+            for at in range(4000):
+                assert bytes(shared.view[at : at + 9]).count(7) == (at <= 5)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=cut) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    file.close()
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "device", "folder", "socket"])
