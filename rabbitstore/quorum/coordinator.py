@@ -13,6 +13,7 @@ from .entries import Entry
 from .folder import QuorumNode, QuorumQueue
 
 _NEW_STREAM = "new_stream"
+_WRITER_NOTE = "mnesia_updated"
 _RESOURCE = "resource"
 
 
@@ -44,6 +45,18 @@ def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Dis
         for entry in disk.list(f"{node}/stream")
         if entry.kind is Kind.FOLDER and entry.name not in names
     ]
+
+
+def is_writer_note(entry: Entry) -> bool:
+    """Return whether the coordinator notes here that the metadata store has a stream's writer of an epoch."""
+    if _WRITER_NOTE.encode() not in bytes(entry.view[entry.at : entry.at + entry.size]):
+        return False
+    try:
+        term = entry.decode()
+    except StoreCorrupt:
+        return False
+    command = term[2] if isinstance(term, tuple) and len(term) == 4 else None
+    return isinstance(command, tuple) and command[:1] == (_WRITER_NOTE,)
 
 
 def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:

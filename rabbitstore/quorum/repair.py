@@ -20,6 +20,7 @@ from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Change, RepairPlan
 from .config_text import format_config
+from .coordinator import is_writer_note
 from .encode import (
     FIRST_ENTRY,
     SEGMENT_ENTRIES,
@@ -60,15 +61,13 @@ _NEUTRAL = {
 class _Repair:
     """The repair of one node's folder while it is planned; `last` is the last index of each queue's log.
 
-    `fillers` has the lost entries of a log of `coordination` before the one with a folder and an index.  `renewed` has the
-    folders that the server shall make again.
+    `renewed` has the folders that the server shall make again.
     """
 
     node: QuorumNode
     plan: RepairPlan = field(default_factory=RepairPlan)
     queues: list[QuorumQueue] = field(default_factory=list)
     new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
-    fillers: dict[tuple[str, int], range] = field(default_factory=dict)
     renewed: set[bytes] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     term: dict[str, int] = field(default_factory=dict)
@@ -100,7 +99,7 @@ class _Repair:
         self.last[queue.uid] = max([*entries, *(state.index for state in states)], default=0)
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
-            self._plan_fillers(queue)
+            self._plan_log(queue)
             if queue.registered_name == METADATA and not entries and not states:
                 self._renew(queue)
             return None
@@ -118,14 +117,33 @@ class _Repair:
         else:
             self._rebuild(queue, messages, ", ".join(dict.fromkeys(kinds)))
 
-    def _plan_fillers(self, log: QuorumQueue) -> None:
-        """Plan an entry without effect for each one that a log of `coordination` lacks: a server needs all of them."""
-        expected = log.log_start
-        for index in sorted(log.entries()):
-            if expected < index <= expected + _FILLERS_MAX:
-                self.fillers[log.uid, index] = range(expected, index)
-                self.plan.lost += index - expected
-            expected = max(expected, index + 1)
+    def _plan_log(self, log: QuorumQueue) -> None:
+        """Plan a log of `coordination` without gaps: a server needs all entries.
+
+        An entry without effect takes the place of each lost one, and of the coordinator's later notes that the metadata store
+        has a stream's writer.  If such a note is of an epoch whose election is lost, the next start reaches the same epoch and
+        leaves a dead writer in the metadata store: the stream is unreachable.
+        """
+        entries, expected, lost = log.entries(), log.log_start, 0
+        new = list[LogEntry]()
+        stop = expected if entries.last is None else entries.last + 1
+        if entries.count(expected, stop) == stop - expected:
+            return
+        for index in entries.since(expected):
+            if index - expected > _FILLERS_MAX:
+                found = f"{index - expected} entries are lost"
+                self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", f"at most {_FILLERS_MAX}", found))
+                return
+            entry = entries[index]
+            without_effect = partial(new_leader, self.node.disk.now_ms(), 0)
+            for number in range(expected, index):
+                new.append(LogEntry(number, entry.term, without_effect if number else _first_entry))
+            lost += index - expected
+            is_kept = not lost or not is_writer_note(entry)
+            new.append(LogEntry(index, entry.term, partial(_bytes_of, entry) if is_kept else without_effect))
+            expected = index + 1
+        self.plan.lost += lost
+        self._write_log(log.uid, new, [name for name in log.files() if "/" not in name], "missing_entries")
 
     def _renew(self, store: QuorumQueue) -> None:
         """Let the server make the metadata store again: with an empty log it has no members, and no start ends.
@@ -164,7 +182,7 @@ class _Repair:
         """
         uid, term = queue.uid, self.term[queue.uid]
         leader = partial(new_leader, self.node.disk.now_ms(), self._version(queue))
-        log = [LogEntry(0, 0, lambda: FIRST_ENTRY), LogEntry(1, term, leader)]
+        log = [LogEntry(0, 0, _first_entry), LogEntry(1, term, leader)]
         settings = queue.last_settings()
         if settings is not None:
             log.append(LogEntry(len(log), term, partial(_bytes_of, settings)))
@@ -173,10 +191,15 @@ class _Repair:
             log.append(LogEntry(len(log), term, partial(update_config, self.node.disk.now_ms(), config)))
         for message, entry in messages:
             log.append(LogEntry(len(log), term, partial(_enqueue, message, entry)))
-        self.new_logs[uid], self.last[uid] = log, len(log) - 1
+        self.last[uid] = len(log) - 1
+        self._write_log(uid, log, queue.files(), reason)
+
+    def _write_log(self, uid: str, log: list[LogEntry], old: list[str], reason: str) -> None:
+        """Write a log to new segments, and move the old files aside."""
+        self.new_logs[uid] = log
         parts = [log[start : start + SEGMENT_ENTRIES] for start in range(0, len(log), SEGMENT_ENTRIES)]
         files = {f"{number:08}.segment": part for number, part in enumerate(parts, 1)}
-        for name in queue.files():
+        for name in old:
             if name not in files:
                 self._change("move_aside", f"{uid}/{name}", reason)
         for name, part in files.items():
@@ -215,7 +238,7 @@ class _Repair:
         kinds = [problem.kind for problem in found if problem.kind in _NEEDS_NEW_WAL]
         if any(problem.kind == "unsupported_format" for problem in found):
             return
-        gone = any(uid in self.new_logs or (uid, record.index) in self.fillers for uid, record in self.node.wal_records(name))
+        gone = any(uid in self.new_logs for uid, _record in self.node.wal_records(name))
         gaps = any(gap.file == file for queue in self.queues for gap, _indexes in queue.wal_gaps())
         if kinds or gone or gaps:
             self._change("rewrite_wal", name, ", ".join(dict.fromkeys(kinds)) or "rebuild_log", partial(self._wal, name))
@@ -228,8 +251,6 @@ class _Repair:
             for uid, record in self.node.wal_records(name):
                 if uid in self.new_logs:
                     continue
-                for index in self.fillers.get((uid, record.index), ()):
-                    yield LogRecord(uid, index, record.term, new_leader(self.node.disk.now_ms(), 0))
                 queue, missing = gaps.get(record.position, (self.queues[0], []))
                 for index in missing:
                     entry = queue.entries()[index]
@@ -405,6 +426,10 @@ def _limited(row: tuple[Term, ...], limits: dict[bytes, int]) -> tuple[Term, ...
     if isinstance(uid, bytes) and isinstance(applied, int) and applied > limits.get(uid, applied):
         return (*row[:-1], limits[uid])
     return row
+
+
+def _first_entry() -> bytes:
+    return FIRST_ENTRY
 
 
 def _bytes_of(entry: Entry) -> bytes:

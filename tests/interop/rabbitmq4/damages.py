@@ -213,6 +213,15 @@ def _coordinator_config_lost(node: Node) -> None:
     found[0].unlink()
 
 
+def _elections_lost(node: Node) -> None:
+    file = node.files("coordination/*/*.wal")[-1]
+    data = file.read_bytes()
+    found = [record for record in node.records(file) if b"member_stopped" in data[record.at : record.stop]]
+    assert found
+    for record in found:
+        node.flip(file, record.at + node.chance.randrange(record.size))
+
+
 def _wal_older(node: Node) -> None:
     file = node.files("quorum/*/*.wal")[0]
     record = node.records(file)[-1]
@@ -285,7 +294,9 @@ DAMAGES: dict[str, Callable[[Node], None]] = {
     "WAL: a bit of the last record of an older log": _wal_older,
     "stream: a bit of a chunk's epoch": _chunk("epoch", "middle"),
     "classic .qi: a status of zero": _classic("*.qi", "cleared"),
+    "coordinator's WAL: the last elections": _elections_lost,
 }
+AFTER_A_RESTART = {"coordinator's WAL: the last elections"}  # these need a folder of a node that was started again
 
 FILES = {
     "WAL": "quorum/*/*.wal",

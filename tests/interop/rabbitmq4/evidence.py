@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.brokerstore.tool import run
 
-from .damages import DAMAGES, Node
+from .damages import AFTER_A_RESTART, DAMAGES, Node
 from .judge import Delivered, Judge, listed
 from .programs import body, declare, run_and_kill
 from .server import why_not
@@ -70,6 +70,14 @@ def _fill_and_kill(judge: Judge) -> None:
         properties = pika.BasicProperties(message_id=f"{CLASSIC}-{number}", delivery_mode=2)
         channel.basic_publish("", CLASSIC, body(CLASSIC, number, size), properties)
     run_and_kill(judge, QUEUES, SEED, DURATION_S)
+
+
+def _restart(judge: Judge, folder: Path) -> None:
+    """Save the folder after another start, which elects the writers of the streams anew, and a kill."""
+    judge.put_back(folder / "base")
+    assert not judge.start(), judge.log()[-2000:]
+    judge.kill()
+    judge.save(folder / "restarted")
 
 
 def expected(base: Path) -> Contents:
@@ -187,10 +195,12 @@ def main(parts: list[str]) -> None:
     try:
         if not (folder / "base").exists():
             make_base(judge, folder / "base")
-        whole = expected(folder / "base")
+        if not (folder / "restarted").exists():
+            _restart(judge, folder)
         for name in DAMAGES:
             if name not in rows and (not parts or any(part in name for part in parts)):
-                rows[name] = judged(judge, name, folder / "base", whole, folder / "work")
+                base = folder / ("restarted" if name in AFTER_A_RESTART else "base")
+                rows[name] = judged(judge, name, base, expected(base), folder / "work")
                 with results.open("a") as file:
                     file.write(json.dumps(rows[name]) + "\n")
                 print(rows[name], flush=True)
