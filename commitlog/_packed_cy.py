@@ -73,6 +73,16 @@ class Packed:
         self._capacity = capacity
 
 
+def first_other(values: list[Any], kind: Any, or_none: Bool) -> int:
+    """Return the first row whose type is not exactly `kind`, nor None with `or_none`; -1 if there is none."""
+    row: Size
+    for row in range(len(values)):
+        value: Any = values[row]
+        if type(value) is not kind and not (or_none and value is None):
+            return row
+    return -1
+
+
 def list_column(values: list[Any], name: str, null_is_empty: bool) -> tuple[memoryview, memoryview]:
     """Return (64-bit offsets, data) of a list of bytes or text; text becomes UTF-8.
 

@@ -45,6 +45,13 @@ def build_many(count: int, body: int, tags: Tags = TAGS) -> None:
         put_many([Message("T", data, tags[k & 3], f"key-{i}-{k}", None, k & 3) for k in range(BATCH)])
 
 
+def build_keys(count: int, body: int, _tags: Tags = TAGS) -> None:
+    """Run the caller's loop around `put_many` of bodies."""
+    data, put_many = body_of(body), _nothing
+    for i in range(count // BATCH):
+        put_many(([data] * BATCH, [f"key-{i}-{k}" for k in range(BATCH)]))
+
+
 def built_and_committed(folder: Path, count: int, body: int, tags: Tags = TAGS) -> Bound:
     """Return the bound of `put` through the pool: copies into memory already written to, and writes to disk meanwhile."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .bounds import decoded_in_memory
-from .bounds_write import build_many, built_and_stored, direct_sync
+from .bounds_write import build_keys, built_and_stored, direct_sync
 from .codecs import PAIR, Codec, opened, packed, whole_messages
 from .own_store import NO_TAGS, TAGS, OwnStore, body_of
 from .turns import Row, take_turns
@@ -279,8 +279,8 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
                 stored())  # fmt: skip
             yield take_turns(Row(f"puts in batches of 1,000, {body} B", name, "msg/s", targets[1]),
                 lambda own=own, count=count, body=body, tags=tags: (  # type: ignore[misc]
-                    count / own.put_many("T", count, body, BATCH, tags=tags)["put_seconds"]),
-                lambda peer=peer, count=count: peer.put_many(count), rounds, stored(build_many))  # type: ignore[misc]  # fmt: skip
+                    count / own.put_bodies("T", count, body, BATCH, tags=tags)["put_seconds"]),
+                lambda peer=peer, count=count: peer.put_many(count), rounds, stored(build_keys))  # type: ignore[misc]  # fmt: skip
             yield take_turns(Row(f"sequential read, decoded, {body} B", name, "msg/s", targets[2]),
                 lambda own=own, read=read: _rate(own.scan("T", read)),  # type: ignore[misc]
                 lambda peer=peer: peer.scan(), 1 if name == "persist-queue" else rounds,  # type: ignore[misc]

@@ -120,14 +120,14 @@ class OwnStore:
 
         return self._timed(1, work)
 
-    def put_bodies(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
+    def put_bodies(self, topic: str, count: int, body: int, size: int, *, tags: Sequence[str | None] = TAGS) -> dict[str, Any]:
         """Call `put_many` with `size` bodies, tags and keys, and without message objects."""
         data, put_many = body_of(body), self.store.put_many
-        tags = [TAGS[k & 3] for k in range(size)]
+        column = [tags[k & 3] for k in range(size)] if any(tags) else None
 
         def work(_: int) -> None:
             for i in range(count // size):
-                put_many(topic, [data] * size, tags=tags, keys=[f"key-{i}-{k}" for k in range(size)])
+                put_many(topic, [data] * size, tags=column, keys=[f"key-{i}-{k}" for k in range(size)])
 
         return self._timed(1, work)
 

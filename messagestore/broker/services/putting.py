@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import Any
 
 from commitlog import Message, PutResult, PutStatus, delete_property
+from commitlog._packed_cy import first_other
 from storageio import InvalidMessage, PutRejected
 
 from .names import DELAY, INNER_COUNT, LMQ_NAMES, TIMERS
@@ -19,7 +20,6 @@ NEVER = (
 )  # a retry cannot succeed
 SPECIAL = frozenset({DELAY, *TIMERS, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
-_TEXT_OR_NONE = {str, type(None)}
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
@@ -56,13 +56,14 @@ def messages_of(
 
 def check_rows(bodies: Any, tags: Any, keys: Any) -> None:
     """Raise `TypeError` or `InvalidMessage` unless these are bodies, and as many tags and keys, with None for a missing one."""
-    for name, column, kinds in (("bodies", bodies, {bytes}), ("tags", tags, _TEXT_OR_NONE), ("keys", keys, _TEXT_OR_NONE)):
-        if column is None and name != "bodies":
+    for name, column, kind in (("bodies", bodies, bytes), ("tags", tags, str), ("keys", keys, str)):
+        if column is None and kind is str:
             continue
         if not isinstance(column, list | tuple):
             raise TypeError(f"{name}: expected a list, got {type(column).__name__}")
-        for kind in set(map(type, column)) - kinds:
-            raise TypeError(f"{name}: expected {'bytes' if name == 'bodies' else 'str'}, got {kind.__name__} in it")
+        other = first_other(list(column), kind, kind is str)
+        if other >= 0:
+            raise TypeError(f"{name}: expected {kind.__name__}, got {type(column[other]).__name__} in it")
         if len(column) != len(bodies):
             raise InvalidMessage(f"{name}: {len(column)} rows, bodies have {len(bodies)}")
     if not bodies:
