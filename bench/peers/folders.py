@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rabbitstore import RabbitSettings, RabbitStore
 
-from .own_store import OwnStore
+from .own_store import TAGS, OwnStore, body_of
 from .turns import Row, take_turns
 
 PEER = "plain read"
@@ -59,11 +59,13 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
 
 
 def fill_rocketmq(root: Path, count: int) -> None:
-    """Put messages with a key and a tag."""
-    store = OwnStore(root)
-    for start in range(0, count, BATCH):
-        store.put_many("T", min(BATCH, count - start), BODY, 1000)
-    store.store.close()
+    """Put messages with a key, a tag and different bodies: a Parquet file would hold equal ones once."""
+    store, rest = OwnStore(root), body_of(BODY - 8)
+    for start in range(0, count, 1000):
+        numbers = range(start, min(start + 1000, count))
+        bodies = [number.to_bytes(8, "big") + rest for number in numbers]
+        store.store.put_many("T", bodies, tags=[TAGS[k & 3] for k in numbers], keys=[f"key-{k}" for k in numbers])
+    store.close()
 
 
 def fill_rabbitmq(root: Path, count: int) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol
 
+from storebytes.arrow_table import empty_batch
+
 _CONTROLS = "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff"  # and marks of direction
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _NEEDS_GUARD = re.compile(f"^\\s*['=+@\uff1d\uff0b\uff0d\uff20-]|[{_CONTROLS}]")  # the wide ones are formulas, too
@@ -198,10 +200,10 @@ def _batches(form: str, part: str) -> Any:
 
     if form == "arrow":
         reader = pa.ipc.open_file(pa.memory_map(part))
-        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+        yield empty_batch(reader.schema)
         yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
         return
     with pq.ParquetFile(part) as file:
-        yield pa.RecordBatch.from_pylist([], schema=file.schema_arrow)
+        yield empty_batch(file.schema_arrow)
         for index in range(file.num_row_groups):
             yield from file.read_row_group(index).combine_chunks().to_batches()

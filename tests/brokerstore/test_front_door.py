@@ -147,6 +147,14 @@ def test_info_loads_neither_engine_nor_drawing(fixture_store: Any) -> None:
         assert not loaded & NOT_IN_INFO
 
 
+def test_an_export_to_parquet_loads_no_pandas(fixture_store: Any, tmp_path: Path) -> None:
+    """Several functions of pyarrow import pandas if it is installed."""
+    words = ["export", "--to", "parquet", "--out", str(tmp_path / "out"), str(fixture_store("plain").store)]
+    loaded = imported(f"from brokerstore.tool import main; main({words!r})")
+    assert "pyarrow.parquet" in loaded
+    assert "pandas" not in loaded
+
+
 def imported(code: str) -> set[str]:
     """Return the modules that a fresh process has imported after running some code.
 

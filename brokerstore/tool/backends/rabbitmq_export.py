@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from rabbitstore.read import columns
+from storebytes.arrow_table import empty_batch
 
 from ..filters import Filters
 from . import ExportItem, ExportSource
@@ -41,10 +42,8 @@ def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> 
 
 def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
     """Yield Arrow batches whose columns are the JSON keys; properties are JSON text, the body is bytes."""
-    import pyarrow as pa
-
     schema = columns.schema()
-    yield pa.RecordBatch.from_pylist([], schema=schema), position, 0, 0
+    yield empty_batch(schema), position, 0, 0
     for batch, count, size_bytes in columns.record_batches(messages, schema, backend.add_bad_properties, BATCH_ROWS):
         position += count
         yield batch, position, size_bytes, batch.num_rows

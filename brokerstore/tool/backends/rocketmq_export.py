@@ -13,6 +13,7 @@ from commitlog.arrow_columns import COLUMNS as COLUMNS_OF_LOG
 from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from storageio import InvalidMessage
+from storebytes.arrow_table import empty_batch
 
 from ..export_forms import CHECKSUM
 from ..filters import RecordFilter
@@ -79,7 +80,7 @@ def _batches(pieces: Iterator[Piece], record_filter: RecordFilter, position: int
     from commitlog.columns import row_batches
 
     plain = pa.schema([field.with_type(_plain(field.type)) for field in schema()])
-    yield pa.RecordBatch.from_pylist([], schema=plain), position, 0, 0
+    yield empty_batch(plain), position, 0, 0
     for piece in pieces if left != 0 else ():
         for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
             batch = record_batch(rows)
