@@ -5,51 +5,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import random
+from dataclasses import replace
 from typing import cast
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from rocketlink.ha.frames import FrameReader as ReplicationReader
 from rocketlink.ha.frames import ReportReader
-from rocketlink.remoting.frames import Command, FrameReader, encode
+from rocketlink.remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
 from rocketlink.server.connections import NAMED, Connection, Connections
 from rocketlink.server.requests import AdmittedHosts, Requests
 from rocketlink.server.tables import Identity
 from storageio.testing import ForgettingDisk
 
+from .mutate import NUMBERS, mutated
+
 REQUESTS_MAX = 500  # of one store, whose log grows
 _CODES = (
-    10,
-    11,
-    12,
-    14,
-    15,
-    17,
-    21,
-    26,
-    28,
-    29,
-    30,
-    31,
-    33,
-    34,
-    35,
-    36,
-    37,
-    38,
-    41,
-    42,
-    43,
-    45,
-    105,
-    106,
-    201,
-    206,
-    310,
-    320,
-    361,
-    400,
-)
+    10, 11, 12, 14, 15, 17, 21, 26, 28, 29, 30, 31, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 105, 106, 201, 206, 310, 320, 361,
+    400, 200050, 200051, 200052, 200053,
+)  # fmt: skip
+TEXTS = 300  # changed texts of one sender: a server keeps each topic and group that a request names
 _used = 0
 
 
@@ -131,15 +108,46 @@ class _Sink(asyncio.Transport):
         pass
 
 
-def seeds_of_requests() -> list[bytes]:
-    """Return one frame, without its length, for each request, with fields and bodies that it uses."""
+def requests() -> list[Command]:
+    """Return a request of each kind, with fields and bodies that it uses."""
     fields = {
         "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "key": "k",
         "consumerGroup": "g", "group": "g", "offset": "0", "timestamp": "0", "commitOffset": "1", "a": "g", "b": "T",
         "c": "TBW102", "d": "4", "e": "0", "f": "4", "i": "KEYS\x01k\x02PGROUP\x01g\x02", "commitLogOffset": "0",
         "commitOrRollback": "8", "tranStateTableOffset": "0", "producerGroup": "g", "clientID": "c", "readQueueNums": "1",
-        "writeQueueNums": "1", "perm": "6",
+        "writeQueueNums": "1", "perm": "6", "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0",
+        "expType": "TAG", "exp": "*", "extraInfo": "0 0 1000 0 0 b 0 0",
     }  # fmt: skip
     client = {"clientID": "c", "clientId": "c", "consumerGroup": "g", "mqSet": [{"topic": "T", "queueId": 0}]}
     body = json.dumps({**client, "consumerDataSet": [{"groupName": "g"}]}).encode()
-    return [encode(Command(code, fields, body, code, encoding=code % 2))[4:] for code in _CODES]
+    return [Command(code, fields, body, code, encoding=code % 2) for code in _CODES]
+
+
+def seeds_of_requests() -> list[bytes]:
+    """Return the frame of each request, without its length."""
+    return [encode(request)[4:] for request in requests()]
+
+
+class ChangedRequests:
+    """Requests with changed fields and bodies in whole frames: of frames with changed bytes a server decodes one in 40."""
+
+    def __init__(self, chance: random.Random) -> None:
+        """Make the texts, so that a server is told a bounded number of names."""
+        self._chance = chance
+        self._requests = requests()
+        known = [text.encode() for text in {text for one in self._requests for text in one.fields.values()}]
+        self._texts = [mutated(chance, known).decode("latin-1") for _ in range(TEXTS)] + [str(number) for number in NUMBERS]
+
+    def next(self) -> bytes:
+        """Return the next frame, without its length."""
+        chance, request = self._chance, self._chance.choice(self._requests)
+        fields = dict(request.fields)
+        for _ in range(chance.randint(0, 3)):
+            name = chance.choice(list(fields))
+            if chance.random() < 0.1:
+                del fields[name]
+            else:
+                fields[name] = chance.choice(self._texts)
+        body = mutated(chance, [request.body]) if chance.random() < 0.3 else request.body
+        flag = IS_ONE_WAY if chance.random() < 0.1 else 0
+        return encode(replace(request, fields=fields, body=body, flag=flag, encoding=chance.randrange(2)))[4:]

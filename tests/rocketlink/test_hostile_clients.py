@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import Message
-from fuzz.link_frames import seeds_of_requests
+from fuzz.link_frames import ChangedRequests, seeds_of_requests
 from fuzz.mutate import mutated, neighbours
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
@@ -35,19 +35,25 @@ from tests.rocketlink.test_server import CONFIG, until
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(3600)]
 FRAMES = int(os.environ.get("BROKERSTORE_FRAMES", "5000"))
 CLIENTS, SLOW, HOSTILE = 1000, 20, 2
-NEIGHBOURS = 8
+TOGETHER = 8
 MEMORY = 192 << 20
 PULL = {"consumerGroup": "g", "topic": "R", "queueId": "0", "queueOffset": "0", "sysFlag": "4", "subscription": "*"}
 
 
 def harass(port: int, seed: int) -> None:
-    """Send mutated requests, eight at a time, and read what comes; connect again when thrown out."""
+    """Send changed requests, eight at a time, and read what comes; connect again when thrown out.
+
+    After some of them a frame with changed bytes follows, which mostly ends the connection.
+    """
     chance, seeds = random.Random(seed), seeds_of_requests()
+    changed = ChangedRequests(chance)
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as link:
             link.settimeout(0.001)
             while True:
-                some = neighbours(chance, mutated(chance, seeds), NEIGHBOURS)
+                some = [changed.next() for _ in range(TOGETHER)]
+                if chance.random() < 0.25:
+                    some += neighbours(chance, mutated(chance, seeds), 2)
                 link.sendall(b"".join(len(data).to_bytes(4, "big") + data for data in some))
                 with contextlib.suppress(TimeoutError):
                     if not link.recv(1 << 20):
