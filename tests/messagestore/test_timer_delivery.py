@@ -16,13 +16,17 @@ import pytest
 from commitlog.walk import LogFiles
 from messagestore.repair.rebuild_timers import rebuild_timers
 from messagestore.repair.verification import verify_store
+from messagestore.timers.new_files import new_units, slot_of
+from messagestore.timers.undelivered import TimerMessage
 from storageio import DiskFull, InvalidMessage, OutOfRange, PutRejected
 from tests.messagestore.kit import Clock, crash_copy, open_small
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 START_MS = 1_700_000_000_000  # a whole second, as in `Clock`
+WINDOW_MS = 172_800_000  # `timerRollWindowSlot`
 UNIT = struct.Struct(">iqiqiqiiq")
 SEEDS, STEPS = int(os.environ.get("BROKERSTORE_SEEDS", "3")), 120
+WAITS_MS = [0, 1, 999, 1000, 5000, 30_000, 200_000, WINDOW_MS + 1000, 2 * WINDOW_MS]
 
 
 def open_idle(world: Any, folder: Path, clock: Any = None, **changes: Any) -> Any:
@@ -179,6 +183,88 @@ def test_a_far_timer_is_rolled(world: Any, tmp_path: Path) -> None:
         assert came(store) == [0]
 
 
+def rolls(store: Any) -> list[str | None]:
+    return [one.properties.get("TIMER_ROLL_TIMES") for one in store.read(TIMER_TOPIC, 0)]
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "slot_ms", "magic"),
+    [
+        (WINDOW_MS - 1, WINDOW_MS - 1, 1), (WINDOW_MS, WINDOW_MS // 2, 3), (WINDOW_MS * 4 // 3 - 1, WINDOW_MS // 2, 3),
+        (WINDOW_MS * 4 // 3, WINDOW_MS, 3), (9 * WINDOW_MS, WINDOW_MS, 3),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("deletes", ["", "U0"])
+def test_a_timer_is_rolled_after_the_window_or_half_of_it(wait_ms: int, slot_ms: int, magic: int, deletes: str) -> None:
+    """As `docs/formats/rocketmq-timer.md` has it: after half if less than a third would be left. A deletion has 4 more."""
+    waiting = TimerMessage("T", "U1", START_MS + wait_ms, 0, 0, 100, START_MS, deletes)
+    assert slot_of(waiting, START_MS) == (START_MS + slot_ms, magic + 4 * bool(deletes))
+
+
+def test_a_rolled_record_has_the_brokers_properties(world: Any, tmp_path: Path) -> None:
+    """Those of `TimerMessageStore.convert`; a number of rolls that is none counts as none."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        store.put(timer(world, 0, START_MS + WINDOW_MS + 1, TIMER_ROLL_TIMES="x"))
+        deliver(store)
+        clock.now_ms += WINDOW_MS // 2 + 1500
+        deliver(store)
+        first, second = store.read(TIMER_TOPIC, 0)
+        more = {"TIMER_ENQUEUE_MS": START_MS, "TIMER_DEQUEUE_MS": clock.now_ms, "TIMER_ROLL_TIMES": 1}
+        assert second.properties == first.properties | {name: str(value) for name, value in more.items()}
+        assert (second.body, second.born_timestamp_ms) == (first.body, first.born_timestamp_ms)
+
+
+def test_a_roll_is_not_repeated_after_a_kill(world: Any, tmp_path: Path) -> None:
+    """The killed process had rolled one of two timers and delivered a third; no checkpoint says so."""
+    clock = Clock()
+    first, folder = tmp_path / "first", tmp_path / "s"
+    with open_idle(world, first, clock) as store:
+        store.put(timer(world, 0, START_MS + WINDOW_MS + 1))
+        store.put(timer(world, 1, START_MS + WINDOW_MS // 2 + 1))
+        deliver(store)
+        clock.now_ms += 1000
+        store.put(timer(world, 2, START_MS + WINDOW_MS + 1001))
+        deliver(store)
+        persist(store)
+        clock.now_ms = START_MS + WINDOW_MS // 2 + 1000
+        deliver(store)
+        assert (rolls(store), came(store)) == ([None, None, None, "1"], [1])
+        crash_copy(first, folder)
+    clock.now_ms += 1000
+    with open_idle(world, folder, clock) as store:
+        deliver(store)
+        assert (rolls(store), came(store)) == ([None, None, None, "1", "1"], [1])
+        clock.now_ms = START_MS + WINDOW_MS + 2000
+        deliver(store)
+        assert came(store) == [0, 1, 2]
+
+
+def test_a_far_deletion_is_rolled_with_its_timer(world: Any, tmp_path: Path) -> None:
+    """Its first slot is not that of its time, so it deletes nothing there, and waits on."""
+    clock = Clock()
+    with open_idle(world, tmp_path / "s", clock) as store:
+        for number in (0, 1):
+            store.put(timer(world, number, START_MS + WINDOW_MS + 1, UNIQ_KEY=f"U{number}"))
+        store.put(timer(world, 2, START_MS + WINDOW_MS + 1, UNIQ_KEY="U2", TIMER_DEL_UNIQKEY="T+U1"))
+        deliver(store)
+        clock.now_ms += WINDOW_MS // 2 + 1000
+        deliver(store)
+        assert (rolls(store), came(store)) == ([None] * 3 + ["1"] * 3, [])
+        clock.now_ms = START_MS + WINDOW_MS + 1000
+        deliver(store)
+        assert came(store) == [0]
+
+
+@pytest.mark.parametrize(("wait_ms", "delay_ms", "magic"), [(3_600_000, 3_600_000, 1), (9 * WINDOW_MS, WINDOW_MS, 3)])
+def test_a_rebuild_finds_a_new_slot_for_a_timer_whose_slot_is_over(wait_ms: int, delay_ms: int, magic: int) -> None:
+    """A timer that was to be rolled yesterday waits from now on; one that is due soon is not rolled again."""
+    day_ms = WINDOW_MS // 2
+    waiting = TimerMessage("T", "U1", START_MS + wait_ms, 0, 0, 100, START_MS - 2 * WINDOW_MS - day_ms, "")
+    (unit,) = new_units([waiting], None, START_MS, 1000)
+    assert (unit.write_ms, unit.delay_ms, unit.magic) == (START_MS, delay_ms, magic)
+
+
 @pytest.mark.parametrize("text", ["T+U1", "U1"])
 def test_a_message_with_a_key_deletes_a_timer(world: Any, tmp_path: Path, text: str) -> None:
     """It deletes a timer of the same due second, with the topic or without. The message itself is never delivered."""
@@ -302,11 +388,13 @@ def test_each_timer_comes_once_whatever_is_killed(world: Any, tmp_path: Path, se
         if action == "put":
             for _ in range(rng.randrange(1, 12)):
                 number = len(due)
-                due[number] = clock.now_ms + rng.choice([0, 1, 999, 1000, 5000, 30_000, 200_000])
+                due[number] = clock.now_ms + rng.choice(
+                    [0, 1, 999, 1000, 5000, 30_000, 200_000, WINDOW_MS + 1000, 2 * WINDOW_MS]
+                )
                 key = {} if rng.random() < 0.5 else {"UNIQ_KEY": f"U{number}"}
                 store.put(timer(world, number, due[number], **key))
         elif action == "time":
-            clock.now_ms += rng.choice([1, 500, 1000, 40_000])
+            clock.now_ms += rng.choice([1, 500, 1000, 40_000, WINDOW_MS // 2])
         elif action == "deliver":
             store.engine.settle()
             for _ in range(rng.randrange(1, 4)):
@@ -322,8 +410,9 @@ def test_each_timer_comes_once_whatever_is_killed(world: Any, tmp_path: Path, se
             store.close()
             folder = target
             store = open_idle(world, folder, clock)
-    clock.now_ms += 300_000
-    deliver(store)
+    for _ in range(5):  # a timer is rolled twice at most
+        clock.now_ms += WINDOW_MS // 2 + 1000
+        deliver(store)
     found = [message for queue_id in store.queue_ids("T") for message in store.read("T", queue_id)]
     assert Counter(int(one.body) for one in found) == Counter(due.keys())
     assert all(one.store_timestamp_ms >= due[int(one.body)] for one in found)

@@ -247,6 +247,15 @@ def test_of_a_rolled_timer_only_the_newest_record_is_pending(tmp_path: Path) -> 
     assert {unit.magic for unit in others} == {1}
 
 
+def test_a_copy_belongs_to_the_timer_that_was_rolled_as_often(tmp_path: Path) -> None:
+    """Of two alike, one was rolled and delivered; the other one is pending, not the rolled one."""
+    twice = [timer("twice", LATER_MS), timer("twice", LATER_MS), timer("twice", LATER_MS, TIMER_ROLL_TIMES="1")]
+    assert rebuilt(tmp_path, [*twice, copy("twice", LATER_MS, TIMER_ROLL_TIMES="1"), timer("x", LATER_MS)]) == ["twice", "x"]
+    with MessageStore.open(tmp_path, "r", CONFIG) as store:
+        second = list(store.read("rmq_sys_wheel_timer", 0))[1].physical_offset
+    assert next(iter(units(tmp_path).values())).log_offset == second
+
+
 @pytest.mark.parametrize("text", ["{key}", "{topic}+{key}"])
 def test_a_deletion_stays_with_its_timer(tmp_path: Path, text: str) -> None:
     """Both forms of TIMER_DEL_UNIQKEY are kept in the slot of their timer; one whose timer is delivered is not."""
