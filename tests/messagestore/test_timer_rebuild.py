@@ -248,7 +248,7 @@ def test_of_a_rolled_timer_only_the_newest_record_is_pending(tmp_path: Path) -> 
 
 
 def test_a_copy_belongs_to_the_timer_that_was_rolled_as_often(tmp_path: Path) -> None:
-    """Of two alike, one was rolled and delivered; the other one is pending, not the rolled one."""
+    """One of two alike was rolled and delivered; the other is pending, not the rolled record."""
     twice = [timer("twice", LATER_MS), timer("twice", LATER_MS), timer("twice", LATER_MS, TIMER_ROLL_TIMES="1")]
     assert rebuilt(tmp_path, [*twice, copy("twice", LATER_MS, TIMER_ROLL_TIMES="1"), timer("x", LATER_MS)]) == ["twice", "x"]
     with MessageStore.open(tmp_path, "r", CONFIG) as store:
