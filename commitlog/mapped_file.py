@@ -131,9 +131,10 @@ class MappedFile(ReadableFile):
             self._close_file()
         return found
 
-    def read_ahead(self, position: int, size_bytes: int) -> None:
-        """Ask the system to read a range into the page cache, as `storageio.File.read_ahead` does."""
-        self._opened().read_ahead(position, size_bytes)
+    def expect_sequential(self) -> None:
+        """Advise the system that the map is read from its beginning to its end."""
+        if self._map is not None:
+            self._map.expect_sequential()
 
     def forget_zeros(self, position: int) -> None:
         """Drop clean cached pages, as `storageio.File.forget_zeros` does."""

@@ -29,8 +29,6 @@ from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
 HELD_MAX = 256  # maps of a log whose files a writer may delete; each costs a descriptor
-AHEAD_BYTES = 128 << 20  # read ahead of a walk
-AHEAD_STEP = 32 << 20  # read ahead in one call
 ZEROS_PIECE = 16 << 20
 
 
@@ -278,10 +276,8 @@ class _Walk:
         """Yield the steps of one file; each turn advances, so there are at most as many turns as bytes."""
         view, at = file.view, 0
         stop = file.size_bytes if self._end is None else min(file.size_bytes, self._end - file.start_offset)
-        ahead = _ReadAhead(file) if self._end is None else None  # beside a writer the pages are in memory
+        file.expect_sequential()
         while at < stop:
-            if ahead is not None:
-                ahead.reach(at)
             piece, why = _piece(file, at, self._checks, stop=stop)
             if piece.positions:
                 yield from self._resume(piece)
@@ -336,21 +332,6 @@ class _Walk:
         if inside >= 0:
             self._tail = None
             yield unknown_version(file.path, Location(location.view, inside, location.base))
-
-
-class _ReadAhead:
-    """Brings the data of a file into the page cache ahead of a walk, which otherwise waits for each page that it touches."""
-
-    def __init__(self, file: MappedFile) -> None:
-        self._file = file
-        self._left = file.pieces_of_data(0, AHEAD_STEP)[::-1]  # found first: reading ahead makes zeros look like data
-
-    def reach(self, at: int) -> None:
-        """Request the pieces that begin within `AHEAD_BYTES` of the walk's position."""
-        while self._left and self._left[-1][0] < at + AHEAD_BYTES:
-            start, stop = self._left.pop()
-            if stop > at:
-                self._file.read_ahead(start, stop - start)
 
 
 def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece, str]:

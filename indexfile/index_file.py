@@ -192,14 +192,10 @@ class IndexFile(MappedIndex):
             if not at:
                 return
 
-    def read_ahead(self) -> None:
-        """Ask the system for slots and items: the map is read at random, without any reading ahead."""
-        used = max(FIRST_ITEM, min(self.header.next_item, self.items))
-        file = self.disk.open(self.path, Mode.READ)
-        try:
-            file.read_ahead(0, HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * used)
-        finally:
-            file.close()
+    def expect_sequential(self) -> None:
+        """Advise the system that the map, which queries read at random, is read from its beginning to its end now."""
+        if self._map is not None:
+            self._map.expect_sequential()
 
     def check(self, *, at_once: int | None = None) -> None:
         """Read every item and raise `StoreCorrupt` if a chain is not what the puts would have made.

@@ -80,6 +80,9 @@ class Map(Protocol):
     def expect_random(self) -> None:
         """Advise the system not to read ahead around a touched page."""
 
+    def expect_sequential(self) -> None:
+        """Advise the system to read far ahead of the touched pages."""
+
     def close(self) -> None:
         """Drop this reference.  Does not sync."""
 
@@ -105,9 +108,6 @@ class File(Protocol):
 
     def data_end(self, offset: int) -> int:
         """Return the end of the data that `next_data` found, the file's size where the system cannot tell; zeros follow it."""
-
-    def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Ask the system to bring a range into the page cache, without waiting for it.  Releases the GIL.  Advice only."""
 
     def forget_zeros(self, offset: int) -> None:
         """Drop clean cached pages after `offset`, so that `next_data` does not report pages that were only read ahead.

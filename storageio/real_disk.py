@@ -78,9 +78,16 @@ class RealMap:
 
     def expect_random(self) -> None:
         """Advise random access; a kernel that rejects the advice is no error."""
-        if self._mmap is not None and hasattr(mmap, "MADV_RANDOM"):
+        self._advise("MADV_RANDOM")
+
+    def expect_sequential(self) -> None:
+        """Advise sequential access; a kernel that rejects the advice is no error."""
+        self._advise("MADV_SEQUENTIAL")
+
+    def _advise(self, name: str) -> None:
+        if self._mmap is not None and hasattr(mmap, name):
             with contextlib.suppress(OSError):
-                self._mmap.madvise(mmap.MADV_RANDOM)
+                self._mmap.madvise(getattr(mmap, name))
 
     def close(self) -> None:
         """Drop the references; the memory is unmapped with the last view."""
@@ -132,12 +139,6 @@ class RealFile:
     def data_end(self, offset: int) -> int:
         """Return the end of the data by SEEK_HOLE."""
         return self._seek("SEEK_HOLE", offset, self.size())
-
-    def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Start reading, where the system has a call for that."""
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def forget_zeros(self, offset: int) -> None:
         """Drop clean pages from the page cache; dirty pages stay."""

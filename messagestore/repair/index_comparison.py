@@ -81,7 +81,7 @@ class IndexComparison:
             file = self._left.pop()
             buffer = _opened(file)
             if buffer is not None:
-                file.read_ahead()
+                file.expect_sequential()
                 self._buffer, self._matcher.at = buffer, FIRST_ITEM
 
     def problems(self, low: int, newest_is_growing: bool) -> Iterator[Finding]:

@@ -61,6 +61,9 @@ class ForgettingMap:
     def expect_random(self) -> None:
         """Do nothing: memory has no read-ahead."""
 
+    def expect_sequential(self) -> None:
+        """Do nothing: memory has no read-ahead."""
+
     def close(self) -> None:
         """Drop the reference; the bytes stay."""
         self._view = None
@@ -96,9 +99,6 @@ class ForgettingFile:
         """Return `offset`, like a file system without hole detection."""
         self._disk.before("next data", self._path)
         return min(offset, len(self._node.live))
-
-    def read_ahead(self, _offset: int, _size_bytes: int) -> None:
-        """Do nothing: the bytes are in memory."""
 
     def forget_zeros(self, _offset: int) -> None:
         """Do nothing: memory has no read-ahead."""

@@ -42,6 +42,10 @@ class WrappedMap:
         """Pass it on without the hook: advice cannot fail."""
         self._inner.expect_random()
 
+    def expect_sequential(self) -> None:
+        """Pass it on without the hook: advice cannot fail."""
+        self._inner.expect_sequential()
+
     def close(self) -> None:
         """Close without the hook: it cannot fail."""
         self._inner.close()
@@ -74,10 +78,6 @@ class WrappedFile:
         """Run the hook, then find data."""
         self._disk.before("next data", self.path)
         return self._inner.next_data(offset)
-
-    def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Pass it on without the hook: advice cannot fail."""
-        self._inner.read_ahead(offset, size_bytes)
 
     def forget_zeros(self, offset: int) -> None:
         """Pass it on without the hook: advice cannot fail."""

@@ -65,9 +65,11 @@ def bytes_of_a_map(file: Any, writable: bool) -> bytes:
     for _ in range(2 if writable else 0):
         made.populate(0, 10)
     made.expect_random()
+    made.expect_sequential()
     data = bytes(made.view)
     made.close()
     made.expect_random()
+    made.expect_sequential()
     made.populate(0, 10)
     return data
 

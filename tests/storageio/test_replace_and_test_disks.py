@@ -57,6 +57,7 @@ def test_a_counting_disk_sees_every_call(tmp_path: Path) -> None:
     held = file.map(4096, writable=True)
     held.populate(0, 4096)
     held.expect_random()
+    held.expect_sequential()
     assert (file.read(0, 3), bytes(held.view[:3]), file.size()) == (b"abc", b"abc", 4096)
     held.close()
     file.truncate(5)
