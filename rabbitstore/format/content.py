@@ -70,9 +70,9 @@ def decode_content(term: bytes, *, file: str = "", base: int = 0, vhost: str = "
 
     Raise `StoreCorrupt` for damaged bytes, `UnsupportedFormat` for a whole term of another kind.
     """
-    parts = split_term(term)
+    parts = split_container(term, vhost)
     if parts is None:
-        parts = split_container(term, vhost)
+        parts = split_term(term)
     if parts is not None:
         return tuple.__new__(Content, parts)  # faster than `Content(*parts)`
     content = content_of(decode(term, file=file, base=base), file=file, base=base)

@@ -12,6 +12,7 @@ from ..format import layout, tables
 from ..format.content import decode_content
 from ..format.dets_table import is_closed
 from ..format.entry_cy import IndexEntry
+from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
 from .index_restore import SharedMessage, arrival_ms
@@ -175,20 +176,10 @@ class VhostFolder:
 
     def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
         """Return the message of an entry; None, with a problem added, when it is in no file or damaged."""
-        term, file, offset, term_at = entry.term, entry.file, entry.offset, entry.offset
-        if term is None:
-            found = self._find_stored(entry)
-            if found is None:
-                if not entry.acked:
-                    self._report_missing(entry)
-                return None
-            term, file, offset = found
-            term_at = offset + TERM_AT
-        try:
-            content = decode_content(term, file=file, base=term_at, vhost=folder.vhost or self.vhost)
-        except (StoreCorrupt, UnsupportedFormat) as error:
-            self.problems.append(to_problem(error, "bad_term"))
+        found = self.content_of(folder, entry)
+        if found is None:
             return None
+        content, file, offset = found
         return StoredMessage(
             folder.queue,
             folder.priority,
@@ -203,6 +194,23 @@ class VhostFolder:
             offset,
             content,
         )
+
+    def content_of(self, folder: QueueFolder, entry: IndexEntry) -> tuple[Content, str, int] | None:
+        """Return the content of an entry's message, with its file and offset; None, with a problem added, as `message_of`."""
+        term, file, offset, term_at = entry.term, entry.file, entry.offset, entry.offset
+        if term is None:
+            found = self._find_stored(entry)
+            if found is None:
+                if not entry.acked:
+                    self._report_missing(entry)
+                return None
+            term, file, offset = found
+            term_at = offset + TERM_AT
+        try:
+            return decode_content(term, file=file, base=term_at, vhost=folder.vhost or self.vhost), file, offset
+        except (StoreCorrupt, UnsupportedFormat) as error:
+            self.problems.append(to_problem(error, "bad_term"))
+            return None
 
     def was_in_memory(self, entry: IndexEntry) -> bool:
         """Return whether this is a transient message whose body is in no file."""

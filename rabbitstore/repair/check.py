@@ -140,7 +140,7 @@ def _count_unsupported(found: Checked) -> int:
 
 
 def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, found: Checked) -> None:
-    message = folder.message_of(queue, entry, True)
+    message = folder.content_of(queue, entry)
     if message is None and folder.was_in_memory(entry):
         return
     found.messages += 1
@@ -154,8 +154,10 @@ def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, f
             folder.problems.pop()  # the unfinished compaction is reported instead
         if last.kind in _RECORD_KINDS and last.file.endswith(".rdq"):
             found.bad_records.setdefault(last.file, set()).update(_offset(folder, entry))
-    elif entry.msg_id and message.msg_id != entry.msg_id:
-        found.problems.append(Problem(message.file, message.offset, "wrong_term_id", entry.msg_id.hex(), message.msg_id.hex()))
+        return
+    content, file, offset = message
+    if entry.msg_id and content.msg_id != entry.msg_id:
+        found.problems.append(Problem(file, offset, "wrong_term_id", entry.msg_id.hex(), content.msg_id.hex()))
 
 
 def _offset(folder: VhostFolder, entry: IndexEntry) -> list[int]:
