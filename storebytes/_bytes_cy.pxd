@@ -10,6 +10,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from storebytes._wide_base64 cimport wide_base64
+
 cdef extern from *:
     """
     #ifndef STOREBYTES_PRIMITIVES
@@ -462,9 +464,12 @@ cdef inline Size put_hex(Target target, Size at, Source source, Size start, Size
 
 cdef inline Size put_base64(Target target, Size at, Source source, Size start, Size size) noexcept nogil:
     cdef Size stop = start + size - size % 3
+    cdef Size done = wide_base64(target + at, source + start, size)
     cdef const unsigned short *pairs = storebytes_64_pairs()
     cdef unsigned long long eight
     cdef U32 three
+    start += done
+    at += done // 3 * 4
     while stop - start >= 8:  # eight bytes are read, and six of them written
         memcpy(&eight, source + start, 8)
         eight = storebytes_big64(eight)

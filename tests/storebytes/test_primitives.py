@@ -187,6 +187,16 @@ def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObjec
     assert [half.encoded(data, start, size, value) for half in halves()] == [framed] * len(halves())
 
 
+def test_base64_of_every_size_and_position() -> None:
+    """Long ranges are encoded in wide groups where the processor can; bytes around the range stay."""
+    data = bytes(number * 197 + (number >> 8) & 255 for number in range(600))
+    for half in halves():
+        for size in (*range(300), 511, 512, 513):
+            start = size * 7 % 80
+            framed = b"\0" + base64.b64encode(data[start : start + size]) + b"\0"
+            assert half.encoded(data, start, size, 0)[3] == framed
+
+
 def test_json_text_of_every_byte_and_of_the_greatest_numbers() -> None:
     """The input is each byte, each pair of limit bytes, and the limits of 64 bits."""
     for half in halves():
