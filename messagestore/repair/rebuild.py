@@ -90,12 +90,18 @@ def _build(
             opened.callback(index.close)
         sink = queues if QUEUES in what else _NoQueues(queues)
         low = max(log.min_offset, 0)
+        lmq_topics: set[str] = set()
+
+        def is_left_out(topic: str) -> bool:
+            if is_lmq(topic):  # their units follow, in the log's order
+                lmq_topics.add(topic)
+            return topic in lmq_topics or is_ignored(topic)
+
         service = DispatchService(
-            log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low,
-            is_ignored=lambda topic: is_lmq(topic) or is_ignored(topic),  # LMQ units follow, in the log's order
+            log, sink, index, RunningFlags(), lambda: end_offset, levels.current_ms, low, is_ignored=is_left_out
         )  # fmt: skip
         done = _dispatch_all(service, progress)
-        if QUEUES in what:
+        if QUEUES in what and (lmq_topics or service.may_have_lmqs):
             add_lmq_units(log, end_offset, queues)
         units = sum(queue.max_offset - queue.min_offset for queue in queues)
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)

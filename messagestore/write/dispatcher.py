@@ -83,6 +83,7 @@ class DispatchService:
         self.position = position
         self.last_record_offset = last_record_offset
         self.last_store_timestamp_ms = 0
+        self.may_have_lmqs = False  # whether a record so far may have offsets in LMQs
         self.reached = DispatchSnapshot(last_record_offset, UNKNOWN)
         self._is_ignored = is_ignored
         self._derived = derived
@@ -269,6 +270,7 @@ class DispatchService:
             self._queues.append_run(
                 queue, first, units if self._derived is None else self._derived.extended(queue, units, file)
             )
+        self.may_have_lmqs = self.may_have_lmqs or self._kernel.may_have_lmqs
         if self._derived is not None:
             self._derived.dispatch(file, start, at, has_lmqs=self._kernel.may_have_lmqs)
         if is_time(self._kernel.last_store_timestamp_ms):

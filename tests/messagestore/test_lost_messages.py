@@ -15,6 +15,7 @@ from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
 from messagestore.repair.damage import survey
 from messagestore.repair.fillers import MARK, Lost, fill
 from messagestore.repair.lost_messages import Gap, lost_messages
+from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
@@ -103,6 +104,21 @@ def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_
     assert [sorted(numbers(folder, name)) for name in names] == [[0, 1, 5, 6]] * 3
     assert (sorted(numbers(folder, "first")), sorted(numbers(folder, "second"))) == ([0, 1], [1, 2])
     assert not verify_store(str(folder), SMALL).problems
+
+
+def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(tmp_path: Path) -> None:
+    """No property names the queue: nothing else is known of a record whose bytes are lost."""
+    folder, name = tmp_path / "store", "%LMQ%a"
+    with MessageStore.open(folder, config=SMALL) as store:
+        store.put(Message("topic", bytes(500), queue_id=0))
+    path = folder / "commitlog" / f"{0:020d}"
+    size = records(folder)[0].size
+    data, left_out = fill(0, size, [Lost(name, 0, number) for number in range(2)], 1, to_file_end=False)
+    path.write_bytes(data + bytes(path.stat().st_size - size))
+    rebuild_store(str(folder), config=SMALL)
+    with MessageStore.open(folder, "r", SMALL) as store:
+        queue = store.engine.queues.get(name, 0)
+        assert not left_out and queue is not None and [place for place, _ in queue.units()] == [0, 1]
 
 
 def test_the_fillers_of_small_messages_side_by_side_have_their_checksums(tmp_path: Path) -> None:
