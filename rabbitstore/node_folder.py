@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 
@@ -11,11 +11,13 @@ from .format.problems import UNSUPPORTED, Problem, to_problem
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
 from .quorum.folder import QuorumQueue, quorum_nodes
+from .read.json_cy import LineWriter
 from .read.stored_message import StoredMessage
 from .stream.check import check_stream
 from .stream.folder import StreamFolder, folder_prefix, stream_folders
 
 QUORUM, STREAM = "quorum", "stream"
+_Message = TypeVar("_Message")
 
 
 class NodeQueue(NamedTuple):
@@ -86,17 +88,36 @@ class NodeFolder:
             if queue is None or stream.queue == queue:
                 yield from self._stream_messages(stream)
 
+    def lines(self, lines: LineWriter, room: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
+        """Write the JSON of most messages of quorum queues, and yield all others, in the order of `messages`.
+
+        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        """
+        for quorum in self.quorum_queues:
+            if queue in (None, quorum.queue):
+                yield from self._guarded(quorum, quorum.lines(lines, room))
+        for stream in self.streams:
+            if queue is None or stream.queue == queue:
+                yield from self._guarded_stream(stream.lines(lines, room))
+
     def _quorum_messages(self, queue: QuorumQueue, *, by_number: bool = False) -> Iterator[StoredMessage]:
+        return self._guarded(queue, queue.messages(by_number=by_number))
+
+    def _guarded(self, queue: QuorumQueue, messages: Iterator[_Message]) -> Iterator[_Message]:
+        """Yield messages, and note why a queue cannot be read."""
         try:
-            yield from queue.messages(by_number=by_number)
+            yield from messages
         except UnsupportedFormat:
             self._leave_out(queue)
         except StoreCorrupt as error:
             self._errors.append(to_problem(error, "bad_snapshot"))
 
     def _stream_messages(self, stream: StreamFolder) -> Iterator[StoredMessage]:
+        return self._guarded_stream(stream.messages())
+
+    def _guarded_stream(self, messages: Iterator[_Message]) -> Iterator[_Message]:
         try:
-            yield from stream.messages()
+            yield from messages
         except UnsupportedFormat as error:
             self._errors.append(to_problem(error, ""))
 

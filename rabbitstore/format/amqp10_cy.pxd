@@ -12,14 +12,16 @@ cdef bytes WIDTHS, EXCHANGE, ROUTING_KEY, FOR_CLIENTS, BASIC, TYPE, CC, FILTER, 
 cdef class Converter:
     cdef object _buffer, _sections_held, _fields_held, _names_held
     cdef I64s _sections, _fields, _names
-    cdef Target _out
+    cdef Target block
     cdef Source _source
-    cdef Size _room, _size, _flags, _known, code, count, size, start, type_at
+    cdef Size _room, _flags, _known, block_size, body_at, body_size, code, count, size, start, type_at
+    cdef bint is_durable
     cdef str exchange
     cdef object key, filter_value
 
     cdef _make_room(self, Size room)
-    cdef Bool _find_sections(self, Size stop) except -1
+    cdef Bool read(self, Source source, Size at, Size stop) except -1
+    cdef Bool _find_sections(self, Size at, Size stop) except -1
     cdef Size _take(self, Size at, Size stop) noexcept
     cdef Size _open(self, Size at, Size stop, Size kind) noexcept
     cdef Bool _note(self, Size section, Size first, Size most, Size stop) noexcept

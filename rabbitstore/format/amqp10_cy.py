@@ -82,8 +82,9 @@ class Converter:
     """Converts one message after another, in buffers of its own."""
 
     __slots__ = (
-        "_buffer", "_fields", "_fields_held", "_flags", "_known", "_names", "_names_held", "_out", "_room", "_sections",
-        "_sections_held", "_size", "_source", "code", "count", "exchange", "filter_value", "key", "size", "start", "type_at",
+        "_buffer", "_fields", "_fields_held", "_flags", "_known", "_names", "_names_held", "_room", "_sections",
+        "_sections_held", "_source", "block", "block_size", "body_at", "body_size", "code", "count", "exchange", "filter_value",
+        "is_durable", "key", "size", "start", "type_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -98,37 +99,48 @@ class Converter:
 
     def _make_room(self, room: Size) -> None:
         self._buffer: memoryview = memoryview(bytearray(room))
-        self._out: Target = target_of(self._buffer)
+        self.block: Target = target_of(self._buffer)
         self._room = room
 
     def convert(self, data: bytes) -> Converted | None:
         """Return what `amqp10_message.to_content` makes of a message; None for one that has to be decoded."""
-        stop: Size = len(data)
+        source: Source = source_of_bytes(data)
+        if not self.read(source, 0, len(data)):
+            return None
+        keys = () if self.key is None else (self.key,)
+        body = take_bytes(source, self.body_at, self.body_size)
+        block = take_bytes(self.block, 0, self.block_size)
+        return self.exchange, keys, block, body, self.is_durable, self.filter_value
+
+    def read(self, source: Source, at: Size, stop: Size) -> Bool:
+        """Convert the message in at..stop of a source; return False for one that has to be decoded.
+
+        After True, the body is at `body_at` in the source, and the property block in `block` until the next message.
+        """
         need: Size
         durable: Size
-        self._source: Source = source_of_bytes(data)
-        if not self._find_sections(stop):
-            return None
+        self._source: Source = source
+        if not self._find_sections(at, stop):
+            return False
         if self._take(self._sections[DATA], stop) < 0:
-            return None
-        body = take_bytes(self._source, self.start, self.size)
-        need = GROWTH * (stop - self.size) + FIXED_MAX
+            return False
+        self.body_at = self.start
+        self.body_size = self.size
+        need = GROWTH * (stop - at - self.size) + FIXED_MAX
         if need > self._room:
             self._make_room(need)
         if not self._note(HEADER, DURABLE, HEADER_MAX, stop) or not self._note(PROPERTIES, 0, PROPERTIES_MAX, stop):
-            return None
+            return False
         durable = self._durable()
         if durable < 0 or not self._block(durable, stop):
-            return None
-        keys = () if self.key is None else (self.key,)
-        block = take_bytes(self._out, 0, self._size)
-        return self.exchange, keys, block, body, durable == 1, self.filter_value
+            return False
+        self.is_durable = durable == 1
+        return True
 
     # Reading; each of these returns -1 or False for what is left to `amqp10_message`
 
-    def _find_sections(self, stop: Size) -> Bool:
+    def _find_sections(self, at: Size, stop: Size) -> Bool:
         """Note where the value of each section is; there has to be one section with data."""
-        at: Size = 0
         section: Size = 0
         while section < SECTIONS:
             self._sections[section] = -1
@@ -304,8 +316,8 @@ class Converter:
     # Writing; the room was checked before
 
     def _byte(self, byte: Size) -> None:
-        self._out[self._size] = byte
-        self._size += 1
+        self.block[self.block_size] = byte
+        self.block_size += 1
 
     def _big(self, number: I64, width: Size) -> None:
         """Write a number with its highest byte first."""
@@ -315,8 +327,8 @@ class Converter:
             shift -= 8
 
     def _copy(self) -> None:
-        put_bytes(self._out, self._size, self._source, self.start, self.size)
-        self._size += self.size
+        put_bytes(self.block, self.block_size, self._source, self.start, self.size)
+        self.block_size += self.size
 
     def _flag(self, index: Size) -> None:
         """Note that the block has a property; `index` is its place in `properties.FIELDS`."""
@@ -325,7 +337,7 @@ class Converter:
     def _block(self, durable: Size, stop: Size) -> Bool:
         """Write the property block of the message, in the order of `properties.FIELDS`."""
         self._flags = 0
-        self._size = 2
+        self.block_size = 2
         self.exchange = ""
         self.key: str | None = None
         self.filter_value: str | None = None
@@ -361,8 +373,8 @@ class Converter:
             self._copy()
         if not self._short(GROUP_ID, 12):
             return False
-        self._out[0] = self._flags >> 8
-        self._out[1] = self._flags & 0xFF
+        self.block[0] = self._flags >> 8
+        self.block[1] = self._flags & 0xFF
         return True
 
     def _short(self, field: Size, index: Size) -> Bool:
@@ -381,12 +393,12 @@ class Converter:
     def _number(self, index: Size) -> Bool:
         """Write an integer as a short string."""
         number: I64 = self._integer()
-        start: Size = self._size
+        start: Size = self.block_size
         if number < 0:
             return False
         self._flag(index)
-        self._size = put_decimal(self._out, start + 1, number)
-        self._out[start] = self._size - start - 1
+        self.block_size = put_decimal(self.block, start + 1, number)
+        self.block[start] = self.block_size - start - 1
         return True
 
     def _identifier(self, field: Size, index: Size) -> Bool:
@@ -417,20 +429,20 @@ class Converter:
 
     def _headers(self, stop: Size) -> Bool:
         """Write the table of headers, unless it is empty: annotations for clients, then the application's properties."""
-        start: Size = self._size
+        start: Size = self.block_size
         size: Size
-        self._size += 4
+        self.block_size += 4
         self._known = 0
         if not self._map(ANNOTATIONS, stop) or not self._map(APPLICATION, stop):
             return False
-        size = self._size - start - 4
+        size = self.block_size - start - 4
         if size:
             self._flag(2)
-            self._size = start
+            self.block_size = start
             self._big(size, 4)
-            self._size += size
+            self.block_size += size
         else:
-            self._size = start
+            self.block_size = start
         return True
 
     def _map(self, section: Size, stop: Size) -> Bool:

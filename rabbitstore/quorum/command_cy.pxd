@@ -1,10 +1,11 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from rabbitstore.quorum.entries_cy cimport Run
+from rabbitstore.read.json_cy cimport LineWriter
 
 cdef bytes START, ENQUEUE, MESSAGE, AFTER_BLOCK, TRUE_TERM, FALSE_TERM, SIZES, NOTIFY
 cdef Size PROCESS, ATOM, BINARY, LIST, NIL, MAP, HEAD_SIZE, PROCESS_TAIL, NAME_MAX, FOLLOWING_MAX, _SHIFT
-cdef I64 _SIZE_MAX
+cdef I64 _SIZE_MAX, _INDEX_MASK
 cdef Size EXCHANGE, ROUTING_KEYS, DURABLE, PRIORITY, TIME, TTL, RECEIVED
 
 @cython.final
@@ -21,6 +22,8 @@ cdef class CommandReader:
 
     cpdef bint read(self, memoryview view, Size at, Size size) except -1
     cpdef tuple content(self, str vhost)
+    cpdef Size write_lines(self, LineWriter lines, Run run, object numbers, Size at, Size room) except -1
+    cdef Bool _take_route(self) except -1
     cdef bytes _body(self)
     cdef list _taken(self, Size at)
     cdef Size _after(self, Size at, bytes wanted) noexcept

@@ -14,6 +14,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ..format.layout import MC_AFTER_BLOCK, MC_FALSE, MC_START, MC_TRUE
 from ..format.terms import Opaque
+from ..read.json_cy import LineWriter
 from .entries_cy import Run
 
 if not cython.compiled:
@@ -50,6 +51,7 @@ RECEIVED: Size = 0x727473  # rts
 INDEX_BITS = 44
 SIZE_MAX = 1 << 19  # of a body whose size is in the same number as its index
 _SHIFT: Size = INDEX_BITS
+_INDEX_MASK: I64 = (1 << INDEX_BITS) - 1
 _SIZE_MAX: I64 = SIZE_MAX
 # (virtual host, exchange, routing keys, property block, body, no id, whether durable), the fields of `message.Content`
 Fields = tuple[str, str, tuple[str, ...], bytes, bytes, bytes, bool]
@@ -104,15 +106,57 @@ class CommandReader:
 
     def content(self, vhost: str) -> Fields:
         """Return the fields of the content of the entry that was read; its view has to be open still."""
+        self._take_route()
+        block = take_bytes(self._source, self._block_at, self._block_size)
+        return vhost, self._exchange, self._keys, block, self._body(), b"", self.is_durable
+
+    def _take_route(self) -> Bool:
+        """Keep exchange and routing keys of the entry; return whether they differ from those of the one before."""
         exchange, keys = self._exchange_bytes, self._keys_bytes
+        is_other: Bool = False
         if not is_same(self._source, self._exchange_at, self._exchange_size, source_of_bytes(exchange), len(exchange)):
             exchange = self._exchange_bytes = take_bytes(self._source, self._exchange_at, self._exchange_size)
             self._exchange = exchange.decode("utf-8", "replace")
+            is_other = True
         if not is_same(self._source, self._keys_at, self._keys_size, source_of_bytes(keys), len(keys)):
             self._keys_bytes = take_bytes(self._source, self._keys_at, self._keys_size)
             self._keys = tuple([key.decode("utf-8", "surrogateescape") for key in self._taken(self._keys_at)])
-        block = take_bytes(self._source, self._block_at, self._block_size)
-        return vhost, self._exchange, self._keys, block, self._body(), b"", self.is_durable
+            is_other = True
+        return is_other
+
+    def write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: Size, room: Size) -> Size:
+        """Write the lines of ready messages, each an index and a size as one number, from `at` on.
+
+        Return where the first one is that is left: in another run, of another form, or behind `room` bytes.
+        The caller has set the parts of a line that all of them share.
+        """
+        held: memoryview = memoryview(numbers)
+        found: I64s = i64s_of(held)
+        count: Size = len(numbers)
+        index: I64
+        place: I64
+        body_at: Size
+        body_size: Size
+        is_first: Bool = True
+        while at < count and lines.size < room:
+            index = found[at] & _INDEX_MASK
+            if found[at] < 0 or index < run.first or index >= run.stop:
+                break
+            place = run.place(index)
+            if not self.read(run.view, place, run.size(index)) or self._fragments != 1:
+                break
+            if self._take_route() or is_first:
+                lines.route = lines.text((self._exchange, self._keys), 2)
+                is_first = False
+            lines.source = self._source
+            lines.at = self._block_at
+            lines.stop = self._block_at + self._block_size
+            body_at = self._body_at + 2 * HEAD_SIZE
+            body_size = get_i32(self._source, self._body_at + HEAD_SIZE + 1)
+            if not lines.line(index, b"", self.is_durable, 0, body_size, place, self._source, body_at, body_size):
+                break
+            at += 1
+        return at
 
     def follow(self, run: Run, index: I64, stop: I64, number: I64) -> array[int]:
         """Return the plain messages from an entry on that the publisher of the one before sent: index and size as one number.

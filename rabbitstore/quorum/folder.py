@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from ..files import mapped
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom
+from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
 from .config_text import damaged_name, parse_config
 from .entries import Entry, EntryTable
@@ -31,7 +33,7 @@ from .message import (
     read_content,
     to_message,
 )
-from .messages import Message
+from .messages import Message, MessageList
 from .segment import read_segment_runs
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
@@ -44,6 +46,7 @@ _STATE = re.compile(r"[0-9A-F]{16}_([0-9A-F]{16})\Z")
 _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
 _SETTINGS = b"\x0dupdate_config"
+_READY_MORE = (READY, "", 0, 0, "")  # `QuorumMessage.more` of a message that was never delivered
 _SETTINGS_BEFORE = 4096  # bytes of an entry in which the name of its command is: processes have the names of their nodes
 
 
@@ -425,6 +428,16 @@ class QuorumQueue:
 
     def ordered(self) -> Iterator[Placed]:
         """Yield messages without their content in the order of `messages`."""
+        for part in self._ordered_parts():
+            if isinstance(part, Placed):
+                yield part
+            else:
+                messages, numbers = part
+                for number in numbers:
+                    yield Placed(messages.of(number), READY, "", "")
+
+    def _ordered_parts(self) -> Iterator[Placed | tuple[MessageList, array[int]]]:
+        """Yield messages in the order of `messages`, and parts of a list whose messages are all ready."""
         machine = self.machine()
         held = {message.index: _tag(tag) for tag, message in machine.held()}
         by_index = {message.index: message for _tag, message in machine.held()}
@@ -434,8 +447,15 @@ class QuorumQueue:
             parts: list[Iterable[Message]] = [*machine.lists(), machine.returns]
             for part in parts:
                 by_index |= {message.index: message for message in part if message.index in moved}
-        for message in restarted.ready():
-            yield _placed(by_index.pop(message.index, message), held) if by_index else Placed(message, READY, "", "")
+        for message in restarted.returns:
+            yield _placed(by_index.pop(message.index, message), held)
+        for messages in restarted.ready_lists():
+            for numbers in messages.blocks():
+                if not by_index:
+                    yield messages, numbers
+                    continue
+                for message in map(messages.of, numbers):
+                    yield _placed(by_index.pop(message.index, message), held)
         for index, message in by_index.items():
             yield _placed(message, held)._replace(reason=restarted.dropped.get(index, ""))
         yield from (Placed(message, DEAD_LETTERED, "", reason) for reason, message in machine.dead.every())
@@ -464,18 +484,55 @@ class QuorumQueue:
 
         Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
-        rows = sorted(self.ordered(), key=lambda placed: placed.message.index) if by_number else self.ordered()
         run: Run | None = None
-        entries, plain = self.entries(), self._reader
+        rows = sorted(self.ordered(), key=lambda placed: placed.message.index) if by_number else self.ordered()
         for placed in rows:
-            index = placed.message.index
-            run = entries.find(index, run)
-            if run is not None and plain.read(run.view, run.place(index), run.size(index)):
-                content = tuple.__new__(Content, plain.content(self.vhost))
-                yield to_message(placed, content, self.queue, (run.file, run.place(index)))
-            elif (found := self._content(index)) is not None:
-                content, entry = found
-                yield to_message(placed, content, self.queue, (entry.file, entry.at))
+            run = self.entries().find(placed.message.index, run)
+            message = self._read(placed, run)
+            if message is not None:
+                yield message
+
+    def lines(self, lines: LineWriter, room: int) -> Iterator[QuorumMessage | None]:
+        """Write the JSON of plain ready messages, and yield all others, in the order of `messages`.
+
+        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        """
+        for part in self._ordered_parts():
+            if not isinstance(part, Placed):
+                yield from self._lines_of(*part, lines, room)
+            elif (message := self._read(part, self.entries().run_of(part.message.index))) is not None:
+                yield message
+
+    def _lines_of(
+        self, messages: MessageList, numbers: array[int], lines: LineWriter, room: int
+    ) -> Iterator[QuorumMessage | None]:
+        at, run = 0, None
+        while at < len(numbers):
+            placed = Placed(messages.of(numbers[at]), READY, "", "")
+            run = self.entries().find(placed.message.index, run)
+            stop = at if run is None else self._write_lines(lines, run, numbers, at, room)
+            if lines.size >= room:
+                yield None
+            elif stop == at:
+                stop += 1
+                message = self._read(placed, run)
+                if message is not None:
+                    yield message
+            at = stop
+
+    def _write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: int, room: int) -> int:
+        """Set what the lines of plain ready messages share, write them, and return where the first other one is."""
+        lines.set_shared((self.queue, self.vhost), run.file, (QuorumMessage.MORE, _READY_MORE), is_embedded=True)
+        return self._reader.write_lines(lines, run, numbers, at, room)
+
+    def _read(self, placed: Placed, run: Run | None) -> QuorumMessage | None:
+        """Return a message with its content, from its entry in a run if there is one."""
+        index, plain = placed.message.index, self._reader
+        if run is not None and plain.read(run.view, run.place(index), run.size(index)):
+            content = tuple.__new__(Content, plain.content(self.vhost))
+            return to_message(placed, content, self.queue, (run.file, run.place(index)))
+        found = self._content(index)
+        return None if found is None else to_message(placed, found[0], self.queue, (found[1].file, found[1].at))
 
     def _content(self, index: int) -> tuple[Content, Entry] | None:
         entry = self.entries().get(index)

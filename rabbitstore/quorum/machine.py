@@ -208,16 +208,15 @@ class Machine:
     def ready(self) -> Iterator[Message]:
         """Yield the messages that no consumer holds, in the order of their delivery."""
         yield from self.returns
+        for part in self.ready_lists():
+            yield from part
+
+    def ready_lists(self) -> list[MessageList]:
+        """Return the messages that follow the returned ones, in the order of their delivery."""
         if self.version >= _STRICT or not self.high or not self.normal:
-            for part in self.lists() if self.version >= _STRICT else (self.high, self.normal):
-                yield from part
-            return
+            return self.lists() if self.version >= _STRICT else [self.high, self.normal]
         rest = replace(self, high=self.high.copy(), normal=self.normal.copy(), returns=deque())
-        while True:
-            message = rest._take()
-            if message is None:
-                return
-            yield message
+        return [MessageList(iter(rest._take, None))]
 
     def held(self) -> Iterator[tuple[Any, Message]]:
         """Yield consumer tag and message of each that a consumer holds, by consumer."""

@@ -49,9 +49,14 @@ class MessageList:
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages; those of a number are new objects."""
+        for block in self.blocks():
+            yield from map(self.of, block)
+
+    def blocks(self) -> Iterator[array[int]]:
+        """Yield the numbers in parts: size and index of a message as one, or a negative one that `of` takes."""
         start = self._at
         for block in self._blocks:
-            yield from map(self._message, block[start:])
+            yield block[start:] if start else block
             start = 0
 
     @property
@@ -59,9 +64,10 @@ class MessageList:
         """The message that `popleft` would return."""
         if not self._count:
             return None
-        return self._message(self._blocks[0][self._at])
+        return self.of(self._blocks[0][self._at])
 
-    def _message(self, number: int) -> Message:
+    def of(self, number: int) -> Message:
+        """Return the message of a number."""
         return self._others[number] if number < 0 else Message(number & _INDEX_MASK, number >> INDEX_BITS)
 
     def append(self, message: Message) -> None:
@@ -101,7 +107,7 @@ class MessageList:
         """Remove and return the first message; raise `IndexError` without one."""
         block = self._blocks[0]
         number = block[self._at]
-        message = self._message(number)
+        message = self.of(number)
         self._others.pop(number, None)
         self._at += 1
         self._count -= 1

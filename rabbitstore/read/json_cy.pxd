@@ -16,8 +16,15 @@ cdef class LineWriter:
     cdef Source source
     cdef Size _room, at, stop
     cdef readonly Size size
+    cdef bytes head, file, route, more
+    cdef Bool is_acked, is_embedded, is_redelivered
 
-    cdef bytes _text(self, object key, Size part)
+    cdef Bool line(
+        self, I64 seq_id, bytes msg_id, Bool is_persistent, I64 expiry_us, I64 size, I64 offset, Source body, Size body_at,
+        Size body_size,
+    ) except -1
+    cpdef set_shared(self, object queue, str file, object more, Bool is_embedded)
+    cdef bytes text(self, object key, Size part)
     cdef _grow(self, Size room)
     cdef void _raw(self, bytes text) noexcept
     cdef void _byte(self, Size byte) noexcept

@@ -18,7 +18,7 @@ from ..format.properties import FIELDS
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I64, Bool, I64s, Size, Target, get_i16, get_i32, get_i64, has_bytes, i64s_of, is_same_at, put_base64,
+        I64, Bool, I64s, Size, Source, Target, get_i16, get_i32, get_i64, has_bytes, i64s_of, is_same_at, put_base64,
         put_bytes, put_decimal, put_hex, put_json_text, source_of_bytes, target_of, window,
     )  # fmt: skip
 
@@ -58,9 +58,15 @@ BODY: bytes = b'},"body_base64":"'
 
 
 class LineWriter:
-    """A buffer of JSON lines; `size` is how many bytes it holds."""
+    """A buffer of JSON lines; `size` is how many bytes it holds.
 
-    __slots__ = ("_buffer", "_names", "_names_held", "_out", "_room", "_texts", "at", "size", "source", "stop")
+    `head`, `file`, `route` and `more` are parts of the next line, as `text` returns them.
+    """
+
+    __slots__ = (
+        "_buffer", "_names", "_names_held", "_out", "_room", "_texts", "at", "file", "head", "is_acked", "is_embedded",
+        "is_redelivered", "more", "route", "size", "source", "stop",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         """Start with an empty buffer."""
@@ -68,6 +74,7 @@ class LineWriter:
         self._names_held = memoryview(array("q", [0] * NAMES_MAX))
         self._names: I64s = i64s_of(self._names_held)
         self.size = 0
+        self.head = self.file = self.route = self.more = b""
         self._buffer: memoryview = memoryview(b"")
         self._grow(ROOM)
 
@@ -101,45 +108,67 @@ class LineWriter:
         offset = message.offset
         if not (0 <= seq_id < NUMBER_MAX and 0 <= expiry_us < NUMBER_MAX and 0 <= offset < NUMBER_MAX):
             return False
-        head = self._text((message.queue, content.vhost), 0)
-        file = self._text(message.file, 1)
-        route = self._text((content.exchange, content.routing_keys), 2)
         names: tuple[str, ...] = message.MORE
-        more = self._text((names, message.more()), 3) if names else b""
-        msg_id: bytes = content.msg_id
-        fixed: Size = len(head) + len(file) + len(route) + len(more) + 2 * len(msg_id) + LINE_MAX
-        need: Size = fixed + GROWTH * len(block) + len(body) // 3 * 4 + 4
-        start: Size = self.size
-        if need > self._room - start:
-            self._grow(2 * self._room + need)
-        self._raw(head)
-        self._number(SEQ_ID, seq_id)
-        self._raw(MSG_ID)
-        self.size = put_hex(self._out, self.size, source_of_bytes(msg_id), 0, len(msg_id), False)
-        self._flag(PERSISTENT, message.persistent)
-        self._flag(ACKED, message.acked)
-        self._flag(REDELIVERED, message.redelivered)
-        self._number(EXPIRY, expiry_us)
-        self._number(SIZE, message.size)
-        self._flag(EMBEDDED, message.embedded)
-        self._raw(file)
-        self._number(OFFSET, offset)
-        self._raw(route)
-        self._raw(PROPERTIES)
+        self.head = self.text((message.queue, content.vhost), 0)
+        self.file = self.text(message.file, 1)
+        self.route = self.text((content.exchange, content.routing_keys), 2)
+        self.more = self.text((names, message.more()), 3) if names else b""
+        self.is_acked = message.acked
+        self.is_embedded = message.embedded
+        self.is_redelivered = message.redelivered
         self.source = source_of_bytes(block)
         self.at = 0
         self.stop = len(block)
+        return self.line(
+            seq_id, content.msg_id, message.persistent, expiry_us, message.size, offset, source_of_bytes(body), 0, len(body)
+        )
+
+    def set_shared(self, queue: Any, file: str, more: Any, is_embedded: Bool) -> None:
+        """Set what the lines of messages in one file share that were neither delivered nor acknowledged.
+
+        `queue` is name and virtual host, `more` the keys and values that only this type of queue has.
+        """
+        self.head = self.text(queue, 0)
+        self.file = self.text(file, 1)
+        self.more = self.text(more, 3)
+        self.is_acked = self.is_redelivered = False
+        self.is_embedded = is_embedded
+
+    def line(
+        self, seq_id: I64, msg_id: bytes, is_persistent: Bool, expiry_us: I64, size: I64, offset: I64, body: Source,
+        body_at: Size, body_size: Size,
+    ) -> Bool:  # fmt: skip
+        """Add the line of a message whose other parts are set; the property block is at..stop of `source`."""
+        fixed: Size = len(self.head) + len(self.file) + len(self.route) + len(self.more) + 2 * len(msg_id) + LINE_MAX
+        need: Size = fixed + GROWTH * (self.stop - self.at) + body_size // 3 * 4 + 4
+        start: Size = self.size
+        if need > self._room - start:
+            self._grow(2 * self._room + need)
+        self._raw(self.head)
+        self._number(SEQ_ID, seq_id)
+        self._raw(MSG_ID)
+        self.size = put_hex(self._out, self.size, source_of_bytes(msg_id), 0, len(msg_id), False)
+        self._flag(PERSISTENT, is_persistent)
+        self._flag(ACKED, self.is_acked)
+        self._flag(REDELIVERED, self.is_redelivered)
+        self._number(EXPIRY, expiry_us)
+        self._number(SIZE, size)
+        self._flag(EMBEDDED, self.is_embedded)
+        self._raw(self.file)
+        self._number(OFFSET, offset)
+        self._raw(self.route)
+        self._raw(PROPERTIES)
         if not self._block():
             self.size = start
             return False
         self._raw(BODY)
-        self.size = put_base64(self._out, self.size, source_of_bytes(body), 0, len(body))
+        self.size = put_base64(self._out, self.size, body, body_at, body_size)
         self._byte(QUOTE)
-        self._raw(more)
+        self._raw(self.more)
         self._raw(b"}\n")
         return True
 
-    def _text(self, key: Any, part: Size) -> bytes:
+    def text(self, key: Any, part: Size) -> bytes:
         """Return a part of a line that repeats; `part` names its form, because two forms may have equal keys."""
         found: bytes | None = self._texts.get((part, key))
         if found is None:
@@ -171,12 +200,12 @@ class LineWriter:
 
     def _block(self) -> Bool:
         """Write the properties of the whole block."""
-        if self.stop < 2:
+        if self.stop - self.at < 2:
             return False
-        flags: Size = get_i16(self.source, 0) & 0xFFFF
+        flags: Size = get_i16(self.source, self.at) & 0xFFFF
         if flags & 1:
             return False
-        self.at = 2
+        self.at += 2
         index: Size = 0
         is_first: Bool = True
         while index < FIELD_COUNT:

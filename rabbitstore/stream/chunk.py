@@ -63,6 +63,8 @@ def read_head(view: View, position: int, file: str) -> Chunk:
         raise UnsupportedFormat("chunk type", file=file, offset=position + 1, found=kind, supported="0, 1, 2")
     if not 0 < entries <= records or entries * layout.ENTRY_HEAD.size > data_size:
         raise _bad("wrong counts in a chunk", file, position + 2, f"entries in {data_size} bytes", f"{entries}, {records}")
+    if chunk_id > layout.OFFSET_MAX:
+        raise _bad("wrong chunk id", file, position + 24, f"at most {layout.OFFSET_MAX}", chunk_id)
     data_at = position + layout.CHUNK_HEAD.size + filter_size
     stop = data_at + data_size + trailer_size
     if stop > len(view):

@@ -13,9 +13,11 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
 from ..files import mapped
 from ..format.amqp10_cy import Converter
 from ..format.problems import Problem, to_problem
+from ..read.json_cy import LineWriter
 from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
 from .index import IndexRecord, first_at_or_after, read_index
+from .lines_cy import SingleMessages
 from .message import StreamMessage, to_message
 from .records_cy import Record
 from .scan import Scan
@@ -143,6 +145,28 @@ class StreamFolder:
                         message = to_message(record, chunk, queue, self.vhost, segment.file, converter)
                         if filter_value is None or message.filter_value == filter_value:
                             yield message
+
+    def lines(self, lines: LineWriter, room: int) -> Iterator[StreamMessage | None]:
+        """Write the JSON of most messages, and yield all others, in the order of `messages`.
+
+        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        """
+        queue, converter = self.queue, Converter()
+        for segment, chunk in self.chunks():
+            if chunk.kind != layout.USER:
+                continue
+            entries = chunk.entries if chunk.entries == chunk.records else 0
+            walk = SingleMessages(memoryview(segment.view), chunk.data_at, chunk.trailer_at, entries, chunk.chunk_id)
+            more = StreamMessage.MORE, (chunk.timestamp_ms, chunk.epoch, None)
+            for record in () if walk.left else self._records(segment, chunk, self.problems):
+                yield to_message(record, chunk, queue, self.vhost, segment.file, converter)
+            while walk.left:
+                lines.set_shared((queue, self.vhost), segment.file, more, is_embedded=False)
+                walk.write_lines(lines, converter, queue, more, room)
+                if lines.size >= room:
+                    yield None
+                elif walk.left:
+                    yield to_message(walk.take(), chunk, queue, self.vhost, segment.file, converter)
 
     def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Problem]) -> list[Record]:
         try:

@@ -18,6 +18,7 @@ DIGITS = 20
 CHUNK_HEAD = Struct(">BBHIqQQIIIB3s")
 CHUNK_TIME_AT, CHUNK_TIME_AND_EPOCH = 8, Struct(">qQ")
 CHUNK_MAGIC, CHUNK_VERSION = 5, 0
+OFFSET_MAX = (1 << 62) - 1  # greater ids are damage, which no checksum of a chunk covers
 USER, TRACKING_DELTA, TRACKING_SNAPSHOT = range(3)
 FILTER_SIZE_MIN = 16
 

@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from brokerstore.report import Facts
     from rabbitstore import StoredMessage
     from rabbitstore.node_folder import NodeFolder
+    from rabbitstore.read.json_cy import LineWriter
 
     from ..target import Target
 
@@ -161,30 +162,43 @@ class RabbitmqBackend:
             yield from islice(filter(filters.accepts_delivery, self.messages(folder, filters.queue)), limit)
 
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
-        """Yield the same messages as JSON lines, in blocks."""
-        yield from (block for block, _, _, _ in self.json_blocks(self.dump(filters, limit), BLOCK_SIZE))
-
-    def json_blocks(self, messages: Iterable[StoredMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
-        """Yield blocks of lines, each with the messages, bytes of bodies and lines in it; a block is valid until the next.
-
-        A kernel writes most lines, `to_json` the others.
-        """
+        """Yield the same messages as JSON lines, in blocks; without filters, most lines are written without their messages."""
         from rabbitstore.read.json_cy import LineWriter
 
         lines = LineWriter()
+        if limit is not None or filters != Filters(queue=filters.queue):
+            yield from (block for block, _, _, _ in self._blocks(lines, self.dump(filters, limit), BLOCK_SIZE))
+            return
+        with self.open_folder() as folder:
+            messages: Iterator[StoredMessage | None] = folder.messages(filters.queue)
+            if self.node is not None:
+                messages = chain(messages, self.node.lines(lines, BLOCK_SIZE, filters.queue))
+            yield from (block for block, _, _, _ in self._blocks(lines, messages, BLOCK_SIZE))
+
+    def json_blocks(self, messages: Iterable[StoredMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
+        """Yield blocks of lines, each with the messages, bytes of bodies and lines in it; a block is valid until the next."""
+        from rabbitstore.read.json_cy import LineWriter
+
+        return self._blocks(LineWriter(), messages, block_size)
+
+    def _blocks(
+        self, lines: LineWriter, messages: Iterable[StoredMessage | None], block_size: int
+    ) -> Iterator[tuple[memoryview, int, int, int]]:
+        """Write lines, most of them by a kernel, and count; None in place of a message: others than these fill a block."""
         count = size = written = 0
         for message in messages:
-            count += 1
-            size += message.size
-            if lines.add(message):
-                written += 1
-            elif (found := self.to_json(message)) is not None:
-                lines.add_line(json_line(found).encode("ascii"))
-                written += 1
+            if message is not None:
+                count += 1
+                size += message.size
+                if lines.add(message):
+                    written += 1
+                elif (found := self.to_json(message)) is not None:
+                    lines.add_line(json_line(found).encode("ascii"))
+                    written += 1
             if lines.size >= block_size:
                 yield lines.take(), count, size, written
                 count = size = written = 0
-        if count:
+        if count or lines.size:
             yield lines.take(), count, size, written
 
     def row(self, message: StoredMessage) -> tuple[Sequence[str], str]:

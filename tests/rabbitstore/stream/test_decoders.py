@@ -94,6 +94,14 @@ def test_counts_that_do_not_fit(records):
         read_records(data, read_head(data, 0, "f"), "f")
 
 
+@pytest.mark.parametrize("chunk_id", [1 << 62, (1 << 64) - 1])
+def test_an_offset_that_no_stream_reaches(chunk_id):
+    """No checksum covers the head, and the name of a file can have any twenty digits."""
+    assert read_head(chunk(b"\0\0\0\0", chunk_id=(1 << 62) - 1), 0, "f").chunk_id == (1 << 62) - 1
+    with pytest.raises(StoreCorrupt, match="chunk id"):
+        read_head(chunk(b"\0\0\0\0", chunk_id=chunk_id), 0, "f")
+
+
 def test_tracking_entries():
     """The three types; a sequence in a snapshot has its chunk id before the value."""
     number = (7).to_bytes(8, "big")
