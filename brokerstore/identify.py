@@ -6,7 +6,7 @@ import os
 from enum import Enum
 from typing import NamedTuple
 
-from messagestore.foreign import has_dledger_log, has_rocksdb_queues
+from messagestore.folder_contents import has_dledger_log, has_rocksdb_queues
 from storageio import REAL_DISK, Disk, Kind, Mode, UnknownStore
 
 

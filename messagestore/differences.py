@@ -21,7 +21,7 @@ from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import Disk, Kind, Mode, StoreError
 
 from .config import delay_times_ms
-from .foreign import has_rocksdb_queues
+from .folder_contents import has_rocksdb_queues
 
 LOOKED_AT = 1 << 20  # bytes read of a log file, for its first record
 ROCKSDB = "defaultRocksDB"

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog.findings import Finding, note
 from storageio import Disk, Kind
+
+if TYPE_CHECKING:
+    from commitlog.findings import Finding
 
 COMPACTION = "compaction"
 DLEDGER_PREFIX = "dledger-"
+_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB = "RocksDB database"
 NOT_READ = "not_read"  # kind of a note
 
@@ -64,6 +67,8 @@ def store_parts(disk: Disk, root: str) -> list[Part]:
 
 def unread_parts(disk: Disk, root: str) -> list[Finding]:
     """Return a note for each part that no check of the store reads."""
+    from commitlog.findings import note  # 3 ms; a RabbitMQ folder is identified without the log's kernels
+
     parts = [part for part in store_parts(disk, root) if part.use is not Use.READ]
     return [note(os.path.join(root, part.name), 0, NOT_READ, "a part that is read", part.what) for part in parts]
 
@@ -99,3 +104,19 @@ def has_rocksdb(disk: Disk, folder: str) -> bool:
     """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER
+
+
+def has_rocksdb_queues(disk: Disk, root: str) -> bool:
+    """Return whether the store has queues in RocksDB.
+
+    A RocksDB folder contains the file `CURRENT`; a folder of that name belongs to a topic.
+    """
+    return any(has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
+
+
+def has_dledger_log(disk: Disk, root: str) -> bool:
+    """Return whether the store has a DLedger log: a folder named after the peer."""
+    if disk.stat(root) is None:
+        return False
+    names = [entry.name for entry in disk.list(root) if entry.name.startswith(DLEDGER_PREFIX)]
+    return any(is_folder(disk, os.path.join(root, name)) for name in names)

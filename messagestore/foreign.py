@@ -19,36 +19,18 @@ from commitlog.unknown_version import is_unknown_version
 from commitlog.walk import LogFiles
 from storageio import Disk, Kind, Mode, UnknownStore, UnsupportedFormat
 
-from . import folder_contents
-from .folder_contents import DLEDGER_PREFIX, Use, is_folder, store_parts
+from .folder_contents import Use, has_dledger_log, has_rocksdb_queues, is_folder, store_parts
 from .timers.timer_log import refuse_unknown_layout
 
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
 SUPPORTED_STORES = "a commit log and queues in files"
-_ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB_PARTS = ("consumequeue", "config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
 _RABBITMQ_FOLDERS = ("msg_store_persistent", "msg_stores")
 _HEADS = {magic.to_bytes(4, "big", signed=True) for magic in (0, MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _QUEUE_TYPE = re.compile(rb'"queue\.type"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _QUEUE_TYPES = ("BatchCQ", "SimpleCQ")
 TOPICS_SIZE_MAX = 1 << 30
-
-
-def has_rocksdb_queues(disk: Disk, root: str) -> bool:
-    """Return whether the store has queues in RocksDB.
-
-    A RocksDB folder contains the file `CURRENT`; a folder of that name belongs to a topic.
-    """
-    return any(folder_contents.has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
-
-
-def has_dledger_log(disk: Disk, root: str) -> bool:
-    """Return whether the store has a DLedger log: a folder named after the peer."""
-    if disk.stat(root) is None:
-        return False
-    names = [entry.name for entry in disk.list(root) if entry.name.startswith(DLEDGER_PREFIX)]
-    return any(is_folder(disk, os.path.join(root, name)) for name in names)
 
 
 def has_rabbitmq_messages(disk: Disk, root: str) -> bool:

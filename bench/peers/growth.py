@@ -24,7 +24,7 @@ TARGET = 1 / 1.2
 INDEX_FILES = (1, 100)
 ITEMS = 40_000
 INDEX_TARGET = 1 / 1.5
-WARM_CALLS, COLD_CALLS = 3000, 40
+STATES = {"in the processor's cache": (100, 30), "warm": (3000, 1), "cold": (40, 1)}  # keys, and how often each is asked for
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
@@ -86,9 +86,11 @@ def _queries(store: OwnStore, messages: int, calls: int) -> float:
 
 
 def index_rows(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Row]:
-    """Yield rows of key queries over a hundred full index files against one, warm and cold, found and not found.
+    """Yield rows of key queries over a hundred full index files against one, found and not found.
 
-    The filters of the full files are built before.  Cold means that no page of the store is in the page cache.
+    The filters of the full files are built before.  With a hundred keys, all that both stores read stays in the processor's
+    cache; with three thousand, only what the store of one file reads does.  Cold means that no page of the store is in the
+    page cache.
     """
     if not wanted("index files"):
         return
@@ -96,16 +98,17 @@ def index_rows(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iter
         with _open_indexed(folder / str(count)) as store:
             for start in range(0, count * (ITEMS - 1) + ITEMS // 2, 1000):
                 store.put_many([Message("T", b"x" * 100, keys=f"key-{number}") for number in range(start, start + 1000)])
-    for is_cold in (False, True):
+    for state in STATES:
         for kind in ("found", "not found"):
             found: dict[int, list[float]] = {count: [] for count in INDEX_FILES}
             for number in range(rounds + 1):
                 for count in INDEX_FILES if number % 2 else reversed(INDEX_FILES):
-                    rate = _indexed_queries(folder / str(count), count * (ITEMS - 1), kind == "found", is_cold)
+                    rate = _indexed_queries(folder / str(count), count * (ITEMS - 1), kind == "found", state)
                     if number:  # the first round only warms up
                         found[count].append(rate)
-            name = f"growth: queries of keys {kind}, {'cold' if is_cold else 'warm'}, at {INDEX_FILES[1]} index files"
-            yield Row(name, "1 index file", "calls/s", INDEX_TARGET, found[INDEX_FILES[1]], found[INDEX_FILES[0]])
+            name = f"growth: queries of keys {kind}, {state}, at {INDEX_FILES[1]} index files"
+            target = None if state == "warm" else INDEX_TARGET
+            yield Row(name, "1 index file", "calls/s", target, found[INDEX_FILES[1]], found[INDEX_FILES[0]])
     for left in folder.iterdir():
         shutil.rmtree(left)
 
@@ -115,23 +118,23 @@ def _open_indexed(folder: Path) -> MessageStore:
     return MessageStore.open(folder, "a", StoreConfig(**sizes))
 
 
-def _indexed_queries(folder: Path, messages: int, is_found: bool, is_cold: bool) -> float:
+def _indexed_queries(folder: Path, messages: int, is_found: bool, state: str) -> float:
     """Open the store with all of its filters, and return the rate of queries."""
     with _open_indexed(folder) as store:  # builds what is missing
         _build_filters(store)
-    if is_cold:
+    if state == "cold":
         drop_pages(folder)
     with _open_indexed(folder) as store:
         _build_filters(store)
         chosen, query = random.Random(6), store.query
-        calls = COLD_CALLS if is_cold else WARM_CALLS
-        keys = [f"{'key' if is_found else 'no-key'}-{chosen.randrange(messages)}" for _ in range(calls)]
-        for key in [] if is_cold else keys:
+        count, times = STATES[state]
+        keys = [f"{'key' if is_found else 'no-key'}-{chosen.randrange(messages)}" for _ in range(count)]
+        for key in [] if state == "cold" else keys:
             query("T", key)
         began = time.perf_counter()
-        for key in keys:
+        for key in keys * times:
             query("T", key)
-        return calls / (time.perf_counter() - began)
+        return count * times / (time.perf_counter() - began)
 
 
 def _build_filters(store: MessageStore) -> None:
