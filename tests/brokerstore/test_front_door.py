@@ -147,6 +147,7 @@ def test_info_loads_neither_engine_nor_drawing(fixture_store: Any) -> None:
         assert not found[-1] & NOT_IN_INFO
     assert "commitlog.walk" in found[0] - found[1]
     assert "rabbitstore.read.vhost_folder" in found[1] - found[0]
+    assert not found[1] & {"decimal", "ipaddress", "urllib.parse"}
 
 
 def test_an_export_to_parquet_loads_no_pandas(fixture_store: Any, tmp_path: Path) -> None:
