@@ -20,6 +20,7 @@ DIRECTIVES = {
     "wraparound": False,
     "cdivision": True,
     "initializedcheck": False,
+    "freethreading_compatible": True,  # docs/howto/workers.md#free-threaded-python
     "auto_pickle": False,  # `_message_cy.py` switches it on for messages
 }
 # Loops over bytes and columns, which gain from -O3.  The others run as fast with -O2 and compile in two thirds of the time.

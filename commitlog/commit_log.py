@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
+from storageio import FREE_THREADED, REAL_DISK, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
 
 from ._append_cy import Appender
 from ._find_cy import LogReaders
@@ -215,8 +215,8 @@ class CommitLog:
         return self.readers.of_file(file)
 
     def own_reader(self, file: MappedFile) -> Reader:
-        """Return a reader of one file for the calling thread, which may slice its buffer."""
-        return Reader(self.queue.view(file), file.start_offset)
+        """Return a reader of one file that the calling thread may take views from; see `storageio.own_view`."""
+        return Reader(self.queue.view(file), file.start_offset) if FREE_THREADED else self.reader(file)
 
     def message_at(self, offset: int, checks: int = CHECK_ALL) -> StoredMessage | None:
         """Return the record that starts at a physical offset, None if none does."""

@@ -15,7 +15,21 @@ All paths are absolute or relative strings; all sizes are bytes; all times are m
 """
 
 from . import misplaced
-from .disk import DIRECT_BLOCK, SECTOR_SIZE, Disk, Entry, File, FolderLock, Kind, Map, Mode, Space, Writer, own_view
+from .disk import (
+    DIRECT_BLOCK,
+    FREE_THREADED,
+    SECTOR_SIZE,
+    Disk,
+    Entry,
+    File,
+    FolderLock,
+    Kind,
+    Map,
+    Mode,
+    Space,
+    Writer,
+    own_view,
+)
 from .errors import (
     DiskError,
     DiskFull,
@@ -45,6 +59,7 @@ from .replace import replace_file
 
 __all__ = [
     "DIRECT_BLOCK",
+    "FREE_THREADED",
     "REAL_DISK",
     "SECTOR_SIZE",
     "Disk",

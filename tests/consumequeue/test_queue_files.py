@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from storageio import REAL_DISK, DiskError, InvalidMessage
+from storageio import REAL_DISK, DiskError, InvalidMessage, disk
 from storageio.testing import FailingDisk
 from tests.consumequeue.model import packed
 
@@ -77,6 +77,15 @@ def test_a_file_in_use_is_not_closed_under_its_user(world: Any, tmp_path: Path) 
         assert first.read(0, 5) == b"12345"
     with pytest.raises(DiskError):
         first.read(0, 5)
+
+
+def test_each_reader_of_a_map_gets_a_view_of_its_own(queues: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where threads run without a GIL, because CPython counts the slices of one view without a lock."""
+    monkeypatch.setattr(disk, "FREE_THREADED", True)
+    queue = queues().get_or_add("T", 0)
+    queue.append_run(0, packed(0, 3))
+    first, second = queue.file_view(0), queue.file_view(0)
+    assert first is not second and bytes(first[:60]) == bytes(second[:60]) == packed(0, 3)
 
 
 def test_readers_beside_a_writer(queues: Any) -> None:

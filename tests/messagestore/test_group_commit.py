@@ -165,3 +165,16 @@ def test_the_lead_of_one_who_is_gone_is_taken(world: World) -> None:
     group.wait(5)
     assert group.flushed_offset == 5
     assert ticket.is_covered  # by the same sync
+
+
+def test_the_first_failure_is_kept(world: World) -> None:
+    """Flusher and committer may fail at the same time, while a put raises the error of one of them."""
+    group = group_of(world, lambda group: None)
+    first, second = (DiskError(operation, "log", 5, "EIO") for operation in ("sync", "write"))
+    assert group.failure is None
+    group.failure = first
+    group.failure = second
+    assert group.failure is first
+    with pytest.raises(DiskError) as caught:
+        group.wait(1)
+    assert caught.value is first

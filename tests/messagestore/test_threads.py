@@ -409,20 +409,6 @@ def test_readers_beside_writers_see_only_whole_messages_in_order(world: Any, tmp
         assert all(seen == list(range(total)) for seen in results[:4])
 
 
-def test_readers_of_one_queue_do_not_end_each_others_views(world: Any, tmp_path: Path) -> None:
-    """Units and records are slices of maps that all readers share; without a GIL their counters must not be shared."""
-    with open_small(world, tmp_path / "s") as store:
-        put_numbers(world, store, range(300), size=200)
-
-        def read(_: int) -> None:
-            for _ in range(40):
-                assert [number_of(one) for one in store.read("T", 0)] == list(range(300))
-                assert sum(len(one) for found in store.read_raw("T", 0) for one in found) > 300 * 200
-                assert store.get("T", 0, 299).messages[0].queue_offset == 299
-
-        in_threads(4, read)
-
-
 class StepDisk(WrappedDisk):
     """A disk on which each sync of the log waits for a step."""
 

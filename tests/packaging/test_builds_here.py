@@ -6,7 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+
+import pytest
 
 from storebytes.builds import PACKAGES, build_name, kernel_builds, kernel_modules, kernel_sources, source_hash
 from tests.packaging.packages import ROOT
@@ -20,6 +23,17 @@ def test_no_kernel_is_stale() -> None:
 def test_all_kernels_are_of_one_build() -> None:
     """Either all kernels are compiled or none."""
     assert build_name() in ("compiled", "plain")
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="not a free-threaded Python, such as 3.13t")
+def test_importing_the_kernels_leaves_the_gil_off() -> None:
+    """Every compiled kernel is declared for free-threaded Python, and none imports an extension that is not."""
+    code = "import brokerstore, sys; from storebytes.builds import kernel_builds; kernel_builds(); print(sys._is_gil_enabled())"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHON_GIL"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    assert build_name() == "compiled" and done.stdout == "False\n"
 
 
 def test_the_environment_can_demand_the_plain_text() -> None:
