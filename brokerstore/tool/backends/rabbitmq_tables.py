@@ -115,9 +115,12 @@ def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> d
     with progress("stats", total, quiet=quiet, is_bytes=False) as advance:
         for message in backend.messages(folder):
             row = rows[message.queue]
-            flags = (message.persistent, message.embedded, message.redelivered, message.expiry_us > 0)
-            for column, amount in enumerate((1, message.size, *flags)):
-                row[column] += amount
+            row[0] += 1
+            row[1] += message.size
+            row[2] += message.persistent
+            row[3] += message.embedded
+            row[4] += message.redelivered
+            row[5] += message.expiry_us > 0
             advance(1)
     for queue in [] if backend.node is None else backend.node.unread:
         del rows[queue]
