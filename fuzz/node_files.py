@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 import zlib
+from array import array
 
 from rabbitstore.format.amqp10_cy import Converter
 from rabbitstore.format.amqp10_message import read_sections, to_content
@@ -20,12 +23,17 @@ from rabbitstore.quorum.snapshot import read_snapshot
 from rabbitstore.quorum.state import read_state
 from rabbitstore.quorum.tables import meta_rows, read_rows, registered
 from rabbitstore.quorum.wal import WalScan
-from rabbitstore.stream.chunk import read_records
+from rabbitstore.read.json_cy import LineWriter
+from rabbitstore.stream.chunk import Chunk, read_records
 from rabbitstore.stream.compression import unpack
 from rabbitstore.stream.index import read_index
+from rabbitstore.stream.lines_cy import SingleMessages
+from rabbitstore.stream.records_cy import single_records
 from rabbitstore.stream.scan import Scan
 from rabbitstore.stream.tracking import Tracking, apply_chunk
 from storageio import StoreError
+
+STREAM_KEYS = (("timestamp_ms", "epoch", "filter_value"), (1, 1, None))
 
 
 def stream_segment(data: bytes) -> None:
@@ -41,7 +49,23 @@ def stream_segment(data: bytes) -> None:
                 part()
             except StoreError:
                 continue
+        write_lines(data, chunk)
     assert scan.budget > -2 * len(data) - 48
+
+
+def write_lines(data: bytes, chunk: Chunk) -> None:
+    """The kernel that writes lines has as many messages as the one that returns records."""
+    walk = SingleMessages(memoryview(data), chunk.data_at, chunk.trailer_at, chunk.entries, chunk.chunk_id)
+    single = single_records(memoryview(data), chunk.data_at, chunk.trailer_at, chunk.entries, chunk.chunk_id)
+    assert walk.left == len(single or ())
+    lines, converter, found = LineWriter(), Converter(), 0
+    lines.set_shared(("s", "/"), "fuzz", STREAM_KEYS, is_embedded=False)
+    while walk.left:
+        walk.write_lines(lines, converter, "s", STREAM_KEYS, 1 << 30)
+        if walk.left:
+            walk.take()
+            found += 1
+    assert bytes(lines.take()).count(b"\n") + found == len(single or ())
 
 
 def track(data: bytes, chunk: object) -> None:
@@ -132,6 +156,7 @@ def quorum_command(data: bytes) -> None:
         return
     command, machine = term[2], Machine()
     if quick is not None:
+        assert written(reader, data, quick) in (None, quick[4])
         assert quick == read_content(message_term(command), "/", "fuzz", 0) and info_of_command(reader) == info_of(command)
     try:
         machine.apply(1, 1, command, term[3], info_of(command))
@@ -139,6 +164,18 @@ def quorum_command(data: bytes) -> None:
     except (TypeError, ValueError, KeyError, IndexError, AttributeError):
         return
     read_content(message_term(command), "/", "fuzz", 0)
+
+
+def written(reader: CommandReader, data: bytes, content: tuple[object, ...]) -> bytes | None:
+    """Return the body in the line that the kernel writes; None if it leaves the message."""
+    lines, run = LineWriter(), Run(1, 1, memoryview(data), "fuzz")
+    run.append(0, len(data))
+    lines.set_shared(("q", "/"), "fuzz", (("state",), ("ready",)), is_embedded=True)
+    if not reader.write_lines(lines, run, array("q", [1]), 0, 1 << 30):
+        return None
+    found = json.loads(bytes(lines.take()))
+    assert found["exchange"] == content[1]
+    return base64.b64decode(found["body_base64"])
 
 
 def quorum_config(data: bytes) -> None:
