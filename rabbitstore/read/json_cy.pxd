@@ -1,5 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
+from rabbitstore.format.entry_cy cimport IndexEntry
 
 cdef Size ROOM, LINE_MAX, GROWTH, NAMES_MAX, DEPTH_MAX, TEXTS_MAX, FIELD_COUNT
 cdef Size QUOTE, COMMA, COLON, OPEN, CLOSE, OPEN_TABLE, CLOSE_TABLE
@@ -22,6 +23,9 @@ cdef class LineWriter:
     cdef Bool line(
         self, I64 seq_id, bytes msg_id, Bool is_persistent, I64 expiry_us, I64 size, I64 offset, Source body, Size body_at,
         Size body_size,
+    ) except -1
+    cpdef bint add_entry(
+        self, IndexEntry entry, object content, str queue, str file, I64 offset, Bool is_redelivered
     ) except -1
     cpdef set_shared(self, object queue, str file, object more, Bool is_embedded)
     cdef bytes text(self, object key, Size part)

@@ -14,6 +14,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from ..format.entry_cy import IndexEntry
 from ..format.properties import FIELDS
 
 if not cython.compiled:
@@ -121,6 +122,31 @@ class LineWriter:
         self.stop = len(block)
         return self.line(
             seq_id, content.msg_id, message.persistent, expiry_us, message.size, offset, source_of_bytes(body), 0, len(body)
+        )
+
+    def add_entry(self, entry: IndexEntry, content: Any, queue: str, file: str, offset: I64, is_redelivered: Bool) -> bool:
+        """Add the line of a classic queue's message by its index entry; `file` and `offset` are those of a `StoredMessage`.
+
+        Return whether it was one that this kernel writes.
+        """
+        body: bytes = content[4]
+        block: bytes = content[3]
+        if entry.seq_id < 0 or entry.expiry_us < 0 or offset < 0:
+            return False
+        if entry.seq_id >= NUMBER_MAX or entry.expiry_us >= NUMBER_MAX or offset >= NUMBER_MAX:
+            return False
+        self.head = self.text((queue, content[0]), 0)
+        self.file = self.text(file, 1)
+        self.route = self.text((content[1], content[2]), 2)
+        self.more = b""
+        self.is_acked = entry.acked
+        self.is_embedded = entry.term is not None
+        self.is_redelivered = is_redelivered
+        self.source = source_of_bytes(block)
+        self.at = 0
+        self.stop = len(block)
+        return self.line(
+            entry.seq_id, content[5], entry.persistent, entry.expiry_us, entry.size, offset, source_of_bytes(body), 0, len(body)
         )
 
     def set_shared(self, queue: Any, file: str, more: Any, is_embedded: Bool) -> None:

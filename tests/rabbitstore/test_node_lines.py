@@ -49,6 +49,23 @@ def test_folders_of_real_servers(world: World, folders: Any, kind: str, room: in
     assert found == expected(world, node) and found.count(b"\n") > left
 
 
+@pytest.mark.parametrize("room", [500, 1 << 20])
+@pytest.mark.parametrize("kind", ["rabbitmq4-clean", "rabbitmq4-killed"])
+def test_classic_queues_of_real_servers(world: World, folders: Any, kind: str, room: int) -> None:  # noqa: F811
+    """Messages in the index, in a store of the queue and in the shared store; priorities and acknowledged entries."""
+    reader = world.module("rabbitstore.read.vhost_folder")
+    lines = world.module("rabbitstore.read.json_cy").LineWriter()
+    for path in reader.find_vhosts(str(folders[kind][0])):
+        folder = reader.VhostFolder(path)
+        found = b""
+        for message in folder.lines(lines, room):
+            if message is not None:
+                lines.add_line(model(message))
+            found += lines.take()
+        assert found + lines.take() == b"".join(model(message) for message in folder.messages())
+        folder.close()
+
+
 @pytest.mark.parametrize("room", [1, 3000, 1 << 20])
 def test_messages_of_other_forms_between_plain_ones(world: World, tmp_path: Any, room: int) -> None:
     """Several fragments, none, other routes, a damaged property block, and two segments."""

@@ -170,7 +170,7 @@ class RabbitmqBackend:
             yield from (block for block, _, _, _ in self._blocks(lines, self.dump(filters, limit), BLOCK_SIZE))
             return
         with self.open_folder() as folder:
-            messages: Iterator[StoredMessage | None] = folder.messages(filters.queue)
+            messages = folder.lines(lines, BLOCK_SIZE, filters.queue)
             if self.node is not None:
                 messages = chain(messages, self.node.lines(lines, BLOCK_SIZE, filters.queue))
             yield from (block for block, _, _, _ in self._blocks(lines, messages, BLOCK_SIZE))
