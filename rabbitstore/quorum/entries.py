@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class EntryTable(Mapping[int, Entry]):
-    """The entries in ascending order of their indexes; a million of them take twelve megabytes."""
+    """The entries in ascending order of their indexes; a million of them take eight megabytes."""
 
     def __init__(self) -> None:
         """Begin with an empty table."""

@@ -3,7 +3,7 @@ from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32_more
 
 cdef Size ROOM, ROOM_MAX, WRITER, CHECKED, RECORD, SEGMENT_HEAD, WIDE
-cdef I64 NUMBER_MAX
+cdef I64 NUMBER_MAX, PLACE_MAX
 
 @cython.final
 cdef class Run:
@@ -11,9 +11,8 @@ cdef class Run:
     cdef readonly memoryview view
     cdef readonly str file
     cdef memoryview _places_held, _sizes_held
-    cdef I64s _places
-    cdef I32s _sizes
-    cdef I64 _base
+    cdef I32s _places, _sizes
+    cdef I64 _base, _origin
     cdef Size _room
     cdef Bool _is_closed
 

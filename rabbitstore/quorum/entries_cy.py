@@ -1,4 +1,4 @@
-"""Where the entries of a log are, in columns: twelve bytes for an entry (docs/formats/rabbitmq-quorum.md#write-ahead-log).
+"""Where the entries of a log are, in columns: eight bytes for an entry (docs/formats/rabbitmq-quorum.md#write-ahead-log).
 
 `wal` and `segment` define what is read, and read everything that is not as expected.
 """
@@ -16,7 +16,7 @@ from . import layout
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I64, Bool, I32s, I64s, Size, Source, get_i32, get_i64, i32s_of, i64s_of, source_of, take_view,
+        I64, Bool, I32s, Size, Source, get_i32, get_i64, i32s_of, source_of, take_view,
     )  # fmt: skip
     from storebytes._crc_cy import crc32_more
 
@@ -28,18 +28,20 @@ RECORD: Size = layout.WRITER_SIZE + layout.WAL_RECORD.size
 SEGMENT_HEAD: Size = layout.SEGMENT_HEAD.size
 WIDE: Size = layout.SEGMENT_ENTRY[2].size
 NUMBER_MAX: I64 = layout.NUMBER_MAX
+PLACE_MAX: I64 = 0xFFFFFFFF
 
 
 class Run:
     """Entries of one term and file whose indexes follow one another, from `first` to the one before `stop`.
 
     It holds place and size of each entry's data in `view`, in columns that double when they are full, up to ROOM_MAX entries.
+    Places are relative to the first one; an entry that is not within 4 GiB behind it does not belong to the run.
     A `part` shares the columns and does not grow, so a run may go on growing where it was read.
     """
 
     __slots__ = (
-        "_base", "_is_closed", "_places", "_places_held", "_room", "_sizes", "_sizes_held", "file", "first", "stop", "term",
-        "view",
+        "_base", "_is_closed", "_origin", "_places", "_places_held", "_room", "_sizes", "_sizes_held", "file", "first", "stop",
+        "term", "view",
     )  # fmt: skip
 
     def __init__(self, first: I64, term: I64, view: memoryview, file: str) -> None:
@@ -49,44 +51,47 @@ class Run:
         self.view = view
         self.file = file
         self._is_closed = False
+        self._origin = 0
         self._room = 0
         self._grow(ROOM)
 
     def _grow(self, room: Size) -> None:
-        places = array("q", bytes(8 * room))
+        places = array("i", bytes(4 * room))
         sizes = array("i", bytes(4 * room))
         if self._room:
             memoryview(places)[: self._room] = self._places_held
             memoryview(sizes)[: self._room] = self._sizes_held
         self._places_held: memoryview = memoryview(places)
         self._sizes_held: memoryview = memoryview(sizes)
-        self._places: I64s = i64s_of(self._places_held)
+        self._places: I32s = i32s_of(self._places_held)
         self._sizes: I32s = i32s_of(self._sizes_held)
         self._room = room
 
     def append(self, at: I64, size: I64) -> bool:
-        """Add the entry `stop`; return False when the run is full."""
+        """Add the entry `stop`; return False when it has no room in the run."""
         number: Size = self.stop - self._base
-        if number == self._room:
-            if self._is_closed or number >= ROOM_MAX:
-                return False
-            self._grow(2 * number)
-        if self._is_closed:
+        if self._is_closed or number >= ROOM_MAX:
             return False
-        self._places[number] = at
-        self._sizes[number] = size if size < 0x80000000 else size - 0x100000000
+        if number == 0:
+            self._origin = at
+        if not 0 <= at - self._origin <= PLACE_MAX:
+            return False
+        if number == self._room:
+            self._grow(2 * number)
+        self._places[number] = _signed(at - self._origin)
+        self._sizes[number] = _signed(size)
         self.stop += 1
         return True
 
     def place(self, index: I64) -> I64:
         """Return where the data of an entry begins."""
         place: I64 = self._places[index - self._base]
-        return place
+        return self._origin + (place & PLACE_MAX)
 
     def size(self, index: I64) -> I64:
         """Return the size of an entry's data."""
         size: I64 = self._sizes[index - self._base]
-        return size if size >= 0 else size + 0x100000000
+        return size & PLACE_MAX
 
     def part(self, first: I64, stop: I64) -> Run:
         """Return these entries as a run that does not grow."""
@@ -94,6 +99,7 @@ class Run:
         found.first = first
         found.stop = stop
         found._base = self._base
+        found._origin = self._origin
         found.term = self.term
         found.view = self.view
         found.file = self.file
@@ -171,6 +177,13 @@ def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list
             found.append(run)
         at += width
     return found if _is_zero(source, at, data_at - at) else None
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _signed(number: I64) -> I64:
+    """Return the signed number of the same 32 bits."""
+    return number if number < 0x80000000 else number - 0x100000000
 
 
 @cython.cfunc

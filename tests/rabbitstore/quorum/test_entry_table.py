@@ -129,3 +129,16 @@ def test_a_segment_in_runs_is_that_in_entries(
     if flip is None:
         assert read_intact(view, version, room, "f") is not None
         assert found == {index: (term, found[index][1], len(body)) for index, term, body in numbered} and not problems
+
+
+def test_places_that_are_far_apart(world):
+    """A run holds places of 32 bits behind its first one; those of other entries begin another run."""
+    entries = world.module("rabbitstore.quorum.entries")
+    table = entries.EntryTable()
+    view = memoryview(b"")
+    places = [1 << 40, (1 << 40) + 0xFFFFFFFF, 100, (1 << 40) + 1, (1 << 40) + 0x100000001, 5, 0x80000005]
+    sizes = [0, 0xFFFFFFFF, 0x80000000, 1, 2, 3, 4]
+    for index, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        table.put(index, entries.Entry(1, view, "f", place, size))
+    assert [(table[index].at, table[index].size) for index in table] == list(zip(places, sizes, strict=True))
+    assert [run.first for run in table.runs] == [0, 2, 3, 4, 5]
