@@ -156,7 +156,7 @@ live-night: $(VENV)/.kernels $(VENV)/.dev
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
 		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py \
 		tests/interop/rocketmq/test_served_pop.py
-	@BROKERSTORE_FRAMES=$(or $(FRAMES),200000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py
+	@BROKERSTORE_FRAMES=$(or $(FRAMES),1000000) nice -n 19 $(RUN) -m pytest -s tests/rocketlink/test_hostile_clients.py
 	@for target in remoting_frames replication_frames served_requests; do \
 		nice -n 19 $(RUN) -m fuzz.run decoders --runs 1000000 --target $$target || exit 1; done
 

@@ -31,7 +31,8 @@ def with_tables(text: str, found: dict[str, Any]) -> str:
 
     def replaced(block: re.Match[str]) -> str:
         rows = [row for row in found["rows"] if block_of(row) == block[2]]
-        return f"{block[1]}{measured(found['machine'], rows)}\n{block[3]}" if rows else block[0]
+        has_dates = bool(rows) and all("date" in row for row in rows)  # a table of rows that have none stays as it is
+        return f"{block[1]}{measured(found['machine'], rows)}\n{block[3]}" if has_dates else block[0]
 
     return BLOCK.sub(replaced, text)
 

@@ -1,6 +1,6 @@
 """Fuzzed frames, slow readers, half-open connections and a thousand clients at the same time: others are served.
 
-BROKERSTORE_FRAMES is the number of fuzzed requests that the server decodes; `make live-night` has 200,000.
+BROKERSTORE_FRAMES is the number of fuzzed requests that the server decodes; `make live-night` has 1,000,000.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ public class Client {
         this.brokerName = brokerName;
         this.consumers = new Consumers(names);
         admin.setNamesrvAddr(names);
+        admin.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setNamesrvAddr(names);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.setRetryTimesWhenSendFailed(0);  // so that an acknowledged message is stored once
@@ -211,6 +213,7 @@ public class Client {
     private TransactionMQProducer transactionProducer() throws MQClientException {
         TransactionMQProducer made = new TransactionMQProducer("interop-transactions");
         made.setNamesrvAddr(names);
+        made.setMqClientApiTimeout(TIMEOUT_MS);
         made.setTransactionListener(new TransactionListener() {
             @Override public LocalTransactionState executeLocalTransaction(Message message, Object decision) {
                 return LocalTransactionState.valueOf((String) decision);
@@ -328,6 +331,7 @@ public class Client {
     private DefaultMQPullConsumer puller(String group) throws MQClientException {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
         consumer.setNamesrvAddr(names);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumerPullTimeoutMillis(TIMEOUT_MS);
         consumer.start();
         return consumer;
@@ -372,6 +376,7 @@ public class Client {
         int failures = command.getIntValue("failures");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setPollNameServerInterval(LOOK_MS);  // a retry topic is created meanwhile
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setAwaitTerminationMillisWhenShutdown(TIMEOUT_MS);  // so that the last failed message is sent back

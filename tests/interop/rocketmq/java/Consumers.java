@@ -36,6 +36,7 @@ class Consumers {
         FileOutputStream file = new FileOutputStream(command.getString("file"), true);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(names);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setInstanceName(name);
         consumer.setPollNameServerInterval(LOOK_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
