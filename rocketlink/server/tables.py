@@ -12,7 +12,6 @@ from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.request_modes import POP, PULL, RequestMode, RequestModes
-from messagestore.broker.config.subscription_groups import SubscriptionGroups
 from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
 from messagestore.timers.layout import CHECK
 
@@ -137,7 +136,7 @@ class Tables:
 
     def groups(self, request: Command) -> Command:
         """Answer with the table of consumer groups."""
-        return self._table(request, SubscriptionGroups(self._engine.disk, self._engine.places.config))
+        return self._table(request, self._engine.retries.groups)
 
     def delays(self, request: Command) -> Command:
         """Answer with the progress of delayed messages."""

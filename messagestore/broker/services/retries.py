@@ -49,24 +49,28 @@ class Retries:
         self._puts = puts
         self._groups: SubscriptionGroups | None = None
 
-    def group(self, name: str) -> SubscriptionGroup:
-        """Return a group of subscriptionGroup.json. An unknown group is added to the file, as in a broker."""
+    @property
+    def groups(self) -> SubscriptionGroups:
+        """The table of groups; it is read once, on first use."""
         if self._groups is None:
             self._groups = SubscriptionGroups(self._disk, self._config_folder)
-        known = self._groups.get(name)
+        return self._groups
+
+    def group(self, name: str) -> SubscriptionGroup:
+        """Return a group of subscriptionGroup.json. An unknown group is added to the file, as in a broker."""
+        known = self.groups.get(name)
         if known is None:
             check_group(SubscriptionGroup(name=name))
-            known = self._groups.create(name)
-            self._groups.persist()
+            known = self.groups.create(name)
+            self.groups.persist()
         return known
 
     def set_group(self, name: str, *, retry_max_times: int | None = None, retry_queues: int | None = None) -> None:
         """Set how often a group retries, and in how many queues."""
         self.group(name)
         wanted = {"retry_max_times": retry_max_times, "retry_queues": retry_queues}
-        assert self._groups is not None
-        self._groups.create(name, **{key: value for key, value in wanted.items() if value is not None})
-        self._groups.persist()
+        self.groups.create(name, **{key: value for key, value in wanted.items() if value is not None})
+        self.groups.persist()
 
     def send_back(self, message: StoredMessage, group: str, level: int = 0) -> PutResult:
         """Schedule a message for another delivery, or move it to the dead letter queue.
