@@ -9,6 +9,10 @@ class WrongFrame(StoreError):
     """Bytes from the other side that are no frame of the protocol, or one that is too large."""
 
 
+class OtherProtocol(WrongFrame):
+    """The first bytes of another protocol, which the error names."""
+
+
 class RemoteError(StoreError):
     """The other side answered a request with an error code."""
 

@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import WrongFrame
+from ..errors import OtherProtocol, WrongFrame
 
 FRAME_SIZE_MAX = 16_777_216  # bytes after the length
+OTHER_PROTOCOLS = {  # by the bytes that a client begins with; read as a length, each is above the limit
+    b"PRI ": "gRPC, which a RocketMQ 5 proxy speaks; use a client of the remoting protocol",
+    b"GET ": "HTTP", b"POST": "HTTP", b"\x16\x03\x01": "TLS; turn it off in the client (tls.enable)",
+}  # fmt: skip
 HEADER_SIZE_MAX = 1 << 20  # bytes; properties of a message, escaped, take a part of it
 JSON_ENCODING, BINARY_ENCODING = 0, 1
 IS_ANSWER, IS_ONE_WAY = 1, 2  # bits of a flag
@@ -90,6 +94,9 @@ class FrameReader:
             return None
         (size,) = _WORD.unpack_from(self._waiting, self._at)
         if not 4 <= size <= FRAME_SIZE_MAX:
+            for head, name in OTHER_PROTOCOLS.items():
+                if self._waiting.startswith(head, self._at):
+                    raise OtherProtocol(f"it speaks {name}")
             raise WrongFrame(f"a frame of {size} bytes: 4 to {FRAME_SIZE_MAX}")
         if len(self._waiting) - begin < size:
             return None

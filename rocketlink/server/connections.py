@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from storageio import StoreError
 
-from ..errors import WrongFrame
+from ..errors import OtherProtocol, WrongFrame
 from ..remoting.codes import SYSTEM_ERROR
 from ..remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
 
@@ -32,11 +32,18 @@ class Connections:
         """Create it without connections; `serve` comes before the first one."""
         self.all: set[Connection] = set()
         self.waiting_bytes = 0
+        self._warned: set[str] = set()
 
     def serve(self, handle: Handler, on_closed: Callable[[Connection], None]) -> None:
         """Let `handle` answer requests: with None if there is no answer, or it is sent later."""
         self.handle = handle
         self.on_closed = on_closed
+
+    def warn(self, host: str, reason: str) -> None:
+        """Log why a client cannot be served, once for each reason: such a client connects again and again."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            LOG.warning("client %s: %s", host, reason)
 
     def close_stale(self) -> None:
         """Close connections that were silent for too long, or did not complete a frame."""
@@ -138,6 +145,9 @@ class Connection(asyncio.Protocol):
         try:
             while not self.is_paused and not self._is_ended and (request := self._frames.next()) is not None:
                 self._answer(request)
+        except OtherProtocol as error:
+            wrong = str(error)
+            self._connections.warn(self.host, wrong)
         except WrongFrame as error:
             wrong = str(error)
         finally:

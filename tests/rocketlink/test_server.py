@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -545,3 +546,29 @@ def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> No
             served.client.ask(103, fields | change)
     served.client.ask(104, fields)
     assert len(served.client.ask(60).body) == 56
+
+
+def tls_hello() -> bytes:
+    """Return the first bytes of a TLS client."""
+    given, taken = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(given, taken, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return taken.read()
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC"), (b"GET / HTTP/1.1\r\nHost: b\r\n\r\n", "HTTP"), (tls_hello(), "TLS")],
+)
+def test_a_client_of_another_protocol_is_named_once(
+    served: Served, caplog: pytest.LogCaptureFixture, data: bytes, name: str
+) -> None:
+    """It only sees that the connection ends, and comes again; the operator has to learn why."""
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+            link.sendall(data)
+            with contextlib.suppress(ConnectionResetError):
+                assert link.recv(100) == b""
+    (line,) = [record.getMessage() for record in caplog.records if "speaks" in record.getMessage()]
+    assert f"it speaks {name}" in line and line.startswith("client 127.0.0.1:")
