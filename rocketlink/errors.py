@@ -35,3 +35,4 @@ class MasterDiffers(StoreError):
             "The master was truncated or replaced; nothing was changed here. Replicate into a new folder to start again."
         )
         self.physical_offset = physical_offset
+        self.add_note("run: brokerstore replicate HOST:PORT NEW_DIR --from-start")

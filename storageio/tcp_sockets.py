@@ -14,7 +14,9 @@ def connect_tcp(host: str, port: int, timeout_s: float) -> LocalSocket:
     try:
         connection = socket.create_connection((host, port), timeout_s)
     except OSError as error:
-        raise PeerGone(f"{host}:{port}: {error}") from error
+        gone = PeerGone(f"{host}:{port}: {error}")
+        gone.add_note(f"start what serves {host}:{port}, or correct the address; of a broker it is the one that clients use")
+        raise gone from error
     return _opened(connection)
 
 

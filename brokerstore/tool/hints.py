@@ -90,6 +90,8 @@ def _full(error: StoreError, _command: str, place: str) -> str:
 def _refused(error: StoreError, _command: str, place: str) -> str:
     if _is_strange_sidecar(_named(error, place), place):
         return f"run: brokerstore recover {quote(place)}  (with --apply, moves aside what blocks a file of brokerstore)"
+    if getattr(error, "operation", "") == "listen":
+        return "run: ss -ltnp  (shows which program has the port; --listen takes another address)"
     file = quote(_there(_named(error, place)))
     return f"run: ls -ld {file}; dmesg | tail  (permissions, or a failing disk: copy the folder first)"
 

@@ -150,7 +150,7 @@ class Replica(Closing):
             self._note(error)
         except StoreError as error:
             LOG.error("replication from %s:%d ended: %s", self._host, self._port, error)
-            self._note(error)
+            self._last_error = str(error)
             self._failure = error
             self._follower.is_stopping = True
         finally:

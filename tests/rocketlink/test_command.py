@@ -16,7 +16,7 @@ from brokerstore.tool import main
 from messagestore import MessageStore
 from rocketlink.remoting.client import RemotingClient
 from tests.brokerstore.schema import check_schema
-from tests.rocketlink.test_replica import Master, bodies, put
+from tests.rocketlink.test_replica import CONFIG, Master, bodies, put
 
 
 def test_a_folder_is_replicated_up_to_the_end_that_the_master_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,8 +44,33 @@ def test_an_address_without_host_or_port_is_wrong_use(tmp_path: Path, address: s
 def test_a_broker_that_is_away_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is created for it."""
     assert main(["replicate", "127.0.0.1:1", str(tmp_path / "s")]) == 1
-    assert "127.0.0.1:1" in capsys.readouterr().err
+    *_, error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("brokerstore: PeerGone: 127.0.0.1:1: ")
+    assert hint.startswith("brokerstore: start what serves 127.0.0.1:1, ")
     assert not (tmp_path / "s").exists()
+
+
+def test_the_log_of_another_store_is_not_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer is a new folder, not a repair of this one."""
+    with MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
+        store.put("T", b"mine")
+    with Master(tmp_path / "m") as master:
+        put(master.store, 300)
+        master.tell()
+        assert main(["replicate", f"127.0.0.1:{master.broker.port}", str(tmp_path / "s"), "--from-start"]) == 1
+    *_, error, hint = capsys.readouterr().err.splitlines()
+    assert error.startswith("brokerstore: MasterDiffers: ")
+    assert hint == "brokerstore: run: brokerstore replicate HOST:PORT NEW_DIR --from-start"
+
+
+def test_a_port_that_is_taken_is_no_failing_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The hint shows how to find who has it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(tmp_path / "s"), "--listen", f"127.0.0.1:{port}"]) == 5
+    *_, error, hint = capsys.readouterr().err.splitlines()
+    assert f"127.0.0.1:{port}: listen failed" in error
+    assert hint.startswith("brokerstore: run: ss -ltnp ")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

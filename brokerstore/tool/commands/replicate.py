@@ -58,7 +58,7 @@ def replicate(
     def report(status: ReplicaStatus) -> None:
         facts = {"log_end": status.log_end, "durable_end": status.durable_end, "lag_bytes": status.lag_bytes}
         facts |= {"is_connected": status.is_connected}
-        state = "connected" if status.is_connected else f"not connected: {status.last_error}"
+        state = "connected" if status.is_connected else f"not connected: {status.last_error or 'not yet'}"
         text = f"log end {status.log_end}, {count_text(status.lag_bytes, 'byte')} behind the master, {state}"
         if as_json:
             emit_json(facts)
