@@ -24,7 +24,7 @@ TARGET = 1 / 1.2
 INDEX_FILES = (1, 100)
 ITEMS = 40_000
 INDEX_TARGET = 1 / 1.5
-STATES = {"in the processor's cache": (100, 30), "warm": (3000, 1), "cold": (40, 1)}  # keys, and how often each is asked for
+STATES = {"in the processor's cache": (100, 1000), "warm": (3000, 1), "cold": (40, 1)}  # keys, and how often each is asked for
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
