@@ -50,7 +50,7 @@ class Writer(NamedTuple):
 class Space(NamedTuple):
     """The size of the file system that holds a path."""
 
-    total_bytes: int
+    total_bytes: int  # used, or available to an unprivileged user
     free_bytes: int  # available to an unprivileged user
 
 

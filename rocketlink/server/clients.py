@@ -100,21 +100,28 @@ class Clients:
         """Lock queues for a client, and answer with those that it has now."""
         group, client, queues = self._lock_request(request)
         now_s = time.monotonic()
+        self._make_room({(group, *key) for _, key in queues}, now_s)
         granted = []
         for raw, key in queues:
             owner, locked_s = self._locks.get((group, *key), (client, 0.0))
             if owner == client or now_s - locked_s > LOCK_S:
                 self._locks[group, *key] = client, now_s
                 granted.append(raw)
-        if len(self._locks) > QUEUES_MAX:
-            self._locks = {key: lock for key, lock in self._locks.items() if now_s - lock[1] <= LOCK_S}
         return request.answer(SUCCESS, body=json.dumps({"lockOKMQSet": granted}).encode())
+
+    def _make_room(self, keys: set[tuple[str, str, int]], now_s: float) -> None:
+        """Drop locks that nobody renewed if these would be too many; raise `WrongFrame` if they still are."""
+        if len(self._locks) + len(keys) <= QUEUES_MAX:
+            return
+        self._locks = {key: lock for key, lock in self._locks.items() if now_s - lock[1] <= LOCK_S}
+        if len(self._locks.keys() | keys) > QUEUES_MAX:
+            raise WrongFrame(f"more than {QUEUES_MAX} locked queues")
 
     def unlock(self, request: Command) -> Command:
         """Give a client's locks back."""
         group, client, queues = self._lock_request(request)
         for _, key in queues:
-            if self._locks.get((group, *key), ("", 0.0))[0] == client:
+            if self._locks.get((group, *key), (None, 0.0))[0] == client:
                 del self._locks[group, *key]
         return request.answer(SUCCESS)
 
@@ -124,7 +131,10 @@ class Clients:
         queues = _objects(document, "mqSet")
         if len(queues) > QUEUES_MAX:
             raise WrongFrame(f"a lock of {len(queues)} queues: {QUEUES_MAX} at most")
-        keyed = [(queue, (str(queue.get("topic")), int(queue.get("queueId", -1)))) for queue in queues]
+        ids = [queue.get("queueId", -1) for queue in queues]
+        if not all(type(queue_id) is int for queue_id in ids):
+            raise WrongFrame("queueId: a number")
+        keyed = [(queue, (str(queue.get("topic")), queue_id)) for queue, queue_id in zip(queues, ids, strict=True)]
         return str(document.get("consumerGroup")), str(document.get("clientId")), keyed
 
     def _leave(self, name: str, client: str) -> None:

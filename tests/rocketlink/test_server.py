@@ -28,6 +28,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
+from rocketlink.server import clients
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
@@ -334,6 +335,37 @@ def test_a_queue_is_locked_for_one_client(served: Served) -> None:
     assert lock(41, "c1") == [0, 1]
     lock(42, "c1")
     assert lock(41, "c2") == [0, 1]
+
+
+@pytest.mark.parametrize("code", [41, 42])
+@pytest.mark.parametrize("queue_id", [0, [], {}, "x", None])
+def test_a_lock_of_a_nameless_client_or_of_no_queue_is_answered(
+    served: Served, caplog: pytest.LogCaptureFixture, code: int, queue_id: object
+) -> None:
+    """Such requests are no internal errors."""
+    body = json.dumps({"consumerGroup": "g", "clientId": "", "mqSet": [{"topic": "T", "queueId": queue_id}]}).encode()
+    if queue_id == 0:
+        served.client.ask(code, {}, body)
+    else:
+        with pytest.raises(RemoteError, match="queueId"):
+            served.client.ask(code, {}, body)
+    assert not caplog.records
+
+
+def test_locks_of_queues_are_bounded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all groups together; one that is renewed needs no room."""
+    monkeypatch.setattr(clients, "QUEUES_MAX", 6)
+
+    def lock(group: str, count: int) -> None:
+        queues = [{"topic": "T", "queueId": number} for number in range(count)]
+        served.client.ask(41, {}, json.dumps({"consumerGroup": group, "clientId": "c", "mqSet": queues}).encode())
+
+    lock("a", 4)
+    lock("a", 4)
+    lock("b", 2)
+    with pytest.raises(RemoteError, match="more than 6"):
+        lock("c", 1)
+    lock("a", 4)
 
 
 def test_a_message_that_is_sent_back_comes_again_or_is_dead(served: Served) -> None:

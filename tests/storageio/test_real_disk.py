@@ -7,6 +7,7 @@ import fcntl
 import gc
 import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -362,6 +363,13 @@ def test_space_and_clock(tmp_path: Path) -> None:
     assert REAL_DISK.now_ms() > 1_600_000_000_000
     with pytest.raises(DiskError, match="space failed"):
         REAL_DISK.space(str(tmp_path / "missing"))
+
+
+def test_a_disk_is_as_full_as_df_and_rocketmq_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are free and reserved count neither as used nor as free: retention would delete what has room."""
+    whole = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: whole._replace(total=1000, used=200, free=300))
+    assert REAL_DISK.space(str(tmp_path)) == (500, 300)
 
 
 def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
