@@ -1,7 +1,8 @@
 """Time to open a folder after a kill: the server's recovery and ours, on the same files, in turn.
 
-    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.recovery [rounds [stored|embedded]]
+    BROKERSTORE_INTEROP=1 python -m bench.rabbitmq.recovery [rounds [stored|embedded|all [3|4]]]
 
+The last argument is the server's release: 3 (with index version 1, the default) or 4 (with version 2).
 The server's time is taken from its log: from the line that starts the virtual host's message stores to the one that reports
 the recovered queues.  Ours is `RabbitStore.open`, after which every message can be fetched.  The page cache is warm for both.
 The last column is our time after a clean stop, when no message file is read.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -21,6 +23,8 @@ from pathlib import Path
 from rabbitstore import RabbitSettings, RabbitStore
 from tests.interop.rabbitmq.broker import Broker, why_not
 from tests.interop.rabbitmq.test_real_server import declare
+from tests.interop.rabbitmq4.server import Server
+from tests.interop.rabbitmq4.server import why_not as why_not_4
 
 CASES = (("stored", 125_000, 8192), ("embedded", 1_000_000, 1024))
 QUEUE = "bench.recovery"
@@ -32,7 +36,7 @@ def _moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def server_seconds(broker: Broker) -> float:
+def server_seconds(broker: Broker | Broker4) -> float:
     """Start the server, wait for the line of its log, and kill it; return the time of the recovery."""
     known = len(STOP.findall(broker.log()))
     broker.start()
@@ -44,10 +48,47 @@ def server_seconds(broker: Broker) -> float:
     return _moment(stop) - _moment(start)
 
 
-def fill(path: Path, count: int, size: int) -> None:
+class Broker4:
+    """A RabbitMQ 4 in its chroot, with what `main` needs of a broker."""
+
+    def __init__(self) -> None:
+        """Prepare a node."""
+        self.server = Server("recovery")
+        self.vhost = self.server.node / "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
+
+    def start(self) -> None:
+        """Start the node."""
+        self.server.start()
+
+    def declare(self) -> None:
+        """Declare the queue."""
+        import pika
+
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.server.port))
+        connection.channel().queue_declare(QUEUE, durable=True)
+        connection.close()
+
+    def stop(self) -> None:
+        """Stop the node cleanly."""
+        self.server.end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the node."""
+        self.server.end(signal.SIGKILL)
+
+    def log(self) -> str:
+        """Return the node's log."""
+        return "".join(file.read_text() for file in (self.server.outside / "log").glob("*@localhost.log"))
+
+    def end(self) -> None:
+        """Kill the node and delete its folder."""
+        self.server.close()
+
+
+def fill(path: Path, count: int, size: int, version: int) -> None:
     """Write one lazy queue of persistent messages, and abandon the store as a kill does."""
-    store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20, index_version=1))
-    store.declare_queue(QUEUE, mode="lazy")
+    store = RabbitStore.open(str(path), settings=RabbitSettings(memory_limit_bytes=64 << 20, index_version=version))
+    store.declare_queue(QUEUE, mode="lazy" if version == 1 else "default")
     body = b"x" * size
     for _ in range(count):
         store.publish(QUEUE, body)
@@ -73,26 +114,30 @@ def clean_seconds(path: Path, count: int) -> float:
 
 def main() -> None:
     """Measure and print the table."""
-    if why_not():
-        sys.exit(why_not())
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    rounds, chosen, release = [*sys.argv[1:], *("3", "all", "3")[len(sys.argv) - 1 :]]
+    reason = why_not() if release == "3" else why_not_4()
+    if reason:
+        sys.exit(reason)
     print("| backlog | RabbitMQ s | rabbitstore s | ratio: median (least .. greatest) | clean s |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as base:
-        broker = Broker(Path(base) / "broker")
+        broker = Broker(Path(base) / "broker") if release == "3" else Broker4()
         try:
             broker.start()
-            declare([QUEUE], bench_recovery={"x-queue-mode": "lazy"})
+            if isinstance(broker, Broker4):
+                broker.declare()
+            else:
+                declare([QUEUE], bench_recovery={"x-queue-mode": "lazy"})
             broker.stop()
-            for name, count, size in (case for case in CASES if case[0] == (sys.argv[2:] or [case[0]])[0]):
+            for name, count, size in (case for case in CASES if chosen in (case[0], "all")):
                 shutil.rmtree(broker.vhost)
-                fill(broker.vhost, count, size)
+                fill(broker.vhost, count, size, 1 if release == "3" else 2)
                 pairs = []
-                for _ in range(rounds):
+                for _ in range(int(rounds)):
                     pairs.append((server_seconds(broker), our_seconds(broker.vhost, count)))
                 ratios = sorted(theirs / mine for theirs, mine in pairs)
                 theirs, mine = (statistics.median(column) for column in zip(*pairs, strict=True))
                 spread = f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} .. {ratios[-1]:.1f})"
-                clean = statistics.median(clean_seconds(broker.vhost, count) for _ in range(rounds))
+                clean = statistics.median(clean_seconds(broker.vhost, count) for _ in range(int(rounds)))
                 print(f"| {name}, {count:,} x {size} B | {theirs:.2f} | {mine:.2f} | {spread} | {clean:.2f} |", flush=True)
         finally:
             broker.end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
 
@@ -16,12 +16,14 @@ from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
 from .index_restore import SharedMessage, arrival_ms
-from .json_cy import LineWriter
 from .queue_folder import QueueFolder
 from .queue_store import try_content
 from .segment_entries import detect_segment_entries
 from .store_folder import StoreFolder, store_names
 from .stored_message import StoredMessage
+
+if TYPE_CHECKING:
+    from .json_cy import LineWriter
 
 _SIMILAR_MAX = 1000
 SEQ_ID_MAX = (1 << 63) - 1
