@@ -52,16 +52,16 @@ class Broker4:
     """A RabbitMQ 4 in its chroot, with what `main` needs of a broker."""
 
     def __init__(self) -> None:
-        """Prepare a node."""
+        """Prepare a node with an empty folder."""
         self.server = Server("recovery")
         self.vhost = self.server.node / "msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L"
 
     def start(self) -> None:
-        """Start the node."""
+        """Start the node and wait for it."""
         self.server.start()
 
     def declare(self) -> None:
-        """Declare the queue."""
+        """Declare the queue of the benchmark."""
         import pika
 
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.server.port))
@@ -73,7 +73,7 @@ class Broker4:
         self.server.end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the node."""
+        """Kill the node without a stop."""
         self.server.end(signal.SIGKILL)
 
     def log(self) -> str:
