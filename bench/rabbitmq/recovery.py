@@ -25,6 +25,7 @@ from tests.interop.rabbitmq.broker import Broker, why_not
 from tests.interop.rabbitmq.test_real_server import declare
 from tests.interop.rabbitmq4.server import Server
 from tests.interop.rabbitmq4.server import why_not as why_not_4
+from tests.interop.rabbitmq4.workload import connect
 
 CASES = (("stored", 125_000, 8192), ("embedded", 1_000_000, 1024))
 QUEUE = "bench.recovery"
@@ -62,10 +63,8 @@ class Broker4:
 
     def declare(self) -> None:
         """Declare the queue of the benchmark."""
-        import pika
-
-        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.server.port))
-        connection.channel().queue_declare(QUEUE, durable=True)
+        connection, channel = connect()
+        channel.queue_declare(QUEUE, durable=True)
         connection.close()
 
     def stop(self) -> None:
