@@ -127,7 +127,14 @@ class _Repair:
         entries, expected, lost = log.entries(), log.log_start, 0
         new = list[LogEntry]()
         stop = expected if entries.last is None else entries.last + 1
-        if entries.count(expected, stop) == stop - expected:
+        missing = stop - expected - entries.count(expected, stop)
+        if not missing:
+            return
+        own_node, nodes = self._cluster()
+        if nodes - {own_node}:  # a log that differs from the others' would be served, and nothing would notice
+            count = len(nodes | {own_node})
+            found = f"{missing} are lost, of one of {count} nodes; remove this node from the cluster and add it again"
+            self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "all entries", found))
             return
         for index in entries.since(expected):
             if index - expected > _FILLERS_MAX:
@@ -284,11 +291,16 @@ class _Repair:
         """Return the `config` of a log of `coordination`, or why it cannot be made: only it has the members of a cluster."""
         if name not in (COORDINATOR, METADATA):
             return None, f"{COORDINATOR} or {METADATA} in names.dets", str(name)
-        above, _folder, own_node = self.node.path.rstrip("/").rsplit("/", 2)
-        nodes = read_head(self.node.disk, f"{above}/cluster_nodes.config", _CLUSTER_SIZE_MAX) or b""
-        if {match.decode() for match in _NODE_NAME.findall(nodes)} != {own_node}:
-            return None, f"{own_node} alone in cluster_nodes.config", repr(nodes)
+        own_node, nodes = self._cluster()
+        if nodes != {own_node}:
+            return None, f"{own_node} alone in cluster_nodes.config", ", ".join(sorted(nodes)) or "no name"
         return (coordinator_config if name == COORDINATOR else metadata_config)(own_node, queue.uid), "", ""
+
+    def _cluster(self) -> tuple[str, set[str]]:
+        """Return the node's name, and the names of all nodes that `cluster_nodes.config` has."""
+        above, _folder, own_node = self.node.path.rstrip("/").rsplit("/", 2)
+        data = read_head(self.node.disk, f"{above}/cluster_nodes.config", _CLUSTER_SIZE_MAX) or b""
+        return own_node, {match.decode() for match in _NODE_NAME.findall(data)}
 
     # Tables
 

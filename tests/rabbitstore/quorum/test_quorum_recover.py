@@ -613,6 +613,30 @@ def test_a_lost_entry_of_the_coordinator(copy, lost):
     assert plan_node_recovery(str(node)).actions == []
 
 
+def test_a_lost_entry_of_the_coordinator_of_a_cluster(copy):
+    """A log that differs from those of the other nodes would be served, so it gets no entries in place of lost ones."""
+    node = copy("rabbitmq4-streams")
+    own = coordination_of(node).name
+    (node / "cluster_nodes.config").write_text(f"{{['{own}',other@localhost],['{own}']}}.\n")
+    before = coordinator_log(node)
+    (file,) = coordination_of(node).glob("*.wal")
+    (found,) = [
+        one for one in WalScan(file.read_bytes(), "", [], []).records() if one.index == 5 and one.uid in _coordinators(node)
+    ]
+    flip(file, found.at + 5)
+    plan = plan_node_recovery(str(node))
+    apply_node_recovery(plan)
+    assert [one.kind for one in plan.unrepaired] == ["missing_entries"] and "rebuild_log" not in {
+        one.kind for one in plan.actions
+    }
+    assert coordinator_log(node) == {index: entry for index, entry in before.items() if index != 5}
+
+
+def _coordinators(node):
+    with QuorumNode(str(coordination_of(node))) as logs:
+        return {log.uid for log in logs.queues() if log.registered_name == "rabbit_stream_coordinator"}
+
+
 def test_a_stream_that_the_coordinator_does_not_know(copy, folders):
     """A cut of its log: the messages can be read and exported, but the server cannot serve the stream."""
     node = copy("rabbitmq4-streams")
