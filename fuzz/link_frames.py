@@ -7,7 +7,7 @@ import functools
 import json
 import random
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
@@ -23,10 +23,11 @@ from .mutate import NUMBERS, mutated
 
 REQUESTS_MAX = 500  # of one store, whose log grows
 _CODES = (
-    10, 11, 12, 14, 15, 17, 21, 26, 28, 29, 30, 31, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 105, 106, 201, 206, 310, 320, 361,
-    400, 200050, 200051, 200052, 200053,
+    10, 11, 12, 14, 15, 17, 21, 26, 28, 29, 30, 31, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 60, 61, 103, 104, 105, 106, 201,
+    206, 310, 320, 361, 400, 401, 402, 904, 200050, 200051, 200053,
 )  # fmt: skip
 TEXTS = 300  # changed texts of one sender: a server keeps each topic and group that a request names
+ODD: tuple[Any, ...] = ([], {}, None, -1, "x", 1 << 63, True, "", 0.5, ["x"], {"a": 1}, [[]], [None], "0")
 _used = 0
 
 
@@ -118,8 +119,10 @@ def requests() -> list[Command]:
         "writeQueueNums": "1", "perm": "6", "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0",
         "expType": "TAG", "exp": "*", "extraInfo": "0 0 1000 0 0 b 0 0",
     }  # fmt: skip
-    client = {"clientID": "c", "clientId": "c", "consumerGroup": "g", "mqSet": [{"topic": "T", "queueId": 0}]}
-    body = json.dumps({**client, "consumerDataSet": [{"groupName": "g"}]}).encode()
+    client: dict[str, Any] = {"clientID": "c", "clientId": "c", "consumerGroup": "g", "mqSet": [{"topic": "T", "queueId": 0}]}
+    client |= {"topic": "T", "strategyName": "AVG", "messageModel": "CLUSTERING", "mode": "POP", "popShareQueueNum": 1}
+    data = [{"groupName": "g", "messageModel": "CLUSTERING", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}]
+    body = json.dumps({**client, "consumerDataSet": data, "producerDataSet": [{"groupName": "p"}]}).encode()
     return [Command(code, fields, body, code, encoding=code % 2) for code in _CODES]
 
 
@@ -148,6 +151,21 @@ class ChangedRequests:
                 del fields[name]
             else:
                 fields[name] = chance.choice(self._texts)
-        body = mutated(chance, [request.body]) if chance.random() < 0.3 else request.body
+        way = chance.random()
+        body = mutated(chance, [request.body]) if way < 0.3 else _odd_body(chance, request.body) if way < 0.6 else request.body
         flag = IS_ONE_WAY if chance.random() < 0.1 else 0
         return encode(replace(request, fields=fields, body=body, flag=flag, encoding=chance.randrange(2)))[4:]
+
+
+def _odd_body(chance: random.Random, body: bytes) -> bytes:
+    """Return a JSON body with one value of another type or size."""
+    return json.dumps(_odd(chance, json.loads(body))).encode()
+
+
+def _odd(chance: random.Random, value: Any) -> Any:
+    if value and isinstance(value, dict) and chance.random() < 0.8:
+        name = chance.choice(list(value))
+        return value | {name: _odd(chance, value[name])}
+    if value and isinstance(value, list) and chance.random() < 0.8:
+        return [_odd(chance, value[0]), *value[1:]]
+    return chance.choice(ODD)
