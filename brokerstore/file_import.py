@@ -15,7 +15,8 @@ import binascii
 import json
 import os
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from itertools import chain, islice
 from typing import Any
 
@@ -57,21 +58,21 @@ def import_file(
     `progress` is called with the number of rows read.
     """
     check_write_target(target, FolderKind.ROCKETMQ)
-    numbered = _numbered(path)
-    first = list(islice(numbered, 1))
-    with MessageStore.open(target, "a", config) as store:
-        run = _Import(store, path)
-        try:
-            for number, message in chain(first, numbered):
-                run.take(number, message)
-                if progress is not None:
-                    progress(1)
-        except BadRow as error:
+    with closing(_numbered(path)) as numbered:
+        first = list(islice(numbered, 1))
+        with MessageStore.open(target, "a", config) as store:
+            run = _Import(store, path)
+            try:
+                for number, message in chain(first, numbered):
+                    run.take(number, message)
+                    if progress is not None:
+                        progress(1)
+            except BadRow as error:
+                moved = run.finish()
+                error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are imported",)
+                raise
             moved = run.finish()
-            error.args = (f"{error}; the {moved.messages + moved.skipped} rows before it are imported",)
-            raise
-        moved = run.finish()
-        store.close_cleanly()
+            store.close_cleanly()
     return moved
 
 
@@ -172,12 +173,13 @@ class _TargetQueue:
         )
 
 
-def _numbered(path: str) -> Iterator[tuple[int, Message]]:
-    """Yield each row as a message with its number, counted from 1."""
-    for number, row in _rows(path):
-        if {"queue", "seq_id"} <= row.keys() and "topic" not in row:
-            raise _of_rabbit(path)
-        yield number, _message(row, path, number)
+def _numbered(path: str) -> Generator[tuple[int, Message], None, None]:
+    """Yield each row as a message with its number, counted from 1.  Closing it closes the file."""
+    with closing(_rows(path)) as rows:
+        for number, row in rows:
+            if {"queue", "seq_id"} <= row.keys() and "topic" not in row:
+                raise _of_rabbit(path)
+            yield number, _message(row, path, number)
 
 
 def _of_rabbit(path: str) -> InvalidMessage:
@@ -189,7 +191,7 @@ def _of_rabbit(path: str) -> InvalidMessage:
     return error
 
 
-def _rows(path: str) -> Iterator[tuple[int, Row]]:
+def _rows(path: str) -> Generator[tuple[int, Row], None, None]:
     """Select the reader by the file's ending."""
     if not os.path.isfile(path):
         raise UnknownStore(f"{path}: no such file")
@@ -200,7 +202,7 @@ def _rows(path: str) -> Iterator[tuple[int, Row]]:
     raise UnknownStore(f"{path}: expected a .jsonl or .parquet file")
 
 
-def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
+def _json_rows(path: str) -> Generator[tuple[int, Row], None, None]:
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(LINE_SIZE_MAX):
@@ -216,7 +218,7 @@ def _json_rows(path: str) -> Iterator[tuple[int, Row]]:
             yield number, row
 
 
-def _parquet_rows(path: str) -> Iterator[tuple[int, Row]]:
+def _parquet_rows(path: str) -> Generator[tuple[int, Row], None, None]:
     with needs_extra("arrow"):
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerstore.file_import import import_file
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from storageio import StoreError
 from tests.brokerstore.tool import run
 from tests.messagestore.kit import Clock
 from tests.messagestore.test_delays import deliver
@@ -124,6 +127,18 @@ def test_a_row_that_the_store_refuses_stops_half_way(tmp_path: Path) -> None:
         rows.write_text("".join(lines))
         again = run("import", "--json", rows, "--to", tmp_path / f"store-{len(shown)}").json
         assert (again["messages"], again["skipped"]) == (301, 299)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists a process's open files")
+def test_the_file_is_closed_while_the_error_of_a_row_is_held(tmp_path: Path) -> None:
+    """The error's frames keep the walk over the rows alive."""
+    rows = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"topic": topic, "body": "x"}) for topic in ("T", "L" * 150, *["T"] * 2000)]
+    rows.write_text("\n".join(lines))
+    with pytest.raises(StoreError) as caught:
+        import_file(str(rows), str(tmp_path / "store"), config=StoreConfig.small())
+    assert "row 2 of" in str(caught.value)
+    assert str(rows) not in [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
 
 
 def test_rows_before_a_refused_one_are_put_twice(tmp_path: Path) -> None:
