@@ -14,6 +14,7 @@ from .judge import Judge
 DEAD = "dead"  # the queue of dead letters
 GETS_MAX = 8
 CONSUMES_MAX = 16
+_PATIENCE_S = 120
 _NAMES_SAVED_S = 7.0  # the server writes the names of new queues after five seconds
 
 
@@ -167,12 +168,18 @@ class Program(threading.Thread):
             channel.basic_cancel(self.chance.choice(channel.consumer_tags))
 
 
-def run_and_kill(judge: Judge, names: list[str], seed: int, duration_s: float) -> int:
-    """Run a program for each queue, kill the server after a time, and return the number of steps."""
+def run_and_kill(judge: Judge, names: list[str], seed: int, duration_s: float, steps_min: int = 0) -> int:
+    """Run a program for each queue, kill the server after a time, and return the number of steps.
+
+    A loaded machine takes longer until there are `steps_min` steps.
+    """
     programs = [Program(judge, name, seed * 1000 + number) for number, name in enumerate(names)]
     for program in programs:
         program.start()
     time.sleep(duration_s)
+    stop = time.monotonic() + _PATIENCE_S
+    while sum(program.steps for program in programs) < steps_min and time.monotonic() < stop:
+        time.sleep(0.1)
     judge.kill()
     for program in programs:
         program.join(30)

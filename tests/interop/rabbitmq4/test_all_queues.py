@@ -33,6 +33,7 @@ pytestmark = [
 ROUNDS, SEED = int(os.environ.get("BROKERSTORE_ROUNDS") or 1), int(os.environ.get("BROKERSTORE_SEED") or 1)
 NO_LIMIT = 1 << 40
 EACH = 40  # programs of each type in one life of the server
+STEPS_EACH = 30  # at least, on average
 LIFE_S, LIVES_MAX = 5, 6  # of the server that the damaged folders are of, until it has segments and snapshots
 
 
@@ -69,7 +70,7 @@ def test_random_programs_until_a_kill(seed, tmp_path):
     with judging("programs", 10) as judge:
         assert judge.start() == ""
         arguments = declare(judge, queues, chance)
-        steps = run_and_kill(judge, queues, seed, chance.uniform(2, 6))
+        steps = run_and_kill(judge, queues, seed, chance.uniform(2, 6), STEPS_EACH * len(queues))
         expected = listed(judge.save(tmp_path / "node"), limits_of(arguments))
         assert set(expected) == {*queues, DEAD}
         assert differences(judge, expected, growing=DEAD) == {}
