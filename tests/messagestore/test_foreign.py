@@ -12,7 +12,7 @@ from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from messagestore.differences import config_differences
 from messagestore.engine import Engine
-from messagestore.repair import recover
+from messagestore.repair import store_queues
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnknownStore
@@ -122,7 +122,7 @@ def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, m
         opened.append(config)
         return Engine(root, config, *arguments, **named)
 
-    monkeypatch.setattr(recover, "Engine", engine)
+    monkeypatch.setattr(store_queues, "Engine", engine)
     Recovery(str(folder), Choice.REFUSE, SMALL).apply()
     assert [config.deliver_delayed for config in opened] == [False]
     with MessageStore.open(folder, "r", SMALL) as store:
