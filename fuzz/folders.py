@@ -18,7 +18,7 @@ from unittest import mock
 from brokerstore.testing import rabbitmq_lab, rocketmq_lab
 from fuzz.mutate import mutated
 from messagestore import MessageStore
-from messagestore.repair import recover as mending
+from messagestore.repair import store_queues
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
@@ -112,7 +112,7 @@ class SmallStore(SmallFolder):
 
     def mend(self, disk: Disk, messages: int | None) -> None:
         """Recover the folder without threads."""
-        with mock.patch.object(mending, "Engine", rocketmq_lab.StillEngine):
+        with mock.patch.object(store_queues, "Engine", rocketmq_lab.StillEngine):
             mend(self.root, disk, messages, is_rabbit=self.is_rabbit)
 
 

@@ -146,10 +146,15 @@ class Consumer(Polled):
         began = time.monotonic()
         while not self.is_closed:
             seen = self._parts.progress.count
-            found = self._take(max_count)
-            if len(found) < max_count:
-                self._parts.settle()
-                found += self._take(max_count - len(found))
+            try:
+                found = self._take(max_count)
+                if len(found) < max_count:
+                    self._parts.settle()
+                    found += self._take(max_count - len(found))
+            except StoreClosed:
+                if self.is_closed:  # by another thread, since the loop looked
+                    return []
+                raise
             waited_s = time.monotonic() - began
             if found or (timeout_s is not None and waited_s >= timeout_s):
                 return found

@@ -39,7 +39,7 @@ def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
     """Every call crashes, with all, none or some of the unsynced changes kept; then `recover` runs again."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
     mending = world.module("messagestore.repair.recover")
-    monkeypatch.setattr(mending, "Engine", lab.StillEngine)
+    monkeypatch.setattr(world.module("messagestore.repair.store_queues"), "Engine", lab.StillEngine)
     run, image = damaged(lab)
 
     def apply(disk: ForgettingDisk) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -107,6 +108,17 @@ def test_closing_it_ends_the_wait_of_another_thread(store: MessageStore) -> None
     assert list(consumer) == []
     with pytest.raises(StoreClosed):
         consumer.commit()
+
+
+def test_a_poll_during_which_another_thread_closes_the_consumer_returns_nothing(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer may be closed after the poll saw that it was open; only a closed store is an error."""
+    consumer = store.consumer("t", group="g")
+    lock = MagicMock()
+    lock.__enter__.side_effect = consumer.close
+    monkeypatch.setattr(consumer, "_lock", lock)
+    assert consumer.poll(timeout_s=None) == [] and lock.__enter__.called
 
 
 def test_closing_the_store_ends_the_wait_with_an_error(store: MessageStore) -> None:
