@@ -30,8 +30,8 @@ FORMAT_VERSION = 9
 CLOSED_AT, CLOSED = 8, 1
 TYPE_SET = 1
 HASH_PHASH2 = 1
-SLOTS = 256
-MAX_SLOTS = 32 * 1024 * 1024
+SLOTS, SEGMENTS = 256, 512  # of a segment, and of a part
+MAXSLOTS = 32 * 1024 * 1024
 ACTIVE = b"\x12\x34\x56\x78"
 FREE_MAGIC = 0x03ABCDEF
 FREE_END = 12345
@@ -42,7 +42,7 @@ OBJECTS_AT = SEGMENT_AT + 8 * SLOTS
 BLOCK_LOG_MIN, BLOCK_LOG_MAX = 4, 31
 _U32 = Struct(">I")
 _HEAD = Struct(">I4s12I")
-_SLOT = Struct(">II")
+SLOT = Struct(">II")
 _BLOCK_HEAD = 8  # used size, ACTIVE
 _COUNT_AT = 32
 _FREE = Struct(">4I")  # size, magic, log2 + 1 of the blocks, where the free one is
@@ -119,7 +119,7 @@ def write_dets(rows: Sequence[tuple[Term, ...]]) -> bytes:
     slots, body, used, counters = _allocate({slot: _block(chain) for slot, chain in chains.items()})
     tail = body + _free_lists(used)
     count = len(rows)
-    numbers = TYPE_SET, FORMAT_VERSION, SLOTS, SLOTS, 1, count, count, SLOTS, MAX_SLOTS, HASH_PHASH2, 0
+    numbers = TYPE_SET, FORMAT_VERSION, SLOTS, SLOTS, 1, count, count, SLOTS, MAXSLOTS, HASH_PHASH2, 0
     head = _HEAD.pack(OBJECTS_AT + len(body), COOKIE, CLOSED, *numbers) + b"".join(map(_U32.pack, counters))
     head += _md5(head[12:]) + _U32.pack(OBJECTS_AT)
     parts = _U32.pack(PART_AT).ljust(PART_AT - PARTS_AT, b"\0") + _U32.pack(SEGMENT_AT).ljust(SEGMENT_AT - PART_AT, b"\0")
@@ -146,13 +146,13 @@ def _allocate(blocks: dict[int, bytes]) -> tuple[bytes, bytes, int, list[int]]:
 
     Large blocks come first, so that each lies at a multiple of its own size.
     """
-    slots, body = bytearray(_SLOT.size * SLOTS), bytearray()
+    slots, body = bytearray(SLOT.size * SLOTS), bytearray()
     counters = [0] * (BLOCK_LOG_MAX - BLOCK_LOG_MIN + 1)
     used = 0
     for slot, block in sorted(blocks.items(), key=lambda item: -_block_log(item[1])):
         log = _block_log(block)
         counters[log - BLOCK_LOG_MIN] += 1
-        _SLOT.pack_into(slots, _SLOT.size * slot, len(block), OBJECTS_AT + used)
+        SLOT.pack_into(slots, SLOT.size * slot, len(block), OBJECTS_AT + used)
         body = body.ljust(used, b"\0") + block
         used += 1 << log
     return bytes(slots), bytes(body), used, counters

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from struct import Struct
 from typing import NamedTuple
 
 from storageio import StoreCorrupt
 
-from ..format.dets_table import ACTIVE, BLOCK_LOG_MAX, BLOCK_LOG_MIN, COOKIE, FREE_END, FREE_MAGIC, OBJECTS_AT
+from ..format.dets_table import (
+    ACTIVE,
+    BLOCK_LOG_MAX,
+    BLOCK_LOG_MIN,
+    COOKIE,
+    FREE_END,
+    FREE_MAGIC,
+    OBJECTS_AT,
+    PARTS_AT,
+    SEGMENTS,
+    SLOT,
+    SLOTS,
+    is_closed,
+)
 from ..format.terms import Term
 from ..format.terms_cy import decode
 
@@ -27,12 +41,14 @@ class MetaRow(NamedTuple):
 def read_rows(data: bytes, file: str) -> list[Term]:
     """Return every object in a block that is in use; raise `StoreCorrupt` for another file.
 
-    The table's directory is not used: the server writes it only when it closes the table.
+    The slots are not used to find objects.  In a closed table they have to lead to exactly these blocks: the server uses them,
+    while it repairs one that was not closed.
     """
     if data[_WORD : 2 * _WORD] != COOKIE:
         raise StoreCorrupt("not a dets file", file=file, offset=_WORD, expected=COOKIE, found=data[_WORD : 2 * _WORD])
     _check_free_blocks(data, file)
     found: list[Term] = []
+    blocks: set[tuple[int, int]] = set()
     at = data.find(ACTIVE)
     while at >= 0:
         start = at + len(ACTIVE)
@@ -40,8 +56,36 @@ def read_rows(data: bytes, file: str) -> list[Term]:
         stop = _read_objects(data, start, min(at - _WORD + used, len(data)), file, found)
         if stop != at - _WORD + used:  # a server does not start with it
             raise StoreCorrupt("wrong size of a block", file=file, offset=at - _WORD, expected=stop - at + _WORD, found=used)
+        blocks.add((used, at - _WORD))
         at = data.find(ACTIVE, stop)
+    if is_closed(data):
+        _check_slots(data, blocks, file)
     return found
+
+
+def _check_slots(data: bytes, blocks: set[tuple[int, int]], file: str) -> None:
+    """Raise `StoreCorrupt` unless the slots lead to these blocks, each a size and a position."""
+    parts = _pointers(data, PARTS_AT, SLOTS)
+    segments = {segment for part in parts for segment in _pointers(data, part, SEGMENTS)}
+    if len(segments) * SLOT.size * SLOTS > len(data):  # some overlap; a search of each would take long
+        raise StoreCorrupt("segments overlap", file=file, offset=PARTS_AT, expected=f"{len(data)} bytes", found=len(segments))
+    slots = {slot for segment in segments for slot in SLOT.iter_unpack(_region(data, segment, SLOT.size * SLOTS)) if any(slot)}
+    wrong = sorted(slots ^ blocks)
+    if wrong:
+        size, position = wrong[0]
+        what = f"a slot for the block of {size} bytes" if wrong[0] in blocks else f"a block of {size} bytes"
+        raise StoreCorrupt("slots and blocks differ", file=file, offset=position, expected=what, found="none")
+
+
+def _pointers(data: bytes, at: int, count: int) -> list[int]:
+    """Return the pointers at a position that are not zero, each once: a damaged one may repeat another."""
+    words = Struct(f">{count}I").iter_unpack(_region(data, at, _WORD * count))
+    return sorted({pointer for row in words for pointer in row if pointer})
+
+
+def _region(data: bytes, at: int, size: int) -> bytes:
+    """Return the bytes at a position; none if they are not all there."""
+    return data[at : at + size] if at + size <= len(data) else b""
 
 
 def _check_free_blocks(data: bytes, file: str) -> None:

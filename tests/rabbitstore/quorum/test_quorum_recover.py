@@ -9,12 +9,13 @@ import struct
 
 import pytest
 
-from rabbitstore.format.dets_table import ACTIVE, read_dets
+from rabbitstore.format.dets_table import ACTIVE, CLOSED_AT, SEGMENT_AT, SLOTS, read_dets
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.encode import LogEntry, LogRecord, plain_enqueue, segment_pieces, wal_pieces
 from rabbitstore.quorum.folder import QuorumNode
 from rabbitstore.quorum.repair import split_name
+from rabbitstore.quorum.tables import read_rows
 from rabbitstore.quorum.wal import WalScan
 from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from rabbitstore.staging import Change, commit, is_staged, stage
@@ -360,6 +361,30 @@ def test_a_name_is_split_at_a_known_virtual_host():
     assert split_name("%2F_a_b", {"/", "x"}) == ("/", "a_b")
     assert split_name("a_b_c", {"/", "a_b", "a"}) == ("a_b", "c")
     assert split_name("new_q", set()) == ("new", "q")
+
+
+@pytest.mark.parametrize("folder", ["quorum", "coordination"])
+@pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
+def test_a_table_whose_slots_are_lost(copy, name, folder):
+    """The server finds no row by slots of zeros, although all rows are there; it repairs only a table that was not closed."""
+    node = copy("rabbitmq4-streams")
+    (file,) = node.glob(f"{folder}/*/{name}")
+    before = read_rows(file.read_bytes(), "")
+    data = bytearray(file.read_bytes())
+    rows = [at for at in range(SEGMENT_AT, SEGMENT_AT + 8 * SLOTS, 8) if any(data[at : at + 8])]
+    data[CLOSED_AT : CLOSED_AT + 4] = b"\0\0\0\0"
+    data[rows[0] : rows[0] + 8] = bytes(8)
+    file.write_bytes(data)
+    assert read_rows(file.read_bytes(), "") == before
+    data[CLOSED_AT : CLOSED_AT + 4] = b"\0\0\0\1"
+    file.write_bytes(data)
+    kind = f"bad_{name.removesuffix('.dets')}_table"
+    assert {problem.kind for problem in problems(node)} == {kind}
+    apply_node_recovery(plan_node_recovery(str(node)))
+    after = read_rows(file.read_bytes(), "")
+    assert problems(node) == [] and len(after) == len(before) and read_dets(file.read_bytes(), "") == after
+    if name == "names.dets":
+        assert sorted(map(str, after)) == sorted(map(str, before))
 
 
 def test_a_lost_table_of_the_coordinator(copy):
