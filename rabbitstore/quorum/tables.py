@@ -46,7 +46,8 @@ def read_rows(data: bytes, file: str) -> list[Term]:
     """
     if data[_WORD : 2 * _WORD] != COOKIE:
         raise StoreCorrupt("not a dets file", file=file, offset=_WORD, expected=COOKIE, found=data[_WORD : 2 * _WORD])
-    _check_free_blocks(data, file)
+    if is_closed(data):
+        _check_free_blocks(data, file)  # of an open table they are of an earlier time, and partly overwritten
     found: list[Term] = []
     blocks: set[tuple[int, int]] = set()
     at = data.find(ACTIVE)

@@ -363,6 +363,21 @@ def test_a_name_is_split_at_a_known_virtual_host():
     assert split_name("new_q", set()) == ("new", "q")
 
 
+@pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
+def test_free_blocks_of_an_open_table(copy, name):
+    """A running server leaves those of the last stop in the file, and writes rows over them; a start repairs the table."""
+    (file,) = copy("rabbitmq4-streams").glob(f"quorum/*/{name}")
+    data = bytearray(file.read_bytes())
+    before = read_rows(bytes(data), "")
+    at = data.find(b"\x03\xab\xcd\xef")
+    data[at + 8 : at + 20] = b"\x83h\2overwrit"[:12]
+    data[CLOSED_AT : CLOSED_AT + 4] = b"\0\0\0\1"
+    with pytest.raises(StoreCorrupt, match="free blocks"):
+        read_rows(bytes(data), "")
+    data[CLOSED_AT : CLOSED_AT + 4] = bytes(4)
+    assert read_rows(bytes(data), "") == before
+
+
 @pytest.mark.parametrize("folder", ["quorum", "coordination"])
 @pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
 def test_a_table_whose_slots_are_lost(copy, name, folder):
