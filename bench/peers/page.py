@@ -23,7 +23,7 @@ def block_of(row: dict[str, Any]) -> str:
     section: str = row["name"].partition(":")[0]
     if section in SECTIONS:
         return section
-    return "rocketmq" if row["peer"] == "rocketmq" else "embedded"
+    return "rocketmq" if row["peer"] in ("rocketmq", "C loop that checks") else "embedded"
 
 
 def with_tables(text: str, found: dict[str, Any]) -> str:

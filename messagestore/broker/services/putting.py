@@ -72,7 +72,10 @@ def check_rows(bodies: Any, tags: Any, keys: Any) -> None:
 
 def is_special_raw(raw: bytes) -> bool:
     """Return whether encoded properties may have a SPECIAL one; never False if they have."""
-    return any(name in raw for name in _SPECIAL_RAW)
+    for name in _SPECIAL_RAW:  # noqa: SIM110  a generator costs three times as much, for every member of a batch
+        if name in raw:
+            return True
+    return False
 
 
 def refused(status: PutStatus, reason: str) -> PutResult:

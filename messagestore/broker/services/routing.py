@@ -116,7 +116,9 @@ class Routing:
         """Append all messages to one file or none. A batch takes no delay (`docs/formats/put-rules.md#wire-batch`)."""
         for message in messages:
             raw = message.properties_raw
-            properties = (decode_properties(raw) if raw and is_special_raw(raw) else message.properties) or {}
+            if raw and not message.sys_flag & IS_BATCH and not is_special_raw(raw):
+                continue  # most members: a client encodes properties, and none of these are asked for below
+            properties = (decode_properties(raw) if raw else message.properties) or {}
             if INNER_COUNT in properties or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, "a batch takes no records that hold many messages")
             if any(self._delay(message, properties)):
