@@ -82,12 +82,9 @@ cdef extern from *:
     #define storebytes_release() __atomic_thread_fence(__ATOMIC_RELEASE)
     #define storebytes_fence() __atomic_thread_fence(__ATOMIC_SEQ_CST)
     #define storebytes_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
-    /* A thread that waits for a lock of microseconds loses more by sleeping than by looking again. */
-    #ifdef Py_GIL_DISABLED
-    #define STOREBYTES_LOOKS 200
-    #else
-    #define STOREBYTES_LOOKS 0
-    #endif
+    /* Without a GIL, a thread that waits for a lock of microseconds loses more by sleeping than by looking again.  With one, a
+       sleeping thread would be given the lock before it has the GIL, and the thread that has the GIL would wait for both: each
+       of their puts would cost two switches.  So it looks again when it has the GIL; who holds the lock for longer is waited for. */
     #if defined(__x86_64__) || defined(__i386__)
     #define storebytes_pause() __builtin_ia32_pause()
     #else
@@ -95,10 +92,20 @@ cdef extern from *:
     #endif
     static inline int storebytes_take_soon(PyThread_type_lock lock) {
         int looks;
-        for (looks = 0; looks < STOREBYTES_LOOKS; looks++) {
+    #ifdef Py_GIL_DISABLED
+        for (looks = 0; looks < 200; looks++) {
             storebytes_pause();
             if (PyThread_acquire_lock(lock, NOWAIT_LOCK)) return 1;
         }
+    #else
+        const struct timespec pause = {0, 20000};
+        for (looks = 0; looks < 20; looks++) {
+            Py_BEGIN_ALLOW_THREADS
+            nanosleep(&pause, NULL);
+            Py_END_ALLOW_THREADS
+            if (PyThread_acquire_lock(lock, NOWAIT_LOCK)) return 1;
+        }
+    #endif
         return 0;
     }
     static const char storebytes_64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -134,7 +141,7 @@ cdef extern from *:
     void storebytes_release() nogil
     void storebytes_fence() nogil
     void storebytes_acquire() nogil
-    int storebytes_take_soon(PyThread_type_lock lock) nogil
+    int storebytes_take_soon(PyThread_type_lock lock)
     void storebytes_prefetch(const unsigned char *place) nogil
     int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
     const char *storebytes_64
