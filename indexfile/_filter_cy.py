@@ -117,8 +117,11 @@ def add_items(index: IndexBuffer, start: int, stop: int, out: Any) -> None:
             _set_bits(target, hash_at(index, at), blocks)
 
 
-def join_blocks(low: FilterBuffer, high: FilterBuffer, start: int, out: Any) -> None:
-    """Write blocks of twice the width from block `start` on: the bits of `low`, then those of `high`."""
+def join_blocks(low: FilterBuffer, high: FilterBuffer, start: int, out: Any) -> bool:
+    """Write blocks of twice the width from block `start` on: the bits of `low`, then those of `high`.
+
+    At a wrong checksum, mark the filter as damaged and return False: the new checksums would cover the damage.
+    """
     held: memoryview = memoryview(out)
     target: Target = target_of(held)
     width: Size = low.width
@@ -131,12 +134,18 @@ def join_blocks(low: FilterBuffer, high: FilterBuffer, start: int, out: Any) -> 
         raise ValueError("whole writable blocks of two like filters are wanted")
     block: Size
     row: Size
+    for block in range(first, first + count):
+        low.is_damaged = low.is_damaged or not _is_sound(low, block)
+        high.is_damaged = high.is_damaged or not _is_sound(high, block)
+    if low.is_damaged or high.is_damaged:
+        return False
     with cython.nogil:
         for block in range(count):
             for row in range(UNUSED_ROWS, ROWS):
                 bits: I64 = _row(low._source, FILTER_BLOCK_SIZE * width * (first + block), row, width)
                 bits |= _row(high._source, FILTER_BLOCK_SIZE * width * (first + block), row, width) << width
                 _put_row(target, size * block, row, 2 * width, bits)
+    return True
 
 
 def seal(out: Any, width: int, start: int, seed: int) -> None:

@@ -5,6 +5,7 @@ A filter only saves work.  One that is missing, damaged or of other index files 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import struct
@@ -60,13 +61,18 @@ def head_of(slots: int, items: int, columns: list[Column]) -> bytes:
 
 def open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
     """Map a filter file; return it with its slots and items, or None if it is damaged.  Its blocks are checked when used."""
+    try:
+        return _open_filter(disk, path)
+    except DiskError as error:  # a writer deleted it, or it cannot be read
+        LOG.info("%s", error)
+        return None
+
+
+def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE or entry.size_bytes <= HEAD_SIZE:
         return None
-    try:
-        file = disk.open(path, Mode.READ)
-    except DiskError:  # a writer deleted it
-        return None
+    file = disk.open(path, Mode.READ)
     try:
         head = file.read(0, HEAD_SIZE)
         magic, width, slots, items, blocks = HEAD.unpack_from(head)
@@ -106,6 +112,10 @@ def damaged_filters(disk: Disk, folder: str) -> Iterator[tuple[str, str]]:
         block = found[0].buffer.find_damage()
         if block >= 0:
             yield path, f"the checksum of block {block} is wrong"
+
+
+class _DamagedFilter(Exception):
+    """Ends a merge."""
 
 
 class KeyFilters:
@@ -222,13 +232,15 @@ class KeyFilters:
         yield from self._write(columns, lambda first, chunk: memoryview(bits)[FILTER_BLOCK_SIZE * first :][: len(chunk)], [])
 
     def _merge(self, low: KeyFilter, high: KeyFilter) -> Iterator[None]:
-        """Join two filters of one width into one of twice the width."""
+        """Join two filters of one width into one of twice the width, unless one of them turns out to be damaged."""
 
         def joined(first: int, chunk: bytearray) -> memoryview:
-            join_blocks(low.buffer, high.buffer, first, chunk)
+            if not join_blocks(low.buffer, high.buffer, first, chunk):
+                raise _DamagedFilter
             return memoryview(chunk)
 
-        yield from self._write(low.columns + high.columns, joined, [low, high])
+        with contextlib.suppress(_DamagedFilter):  # it is marked, and `_delete_unused` deletes it
+            yield from self._write(low.columns + high.columns, joined, [low, high])
 
     def _write(
         self, columns: list[Column], blocks_from: Callable[[int, bytearray], memoryview], replaced: list[KeyFilter]
@@ -248,10 +260,13 @@ class KeyFilters:
         self._disk.rename(path + ".new", path)
         self._disk.sync_folder(self._folder)
         made = open_filter(self._disk, path)
-        if made is not None:
-            self._use([one for one in self._index.filters if one not in replaced] + [made[0]])
-            for one in replaced:
-                self._disk.delete(one.path)
+        if made is None:
+            raise StoreError(f"{path}: it was written and cannot be used")
+        # An index file that was cut and filled again has the name of its former filter.
+        kept = [one for one in self._index.filters if one not in replaced and one.path != path]
+        self._use([*kept, made[0]])
+        for one in replaced:
+            self._disk.delete(one.path)
 
     def _write_blocks(
         self, file: File, width: int, count: int, seed: int, blocks_from: Callable[[int, bytearray], memoryview]

@@ -7,6 +7,7 @@ stat and 40 bytes of its last file.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from consumequeue.layout import UNIT_SIZE
 from indexfile import AT_REST, IndexFiles, KeyFilters, find_shape, index_paths
 from storageio import Disk, DiskError, InvalidMessage, Kind
 
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 CHECK_S = 0.01  # between checks for files that a writer deleted, for calls that see by other means what it added
 FILTERS_S = 10.0  # between looks for new key filters
 SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
@@ -106,7 +108,15 @@ class ReaderView:
             if self._key_filters is not None and now_s - self._filters_loaded_s >= FILTERS_S:
                 with self._guard:
                     self._filters_loaded_s = now_s
-                    self._key_filters.load()
+                    self._load_filters(self._key_filters)
+
+    def _load_filters(self, key_filters: KeyFilters) -> None:
+        """Load the filters; without them a query takes longer."""
+        try:
+            key_filters.load()
+        except DiskError as error:
+            self._key_filters = None
+            LOG.warning("key filters are not used: %s", error)
 
     def _refresh_index(self, index: IndexFiles) -> None:
         if not index.fits:

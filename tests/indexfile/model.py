@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, settings
@@ -70,3 +71,46 @@ class PlainIndex:
         slots = b"".join(struct.pack(">i", self.heads.get(slot, 0)) for slot in range(self.slots))
         items = bytes(20) + b"".join(ITEM.pack(*item) for item in self.items)
         return header + slots + items + bytes(20 * (self.capacity - 1 - len(self.items)))
+
+
+FILTER_HEAD = struct.Struct(">8siiii")
+
+
+def mixed(code: int, factor: int) -> int:
+    return (code * factor >> 31) ^ (code * factor % 2**31)
+
+
+def filter_place(code: int, blocks: int) -> tuple[int, list[int]]:
+    """Return the block and the six rows of a key hash."""
+    rows = mixed(code, 0x1B873593) * 0x2545F491 >> 7
+    return mixed(mixed(code, 0x5BD1E995), 0x1B873593) % blocks, [32 + (rows >> 9 * n) % 512 * 480 // 512 for n in range(6)]
+
+
+def sealed_head(head: bytes) -> bytes:
+    """Return the first page of a filter file with its checksum."""
+    return head.ljust(4092, b"\0") + struct.pack(">I", zlib.crc32(head.ljust(4092, b"\0")))
+
+
+def sealed_blocks(seed: int, bodies: list[bytes]) -> bytes:
+    """Return blocks with their checksums; each body is a block without its checksum."""
+    sums = [struct.pack(">I", zlib.crc32(body) % 2**31 ^ (seed + number) % 2**32) for number, body in enumerate(bodies)]
+    return b"".join(one + body for one, body in zip(sums, bodies, strict=True))
+
+
+def filter_file(slots: int, items: int, files: list[tuple[int, bytes, list[int]]]) -> bytes:
+    """Return a filter file of index files that are given as (name, header, key hashes); see `#key-filters` of the page."""
+    width, blocks = len(files), -(-items * 16 // 480)
+    columns = b"".join(struct.pack(">q", name) + header for name, header, _ in files)
+    head = sealed_head(FILTER_HEAD.pack(b"BSKEYS\0\1", width, slots, items, blocks) + columns)
+    table = [[0] * 512 for _ in range(blocks)]
+    for bit, (_, _, codes) in enumerate(files):
+        for block, rows in (filter_place(code, blocks) for code in codes):
+            for row in rows:
+                table[block][row] |= 1 << bit
+    return head + sealed_blocks(zlib.crc32(head[:4092]), [_block(rows, width)[4:] for rows in table])
+
+
+def _block(rows: list[int], width: int) -> bytes:
+    if width >= 8:
+        return b"".join(row.to_bytes(width // 8, "big") for row in rows)
+    return sum(row << width * place for place, row in enumerate(rows)).to_bytes(64 * width, "little")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from errno import EIO
 from pathlib import Path
 
 import pytest
 
 from messagestore import MessageStore
 from messagestore.repair.verification import verify_store
+from storageio import DiskError
+from storageio.testing import WrappedDisk
 from tests.messagestore.writers import number_of, open_store, put_all
 
 COUNT = 3700  # seven full index files and one that is not
@@ -108,3 +111,56 @@ def test_something_else_in_place_of_the_filters(tmp_path: Path, kind: str) -> No
     assert not list(other.iterdir())
     found = verify_store(str(tmp_path))
     assert [one.kind for one in found.problems] == ["strange_sidecar"]
+
+
+class NoFilters(WrappedDisk):
+    """A disk that fails one operation on the folder of the filters and on its files."""
+
+    def __init__(self, failing: str) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def before(self, operation: str, path: str) -> None:
+        if operation == self.failing and "/brokerstore/keys" in path:
+            raise DiskError(operation, path, EIO, "planted")
+
+
+@pytest.mark.parametrize("operation", ["stat", "list", "open", "read", "size", "map"])
+def test_filters_that_cannot_be_read(tmp_path: Path, operation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Queries of a reader and of a writer find everything without them, and a reader that cannot list them says so once."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, COUNT)
+        build(store)
+    with open_store(tmp_path, "r", disk=NoFilters(operation)) as reader:
+        reader.engine.view._refreshed_s = reader.engine.view._filters_loaded_s = -1000.0
+        assert answers(reader) == EXPECTED
+        reader.engine.view._refreshed_s = reader.engine.view._filters_loaded_s = -1000.0
+        assert answers(reader) == EXPECTED
+        assert not reader.engine.index.filters
+    told = [one.message for one in caplog.records if one.message.startswith("key filters are not used")]
+    assert len(told) == (operation in ("stat", "list"))
+    with open_store(tmp_path, disk=NoFilters(operation)) as store:
+        with store.engine.housekeeper.guard:
+            store.engine.key_filters.step()
+        assert answers(store) == EXPECTED
+
+
+def test_closing_does_not_wait_for_filters(tmp_path: Path) -> None:
+    """A store that is closed in the middle of a filter ends it there; the next writer deletes the part and builds all."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, COUNT)
+        store.get("t", 0, 0)
+        filters = store.engine.key_filters
+        with store.engine.housekeeper.guard:
+            filters.close()
+            filters._steps = filters._work()
+            while not list((tmp_path / "brokerstore/keys").glob("*.new")):
+                next(filters._steps)
+            store.engine.housekeeper.jobs.clear()
+        (part,) = (tmp_path / "brokerstore/keys").glob("*.new")
+        before = sorted((tmp_path / "brokerstore/keys").iterdir())
+    assert filters.is_idle and sorted((tmp_path / "brokerstore/keys").iterdir()) == before
+    with open_store(tmp_path) as store:
+        build(store)
+        assert answers(store) == EXPECTED
+    assert not part.exists() and len(list((tmp_path / "brokerstore/keys").iterdir())) == 3
