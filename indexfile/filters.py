@@ -115,7 +115,7 @@ def damaged_filters(disk: Disk, folder: str) -> Iterator[tuple[str, str]]:
 
 
 class _DamagedFilter(Exception):
-    """Ends a merge."""
+    """A merge found damage in one of its filters."""
 
 
 class KeyFilters:
