@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 
+from storebytes.lazy_names import lazy_names
+
 TYPE_CHECKING = False  # importing `typing` would take ten times as long as the rest of this module
 if TYPE_CHECKING:
     from typing import Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from consumequeue import Boundary
     from messagestore import FlushMode, MessageStore, Role, SharedStore, StoreConfig
     from messagestore.shared.store import connect
+    from rabbitstore import RabbitStore
     from storageio import (
         DiskError,
         DiskFull,
@@ -46,36 +49,49 @@ if TYPE_CHECKING:
     from . import aio as aio
     from .opening import open
 
-_ERRORS = (
-    "DiskError",
-    "DiskFull",
-    "FlushTimeout",
-    "InvalidMessage",
-    "InvalidSetting",
-    "MissingExtra",
-    "OutOfRange",
-    "PutRejected",
-    "RefusedMessage",
-    "StoreBusy",
-    "StoreClosed",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreLocked",
-    "StoreReadOnly",
-    "StoreRewound",
-    "UnknownStore",
-    "UnsupportedFormat",
-    "UnsupportedPlatform",
-)
-_PACKAGES: dict[str, str] = {
-    **dict.fromkeys(_ERRORS, "storageio"),
-    **dict.fromkeys(("Message", "PutStatus"), "commitlog"),
-    **dict.fromkeys(("FlushMode", "MessageStore", "Role", "SharedStore", "StoreConfig"), "messagestore"),
-    "Boundary": "consumequeue",
-    "RabbitStore": "rabbitstore",
-    "connect": "messagestore.shared.store",
-    "open": "brokerstore.opening",
-}
+    __version__: str
+else:
+    _find, __dir__ = lazy_names(
+        globals(),
+        {
+            "brokerstore.opening": ["open"],
+            "commitlog": ["Message", "PutStatus"],
+            "consumequeue": ["Boundary"],
+            "messagestore": ["FlushMode", "MessageStore", "Role", "SharedStore", "StoreConfig"],
+            "messagestore.shared.store": ["connect"],
+            "rabbitstore": ["RabbitStore"],
+            "storageio": [
+                "DiskError",
+                "DiskFull",
+                "FlushTimeout",
+                "InvalidMessage",
+                "InvalidSetting",
+                "MissingExtra",
+                "OutOfRange",
+                "PutRejected",
+                "RefusedMessage",
+                "StoreBusy",
+                "StoreClosed",
+                "StoreCorrupt",
+                "StoreError",
+                "StoreLocked",
+                "StoreReadOnly",
+                "StoreRewound",
+                "UnknownStore",
+                "UnsupportedFormat",
+                "UnsupportedPlatform",
+            ],
+        },
+    )
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or find the version, on first use."""
+        if name == "__version__":
+            return _version()
+        if name == "aio":
+            return importlib.import_module("brokerstore.aio")
+        return _find(name)
+
 
 __all__ = [
     "Boundary",
@@ -120,23 +136,3 @@ def _version() -> str:
         return version("brokerstore")
     except PackageNotFoundError:
         return "unknown"
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name == "__version__":
-        return _version()
-    if name == "aio":
-        return importlib.import_module("brokerstore.aio")
-    if name not in _PACKAGES:
-        raise AttributeError(f"module 'brokerstore' has no attribute {name!r}")
-    package = importlib.import_module(_PACKAGES[name])
-    if not hasattr(package, name):
-        raise AttributeError(f"brokerstore.{name} is not available: this version of {_PACKAGES[name]} does not have it")
-    found = globals()[name] = getattr(package, name)
-    return found
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return sorted(__all__)

@@ -18,10 +18,9 @@ Nothing here starts a thread, takes the store's lock or decides what damage mean
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import storebytes  # noqa: F401  (first: it selects which build of the kernels is imported)
+from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
     from ._append_cy import Appender
@@ -38,25 +37,33 @@ if TYPE_CHECKING:
     from .mapped_file_queue import MappedFileQueue
     from .message_id import decode_message_id, encode_message_id
     from .status import AppendStatus, PutStatus
-
-_EXPORTS = {  # each is imported when it is first used
-    "Appender": "._append_cy",
-    **dict.fromkeys(
-        ("Message", "PutResult", "StoredMessage", "decode_properties", "delete_property", "encode_properties"), "._message_cy"
-    ),
-    **dict.fromkeys(("QueueOffsets", "TopicQueues"), "._offsets_cy"),
-    "read_columns": ".arrow_columns",
-    **dict.fromkeys(("CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"), ".checks"),
-    "offsets_and_data": ".column_input",
-    "read_fixed": ".columns",
-    **dict.fromkeys(("CommitLog", "Stop", "open_log"), ".commit_log"),
-    "HOST_DEFAULT": ".hosts",
-    "LogPaths": ".log_paths",
-    "MappedFile": ".mapped_file",
-    "MappedFileQueue": ".mapped_file_queue",
-    **dict.fromkeys(("decode_message_id", "encode_message_id"), ".message_id"),
-    **dict.fromkeys(("AppendStatus", "PutStatus"), ".status"),
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        globals(),
+        {
+            "._append_cy": ["Appender"],
+            "._message_cy": [
+                "Message",
+                "PutResult",
+                "StoredMessage",
+                "decode_properties",
+                "delete_property",
+                "encode_properties",
+            ],
+            "._offsets_cy": ["QueueOffsets", "TopicQueues"],
+            ".arrow_columns": ["read_columns"],
+            ".checks": ["CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"],
+            ".column_input": ["offsets_and_data"],
+            ".columns": ["read_fixed"],
+            ".commit_log": ["CommitLog", "Stop", "open_log"],
+            ".hosts": ["HOST_DEFAULT"],
+            ".log_paths": ["LogPaths"],
+            ".mapped_file": ["MappedFile"],
+            ".mapped_file_queue": ["MappedFileQueue"],
+            ".message_id": ["decode_message_id", "encode_message_id"],
+            ".status": ["AppendStatus", "PutStatus"],
+        },
+    )
 
 __all__ = [
     "CHECK_ALL",
@@ -88,10 +95,3 @@ __all__ = [
     "read_columns",
     "read_fixed",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
-    return found

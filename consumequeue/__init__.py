@@ -32,10 +32,9 @@ Differences from RocketMQ: truncated bytes are zeroed; blanks before a first uni
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import storebytes  # noqa: F401  (imported first because it selects the build of the kernels)
+from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
     from ._time_cy import StoreTimeOf, offset_by_time
@@ -51,24 +50,25 @@ if TYPE_CHECKING:
     from .queue import Queue
     from .queue_files import QueueFiles
     from .queue_listing import queue_folders
-
-_EXPORTS = {  # each module is imported on first use
-    **dict.fromkeys(("StoreTimeOf", "offset_by_time"), "._time_cy"),
-    **dict.fromkeys(("BatchQueue", "BatchUnit"), ".batch"),
-    "AllQueues": ".all_queues",
-    "BatchQueues": ".batch_queues",
-    "Queue": ".queue",
-    "batch_offset_by_time": ".batch_time",
-    "Boundary": ".boundary",
-    **dict.fromkeys(("NO_RECORD", "ConsumeQueue", "Unit"), ".ordinary"),
-    **dict.fromkeys(
-        ("ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"), ".consume_queues"
-    ),
-    **dict.fromkeys(("ConsumeQueueExt", "ExtUnit", "is_ext_address"), ".ext"),
-    "ExtWriter": ".ext_writer",
-    "QueueFiles": ".queue_files",
-    "queue_folders": ".queue_listing",
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        globals(),
+        {
+            "._time_cy": ["StoreTimeOf", "offset_by_time"],
+            ".all_queues": ["AllQueues"],
+            ".batch": ["BatchQueue", "BatchUnit"],
+            ".batch_queues": ["BatchQueues"],
+            ".batch_time": ["batch_offset_by_time"],
+            ".boundary": ["Boundary"],
+            ".consume_queues": ["ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"],
+            ".ext": ["ConsumeQueueExt", "ExtUnit", "is_ext_address"],
+            ".ext_writer": ["ExtWriter"],
+            ".ordinary": ["NO_RECORD", "ConsumeQueue", "Unit"],
+            ".queue": ["Queue"],
+            ".queue_files": ["QueueFiles"],
+            ".queue_listing": ["queue_folders"],
+        },
+    )
 
 __all__ = [
     "NO_RECORD",
@@ -95,10 +95,3 @@ __all__ = [
     "queue_folders",
     "refuse_other_file_size",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
-    return found

@@ -33,10 +33,9 @@ child the store is closed.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import storebytes  # noqa: F401  (first of all: it decides which build of the kernels is found)
+from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
     from .config import FlushMode, Role, StoreConfig
@@ -48,18 +47,22 @@ if TYPE_CHECKING:
     from .shared.store import SharedStore
     from .store import MessageStore
     from .write.put_future import PutFuture
+else:
+    __getattr__, __dir__ = lazy_names(
+        globals(),
+        {
+            ".config": ["FlushMode", "Role", "StoreConfig"],
+            ".metrics": ["Metrics"],
+            ".read.consumer": ["Consumer"],
+            ".read.follower": ["Follower"],
+            ".read.queue_reader": ["GetStatus", "Page"],
+            ".shared.consumer": ["SharedConsumer"],
+            ".shared.store": ["SharedStore"],
+            ".store": ["MessageStore"],
+            ".write.put_future": ["PutFuture"],
+        },
+    )
 
-_LAZY = {
-    **dict.fromkeys(("FlushMode", "Role", "StoreConfig"), ".config"),
-    "MessageStore": ".store",
-    "PutFuture": ".write.put_future",
-    **dict.fromkeys(("GetStatus", "Page"), ".read.queue_reader"),
-    "Metrics": ".metrics",
-    "SharedConsumer": ".shared.consumer",
-    "SharedStore": ".shared.store",
-    "Consumer": ".read.consumer",
-    "Follower": ".read.follower",
-}
 __all__ = [
     "Consumer",
     "FlushMode",
@@ -74,11 +77,3 @@ __all__ = [
     "SharedStore",
     "StoreConfig",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use, so that reading a checkpoint does not load the engine."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'messagestore' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_LAZY[name], __name__), name)
-    return found

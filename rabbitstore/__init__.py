@@ -37,10 +37,9 @@ flags every message redelivered.  Its own database must have the queues, or it d
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import storebytes  # noqa: F401  (first: it selects the build of the kernels)
+from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
     from .engine.live_queue import Delivery
@@ -54,20 +53,23 @@ if TYPE_CHECKING:
     from .repair.recover import Plan, apply_recovery, plan_recovery
     from .settings import IndexSettings, RabbitSettings, StoreSettings
     from .store import RabbitStore
-
-_EXPORTS = {  # each is imported when it is first used
-    "Delivery": ".engine.live_queue",
-    **dict.fromkeys(("PartlyPublished", "StoreBroken", "UnknownDelivery", "UnknownQueue"), ".errors"),
-    "Problem": ".format.problems",
-    **dict.fromkeys(("RabbitMetrics", "RabbitQueueMetrics"), ".metrics"),
-    **dict.fromkeys(("Statistics", "statistics"), ".read.statistics"),
-    "StoredMessage": ".read.stored_message",
-    **dict.fromkeys(("QueueInfo", "VhostFolder", "find_vhosts", "is_vhost_folder"), ".read.vhost_folder"),
-    **dict.fromkeys(("Checked", "verify"), ".repair.check"),
-    **dict.fromkeys(("Plan", "apply_recovery", "plan_recovery"), ".repair.recover"),
-    **dict.fromkeys(("IndexSettings", "RabbitSettings", "StoreSettings"), ".settings"),
-    "RabbitStore": ".store",
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        globals(),
+        {
+            ".engine.live_queue": ["Delivery"],
+            ".errors": ["PartlyPublished", "StoreBroken", "UnknownDelivery", "UnknownQueue"],
+            ".format.problems": ["Problem"],
+            ".metrics": ["RabbitMetrics", "RabbitQueueMetrics"],
+            ".read.statistics": ["Statistics", "statistics"],
+            ".read.stored_message": ["StoredMessage"],
+            ".read.vhost_folder": ["QueueInfo", "VhostFolder", "find_vhosts", "is_vhost_folder"],
+            ".repair.check": ["Checked", "verify"],
+            ".repair.recover": ["Plan", "apply_recovery", "plan_recovery"],
+            ".settings": ["IndexSettings", "RabbitSettings", "StoreSettings"],
+            ".store": ["RabbitStore"],
+        },
+    )
 
 __all__ = [
     "Checked",
@@ -95,10 +97,3 @@ __all__ = [
     "statistics",
     "verify",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
-    return found

@@ -34,10 +34,10 @@ This package imports pyspark only when it is used.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from storageio import needs_extra
+from storebytes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .errors import BadOption, DataLost, MissingColumn, UnknownColumn
@@ -45,14 +45,23 @@ if TYPE_CHECKING:
     from .session import session
     from .source.reading import read_messages, read_meta, read_rabbit
     from .spark_errors import JobError, plain_errors
+else:
+    _find, __dir__ = lazy_names(
+        globals(),
+        {
+            ".errors": ["BadOption", "DataLost", "MissingColumn", "UnknownColumn"],
+            ".schema": ["arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"],
+            ".session": ["session"],
+            ".source.reading": ["read_messages", "read_meta", "read_rabbit"],
+            ".spark_errors": ["JobError", "plain_errors"],
+        },
+    )
 
-_WHERE: dict[str, str] = {
-    **dict.fromkeys(("BadOption", "DataLost", "MissingColumn", "UnknownColumn"), "errors"),
-    **dict.fromkeys(("arrow_schema", "check_schema", "message_schema", "meta_schema", "rabbit_schema"), "schema"),
-    **dict.fromkeys(("JobError", "plain_errors"), "spark_errors"),
-    "session": "session",
-    **dict.fromkeys(("read_messages", "read_meta", "read_rabbit"), "source.reading"),
-}
+    def __getattr__(name: str) -> Any:
+        """Import a public name; without pyspark raise `MissingExtra`."""
+        with needs_extra("spark"):
+            return _find(name)
+
 
 __all__ = [
     "BadOption",
@@ -71,17 +80,3 @@ __all__ = [
     "read_rabbit",
     "session",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'sparkstore' has no attribute {name!r}")
-    with needs_extra("spark"):
-        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)

@@ -4,6 +4,7 @@
 (`.pxd`).
 - `_crc_cy`: CRC-32.
 - `arrow_table`: what the scans of both engines share.
+- `lazy_names`: public names that a package imports on first use.
 - `builds`: the list of kernels, which build of each runs, and whether it matches this source.
 
 A *kernel* is a module `x_cy.py`: typed Python that Cython compiles, or that Python runs where there is no C compiler.

@@ -11,10 +11,10 @@ All of them use only DataFrames, so they run over Spark Connect too; the server 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from storageio import needs_extra
+from storebytes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .auditing import AuditReport, audit
@@ -22,23 +22,22 @@ if TYPE_CHECKING:
     from .exporting import Exported, export
     from .reindexing import Reindexed, reindex
     from .statistics import stats
+else:
+    _find, __dir__ = lazy_names(
+        globals(),
+        {
+            ".auditing": ["AuditReport", "audit"],
+            ".compacting": ["compact"],
+            ".exporting": ["Exported", "export"],
+            ".reindexing": ["Reindexed", "reindex"],
+            ".statistics": ["stats"],
+        },
+    )
 
-_WHERE = {
-    "AuditReport": "auditing", "audit": "auditing", "compact": "compacting", "export": "exporting", "Exported": "exporting",
-    "Reindexed": "reindexing", "reindex": "reindexing", "stats": "statistics",
-}  # fmt: skip
+    def __getattr__(name: str) -> Any:
+        """Import a public name; without pyspark raise `MissingExtra`."""
+        with needs_extra("spark"):
+            return _find(name)
+
 
 __all__ = ["AuditReport", "Exported", "Reindexed", "audit", "compact", "export", "reindex", "stats"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a job on first use."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'sparkstore.jobs' has no attribute {name!r}")
-    with needs_extra("spark"):
-        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
