@@ -5,7 +5,6 @@ import __future__
 
 import ast
 import inspect
-import pkgutil
 import sys
 
 
@@ -14,6 +13,8 @@ class SourceSignature:
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         """Return the signature of `__init__` without `self`; annotations are text."""
+        import pkgutil  # takes 3 ms, and few programs ask for a signature
+
         package, _, name = owner.__module__.rpartition(".")
         source = pkgutil.get_data(package, f"{name}.py") or b""
         kind = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)

@@ -15,13 +15,13 @@ An object's slot is phash2 of its key modulo the number of slots, here always 25
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat
 
+from .md5 import md5
 from .terms import VERSION, Atom, CharList, Term, encode
 from .terms_cy import decode
 
@@ -62,7 +62,7 @@ def read_dets(data: bytes, file: str) -> list[Term]:
         raise UnsupportedFormat("dets version", file=file, offset=16, found=version, supported=str(FORMAT_VERSION))
     if not is_closed(data):
         raise StoreCorrupt("not a closed dets file", file=file, offset=CLOSED_AT, expected=CLOSED, found=data[8:12].hex())
-    if _md5(data[12:MD5_AT]) != data[MD5_AT:BASE_AT]:
+    if md5(data[12:MD5_AT]) != data[MD5_AT:BASE_AT]:
         digest = data[MD5_AT:BASE_AT].hex()
         raise StoreCorrupt("dets head fails its MD5", file=file, offset=MD5_AT, expected=digest, found="another")
     _check_end(data, file)
@@ -121,13 +121,9 @@ def write_dets(rows: Sequence[tuple[Term, ...]]) -> bytes:
     count = len(rows)
     numbers = TYPE_SET, FORMAT_VERSION, SLOTS, SLOTS, 1, count, count, SLOTS, MAXSLOTS, HASH_PHASH2, 0
     head = _HEAD.pack(OBJECTS_AT + len(body), COOKIE, CLOSED, *numbers) + b"".join(map(_U32.pack, counters))
-    head += _md5(head[12:]) + _U32.pack(OBJECTS_AT)
+    head += md5(head[12:]) + _U32.pack(OBJECTS_AT)
     parts = _U32.pack(PART_AT).ljust(PART_AT - PARTS_AT, b"\0") + _U32.pack(SEGMENT_AT).ljust(SEGMENT_AT - PART_AT, b"\0")
     return head.ljust(PARTS_AT, b"\0") + parts + slots + tail + _U32.pack(len(tail) + 4)
-
-
-def _md5(data: bytes) -> bytes:
-    return hashlib.md5(data, usedforsecurity=False).digest()
 
 
 def _block(chain: list[tuple[Any, bytes]]) -> bytes:

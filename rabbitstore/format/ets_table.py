@@ -8,13 +8,13 @@ A chunk of at least 65528 bytes has 16 bytes of MD5 after the magic, which its l
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
 
 from storageio import StoreCorrupt
 
+from .md5 import md5
 from .terms import FALSE, NONE, Atom, Term, encode
 from .terms_cy import decode
 
@@ -63,7 +63,7 @@ def _read_chunk(data: bytes, at: int, file: str) -> tuple[Term, int]:
     if magic != MAGIC or length > len(data) - start:
         raise StoreCorrupt("torn chunk", file=file, offset=at, expected=MAGIC, found=f"{magic!r}, {length} bytes")
     chunk = data[start : start + length]
-    if length >= MD5_FROM and hashlib.md5(chunk, usedforsecurity=False).digest() != data[start - 16 : start]:
+    if length >= MD5_FROM and md5(chunk) != data[start - 16 : start]:
         expected = data[start - 16 : start].hex()
         raise StoreCorrupt("chunk fails its MD5", file=file, offset=at, expected=expected, found="another")
     return decode(chunk, file=file, base=start), start + length

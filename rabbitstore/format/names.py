@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from .layout import SEGMENT_ENTRIES_MAX, SEGMENT_ENTRIES_OLD
+from .md5 import md5
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ENTRIES = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d{1,9})\s*\}\s*\.", re.MULTILINE)
@@ -24,7 +24,7 @@ def base36(number: int) -> str:
 
 
 def _hashed(*parts: bytes) -> str:
-    return base36(int.from_bytes(hashlib.md5(b"".join(parts), usedforsecurity=False).digest(), "big"))
+    return base36(int.from_bytes(md5(b"".join(parts)), "big"))
 
 
 def vhost_folder_name(vhost: str) -> str:

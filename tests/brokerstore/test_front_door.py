@@ -19,8 +19,9 @@ from tests.brokerstore.tool import run
 HEAVY = {"numpy", "pyarrow", "rich", "crcmod", "click", "commitlog", "messagestore", "rabbitstore", "importlib.metadata"}
 COSTLY = {"typing", "re", "dataclasses", "logging", "pathlib"}  # 1 to 5 ms each
 NOT_IN_INFO = {
-    "numpy", "pyarrow", "rich", "importlib.metadata", "asyncio", "concurrent.futures", "shutil", "pathlib",
-    "messagestore.engine", "commitlog.commit_log", "rabbitstore.store", "rabbitstore.node_folder", "storebytes.builds",
+    "numpy", "pyarrow", "rich", "importlib.metadata", "asyncio", "concurrent.futures", "shutil", "pathlib", "pkgutil",
+    "_hashlib", "messagestore.engine", "commitlog.commit_log", "rabbitstore.store", "rabbitstore.node_folder",
+    "storebytes.builds",
 }  # fmt: skip
 
 
@@ -120,17 +121,6 @@ def test_public_names_that_are_there() -> None:
     assert set(brokerstore.__all__) <= set(dir(brokerstore))
 
 
-def test_public_names_that_are_not_there_yet_say_so() -> None:
-    """The error is raised only on access."""
-    for name in brokerstore.__all__:
-        try:
-            assert getattr(brokerstore, name) is not None
-        except AttributeError as error:
-            assert f"brokerstore.{name} is not available" in str(error)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = brokerstore.nonsense
-
-
 def test_the_import_alone_loads_nothing_heavy() -> None:
     """A fresh process imports no heavy module."""
     before, loaded = imported("pass"), imported("import brokerstore")
@@ -140,10 +130,10 @@ def test_the_import_alone_loads_nothing_heavy() -> None:
 
 
 def test_info_loads_neither_engine_nor_drawing(fixture_store: Any) -> None:
-    """These imports would delay the first answer, for either kind of folder."""
+    """These imports would delay the first answer, for each kind of folder."""
     vhost = next(path.parent for path in sorted(fixture_store("rabbitmq-clean").folder.parent.rglob(".vhost")))
     found = []
-    for folder in (fixture_store("plain").store, vhost):
+    for folder in (fixture_store("plain").store, vhost, fixture_store("rabbitmq4-clean").folder.parent / "node"):
         found.append(imported(f"from brokerstore.tool import main; main(['info', '--json', {str(folder)!r}])"))
         assert not found[-1] & NOT_IN_INFO
     assert "commitlog.walk" in found[0] - found[1]

@@ -123,10 +123,10 @@ class RabbitmqBackend:
         return find_vhost(self.target.path, self.target.vhost)
 
     @contextlib.contextmanager
-    def open_folder(self) -> Iterator[VhostFolder]:
+    def open_folder(self, *, with_node: bool = True) -> Iterator[VhostFolder]:
         """Open the virtual host's folder for reading, and the other queues of its node; at the end, report what was wrong."""
         folder = VhostFolder(self.path)
-        self.node = open_node(self.target.path, folder.vhost)
+        self.node = open_node(self.target.path, folder.vhost) if with_node else None
         try:
             yield folder
         finally:

@@ -26,8 +26,8 @@ NOT_CHECKED = "not checked; run verify"
 
 
 def info(backend: RabbitmqBackend) -> Answer:
-    """Describe a virtual host, and the node around it."""
-    with backend.open_folder() as folder:
+    """Describe a virtual host, and the node around it, whose other queues are only counted."""
+    with backend.open_folder(with_node=False) as folder:
         queues = folder.queues()
         facts: dict[str, Any] = {
             "kind": backend.target.kind.value,
