@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from commitlog import CommitLog, LogPaths, Message
 from storageio import REAL_DISK, StoreError, StoreLocked
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
+from tests.processes import running
 
 TOOL = [sys.executable, "-m", "brokerstore"]
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    command = [*TOOL, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2], **options)
+def start(*arguments: object, **options: Any) -> AbstractContextManager[subprocess.Popen[Any]]:
+    root = Path(__file__).parents[2]
+    return running([*TOOL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=root, **options)
 
 
 @pytest.fixture
@@ -174,25 +176,24 @@ def test_5_the_output_has_no_room(big: Path) -> None:
 def test_130_interrupted(big: Path) -> None:
     """The signal arrives during a dump whose reader is slow."""
     # a shell's background job begins with the signal ignored
-    process = start("dump", "--json", big, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    assert process.stdout is not None
-    process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
-    _, talk = process.communicate(timeout=60)
+    with start("dump", "--json", big, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, talk = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in talk
 
 
 def test_a_reader_that_goes_is_no_problem(big: Path) -> None:
     """`dump | head -1` is not an error."""
-    process = start("dump", "--json", big)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    talk = process.stderr.read()
-    process.stderr.close()
-    assert process.wait(60) == 0
+    with start("dump", "--json", big) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        talk = process.stderr.read()
+        assert process.wait(60) == 0
     assert talk == b""
 
 
@@ -221,8 +222,8 @@ def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     log.attach(0)
     log.appender.append(Message("日本", "тело".encode(), queue_id=0))
     log.close()
-    process = start("dump", folder.parent, env={**os.environ, "PYTHONIOENCODING": "ascii"})
-    out, talk = process.communicate(timeout=60)
+    with start("dump", folder.parent, env={**os.environ, "PYTHONIOENCODING": "ascii"}) as process:
+        out, talk = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"\\u65e5\\u672c" in out
     assert talk == b""

@@ -17,6 +17,7 @@ from storageio import REAL_DISK
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run
+from tests.processes import running
 
 STORES = ["plain", "propcrc", "lmq", "broker-live"]
 ROOT = Path(__file__).parents[2]
@@ -154,17 +155,13 @@ def test_tail_follows_a_writer(tmp_path: Path) -> None:
 
     with MessageStore.open(folder, "a", config) as store:
         store.put(Message("topic", b"before", queue_id=0))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "brokerstore", "tail", "-f", "--json", str(folder)], cwd=ROOT, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        for number in range(40):
-            store.put(Message("topic", bytes(3000), keys=[str(number)], queue_id=0))
-        lines = [process.stdout.readline() for _ in range(40)]
-        process.terminate()
-        process.stdout.close()
-        process.wait(60)
+        command = [sys.executable, "-m", "brokerstore", "tail", "-f", "--json", folder]
+        with running(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for number in range(40):
+                store.put(Message("topic", bytes(3000), keys=[str(number)], queue_id=0))
+            lines = [process.stdout.readline() for _ in range(40)]
     assert [line.partition(b'"keys":["')[2].partition(b'"')[0] for line in lines] == [str(n).encode() for n in range(40)]
 
 

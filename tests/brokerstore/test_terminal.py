@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,6 +21,7 @@ from storageio import REAL_DISK
 from tests.archives import unpack
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
+from tests.processes import running
 from tests.rabbitstore.conftest import DATA
 from tests.rabbitstore.later import node_of
 
@@ -34,19 +34,19 @@ def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     root = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, "-m", *map(str, command)], stdout=theirs, stderr=theirs, cwd=root, env=env)
-    os.close(theirs)
     parts = []
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # Linux raises this when the other side is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(ours)
-    return process.wait(60), b"".join(parts).decode()
+    with running([sys.executable, "-m", *command], stdout=theirs, stderr=theirs, cwd=root, env=env) as process:
+        os.close(theirs)
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # Linux raises this when the other side is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        os.close(ours)
+        return process.wait(60), b"".join(parts).decode()
 
 
 def test_verify_draws_and_answers(tmp_path: Path) -> None:

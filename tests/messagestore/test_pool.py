@@ -22,6 +22,7 @@ from messagestore.write.ring import NOTES_AT
 from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
 from tests.messagestore.writers import LOG_SIZE, ROOT, log_files, message, number_of, open_store, put_all, until
+from tests.processes import running
 
 STILL = {
     "commit_interval_commit_log_ms": 600_000,
@@ -322,7 +323,7 @@ with open_store(sys.argv[1], transient_store_pool_enable=True, transient_store_r
 def test_sigkill_loses_no_acknowledged_put(tmp_path: Path, after: int) -> None:
     """A real process is killed in the middle of its work."""
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    with running(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(after)]
         process.send_signal(signal.SIGKILL)

@@ -15,6 +15,7 @@ import pytest
 
 from storageio import StoreError
 from tests.messagestore.kit import message, number_of, open_small, put_numbers, read_all
+from tests.processes import running
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -204,17 +205,12 @@ def test_a_second_writer_in_another_process_is_refused(world: Any, tmp_path: Pat
 def test_java_style_record_lock_keeps_us_out(world: Any, tmp_path: Path) -> None:
     """Another process holds byte 0 of `lock` with a POSIX record lock, as a broker does."""
     open_small(world, tmp_path / "s").close()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD_LOCK, str(tmp_path / "s" / "lock")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    command = [sys.executable, "-c", HOLD_LOCK, tmp_path / "s" / "lock"]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(Exception, match="another process"):
             open_small(world, tmp_path / "s")
-    finally:
-        holder.communicate("")
     open_small(world, tmp_path / "s").close()
 
 

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from brokerstore.tool import main
 from messagestore import MessageStore
 from rocketlink.remoting.client import RemotingClient
 from tests.brokerstore.schema import check_schema
+from tests.processes import running
 from tests.rocketlink.test_replica import CONFIG, Master, bodies, put
 
 
@@ -83,12 +86,10 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
+def started(*arguments: str) -> AbstractContextManager[subprocess.Popen[Any]]:
     """Start the tool with SIGINT as a terminal sets it; a background job ignores it."""
     reset = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(
-        [sys.executable, "-m", "brokerstore", *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=reset
-    )
+    return running([sys.executable, "-m", "brokerstore", *arguments], stdout=subprocess.PIPE, text=True, preexec_fn=reset)
 
 
 def test_a_port_of_zero_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +106,6 @@ def test_a_folder_is_served_until_it_is_stopped(tmp_path: Path, number: signal.S
     with started("serve", str(tmp_path / "s"), "--listen", f"127.0.0.1:{port}", "--json") as process:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
-        check_schema("serve", facts)
         with RemotingClient("127.0.0.1", port) as client:
             client.ask(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"body")
         process.send_signal(number)
@@ -113,6 +113,7 @@ def test_a_folder_is_served_until_it_is_stopped(tmp_path: Path, number: signal.S
     assert not (tmp_path / "s" / "abort").exists()
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert bodies(store) == [b"body"]
+    check_schema("serve", facts)
 
 
 @SIGNALS

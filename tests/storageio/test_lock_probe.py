@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from storageio import REAL_DISK
+from tests.processes import running
 from tests.storageio.test_real_disk import _from_another_process
 
 HOLDER = """
@@ -44,7 +45,7 @@ def test_a_lock_of_another_program_is_seen(tmp_path: Path) -> None:
     """The other program holds a POSIX record lock on byte 0, as a broker does, and can release it after the probe."""
     path = tmp_path / "lock"
     path.write_bytes(b"lock")
-    with subprocess.Popen([sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+    with running([sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
         assert broker.stdin is not None and broker.stdout is not None
         assert broker.stdout.readline() == b"held\n"
         assert REAL_DISK.is_locked(str(path)) and REAL_DISK.is_locked(str(path))

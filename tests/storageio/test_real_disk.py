@@ -26,6 +26,7 @@ from storageio import (
     StoreLocked,
     disk,
 )
+from tests.processes import running
 
 
 def make(path: Path, data: bytes = b"") -> str:
@@ -320,9 +321,8 @@ def test_a_lock_of_another_program_is_respected(tmp_path: Path) -> None:
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    broker = subprocess.Popen([sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert broker.stdin is not None and broker.stdout is not None
-    with broker:
+    with running([sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdin is not None and broker.stdout is not None
         assert broker.stdout.readline() == b"held\n"
         with pytest.raises(StoreLocked, match="another process"):
             REAL_DISK.lock(path)
