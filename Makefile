@@ -4,6 +4,7 @@
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 VENV := .venv
+EXTRA := dev
 PLAIN := .venv-plain
 RUN := $(VENV)/bin/python
 RUN_PLAIN := BROKERSTORE_PURE=1 $(PLAIN)/bin/python
@@ -21,7 +22,7 @@ DEMO ?=
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each would compile all modules again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-small test test-all test-plain lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
+.PHONY: help demo demo-small test test-all test-plain test-free lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
 	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make test         the tests of every change, in minutes (TESTS=tests/commitlog for a part, WORKERS=1 for one process)"
 	@echo "make test-all     all tests: also the crash lab, fault injection, fuzzers and Spark"
 	@echo "make test-plain   tests of kernels, engines and damage where nothing is compiled and Cython is absent"
+	@echo "make test-free    those of every change on free-threaded CPython (FREE=/path/to/python3.13t)"
 	@echo "make lint         ruff, its format, mypy --strict, and the prose check        make format      apply the format"
 	@echo "make bench-peers  speed against RocketMQ's store and embedded stores, in turn (GROUP=put for a part); docs/performance.md"
 	@echo "make bench        speed against a baseline                   make wheel-check build and install with and without gcc"
@@ -54,7 +56,7 @@ $(VENV)/.cli: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.cli
 	@echo "installing what the tests need"
-	@BROKERSTORE_PURE=1 $(RUN) -m pip install $(PIP_OPTIONS) -e ".[dev]"
+	@BROKERSTORE_PURE=1 $(RUN) -m pip install $(PIP_OPTIONS) -e ".[$(EXTRA)]"
 	@touch $@
 
 $(PLAIN)/.test: pyproject.toml
@@ -88,6 +90,10 @@ test-plain: $(PLAIN)/.test
 	@$(PLAIN)/bin/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("Cython") is not None)' \
 		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
 	@$(RUN_PLAIN) $(PYTEST) -m "not spark and not interop and (not deep or both_builds)" $(PLAIN_TESTS)
+
+# In an environment of its own, without the packages of `dev`, some of which are not there for it: their tests are skipped.
+test-free:
+	@$(MAKE) test VENV=.venv-free EXTRA=test PYTHON=$(or $(FREE),python3.13t)
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .
