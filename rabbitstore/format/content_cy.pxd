@@ -1,10 +1,14 @@
 from storebytes._bytes_cy cimport *
 
 cdef Size LIST, NIL, BINARY, HEAD_SIZE, MSG_ID_SIZE, FRAGMENT_SIZE
-cdef Size SMALL_INTEGER, INTEGER, SMALL_BIG, MAP, ATOM
-cdef bytes CONTAINER_START, CONTAINER_PROTOCOL, CONTAINER_TRUE, CONTAINER_FALSE
-cdef tuple NUMBERS
+cdef Size SMALL_INTEGER, INTEGER, SMALL_BIG, MAP
+cdef Size IN_START, IN_EXCHANGE, IN_CONTENT, IN_PROTOCOL, IN_ID, IN_TRUE, IN_FALSE
+cdef Size MC_HEAD, MC_PROTOCOL, MC_YES, MC_NO, MC_EXCHANGE, MC_KEYS, MC_ID, MC_DURABLE, WORD_COUNT
+cdef Source _words
+cdef I64s _ends
 cdef bytes START, EXCHANGE, CONTENT_START, PROTOCOL, TRUE_TERM, FALSE_TERM, ID_HEAD, _LIST_OF_ONE, AFTER_BODY
 cdef tuple _last, _last_head
 cdef object _lasts
 cdef object split_at(Source source, Size start, Size stop)
+cdef Size id_of_message(Source source, Size start, Size stop) noexcept nogil
+cdef Bool is_container(Source source, Size start, Size stop) noexcept nogil

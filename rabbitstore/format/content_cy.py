@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import accumulate
 from struct import Struct
 
 try:
@@ -20,7 +21,9 @@ from .layout import MC_AFTER_BLOCK, MC_FALSE, MC_START, MC_TRUE, MSG_ID_SIZE
 from .terms import FALSE, NONE, TRUE, Atom, Term, encode
 
 if not cython.compiled:
-    from storebytes._bytes_cy import Bool, Size, Source, get_i32, is_same, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import (
+        Bool, I64s, Size, Source, get_i32, i64s_of, is_same, is_same_at, source_of_bytes, take_bytes,
+    )  # fmt: skip
 
 FRAGMENT_SIZE = 131064  # RabbitMQ's default frame_max - 8
 CLASS_ID = 60
@@ -55,12 +58,31 @@ SMALL_INTEGER: Size = 97
 INTEGER: Size = 98
 SMALL_BIG: Size = 110
 MAP: Size = 116
-ATOM: Size = 119  # of RabbitMQ 4, with a length of one byte
-CONTAINER_START: bytes = b"\x83" + MC_START
-CONTAINER_PROTOCOL: bytes = MC_AFTER_BLOCK
-CONTAINER_TRUE: bytes = MC_TRUE
-CONTAINER_FALSE: bytes = MC_FALSE
-NUMBERS: tuple[bytes, ...] = (b"p", b"ttl", b"ts", b"rts")  # annotations that change nothing when they are numbers
+WORDS: tuple[bytes, ...] = (  # the fixed parts of a term; the last four name annotations that are numbers and change nothing
+    START, EXCHANGE, CONTENT_START, PROTOCOL, ID_HEAD, TRUE_TERM, FALSE_TERM,
+    b"\x83" + MC_START, MC_AFTER_BLOCK, MC_TRUE, MC_FALSE, b"w\1x", b"w\2rk", b"w\2id", b"w\1d",
+    b"w\1p", b"w\3ttl", b"w\2ts", b"w\3rts",
+)  # fmt: skip
+IN_START: Size = 0
+IN_EXCHANGE: Size = 1
+IN_CONTENT: Size = 2
+IN_PROTOCOL: Size = 3
+IN_ID: Size = 4
+IN_TRUE: Size = 5
+IN_FALSE: Size = 6
+MC_HEAD: Size = 7
+MC_PROTOCOL: Size = 8
+MC_YES: Size = 9
+MC_NO: Size = 10
+MC_EXCHANGE: Size = 11
+MC_KEYS: Size = 12
+MC_ID: Size = 13
+MC_DURABLE: Size = 14
+WORD_COUNT: Size = len(WORDS)
+_joined_words: bytes = b"".join(WORDS)
+_words: Source = source_of_bytes(_joined_words)
+_ends_held = memoryview(array("q", accumulate(map(len, WORDS), initial=0)))
+_ends: I64s = i64s_of(_ends_held)
 # of the last message written: prefix, property block, both encoded, and the same with the head of a list of one
 _last_head: tuple[bytes, bytes, bytes, bytes] = (b"", b"", b"", b"")
 _last: tuple[bytes, str, str, tuple[str, ...]] = (b"\0", "", "", ())  # the last route that was read: its bytes and texts
@@ -129,44 +151,181 @@ def encode_many(contents: Iterable[Fields]) -> list[tuple[bytes, bytes]]:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
-def _binary_size(source: Source, at: Size, stop: Size) -> Size:
-    """Return the size of the binary whose tag is at `at`, or -1."""
-    if stop - at < HEAD_SIZE or source[at] != BINARY:
-        return -1
-    size: Size = get_i32(source, at + 1)
-    return size if 0 <= size <= stop - at - HEAD_SIZE else -1
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _has(source: Source, at: Size, stop: Size, wanted: bytes) -> Size:
-    """Return where `wanted` ends if it is at `at`, or -1."""
-    size: Size = len(wanted)
-    if stop - at < size or not is_same(source, at, size, source_of_bytes(wanted), size):
+def _after_word(source: Source, at: Size, stop: Size, word: Size) -> Size:
+    """Return where a word of `WORDS` ends if it is at `at`, or -1; this and the following take -1 as `at`, too."""
+    size: Size = _ends[word + 1] - _ends[word]
+    if at < 0 or stop - at < size or not is_same_at(source, at, size, _words, _ends[word]):
         return -1
     return at + size
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
-def _take_list(source: Source, at: Size, stop: Size, found: list[bytes]) -> Size:
-    """Collect a list of binaries and return where it ends, or -1."""
-    if at < stop and source[at] == NIL:
+def _after_binary(source: Source, at: Size, stop: Size) -> Size:
+    """Return where the binary whose tag is at `at` ends, or -1."""
+    size: Size
+    if at < 0 or stop - at < HEAD_SIZE or source[at] != BINARY:
+        return -1
+    size = get_i32(source, at + 1)
+    return at + HEAD_SIZE + size if 0 <= size <= stop - at - HEAD_SIZE else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _after_list(source: Source, at: Size, stop: Size) -> Size:
+    """Return where a list of binaries ends, or -1."""
+    count: Size
+    if at < 0 or at >= stop:
+        return -1
+    if source[at] == NIL:
         return at + 1
     if stop - at < HEAD_SIZE or source[at] != LIST:
         return -1
-    count: Size = get_i32(source, at + 1)
-    size: Size
+    count = get_i32(source, at + 1)
+    at += HEAD_SIZE
+    while count > 0 and at >= 0:
+        at = _after_binary(source, at, stop)
+        count -= 1
+    return at + 1 if count == 0 and 0 <= at < stop and source[at] == NIL else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _after_number(source: Source, at: Size, stop: Size) -> Size:
+    """Return where the integer at `at` ends, or -1."""
+    size: Size = 0
+    if at < 0 or stop - at < 2:
+        return -1
+    if source[at] == SMALL_INTEGER:
+        size = 2
+    elif source[at] == INTEGER:
+        size = 5
+    elif source[at] == SMALL_BIG:
+        size = 3 + source[at + 1]
+    return at + size if 0 < size <= stop - at else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _term_id(source: Source, start: Size, stop: Size) -> Size:
+    """Return where the id in the `basic_message` that fills start..stop is; -1 for a term in another form."""
+    at: Size = _after_binary(source, _after_word(source, start, stop, IN_START), stop)
+    at = _after_binary(source, _after_word(source, at, stop, IN_EXCHANGE), stop)
+    at = _after_word(source, _after_list(source, at, stop), stop, IN_CONTENT)
+    at = _after_word(source, _after_binary(source, at, stop), stop, IN_PROTOCOL)
+    at = _after_word(source, _after_list(source, at, stop), stop, IN_ID)
+    if at < 0 or stop - at < MSG_ID_SIZE:
+        return -1
+    end: Size = at + MSG_ID_SIZE
+    is_whole: Bool = _after_word(source, end, stop, IN_TRUE) == stop or _after_word(source, end, stop, IN_FALSE) == stop
+    return at if is_whole else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _container_id(source: Source, start: Size, stop: Size) -> Size:
+    """Return where the id in the container of AMQP 0-9-1 that fills start..stop is; -1 for a term in another form.
+
+    Exchange, routing keys and id must be there; any other annotation must be known.
+    """
+    at: Size = _after_binary(source, _after_word(source, start, stop, MC_HEAD), stop)
+    at = _after_list(source, _after_word(source, at, stop, MC_PROTOCOL), stop)
+    found: Size = -1
+    has_exchange: Bool = False
+    has_keys: Bool = False
+    left: Size
+    word: Size
+    value: Size
+    if at < 0 or stop - at < HEAD_SIZE or source[at] != MAP:
+        return -1
+    left = get_i32(source, at + 1)
+    at += HEAD_SIZE
+    while left > 0 and at >= 0:
+        left -= 1
+        word = _annotation(source, at, stop)
+        if word < 0:
+            return -1
+        value = _after_word(source, at, stop, word)
+        at = _after_value(source, value, stop, word)
+        if word == MC_ID:
+            found = value + HEAD_SIZE
+            if at - found != MSG_ID_SIZE:
+                return -1
+        elif word == MC_EXCHANGE:
+            has_exchange = True
+        elif word == MC_KEYS:
+            has_keys = True
+    return found if left == 0 and at == stop and has_exchange and has_keys else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _annotation(source: Source, at: Size, stop: Size) -> Size:
+    """Return which word of `WORDS` is the name of the annotation at `at`; -1 for an unknown one."""
+    word: Size = MC_EXCHANGE
+    while word < WORD_COUNT and _after_word(source, at, stop, word) < 0:
+        word += 1
+    return word if word < WORD_COUNT else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _after_value(source: Source, at: Size, stop: Size, word: Size) -> Size:
+    """Return where the value of an annotation of this name ends, or -1."""
+    end: Size
+    if word == MC_KEYS:
+        return _after_list(source, at, stop)
+    if word == MC_EXCHANGE or word == MC_ID:
+        return _after_binary(source, at, stop)
+    if word == MC_DURABLE:
+        end = _after_word(source, at, stop, MC_YES)
+        return end if end >= 0 else _after_word(source, at, stop, MC_NO)
+    return _after_number(source, at, stop)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def id_of_message(source: Source, start: Size, stop: Size) -> Size:
+    """Return where the id of the message that fills start..stop is; -1 for a term in a form that only `decode` reads."""
+    at: Size = _container_id(source, start, stop)
+    return at if at >= 0 else _term_id(source, start, stop)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_container(source: Source, start: Size, stop: Size) -> Bool:
+    """Return whether a term begins as a container of AMQP 0-9-1."""
+    return _after_word(source, start, stop, MC_HEAD) >= 0
+
+
+@cython.cfunc
+def _take_binary(source: Source, at: Size) -> bytes:
+    """Return the binary whose tag is at `at`: the caller has checked the term, as for what follows."""
+    return take_bytes(source, at + HEAD_SIZE, get_i32(source, at + 1))
+
+
+@cython.cfunc
+def _take_list(source: Source, at: Size) -> list[bytes]:
+    """Return a list of binaries."""
+    found: list[bytes] = []
+    count: Size = get_i32(source, at + 1) if source[at] == LIST else 0
     at += HEAD_SIZE
     while count > 0:
-        size = _binary_size(source, at, stop)
-        if size < 0:
-            return -1
-        found.append(take_bytes(source, at + HEAD_SIZE, size))
-        at += HEAD_SIZE + size
+        found.append(_take_binary(source, at))
+        at += HEAD_SIZE + get_i32(source, at + 1)
         count -= 1
-    return at + 1 if count == 0 and at < stop and source[at] == NIL else -1
+    return found
 
 
 @cython.cfunc
@@ -176,40 +335,22 @@ def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
     Most messages have the route of the one before: comparing its bytes saves decoding its texts.
     """
     global _last
-    keys: list[bytes] = []
-    fragments: list[bytes] = []
-    block_size: Size
-    block_at: Size
-    is_true: Size
+    id_at: Size = _term_id(source, start, stop)
+    if id_at < 0:
+        return None
+    size: Size
     with cython.critical_section(_lasts):
         last = _last
-    at: Size = _has(source, start, stop, last[0])
-    if at < 0:
-        route = _take_route(source, start, stop, keys)
-        if route is None:
-            return None
-        at = start + len(route[0])
-        last = route
+    size = len(last[0])
+    if stop - start < size or not is_same(source, start, size, source_of_bytes(last[0]), size):
+        last = _take_route(source, start, stop)
         with cython.critical_section(_lasts):
-            _last = route
-    block_size = _binary_size(source, at, stop)
-    block_at = at + HEAD_SIZE
-    if block_size < 0:
-        return None
-    at = _has(source, block_at + block_size, stop, PROTOCOL)
-    if at < 0:
-        return None
-    at = _take_list(source, at, stop, fragments)
-    if at < 0:
-        return None
-    at = _has(source, at, stop, ID_HEAD)
-    if at < 0 or stop - at < MSG_ID_SIZE:
-        return None
-    is_true = _has(source, at + MSG_ID_SIZE, stop, TRUE_TERM)
-    if is_true != stop and _has(source, at + MSG_ID_SIZE, stop, FALSE_TERM) != stop:
-        return None
-    block = take_bytes(source, block_at, block_size)
-    return last[1], last[2], last[3], block, _joined(fragments), take_bytes(source, at, MSG_ID_SIZE), is_true == stop
+            _last = last
+        size = len(last[0])
+    block = _take_binary(source, start + size)
+    body = _take_list(source, start + size + HEAD_SIZE + len(block) + len(PROTOCOL))
+    is_true: Bool = _after_word(source, id_at + MSG_ID_SIZE, stop, IN_TRUE) == stop
+    return last[1], last[2], last[3], block, _joined(body), take_bytes(source, id_at, MSG_ID_SIZE), is_true
 
 
 @cython.cfunc
@@ -222,35 +363,15 @@ def _joined(fragments: list[bytes]) -> bytes:
 
 
 @cython.cfunc
-def _take_route(source: Source, start: Size, stop: Size, keys: list[bytes]) -> Route | None:
-    """Return the bytes before the property block and their texts, or None."""
-    vhost_size: Size
-    vhost_at: Size
-    exchange_size: Size
-    exchange_at: Size
-    at: Size = _has(source, start, stop, START)
-    if at < 0:
-        return None
-    vhost_size = _binary_size(source, at, stop)
-    vhost_at = at + HEAD_SIZE
-    if vhost_size < 0:
-        return None
-    at = _has(source, vhost_at + vhost_size, stop, EXCHANGE)
-    if at < 0:
-        return None
-    exchange_size = _binary_size(source, at, stop)
-    exchange_at = at + HEAD_SIZE
-    if exchange_size < 0:
-        return None
-    at = _take_list(source, exchange_at + exchange_size, stop, keys)
-    if at < 0:
-        return None
-    at = _has(source, at, stop, CONTENT_START)
-    if at < 0:
-        return None
-    vhost = take_bytes(source, vhost_at, vhost_size).decode("utf-8", "replace")
-    exchange = take_bytes(source, exchange_at, exchange_size).decode("utf-8", "replace")
-    return take_bytes(source, start, at - start), vhost, exchange, _texts(keys)
+def _take_route(source: Source, start: Size, stop: Size) -> Route:
+    """Return the bytes before the property block and their texts."""
+    vhost_at: Size = start + len(START)
+    exchange_at: Size = _after_word(source, _after_binary(source, vhost_at, stop), stop, IN_EXCHANGE)
+    keys_at: Size = _after_binary(source, exchange_at, stop)
+    at: Size = _after_word(source, _after_list(source, keys_at, stop), stop, IN_CONTENT)
+    vhost = _take_binary(source, vhost_at).decode("utf-8", "replace")
+    exchange = _take_binary(source, exchange_at).decode("utf-8", "replace")
+    return take_bytes(source, start, at - start), vhost, exchange, _texts(_take_list(source, keys_at))
 
 
 def split_term(term: bytes) -> Fields | None:
@@ -266,94 +387,36 @@ def split_container(term: bytes, vhost: str) -> Fields | None:
     """
     source: Source = source_of_bytes(term)
     stop: Size = len(term)
-    fragments: list[bytes] = []
-    block_at: Size
-    block_size: Size
-    at: Size = _has(source, 0, stop, CONTAINER_START)
-    if at < 0:
+    id_at: Size = _container_id(source, 0, stop)
+    if id_at < 0:
         return None
-    block_size = _binary_size(source, at, stop)
-    block_at = at + HEAD_SIZE
-    if block_size < 0:
-        return None
-    at = _has(source, block_at + block_size, stop, CONTAINER_PROTOCOL)
-    if at < 0:
-        return None
-    at = _take_list(source, at, stop, fragments)
-    if at < 0:
-        return None
-    annotations = _annotations(source, at, stop)
-    if annotations is None:
-        return None
-    exchange, keys, msg_id, is_durable = annotations
-    return vhost, exchange, keys, take_bytes(source, block_at, block_size), _joined(fragments), msg_id, is_durable
+    at: Size = _after_word(source, 0, stop, MC_HEAD)
+    block = _take_binary(source, at)
+    at = _after_word(source, _after_binary(source, at, stop), stop, MC_PROTOCOL)
+    body = _take_list(source, at)
+    exchange, keys, is_durable = _annotations(source, _after_list(source, at, stop), stop)
+    return vhost, exchange, keys, block, _joined(body), take_bytes(source, id_at, MSG_ID_SIZE), is_durable
 
 
 @cython.cfunc
-def _annotations(source: Source, at: Size, stop: Size) -> tuple[str, tuple[str, ...], bytes, bool] | None:
-    """Return exchange, routing keys, id and durability; None without one of the first three, or with an unknown annotation."""
-    exchange: bytes | None = None
-    keys: list[bytes] | None = None
-    msg_id: bytes | None = None
+def _annotations(source: Source, at: Size, stop: Size) -> tuple[str, tuple[str, ...], bool]:
+    """Return exchange, routing keys and durability of a container that was checked."""
+    exchange: bytes = b""
+    keys: list[bytes] = []
     is_durable: Bool = True
-    size: Size
-    name_size: Size
-    left: Size
-    if stop - at < HEAD_SIZE or source[at] != MAP:
-        return None
-    left = get_i32(source, at + 1)
+    word: Size
     at += HEAD_SIZE
-    while left > 0:
-        left -= 1
-        if stop - at < 2 or source[at] != ATOM:
-            return None
-        name_size = source[at + 1]
-        at += 2
-        if name_size > stop - at:
-            return None
-        name = take_bytes(source, at, name_size)
-        at += name_size
-        if name == b"rk":
-            keys = []
-            at = _take_list(source, at, stop, keys)
-        elif name == b"x" or name == b"id":
-            size = _binary_size(source, at, stop)
-            if size < 0:
-                return None
-            found = take_bytes(source, at + HEAD_SIZE, size)
-            at += HEAD_SIZE + size
-            if name == b"x":
-                exchange = found
-            else:
-                msg_id = found
-        elif name == b"d":
-            is_durable = _has(source, at, stop, CONTAINER_TRUE) >= 0
-            at = _has(source, at, stop, CONTAINER_TRUE if is_durable else CONTAINER_FALSE)
-        elif name in NUMBERS:
-            at = _after_number(source, at, stop)
-        else:
-            return None
-        if at < 0:
-            return None
-    if left < 0 or at != stop or exchange is None or keys is None or msg_id is None or len(msg_id) != MSG_ID_SIZE:
-        return None
-    return exchange.decode("utf-8", "replace"), _texts(keys), msg_id, is_durable
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _after_number(source: Source, at: Size, stop: Size) -> Size:
-    """Return where the integer at `at` ends, or -1."""
-    size: Size = 0
-    if stop - at < 2:
-        return -1
-    if source[at] == SMALL_INTEGER:
-        size = 2
-    elif source[at] == INTEGER:
-        size = 5
-    elif source[at] == SMALL_BIG:
-        size = 3 + source[at + 1]
-    return at + size if 0 < size <= stop - at else -1
+    while at < stop:
+        word = _annotation(source, at, stop)
+        at = _after_word(source, at, stop, word)
+        if word == MC_KEYS:
+            keys = _take_list(source, at)
+        elif word == MC_EXCHANGE:
+            exchange = _take_binary(source, at)
+        elif word == MC_DURABLE:
+            is_durable = _after_word(source, at, stop, MC_YES) >= 0
+        at = _after_value(source, at, stop, word)
+    return exchange.decode("utf-8", "replace"), _texts(keys), is_durable
 
 
 def _texts(keys: list[bytes]) -> tuple[str, ...]:

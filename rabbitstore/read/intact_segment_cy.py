@@ -1,88 +1,310 @@
-"""Read a version-2 segment in which every byte is as expected, in one loop (docs/formats/rabbitmq-index-v2.md#index-file).
+"""Read a segment of a queue index in which every byte is as expected, without the GIL.
 
-Anything else is left to `QueueFolder.segment_v2`, which knows what to do about it.
+Formats: docs/formats/rabbitmq-index.md, docs/formats/rabbitmq-index-v2.md#index-file.  Any other segment is left to
+`QueueFolder.segment` and `QueueFolder.segment_v2`, which know what to do about it.
 """
 
 from __future__ import annotations
+
+from array import array
 
 try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from storageio import SECTOR_SIZE
+
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import EXPIRY_MAX_US, EXPIRY_MIN_US, OFFSET_MAX, encode_head
 from ..format.layout import (
+    MSG_ID_SIZE, PUBLISH_BODY, SEGMENT_HEAD, SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE,
     V2_CHUNK, V2_ENTRY, V2_HAS_CRC, V2_HEAD_SIZE, V2_INDEX_MAGIC, V2_PERSISTENT, V2_PRESENT, V2_QUEUE_STORE,
     V2_SEGMENT_ENTRIES, V2_STORE_MAGIC,
 )  # fmt: skip
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I64, Size, Source, get_i16, get_i32, get_i64, source_of_bytes, take_bytes
+    from storebytes._bytes_cy import (
+        I64, Bool, I64s, Size, Source, get_i16, get_i32, get_i64, i64s_of, is_same_at, source_of_bytes, take_bytes,
+    )  # fmt: skip
     from storebytes._crc_cy import crc32
 
+    from ..format.content_cy import id_of_message, is_container
+
+HEAD_SIZE: Size = SEGMENT_HEAD.size
+EXPIRY_AT: Size = HEAD_SIZE + MSG_ID_SIZE
+BODY_SIZE_AT: Size = EXPIRY_AT + 8
+EMBEDDED_AT: Size = BODY_SIZE_AT + 4
+PUBLISH_SIZE: Size = HEAD_SIZE + PUBLISH_BODY.size
 ENTRY: Size = V2_ENTRY.size
 CHUNK: Size = V2_CHUNK.size
-HEAD: Size = V2_HEAD_SIZE
-ENTRIES_MAX: Size = V2_SEGMENT_ENTRIES
+V2_HEAD: Size = V2_HEAD_SIZE
+V2_ENTRIES: Size = V2_SEGMENT_ENTRIES
 EXPIRY_MIN: I64 = EXPIRY_MIN_US
 EXPIRY_MAX: I64 = EXPIRY_MAX_US
 PLACE_MAX: I64 = OFFSET_MAX
 OWN_MARK: Size = V2_PRESENT << 24 | V2_PERSISTENT << 16 | V2_QUEUE_STORE  # status, flags, 0, kind of location
 CHUNK_MARK: Size = V2_HAS_CRC
 FLAGS_MAX: Size = V2_PERSISTENT
+# columns of a row
+STATE: Size = 0
+SEQ_ID: Size = 1
+EXPIRY: Size = 2
+BODY_SIZE: Size = 3
+PLACE: Size = 4
+TERM: Size = 5
+TERM_SIZE: Size = 6
+STRIDE: Size = 7
+# bits of a state
+PERSISTENT: Size = 1
+DELIVERED: Size = 2
+ACKED: Size = 4
+# counts
+MESSAGES: Size = 0
+DURABLE: Size = 1
+EXPIRING: Size = 2
+BYTES: Size = 3
+LARGEST: Size = 4
+CONTAINERS: Size = 5
+LOWEST: Size = 6
+HIGHEST: Size = 7
+STEPS: Size = 8
+SIZE_STEPS = (128, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
+STEP_COUNT: Size = len(SIZE_STEPS)
+_steps_held = memoryview(array("q", SIZE_STEPS))
+_steps: I64s = i64s_of(_steps_held)
 
 
-def read_intact(index: bytes, stored: bytes, number: int, file: str) -> list[IndexEntry] | None:
-    """Return the entries of segment `number`, whose `.qs` file is `file`.
+class IntactSegment:
+    """The entries of a segment with nothing to correct or to report, by sequence number.
 
-    None unless all of them are persistent and have whole messages in `stored`.
+    `count_messages` sets the numbers.  `lowest`, `highest` (sequence numbers) and `containers` are of all entries, the others of
+    those that are not acknowledged.  `size_bytes` and `largest` are of bodies; `sizes` counts them up to each of `SIZE_STEPS`
+    and above the last.
     """
-    if index[:HEAD] != encode_head(V2_INDEX_MAGIC, number) or stored[:HEAD] != encode_head(V2_STORE_MAGIC, number):
+
+    __slots__ = (
+        "_count", "_data", "_file", "_held", "_is_v2", "_rows", "containers", "expiring", "highest", "largest", "lowest",
+        "messages", "persistent", "size_bytes", "sizes",
+    )  # fmt: skip
+
+    def __init__(self, data: bytes, file: str, room: int, is_v2: bool) -> None:
+        """`data` are the bytes of `file`, which has the messages; there is room for as many entries."""
+        self._data = data
+        self._file = file
+        self._is_v2 = is_v2
+        self._held: memoryview = memoryview(array("q", bytes(8 * room * STRIDE)))
+        self._rows: I64s = i64s_of(self._held)
+        self._count: Size = 0
+        self.messages = self.persistent = self.expiring = self.size_bytes = self.largest = self.containers = 0
+        self.lowest = self.highest = -1
+        self.sizes: tuple[int, ...] = ()
+
+    def entries(self) -> list[IndexEntry]:
+        """Return the entries, acknowledged ones too."""
+        found: list[IndexEntry] = []
+        source: Source = source_of_bytes(self._data)
+        rows: I64s = self._rows
+        at: Size = 0
+        stop: Size = self._count * STRIDE
+        entry: IndexEntry
+        while at < stop:
+            entry = IndexEntry.__new__(IndexEntry)
+            entry.seq_id = rows[at + SEQ_ID]
+            entry.msg_id = b"" if self._is_v2 else take_bytes(source, rows[at + PLACE] + HEAD_SIZE, MSG_ID_SIZE)
+            entry.expiry_us = rows[at + EXPIRY]
+            entry.size = rows[at + BODY_SIZE]
+            entry.persistent = rows[at + STATE] & PERSISTENT != 0
+            entry.delivered = rows[at + STATE] & DELIVERED != 0
+            entry.acked = rows[at + STATE] & ACKED != 0
+            entry.term = take_bytes(source, rows[at + TERM], rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else None
+            entry.embedded = rows[at + TERM_SIZE] != 0
+            entry.file = self._file
+            entry.offset = rows[at + PLACE]
+            entry.in_store = entry.in_index = False
+            found.append(entry)
+            at += STRIDE
+        return found
+
+    def count_messages(self) -> bool:
+        """Check every message and count.  Return false when one is in no file of the queue, or is not a whole message of a
+        usual form with the id of its entry.
+        """
+        held: memoryview = memoryview(array("q", bytes(8 * (STEPS + STEP_COUNT + 1))))
+        counts: I64s = i64s_of(held)
+        source: Source = source_of_bytes(self._data)
+        is_whole: Bool
+        with cython.nogil:
+            is_whole = _count(source, self._rows, self._count, self._is_v2, counts)
+        if is_whole:
+            self.messages, self.persistent, self.expiring = counts[MESSAGES], counts[DURABLE], counts[EXPIRING]
+            self.size_bytes, self.largest, self.containers = counts[BYTES], counts[LARGEST], counts[CONTAINERS]
+            self.lowest, self.highest = counts[LOWEST], counts[HIGHEST]
+            self.sizes = tuple(held[STEPS:])
+        return is_whole
+
+    def scan(self, first_seq_id: I64, room: Size) -> Bool:
+        """Find the entries of a version-1 segment; return whether it is intact."""
+        source: Source = source_of_bytes(self._data)
+        stop: Size = len(self._data)
+        with cython.nogil:
+            self._count = _scan(source, stop, first_seq_id, room, self._rows)
+        return self._count >= 0
+
+    def scan_v2(self, index: bytes, first_seq_id: I64) -> Bool:
+        """Find the entries of a version-2 segment; return whether it is intact."""
+        source: Source = source_of_bytes(index)
+        stop: Size = len(index)
+        terms: Source = source_of_bytes(self._data)
+        end: Size = len(self._data)
+        with cython.nogil:
+            self._count = _scan_v2(source, stop, terms, end, first_seq_id, self._rows)
+        return self._count >= 0
+
+
+def read_intact(data: bytes, number: int, entries: int, file: str) -> IntactSegment | None:
+    """Return the version-1 segment `number` of so many entries, whose bytes are `data`; None unless it is intact."""
+    found = IntactSegment(data, file, entries, False)
+    return found if found.scan(number * entries, entries) else None
+
+
+def read_intact_v2(index: bytes, stored: bytes, number: int, file: str) -> IntactSegment | None:
+    """Return the version-2 segment `number`, whose `.qs` file is `file`.
+
+    None unless all of its messages are persistent and whole in `stored`.
+    """
+    if index[:V2_HEAD] != encode_head(V2_INDEX_MAGIC, number) or stored[:V2_HEAD] != encode_head(V2_STORE_MAGIC, number):
         return None
-    source: Source = source_of_bytes(index)
-    terms: Source = source_of_bytes(stored)
-    found: list[IndexEntry] = []
-    stop: Size = len(index)
-    end: Size = len(stored)
-    first: I64 = number * V2_SEGMENT_ENTRIES
-    at: Size = HEAD
+    if (len(index) - V2_HEAD) % ENTRY or (len(index) - V2_HEAD) // ENTRY > V2_ENTRIES:
+        return None
+    found = IntactSegment(stored, file, (len(index) - V2_HEAD) // ENTRY, True)
+    return found if found.scan_v2(index, number * V2_ENTRIES) else None
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan(source: Source, stop: Size, first: I64, room: Size, rows: I64s) -> Size:
+    """Fill the rows of a version-1 segment; return how many there are, or -1 for one that is not intact."""
+    at: Size = 0
+    head: Size
+    row: Size
+    embedded: Size
+    while stop - at >= HEAD_SIZE:
+        if at % SECTOR_SIZE > SECTOR_SIZE - HEAD_SIZE and source[at + 1] == 0:
+            return -1  # it may be torn
+        head = get_i16(source, at) & 0xFFFF
+        row = (head & SEGMENT_RELATIVE) * STRIDE
+        if head & SEGMENT_RELATIVE >= room:
+            return -1
+        if head & SEGMENT_PUBLISH:
+            if stop - at < PUBLISH_SIZE or rows[row + SEQ_ID]:
+                return -1
+            embedded = get_i32(source, at + EMBEDDED_AT)
+            if embedded < 0 or embedded > stop - at - PUBLISH_SIZE:
+                return -1
+            rows[row + STATE] = PERSISTENT if head & SEGMENT_PERSISTENT else 0
+            rows[row + SEQ_ID] = 1 + first + (head & SEGMENT_RELATIVE)
+            rows[row + EXPIRY] = get_i64(source, at + EXPIRY_AT)
+            rows[row + BODY_SIZE] = get_i32(source, at + BODY_SIZE_AT) & 0x7FFFFFFF
+            rows[row + PLACE] = at
+            rows[row + TERM] = at + PUBLISH_SIZE
+            rows[row + TERM_SIZE] = embedded
+            at += PUBLISH_SIZE + embedded
+        elif head & SEGMENT_MARK and rows[row + SEQ_ID] and not rows[row + STATE] & ACKED:
+            rows[row + STATE] += ACKED if rows[row + STATE] & DELIVERED else DELIVERED
+            at += HEAD_SIZE
+        else:
+            return -1
+    return _close_up(rows, room) if at == stop else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _close_up(rows: I64s, room: Size) -> Size:
+    """Remove rows without an entry; a sequence number is one higher until here, so that it is not zero."""
+    count: Size = 0
+    place: Size
+    column: Size
+    for place in range(room):
+        if rows[place * STRIDE + SEQ_ID]:
+            for column in range(STRIDE):
+                rows[count * STRIDE + column] = rows[place * STRIDE + column]
+            rows[count * STRIDE + SEQ_ID] -= 1
+            count += 1
+    return count
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, rows: I64s) -> Size:
+    """Fill the rows of a version-2 segment; return how many there are, or -1 for one that is not intact."""
+    at: Size = V2_HEAD
+    row: Size = 0
     place: I64
     size: Size
     expiry: I64
     start: Size
-    entry: IndexEntry
-    if (stop - HEAD) % ENTRY or (stop - HEAD) // ENTRY > ENTRIES_MAX:
-        return None
     while at < stop:
         if source[at]:
             place = get_i64(source, at + 4)
             size = get_i32(source, at + 12)
             expiry = get_i64(source, at + 24)
-            if get_i32(source, at) != OWN_MARK or get_i32(source, at + 16) or size <= 0 or not HEAD <= place < PLACE_MAX:
-                return None
+            if get_i32(source, at) != OWN_MARK or get_i32(source, at + 16) or size <= 0 or not V2_HEAD <= place < PLACE_MAX:
+                return -1
             if expiry and not EXPIRY_MIN <= expiry < EXPIRY_MAX:
-                return None
+                return -1
             start = place + CHUNK
             if start > end or size > end - start or get_i32(terms, place) != size:
-                return None
-            if terms[place + 4] != CHUNK_MARK or terms[place + 7]:
-                return None
+                return -1
+            if terms[place + 4] != CHUNK_MARK or terms[place + 7] or get_i32(source, at + 20) < 0:
+                return -1
             if (crc32(terms, start, size) ^ get_i16(terms, place + 5)) & 0xFFFF:
-                return None
-            entry = IndexEntry.__new__(IndexEntry)
-            entry.seq_id = first + (at - HEAD) // ENTRY
-            entry.msg_id = b""
-            entry.expiry_us = expiry
-            entry.size = get_i32(source, at + 20)
-            if entry.size < 0:
-                return None
-            entry.persistent = entry.embedded = entry.delivered = True
-            entry.acked = entry.in_store = entry.in_index = False
-            entry.term = take_bytes(terms, start, size)
-            entry.file = file
-            entry.offset = place
-            found.append(entry)
+                return -1
+            rows[row + STATE] = PERSISTENT | DELIVERED
+            rows[row + SEQ_ID] = first + (at - V2_HEAD) // ENTRY
+            rows[row + EXPIRY] = expiry
+            rows[row + BODY_SIZE] = get_i32(source, at + 20)
+            rows[row + PLACE] = place
+            rows[row + TERM] = start
+            rows[row + TERM_SIZE] = size
+            row += STRIDE
         elif source[at + 1] > FLAGS_MAX or source[at + 2]:
-            return None
+            return -1
         at += ENTRY
-    return found
+    return row // STRIDE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, counts: I64s) -> Bool:
+    """Count the entries of some rows; return false for a message that is not as `count_messages` wants it."""
+    at: Size = 0
+    stop: Size = count * STRIDE
+    start: Size
+    id_at: Size
+    size: I64
+    step: Size
+    counts[LOWEST] = rows[SEQ_ID] if count > 0 else -1
+    counts[HIGHEST] = rows[stop - STRIDE + SEQ_ID] if count > 0 else -1
+    while at < stop:
+        start = rows[at + TERM]
+        id_at = id_of_message(source, start, start + rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else -1
+        if id_at < 0 or not (is_v2 or is_same_at(source, id_at, MSG_ID_SIZE, source, rows[at + PLACE] + HEAD_SIZE)):
+            return False
+        counts[CONTAINERS] += is_container(source, start, start + rows[at + TERM_SIZE])
+        if not rows[at + STATE] & ACKED:
+            size = rows[at + BODY_SIZE]
+            counts[MESSAGES] += 1
+            counts[DURABLE] += rows[at + STATE] & PERSISTENT
+            counts[EXPIRING] += rows[at + EXPIRY] != 0
+            counts[BYTES] += size
+            counts[LARGEST] = max(counts[LARGEST], size)
+            step = 0
+            while step < STEP_COUNT and size > _steps[step]:
+                step += 1
+            counts[STEPS + step] += 1
+        at += STRIDE
+    return True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from storageio import Disk, StoreCorrupt, UnsupportedFormat, read_head
 
@@ -15,12 +15,14 @@ from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten
 from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
+from .ahead import in_turn
 from .entry_copies import HasMessage, drop_worse_copies, no_message
 from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start, unindexed
-from .intact_segment_cy import read_intact
+from .intact_segment_cy import IntactSegment, read_intact, read_intact_v2
 from .queue_store import Chunk, QueueStore, is_persistent
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
+Finish = Callable[[IntactSegment], Any]
 _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries are made from messages
 
 
@@ -99,7 +101,18 @@ class QueueFolder:
 
     def entries(self, problems: list[Problem]) -> Iterator[IndexEntry]:
         """Yield all entries by sequence number, including acknowledged ones that are still in the files."""
-        return self._entries_v1(problems) if self.version == 1 else self._entries_v2(problems)
+        for part in self._segments(problems, map, IntactSegment.entries):
+            yield from part
+
+    def counted(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
+        """Yield the same segment by segment.  An `IntactSegment` has only whole messages, and has counted them.
+
+        Two threads read and check ahead of the caller.
+        """
+        return self._segments(problems, in_turn, _counted)
+
+    def _segments(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
+        return (self._segments_v1 if self.version == 1 else self._segments_v2)(problems, in_order, finish)
 
     def journal(self, problems: list[Problem]) -> dict[int, dict[int, JournalEntry]]:
         """Return the journal's entries by segment, then by sequence number."""
@@ -117,12 +130,22 @@ class QueueFolder:
         data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
         return read_segment_past_damage(data, number * self.segment_entries, self.segment_entries, where, problems)[0]
 
-    def _entries_v1(self, problems: list[Problem]) -> Iterator[IndexEntry]:
+    def _segments_v1(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
+        """Yield each segment: what `finish` makes of an intact one, and the entries of any other."""
         journal = self.journal(problems)
-        for number in sorted({*self.segment_numbers(), *journal}):
-            joined = self.joined(number, journal.get(number, {}), problems)
-            for relative in sorted(joined):
-                yield joined[relative]
+        numbers = sorted({*self.segment_numbers(), *journal})
+        alone = in_order(lambda number: self._intact_v1(number, finish), [one for one in numbers if one not in journal])
+        for number in numbers:
+            found = next(alone) if number not in journal else None
+            if found is None:
+                joined = self.joined(number, journal.get(number, {}), problems)
+                found = [joined[relative] for relative in sorted(joined)]
+            yield found
+
+    def _intact_v1(self, number: int, finish: Finish) -> Any:
+        data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
+        found = read_intact(data, number, self.segment_entries, f"{self.relative}/{number}.idx")
+        return None if found is None else finish(found)
 
     def joined(self, number: int, journal: dict[int, JournalEntry], problems: list[Problem]) -> dict[int, IndexEntry]:
         """Return a version-1 segment by relative number, with the journal's entries of this segment."""
@@ -131,29 +154,36 @@ class QueueFolder:
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.has_message))
         return join_journal(in_file, journal, first)
 
-    def _entries_v2(self, problems: list[Problem]) -> Iterator[IndexEntry]:
-        for number in sorted({*self.segment_numbers(), *self._store_numbers()}):
-            intact = self._intact_v2(number)
-            if intact is not None:
-                yield from intact
-                continue
-            for row, chunk in self.segment_v2(number, problems):
-                yield self._from_v2(row, chunk, number)
+    def _segments_v2(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
+        """Do the same for version 2."""
+        numbers = sorted({*self.segment_numbers(), *self._store_numbers()})
+        read = in_order(lambda number: self._read_v2(number, finish), numbers)
+        for number, (index, stored, found) in zip(numbers, read, strict=True):
+            self._note_v2(number, index, stored)
+            if found is None:
+                found = [self._from_v2(*pair, number) for pair in self.segment_v2(number, problems)]
+            yield found
 
-    def _intact_v2(self, number: int) -> list[IndexEntry] | None:
-        """Return the entries of a version-2 segment with nothing to correct or to report; None for any other."""
+    def _read_v2(self, number: int, finish: Finish) -> tuple[bytes | None, bytes | None, Any]:
+        """Return the bytes of a version-2 segment's files, and what `finish` makes of an intact one."""
         index = read_if_there(self.disk, f"{self.path}/{number}.qi")
         stored = read_if_there(self.disk, f"{self.path}/{number}.qs")
+        found = None
+        if index is not None and stored is not None:
+            found = read_intact_v2(index, stored, number, f"{self.relative}/{number}.qs")
+        return index, stored, None if found is None else finish(found)
+
+    def _note_v2(self, number: int, index: bytes | None, stored: bytes | None) -> None:
+        """Note what is no damage."""
         if index is not None:
             self._note_cleared(number, index, stored or b"")
         if index is None or stored is None:
-            return None
+            return
         missing = None if self.stores is None or is_unwritten(index) else unindexed(index, stored)
         if missing is not None and self.stores is not None:
             found = f"{missing[1]} without one behind the last entry's"
             where = f"{self.relative}/{number}.qs"
             self.stores.notes.append(Problem(where, missing[0], "unindexed_message", "an entry for each message", found))
-        return read_intact(index, stored, number, f"{self.relative}/{number}.qs")
 
     def _note_cleared(self, number: int, index: bytes, stored: bytes) -> None:
         """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
@@ -250,6 +280,10 @@ class QueueFolder:
             made = IndexEntry(row.seq_id, b"", *facts, chunk.term, True, f"{self.relative}/{number}.qs", chunk.offset)
         made.delivered = True
         return made
+
+
+def _counted(segment: IntactSegment) -> IntactSegment | list[IndexEntry]:
+    return segment if segment.count_messages() else segment.entries()
 
 
 def _check_store_head(data: bytes, number: int, file: str, problems: list[Problem]) -> None:

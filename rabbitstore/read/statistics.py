@@ -7,11 +7,10 @@ from typing import Any
 
 from storageio import REAL_DISK, Disk
 
+from .intact_segment_cy import SIZE_STEPS, IntactSegment
 from .queue_folder import QueueFolder
 from .store_folder import StoreFolder, store_names
 from .vhost_folder import VhostFolder
-
-_SIZE_STEPS = (128, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
 
 
 @dataclass
@@ -67,7 +66,7 @@ def statistics(path: str, disk: Disk = REAL_DISK) -> Statistics:
     """Read every index and all records' locations, but no body."""
     folder = VhostFolder(path, disk)
     found = Statistics(folder.vhost, folder.is_clean)
-    found.sizes = {str(step): 0 for step in _SIZE_STEPS} | {"more": 0}
+    found.sizes = {str(step): 0 for step in SIZE_STEPS} | {"more": 0}
     by_queue: dict[str, QueueStatistics] = {}
     live: dict[str, set[bytes]] = {name: set() for name in folder.stores}
     references = dict.fromkeys(folder.stores, 0)
@@ -89,24 +88,35 @@ def _count_entries(
     live: dict[str, set[bytes]],
     references: dict[str, int],
 ) -> None:
-    for entry in queue.entries([]):
-        if entry.acked or folder.was_in_memory(entry):
+    for part in queue.counted([]):
+        if isinstance(part, IntactSegment):
+            row.messages += part.messages
+            row.persistent += part.persistent
+            row.expiring += part.expiring
+            row.bytes += part.size_bytes
+            row.largest_bytes = max(row.largest_bytes, part.largest)
+            row.embedded += part.messages
+            for step, count in zip(sizes, part.sizes, strict=True):
+                sizes[step] += count
             continue
-        row.messages += 1
-        row.persistent += entry.persistent
-        row.expiring += entry.expiry_us != 0
-        row.bytes += entry.size
-        row.largest_bytes = max(row.largest_bytes, entry.size)
-        sizes[next((str(step) for step in _SIZE_STEPS if entry.size <= step), "more")] += 1
-        if entry.term is not None:
-            row.embedded += 1
-            continue
-        row.stored += 1
-        for name in store_names(entry.persistent):
-            if entry.msg_id in folder.stores[name].locations:
-                live[name].add(entry.msg_id)
-                references[name] += 1
-                break
+        for entry in part:
+            if entry.acked or folder.was_in_memory(entry):
+                continue
+            row.messages += 1
+            row.persistent += entry.persistent
+            row.expiring += entry.expiry_us != 0
+            row.bytes += entry.size
+            row.largest_bytes = max(row.largest_bytes, entry.size)
+            sizes[next((str(step) for step in SIZE_STEPS if entry.size <= step), "more")] += 1
+            if entry.term is not None:
+                row.embedded += 1
+                continue
+            row.stored += 1
+            for name in store_names(entry.persistent):
+                if entry.msg_id in folder.stores[name].locations:
+                    live[name].add(entry.msg_id)
+                    references[name] += 1
+                    break
 
 
 def _count_store(store: StoreFolder, live: set[bytes], references: int) -> StoreStatistics:

@@ -23,6 +23,7 @@ from ..format.problems import UNSUPPORTED, Problem, to_problem, to_unsupported
 from ..format.rdq import TERM_AT, scan_records
 from ..format.terms import is_damaged_name
 from ..stop_checksums import is_own_clean_stop
+from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
 from .store_folder import StoreFolder
 from .table_check import read_tables
@@ -203,9 +204,12 @@ def _unknown_heads(queue: QueueFolder) -> Iterator[Problem]:
 
 
 def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Problem]:
-    for entry in queue.entries([]):
-        if entry.term is not None:
-            yield from _unknown_message(entry.term, entry.file, entry.offset, is_later)
+    for part in queue.counted([]):
+        if isinstance(part, IntactSegment) and (is_later or not part.containers):
+            continue
+        for entry in part.entries() if isinstance(part, IntactSegment) else part:
+            if entry.term is not None:
+                yield from _unknown_message(entry.term, entry.file, entry.offset, is_later)
 
 
 def _unknown_records(store: StoreFolder, name: str, is_later: bool) -> Iterator[Problem]:

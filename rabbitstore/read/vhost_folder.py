@@ -17,6 +17,7 @@ from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
 from .index_restore import SharedMessage, arrival_ms
+from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
 from .queue_store import try_content
 from .segment_entries import detect_segment_entries
@@ -146,15 +147,21 @@ class VhostFolder:
         terms = (self.recovery or {}).get(folder.folder)
         bound = terms.next_deliver_seq_id if terms else 0
         messages = unacked = persistent = 0
-        for entry in folder.entries(self.problems):
-            if entry.acked:
+        for part in folder.counted(self.problems):
+            if isinstance(part, IntactSegment) and not part.lowest < bound <= part.highest:
+                messages += part.messages
+                unacked += part.messages if part.highest < bound else 0
+                persistent += part.persistent
                 continue
-            if self.was_in_memory(entry):
-                self.notes.append(_memory_note(entry))
-            else:
-                messages += 1
-                unacked += entry.seq_id < bound
-                persistent += entry.persistent
+            for entry in part.entries() if isinstance(part, IntactSegment) else part:
+                if entry.acked:
+                    continue
+                if self.was_in_memory(entry):
+                    self.notes.append(_memory_note(entry))
+                else:
+                    messages += 1
+                    unacked += entry.seq_id < bound
+                    persistent += entry.persistent
         held = unacked if terms else None
         count = len(folder.segment_numbers())
         return QueueInfo(folder.queue, folder.vhost or self.vhost, messages, held, persistent, count, folder.version)

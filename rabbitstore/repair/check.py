@@ -17,6 +17,7 @@ from ..format import layout, tables
 from ..format.entry_cy import IndexEntry
 from ..format.problems import UNSUPPORTED, Problem
 from ..format.rdq import Record
+from ..read.intact_segment_cy import IntactSegment
 from ..read.queue_folder import QueueFolder
 from ..read.store_folder import StoreFolder, store_names
 from ..read.table_check import check_clients, check_locations, check_summary, read_tables, valid_bytes
@@ -123,14 +124,21 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
     found.files += len(queue.segment_numbers())
     entries = layout.V2_SEGMENT_ENTRIES if queue.version == 2 else folder.segment_entries
     unread = _count_unsupported(found)
-    for entry in queue.entries(found.problems):
-        highest = entry.seq_id
-        if entry.acked:
+    for part in queue.counted(found.problems):
+        if isinstance(part, IntactSegment):
+            highest = max(highest, part.highest)
+            found.messages += part.messages
+            if part.messages:
+                unacked[part.highest // entries] = part.messages
             continue
-        unacked[entry.seq_id // entries] = unacked.get(entry.seq_id // entries, 0) + 1
-        if entry.term is None and entry.persistent:
-            counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
-        _check_message(folder, queue, entry, found)
+        for entry in part:
+            highest = entry.seq_id
+            if entry.acked:
+                continue
+            unacked[entry.seq_id // entries] = unacked.get(entry.seq_id // entries, 0) + 1
+            if entry.term is None and entry.persistent:
+                counts[entry.msg_id] = counts.get(entry.msg_id, 0) + 1
+            _check_message(folder, queue, entry, found)
     if terms is not None and _count_unsupported(found) == unread:
         _check_terms(queue, terms, highest, unacked, found)
 
