@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from storageio import Disk, StoreCorrupt, UnsupportedFormat, read_head
+from storageio.ahead import in_turn
 
 from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
 from ..format import layout
@@ -15,7 +16,6 @@ from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten
 from ..format.journal import JournalEntry, join_journal
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from ..format.problems import Problem, to_problem
-from .ahead import in_turn
 from .entry_copies import HasMessage, drop_worse_copies, no_message
 from .index_restore import Pair, SharedMessage, restored_end, restored_index, restored_start, unindexed
 from .intact_segment_cy import IntactSegment, read_intact, read_intact_v2

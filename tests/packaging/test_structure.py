@@ -12,8 +12,8 @@ ENGINES = [package for package in PACKAGES if package not in ("storageio", "brok
 SYSTEM = {"mmap", "fcntl", "ctypes", "shutil", "tempfile", "glob", "socket", "subprocess", "signal", "io", "select", "pathlib"}
 BEFORE_INSTALLATION = {"storebytes/builds.py"}  # setup.py runs it by its path
 THREADS = {"messagestore", "rabbitstore", "rocketlink"}
-# An export compresses one batch while it makes the next; engines start and stop a background thread.
-STARTS_THREADS = {"brokerstore/tool/export_forms.py", "storageio/background.py"}
+# An export compresses one batch while it makes the next; the others are what engines and the tool start threads with.
+STARTS_THREADS = {"brokerstore/tool/export_forms.py", "storageio/ahead.py", "storageio/background.py"}
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write"}
 OF_THE_PROCESS = {"os.getpid", "os.register_at_fork", "os.environ.get", "os.cpu_count"}
 OF_NAMES = {"os.fspath", "os.fsencode", "os.fsdecode"}

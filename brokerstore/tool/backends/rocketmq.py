@@ -51,12 +51,13 @@ class RocketmqBackend(RocketmqFolder):
     def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
         """Iterate over the records in the order of the log."""
         accepts, files = self.record_filter(filters).accepts, self.files()
-        return islice((one for piece in self.pieces(files) for one in piece.messages() if accepts(one)), limit)
+        pieces = self.pieces(files, is_whole=limit is None)
+        return islice((one for piece in pieces for one in piece.messages() if accepts(one)), limit)
 
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
         """Yield the records as lines of JSON, which a kernel makes from the log's bytes."""
         record_filter, left, files = self.record_filter(filters), limit, self.files()
-        for piece in self.pieces(files) if left != 0 else ():
+        for piece in self.pieces(files, is_whole=left is None) if left != 0 else ():
             positions = record_filter.positions(piece)[:left]
             yield from (block for block, _ in line_blocks(piece, positions))
             if left is not None:

@@ -19,7 +19,7 @@ from ..export_forms import CHECKSUM
 from ..filters import RecordFilter
 from ..message_json import line_blocks
 from . import Contents, ExportItem, ExportSource
-from .rocketmq_folder import RocketmqFolder
+from .rocketmq_folder import RocketmqFolder, walk_ahead
 
 COLUMNS = (*COLUMNS_OF_LOG[:-1], "body_base64")
 
@@ -46,7 +46,7 @@ def _pieces_from(folder: RocketmqFolder, files: LogFiles, start: int) -> Iterato
         folder.add(finding)
     files.files = [file for file in files.files if file.start_offset + file.size_bytes > start]
     begins = {file.path: file.start_offset for file in files.files}
-    for step in files.walk():
+    for step in walk_ahead(files):
         if isinstance(step, Finding) and begins[step.file] + step.offset >= start:
             folder.add(step)
         elif isinstance(step, Piece) and step.base + step.stop > start:

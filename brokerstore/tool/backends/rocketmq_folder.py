@@ -16,8 +16,9 @@ from brokerstore.identify import FolderKind, StoreFolder
 from brokerstore.opening import refuse_unread
 from commitlog.findings import Finding
 from commitlog.growing import whole_end
-from commitlog.walk import LogFiles, Piece
+from commitlog.walk import LogFiles, Piece, Step
 from storageio import REAL_DISK, InvalidMessage, UnknownStore
+from storageio.ahead import one_ahead
 
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from messagestore import MessageStore, StoreConfig
 
     from ..target import Target
+
+
+AHEAD_MIN = 64 << 20  # bytes of log that are worth a second thread
+
+
+def walk_ahead(files: LogFiles) -> Iterator[Step]:
+    """Walk over a log of some size in a second thread, which reads and checks the next records while the last are used."""
+    is_large = sum(file.size_bytes for file in files.files) > AHEAD_MIN
+    return one_ahead(files.walk()) if is_large else files.walk()
 
 
 class RocketmqFolder:
@@ -145,11 +155,14 @@ class RocketmqFolder:
             self.problems.append(finding)
             say(f"brokerstore: {problem_text(finding)}")
 
-    def pieces(self, files: LogFiles) -> Iterator[Piece]:
-        """Iterate over runs of good records; damage is reported and skipped."""
+    def pieces(self, files: LogFiles, *, is_whole: bool = True) -> Iterator[Piece]:
+        """Iterate over runs of good records; damage is reported and skipped.
+
+        A caller that wants the whole log gets the next run from a second thread.
+        """
         for finding in files.check():
             self.add(finding)
-        for step in files.walk():
+        for step in walk_ahead(files) if is_whole else files.walk():
             if isinstance(step, Finding):
                 self.add(step)
             elif isinstance(step, Piece):
