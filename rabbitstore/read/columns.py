@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storageio import StoreCorrupt, StoreError, needs_extra
@@ -24,6 +25,7 @@ COLUMNS = (
 )  # fmt: skip
 BATCH_ROWS = 4096
 BATCH_BYTES = 8 << 20  # of bodies in a batch; a single body may be larger
+_BLOCKS_MAX = 4096  # different property blocks whose JSON is kept
 _TEXTS = ("queue", "vhost", "msg_id", "file", "exchange", "properties")
 _FLAGS = ("persistent", "acked", "redelivered", "embedded")
 
@@ -32,9 +34,9 @@ _CELLS: dict[str, Callable[[StoredMessage], Any]] = {
     "vhost": lambda message: _text(message.vhost),
     "msg_id": lambda message: message.msg_id.hex(),
     "exchange": lambda message: _text(message.exchange),
-    "routing_keys": lambda message: [_text(key) for key in message.routing_keys],
-    "properties": lambda message: json.dumps(to_json(message.properties)),
+    "routing_keys": lambda message: tuple(map(_text, message.routing_keys)),
 }
+_REPEATED = ("queue", "vhost", "file", "exchange", "routing_keys", "properties")  # one object is made for equal values
 
 
 class Built(NamedTuple):
@@ -70,26 +72,70 @@ def record_batches(
     `on_bad` is called for a message whose properties are damaged, because they are decoded only here; the message is left out.
     `more` has the values of further columns.  The rows before an error come first.
     """
-    cells = [_cell(field, more or {}) for field in wanted]
-    rows: list[list[Any]] = []
+    builder = _Builder(wanted, more or {})
     count = size_bytes = 0
     try:
         for message in messages:
             count += 1
             size_bytes += len(message.body)
             try:
-                rows.append([cell(message) for cell in cells])
+                builder.add(message)
             except StoreCorrupt as error:
                 on_bad(message, error)
-            if len(rows) == rows_max or size_bytes >= BATCH_BYTES:
-                yield Built(_batch(rows, wanted), count, size_bytes)
-                rows, count, size_bytes = [], 0, 0
+            if len(builder.messages) == rows_max or size_bytes >= BATCH_BYTES:
+                yield Built(builder.take(), count, size_bytes)
+                count = size_bytes = 0
     except StoreError:
-        if rows:
-            yield Built(_batch(rows, wanted), count, size_bytes)
+        if builder.messages:
+            yield Built(builder.take(), count, size_bytes)
         raise
     if count:
-        yield Built(_batch(rows, wanted), count, size_bytes)
+        yield Built(builder.take(), count, size_bytes)
+
+
+class _Builder:
+    """The messages of the next batch, which is built column by column."""
+
+    def __init__(self, wanted: pa.Schema, more: Mapping[str, Callable[[StoredMessage], Any]]) -> None:
+        self._wanted = wanted
+        self._cells = {field.name: _cell(field, more) for field in wanted}
+        self._has_properties = "properties" in self._cells
+        self._json: dict[bytes, str] = {}  # of property blocks: most messages of a queue have equal ones
+        self.messages: list[StoredMessage] = []
+        self._properties: list[str] = []  # of these messages
+
+    def add(self, message: StoredMessage) -> None:
+        """Add a message; raise `StoreCorrupt`, and leave it out, if its properties are damaged."""
+        if self._has_properties:
+            block = message.content.properties_bin
+            found = self._json.get(block)
+            if found is None:
+                if len(self._json) >= _BLOCKS_MAX:
+                    self._json.clear()
+                found = self._json[block] = json.dumps(to_json(message.properties))
+            self._properties.append(found)
+        self.messages.append(message)
+
+    def take(self) -> pa.RecordBatch:
+        """Return the batch and begin the next one."""
+        import pyarrow as pa
+
+        arrays = []
+        for field in self._wanted:
+            is_given = field.name == "properties"
+            values = self._properties if is_given else list(map(self._cells[field.name], self.messages))
+            arrays.append(_repeated(values, field.type) if field.name in _REPEATED else pa.array(values, field.type))
+        self.messages, self._properties = [], []
+        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+
+
+def _repeated(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return a column with few different values."""
+    import pyarrow as pa
+
+    places: dict[Any, int] = {}
+    rows = [places.setdefault(value, len(places)) for value in values]
+    return pa.array(list(places), kind).take(pa.array(rows, pa.int32()))
 
 
 def _cell(field: pa.Field, more: Mapping[str, Callable[[StoredMessage], Any]]) -> Callable[[StoredMessage], Any]:
@@ -98,17 +144,16 @@ def _cell(field: pa.Field, more: Mapping[str, Callable[[StoredMessage], Any]]) -
 
     if field.name == "body" and pa.types.is_string(field.type):
         return lambda message: message.body.decode("utf-8", "replace")
-    return more.get(field.name) or _CELLS.get(field.name) or (lambda message: getattr(message, field.name, None))
+    return more.get(field.name) or _CELLS.get(field.name) or _attribute(field.name)
+
+
+def _attribute(name: str) -> Callable[[StoredMessage], Any]:
+    """Return what gives an attribute, null for a message without it."""
+    if name in StoredMessage.__dataclass_fields__:
+        return attrgetter(name)
+    return lambda message: getattr(message, name, None)
 
 
 def _text(text: str) -> str:
     """Replace bytes that are not UTF-8 by U+FFFD."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _batch(rows: list[list[Any]], wanted: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    columns = zip(*rows, strict=True) if rows else ([] for _ in wanted)
-    arrays = [pa.array(column, field.type) for field, column in zip(wanted, columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -78,8 +78,8 @@ class IntactSegment:
     """The entries of a segment with nothing to correct or to report, by sequence number.
 
     `count_messages` sets the numbers.  `lowest`, `highest` (sequence numbers) and `containers` are of all entries, the others
-    of those that are not acknowledged.  `size_bytes` and `largest` are of bodies; `sizes` counts them up to each of `SIZE_STEPS`
-    and above the last.
+    of those that are not acknowledged.  `size_bytes` and `largest` are of bodies; `sizes` counts bodies up to each of
+    `SIZE_STEPS`, and above the last.
     """
 
     __slots__ = (
