@@ -1,3 +1,4 @@
+cimport cython
 from storebytes._bytes_cy cimport *
 
 cdef Size LIST, NIL, BINARY, HEAD_SIZE, MSG_ID_SIZE, FRAGMENT_SIZE
@@ -9,6 +10,15 @@ cdef I64s _ends
 cdef bytes START, EXCHANGE, CONTENT_START, PROTOCOL, TRUE_TERM, FALSE_TERM, ID_HEAD, _LIST_OF_ONE, AFTER_BODY
 cdef tuple _last, _last_head
 cdef object _lasts
+
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
+cdef class Parts:
+    cdef Size block_at, body_at, exchange_at, id_at, keys_at, keys_end, start, vhost_at
+    cdef Bool is_container, is_durable
+
+cdef Bool locate(Parts parts, Source source, Size start, Size stop) noexcept nogil
+cdef bytes take_binary(Source source, Size at)
+cdef object take_keys(Source source, Size at)
 cdef object split_at(Source source, Size start, Size stop)
-cdef Size id_of_message(Source source, Size start, Size stop) noexcept nogil
-cdef Bool is_container(Source source, Size start, Size stop) noexcept nogil

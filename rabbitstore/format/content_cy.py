@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate
 from struct import Struct
+from typing import Any
 
 try:
     import cython
@@ -210,59 +211,92 @@ def _after_number(source: Source, at: Size, stop: Size) -> Size:
     return at + size if 0 < size <= stop - at else -1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _term_id(source: Source, start: Size, stop: Size) -> Size:
-    """Return where the id in the `basic_message` that fills start..stop is; -1 for a term in another form."""
-    at: Size = _after_binary(source, _after_word(source, start, stop, IN_START), stop)
-    at = _after_binary(source, _after_word(source, at, stop, IN_EXCHANGE), stop)
-    at = _after_word(source, _after_list(source, at, stop), stop, IN_CONTENT)
-    at = _after_word(source, _after_binary(source, at, stop), stop, IN_PROTOCOL)
-    at = _after_word(source, _after_list(source, at, stop), stop, IN_ID)
-    if at < 0 or stop - at < MSG_ID_SIZE:
-        return -1
-    end: Size = at + MSG_ID_SIZE
-    is_whole: Bool = _after_word(source, end, stop, IN_TRUE) == stop or _after_word(source, end, stop, IN_FALSE) == stop
-    return at if is_whole else -1
+class Parts:
+    """Where the parts of a message's term are; `locate` sets them.
 
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _container_id(source: Source, start: Size, stop: Size) -> Size:
-    """Return where the id in the container of AMQP 0-9-1 that fills start..stop is; -1 for a term in another form.
-
-    Exchange, routing keys and id must be there; any other annotation must be known.
+    `vhost_at`, `exchange_at` and `block_at` are of binaries, `keys_at` and `body_at` of lists; `id_at` is of the id's bytes.
     """
-    at: Size = _after_binary(source, _after_word(source, start, stop, MC_HEAD), stop)
-    at = _after_list(source, _after_word(source, at, stop, MC_PROTOCOL), stop)
-    found: Size = -1
-    has_exchange: Bool = False
-    has_keys: Bool = False
+
+    __slots__ = (
+        "block_at", "body_at", "exchange_at", "id_at", "is_container", "is_durable", "keys_at", "keys_end", "start", "vhost_at",
+    )  # fmt: skip
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def locate(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+    """Find the parts of the message that fills start..stop; return false for a term in a form that only `decode` reads."""
+    return _locate_container(parts, source, start, stop) or _locate_term(parts, source, start, stop)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _locate_term(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+    """Find the parts of a `basic_message`."""
+    parts.start = start
+    parts.is_container = False
+    parts.vhost_at = _after_word(source, start, stop, IN_START)
+    parts.exchange_at = _after_word(source, _after_binary(source, parts.vhost_at, stop), stop, IN_EXCHANGE)
+    parts.keys_at = _after_binary(source, parts.exchange_at, stop)
+    parts.keys_end = _after_list(source, parts.keys_at, stop)
+    parts.block_at = _after_word(source, parts.keys_end, stop, IN_CONTENT)
+    parts.body_at = _after_word(source, _after_binary(source, parts.block_at, stop), stop, IN_PROTOCOL)
+    parts.id_at = _after_word(source, _after_list(source, parts.body_at, stop), stop, IN_ID)
+    if parts.id_at < 0 or stop - parts.id_at < MSG_ID_SIZE:
+        return False
+    end: Size = parts.id_at + MSG_ID_SIZE
+    parts.is_durable = _after_word(source, end, stop, IN_TRUE) == stop
+    return parts.is_durable or _after_word(source, end, stop, IN_FALSE) == stop
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _locate_container(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+    """Find the parts of a container of AMQP 0-9-1.
+
+    Exchange, routing keys and id must be there; a message with annotations that change it at delivery has another form.
+    """
+    parts.start = start
+    parts.is_container = parts.is_durable = True
+    parts.exchange_at = parts.keys_at = parts.id_at = -1
+    parts.block_at = _after_word(source, start, stop, MC_HEAD)
+    parts.body_at = _after_word(source, _after_binary(source, parts.block_at, stop), stop, MC_PROTOCOL)
+    at: Size = _after_list(source, parts.body_at, stop)
     left: Size
     word: Size
     value: Size
     if at < 0 or stop - at < HEAD_SIZE or source[at] != MAP:
-        return -1
+        return False
     left = get_i32(source, at + 1)
     at += HEAD_SIZE
     while left > 0 and at >= 0:
         left -= 1
         word = _annotation(source, at, stop)
         if word < 0:
-            return -1
+            return False
         value = _after_word(source, at, stop, word)
-        at = _after_value(source, value, stop, word)
-        if word == MC_ID:
-            found = value + HEAD_SIZE
-            if at - found != MSG_ID_SIZE:
-                return -1
+        if word == MC_KEYS:
+            at = parts.keys_end = _after_list(source, value, stop)
+            parts.keys_at = value
         elif word == MC_EXCHANGE:
-            has_exchange = True
-        elif word == MC_KEYS:
-            has_keys = True
-    return found if left == 0 and at == stop and has_exchange and has_keys else -1
+            at = _after_binary(source, value, stop)
+            parts.exchange_at = value
+        elif word == MC_ID:
+            at = _after_binary(source, value, stop)
+            parts.id_at = value + HEAD_SIZE
+            if at - parts.id_at != MSG_ID_SIZE:
+                return False
+        elif word == MC_DURABLE:
+            at = _after_word(source, value, stop, MC_YES)
+            parts.is_durable = at >= 0
+            if at < 0:
+                at = _after_word(source, value, stop, MC_NO)
+        else:
+            at = _after_number(source, value, stop)
+    return left == 0 and at == stop and parts.exchange_at >= 0 and parts.keys_at >= 0 and parts.id_at >= 0
 
 
 @cython.cfunc
@@ -277,41 +311,8 @@ def _annotation(source: Source, at: Size, stop: Size) -> Size:
 
 
 @cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _after_value(source: Source, at: Size, stop: Size, word: Size) -> Size:
-    """Return where the value of an annotation of this name ends, or -1."""
-    end: Size
-    if word == MC_KEYS:
-        return _after_list(source, at, stop)
-    if word == MC_EXCHANGE or word == MC_ID:
-        return _after_binary(source, at, stop)
-    if word == MC_DURABLE:
-        end = _after_word(source, at, stop, MC_YES)
-        return end if end >= 0 else _after_word(source, at, stop, MC_NO)
-    return _after_number(source, at, stop)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def id_of_message(source: Source, start: Size, stop: Size) -> Size:
-    """Return where the id of the message that fills start..stop is; -1 for a term in a form that only `decode` reads."""
-    at: Size = _container_id(source, start, stop)
-    return at if at >= 0 else _term_id(source, start, stop)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def is_container(source: Source, start: Size, stop: Size) -> Bool:
-    """Return whether a term begins as a container of AMQP 0-9-1."""
-    return _after_word(source, start, stop, MC_HEAD) >= 0
-
-
-@cython.cfunc
-def _take_binary(source: Source, at: Size) -> bytes:
-    """Return the binary whose tag is at `at`: the caller has checked the term, as for what follows."""
+def take_binary(source: Source, at: Size) -> bytes:
+    """Return the binary whose tag is at `at`: the caller has located it, as what the following take."""
     return take_bytes(source, at + HEAD_SIZE, get_i32(source, at + 1))
 
 
@@ -322,40 +323,22 @@ def _take_list(source: Source, at: Size) -> list[bytes]:
     count: Size = get_i32(source, at + 1) if source[at] == LIST else 0
     at += HEAD_SIZE
     while count > 0:
-        found.append(_take_binary(source, at))
+        found.append(take_binary(source, at))
         at += HEAD_SIZE + get_i32(source, at + 1)
         count -= 1
     return found
 
 
 @cython.cfunc
-def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
-    """Return the fields of `content.Content` of the term in start..stop; None for a term in another form.
-
-    Most messages have the route of the one before: comparing its bytes saves decoding its texts.
-    """
-    global _last
-    id_at: Size = _term_id(source, start, stop)
-    if id_at < 0:
-        return None
-    size: Size
-    with cython.critical_section(_lasts):
-        last = _last
-    size = len(last[0])
-    if stop - start < size or not is_same(source, start, size, source_of_bytes(last[0]), size):
-        last = _take_route(source, start, stop)
-        with cython.critical_section(_lasts):
-            _last = last
-        size = len(last[0])
-    block = _take_binary(source, start + size)
-    body = _take_list(source, start + size + HEAD_SIZE + len(block) + len(PROTOCOL))
-    is_true: Bool = _after_word(source, id_at + MSG_ID_SIZE, stop, IN_TRUE) == stop
-    return last[1], last[2], last[3], block, _joined(body), take_bytes(source, id_at, MSG_ID_SIZE), is_true
+def take_keys(source: Source, at: Size) -> Any:
+    """Return the routing keys of a list."""
+    return _texts(_take_list(source, at))
 
 
 @cython.cfunc
-def _joined(fragments: list[bytes]) -> bytes:
+def _take_body(source: Source, at: Size) -> bytes:
     """Return the body of a message, whose fragments are stored last first."""
+    fragments = _take_list(source, at)
     if len(fragments) == 1:
         return fragments[0]
     fragments.reverse()
@@ -363,15 +346,28 @@ def _joined(fragments: list[bytes]) -> bytes:
 
 
 @cython.cfunc
-def _take_route(source: Source, start: Size, stop: Size) -> Route:
-    """Return the bytes before the property block and their texts."""
-    vhost_at: Size = start + len(START)
-    exchange_at: Size = _after_word(source, _after_binary(source, vhost_at, stop), stop, IN_EXCHANGE)
-    keys_at: Size = _after_binary(source, exchange_at, stop)
-    at: Size = _after_word(source, _after_list(source, keys_at, stop), stop, IN_CONTENT)
-    vhost = _take_binary(source, vhost_at).decode("utf-8", "replace")
-    exchange = _take_binary(source, exchange_at).decode("utf-8", "replace")
-    return take_bytes(source, start, at - start), vhost, exchange, _texts(_take_list(source, keys_at))
+def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
+    """Return the fields of `content.Content` of the `basic_message` in start..stop; None for a term in another form.
+
+    Most messages have the route of the one before: comparing its bytes saves decoding its texts.
+    """
+    global _last
+    parts = Parts()
+    size: Size
+    if not _locate_term(parts, source, start, stop):
+        return None
+    with cython.critical_section(_lasts):
+        last = _last
+    size = len(last[0])
+    if parts.block_at - start != size or not is_same(source, start, size, source_of_bytes(last[0]), size):
+        vhost = take_binary(source, parts.vhost_at).decode("utf-8", "replace")
+        exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")
+        last = take_bytes(source, start, parts.block_at - start), vhost, exchange, take_keys(source, parts.keys_at)
+        with cython.critical_section(_lasts):
+            _last = last
+    block = take_binary(source, parts.block_at)
+    body = _take_body(source, parts.body_at)
+    return last[1], last[2], last[3], block, body, take_bytes(source, parts.id_at, MSG_ID_SIZE), parts.is_durable
 
 
 def split_term(term: bytes) -> Fields | None:
@@ -382,41 +378,17 @@ def split_term(term: bytes) -> Fields | None:
 def split_container(term: bytes, vhost: str) -> Fields | None:
     """Return the fields of `content.Content` of a message container of AMQP 0-9-1; None for any other form.
 
-    A container does not have the name of its virtual host: it is `vhost`.  A message with annotations that change it at
-    delivery has another form.
+    A container does not have the name of its virtual host: it is `vhost`.
     """
     source: Source = source_of_bytes(term)
-    stop: Size = len(term)
-    id_at: Size = _container_id(source, 0, stop)
-    if id_at < 0:
+    parts = Parts()
+    if not _locate_container(parts, source, 0, len(term)):
         return None
-    at: Size = _after_word(source, 0, stop, MC_HEAD)
-    block = _take_binary(source, at)
-    at = _after_word(source, _after_binary(source, at, stop), stop, MC_PROTOCOL)
-    body = _take_list(source, at)
-    exchange, keys, is_durable = _annotations(source, _after_list(source, at, stop), stop)
-    return vhost, exchange, keys, block, _joined(body), take_bytes(source, id_at, MSG_ID_SIZE), is_durable
-
-
-@cython.cfunc
-def _annotations(source: Source, at: Size, stop: Size) -> tuple[str, tuple[str, ...], bool]:
-    """Return exchange, routing keys and durability of a container that was checked."""
-    exchange: bytes = b""
-    keys: list[bytes] = []
-    is_durable: Bool = True
-    word: Size
-    at += HEAD_SIZE
-    while at < stop:
-        word = _annotation(source, at, stop)
-        at = _after_word(source, at, stop, word)
-        if word == MC_KEYS:
-            keys = _take_list(source, at)
-        elif word == MC_EXCHANGE:
-            exchange = _take_binary(source, at)
-        elif word == MC_DURABLE:
-            is_durable = _after_word(source, at, stop, MC_YES) >= 0
-        at = _after_value(source, at, stop, word)
-    return exchange.decode("utf-8", "replace"), _texts(keys), is_durable
+    exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")
+    block = take_binary(source, parts.block_at)
+    body = _take_body(source, parts.body_at)
+    msg_id = take_bytes(source, parts.id_at, MSG_ID_SIZE)
+    return vhost, exchange, take_keys(source, parts.keys_at), block, body, msg_id, parts.is_durable
 
 
 def _texts(keys: list[bytes]) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32
-from rabbitstore.format.content_cy cimport id_of_message, is_container
+from rabbitstore.format.content_cy cimport Parts, locate, take_binary, take_keys
 from rabbitstore.format.entry_cy cimport IndexEntry
+from rabbitstore.read.json_cy cimport LineWriter
 
 cdef Size HEAD_SIZE, EXPIRY_AT, BODY_SIZE_AT, EMBEDDED_AT, PUBLISH_SIZE, MSG_ID_SIZE
 cdef Size SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE, SECTOR_SIZE
-cdef Size ENTRY, CHUNK, V2_HEAD, V2_ENTRIES, OWN_MARK, CHUNK_MARK, FLAGS_MAX
+cdef Size LIST, LIST_HEAD, ENTRY, CHUNK, V2_HEAD, V2_ENTRIES, OWN_MARK, CHUNK_MARK, FLAGS_MAX
 cdef I64 EXPIRY_MIN, EXPIRY_MAX, PLACE_MAX
 cdef Size STATE, SEQ_ID, EXPIRY, BODY_SIZE, PLACE, TERM, TERM_SIZE, STRIDE, PERSISTENT, DELIVERED, ACKED
 cdef Size MESSAGES, DURABLE, EXPIRING, BYTES, LARGEST, CONTAINERS, LOWEST, HIGHEST, STEPS, STEP_COUNT
@@ -19,8 +20,11 @@ cdef class IntactSegment:
     cdef Bool _is_v2
     cdef object _held
     cdef I64s _rows
-    cdef Size _count
+    cdef readonly Size count
     cdef readonly I64 messages, persistent, expiring, size_bytes, largest, lowest, highest, containers
     cdef readonly tuple sizes
+    cpdef IndexEntry entry(self, Size row)
+    cpdef Size write_lines(self, LineWriter lines, Size row, object owner, I64 bound, Size room) except -1
+    cdef Bool _write_line(self, LineWriter lines, Source source, Size at, Parts parts, Bool is_redelivered) except -1
     cdef Bool scan(self, I64 first_seq_id, Size room)
     cdef Bool scan_v2(self, bytes index, I64 first_seq_id)

@@ -7,6 +7,7 @@ Formats: docs/formats/rabbitmq-index.md, docs/formats/rabbitmq-index-v2.md#index
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 try:
     import cython
@@ -14,6 +15,7 @@ except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from storageio import SECTOR_SIZE
 
+from ..format.content_cy import Parts
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import EXPIRY_MAX_US, EXPIRY_MIN_US, OFFSET_MAX, encode_head
 from ..format.layout import (
@@ -21,6 +23,7 @@ from ..format.layout import (
     V2_CHUNK, V2_ENTRY, V2_HAS_CRC, V2_HEAD_SIZE, V2_INDEX_MAGIC, V2_PERSISTENT, V2_PRESENT, V2_QUEUE_STORE,
     V2_SEGMENT_ENTRIES, V2_STORE_MAGIC,
 )  # fmt: skip
+from .json_cy import LineWriter
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -28,13 +31,15 @@ if not cython.compiled:
     )  # fmt: skip
     from storebytes._crc_cy import crc32
 
-    from ..format.content_cy import id_of_message, is_container
+    from ..format.content_cy import locate, take_binary, take_keys
 
 HEAD_SIZE: Size = SEGMENT_HEAD.size
 EXPIRY_AT: Size = HEAD_SIZE + MSG_ID_SIZE
 BODY_SIZE_AT: Size = EXPIRY_AT + 8
 EMBEDDED_AT: Size = BODY_SIZE_AT + 4
 PUBLISH_SIZE: Size = HEAD_SIZE + PUBLISH_BODY.size
+LIST: Size = 108
+LIST_HEAD: Size = 5  # tag and 32-bit length of a list or a binary
 ENTRY: Size = V2_ENTRY.size
 CHUNK: Size = V2_CHUNK.size
 V2_HEAD: Size = V2_HEAD_SIZE
@@ -83,7 +88,7 @@ class IntactSegment:
     """
 
     __slots__ = (
-        "_count", "_data", "_file", "_held", "_is_v2", "_rows", "containers", "expiring", "highest", "largest", "lowest",
+        "_data", "_file", "_held", "_is_v2", "_rows", "containers", "count", "expiring", "highest", "largest", "lowest",
         "messages", "persistent", "size_bytes", "sizes",
     )  # fmt: skip
 
@@ -94,36 +99,85 @@ class IntactSegment:
         self._is_v2 = is_v2
         self._held: memoryview = memoryview(array("q", bytes(8 * room * STRIDE)))
         self._rows: I64s = i64s_of(self._held)
-        self._count: Size = 0
+        self.count = 0
         self.messages = self.persistent = self.expiring = self.size_bytes = self.largest = self.containers = 0
         self.lowest = self.highest = -1
         self.sizes: tuple[int, ...] = ()
 
     def entries(self) -> list[IndexEntry]:
         """Return the entries, acknowledged ones too."""
-        found: list[IndexEntry] = []
+        return [self.entry(row) for row in range(self.count)]
+
+    def entry(self, row: Size) -> IndexEntry:
+        """Return the entry of a row."""
         source: Source = source_of_bytes(self._data)
         rows: I64s = self._rows
-        at: Size = 0
-        stop: Size = self._count * STRIDE
-        entry: IndexEntry
-        while at < stop:
-            entry = IndexEntry.__new__(IndexEntry)
-            entry.seq_id = rows[at + SEQ_ID]
-            entry.msg_id = b"" if self._is_v2 else take_bytes(source, rows[at + PLACE] + HEAD_SIZE, MSG_ID_SIZE)
-            entry.expiry_us = rows[at + EXPIRY]
-            entry.size = rows[at + BODY_SIZE]
-            entry.persistent = rows[at + STATE] & PERSISTENT != 0
-            entry.delivered = rows[at + STATE] & DELIVERED != 0
-            entry.acked = rows[at + STATE] & ACKED != 0
-            entry.term = take_bytes(source, rows[at + TERM], rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else None
-            entry.embedded = rows[at + TERM_SIZE] != 0
-            entry.file = self._file
-            entry.offset = rows[at + PLACE]
-            entry.in_store = entry.in_index = False
-            found.append(entry)
-            at += STRIDE
-        return found
+        at: Size = row * STRIDE
+        entry: IndexEntry = IndexEntry.__new__(IndexEntry)
+        entry.seq_id = rows[at + SEQ_ID]
+        entry.msg_id = b"" if self._is_v2 else take_bytes(source, rows[at + PLACE] + HEAD_SIZE, MSG_ID_SIZE)
+        entry.expiry_us = rows[at + EXPIRY]
+        entry.size = rows[at + BODY_SIZE]
+        entry.persistent = rows[at + STATE] & PERSISTENT != 0
+        entry.delivered = rows[at + STATE] & DELIVERED != 0
+        entry.acked = rows[at + STATE] & ACKED != 0
+        entry.term = take_bytes(source, rows[at + TERM], rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else None
+        entry.embedded = rows[at + TERM_SIZE] != 0
+        entry.file = self._file
+        entry.offset = rows[at + PLACE]
+        entry.in_store = entry.in_index = False
+        return entry
+
+    def write_lines(self, lines: LineWriter, row: Size, owner: Any, bound: I64, room: Size) -> Size:
+        """Write the lines of unacknowledged messages from a row on, until one is left to the caller or `room` bytes are full.
+
+        `owner` is the queue and its virtual host; messages before the sequence number `bound` are redelivered.  Return the row
+        reached.
+        """
+        source: Source = source_of_bytes(self._data)
+        rows: I64s = self._rows
+        parts: Parts = Parts()
+        last: Parts = Parts()
+        is_first: Bool = True
+        at: Size
+        start: Size
+        queue, vhost = owner
+        lines.file = lines.text(self._file, 1)
+        lines.more = b""
+        lines.is_acked = False
+        lines.is_embedded = True
+        while row < self.count and lines.size < room:
+            at = row * STRIDE
+            start = rows[at + TERM]
+            if not rows[at + STATE] & ACKED:
+                if not rows[at + TERM_SIZE] or not locate(parts, source, start, start + rows[at + TERM_SIZE]):
+                    break
+                if source[parts.body_at] != LIST or get_i32(source, parts.body_at + 1) != 1:
+                    break
+                if is_first or not _has_same_route(source, parts, last):
+                    name = vhost if parts.is_container else take_binary(source, parts.vhost_at).decode("utf-8", "replace")
+                    lines.head = lines.text((queue, name), 0)
+                    exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")
+                    lines.route = lines.text((exchange, take_keys(source, parts.keys_at)), 2)
+                    is_first = False
+                if not self._write_line(lines, source, at, parts, rows[at + SEQ_ID] < bound):
+                    break
+                parts, last = last, parts
+            row += 1
+        return row
+
+    def _write_line(self, lines: LineWriter, source: Source, at: Size, parts: Parts, is_redelivered: Bool) -> Bool:
+        """Write one line, whose route is set; return false for properties that the kernel does not write."""
+        rows: I64s = self._rows
+        body_at: Size = parts.body_at + LIST_HEAD
+        lines.is_redelivered = is_redelivered
+        lines.source = source
+        lines.at = parts.block_at + LIST_HEAD
+        lines.stop = lines.at + get_i32(source, parts.block_at + 1)
+        return lines.line(
+            rows[at + SEQ_ID], take_bytes(source, parts.id_at, MSG_ID_SIZE), rows[at + STATE] & PERSISTENT, rows[at + EXPIRY],
+            rows[at + BODY_SIZE], rows[at + PLACE], source, body_at + LIST_HEAD, get_i32(source, body_at + 1),
+        )  # fmt: skip
 
     def count_messages(self) -> bool:
         """Check every message and count.  Return false when one is in no file of the queue, or is not a whole message of a
@@ -132,9 +186,10 @@ class IntactSegment:
         held: memoryview = memoryview(array("q", bytes(8 * (STEPS + STEP_COUNT + 1))))
         counts: I64s = i64s_of(held)
         source: Source = source_of_bytes(self._data)
+        parts: Parts = Parts()
         is_whole: Bool
         with cython.nogil:
-            is_whole = _count(source, self._rows, self._count, self._is_v2, counts)
+            is_whole = _count(source, self._rows, self.count, self._is_v2, parts, counts)
         if is_whole:
             self.messages, self.persistent, self.expiring = counts[MESSAGES], counts[DURABLE], counts[EXPIRING]
             self.size_bytes, self.largest, self.containers = counts[BYTES], counts[LARGEST], counts[CONTAINERS]
@@ -147,8 +202,8 @@ class IntactSegment:
         source: Source = source_of_bytes(self._data)
         stop: Size = len(self._data)
         with cython.nogil:
-            self._count = _scan(source, stop, first_seq_id, room, self._rows)
-        return self._count >= 0
+            self.count = _scan(source, stop, first_seq_id, room, self._rows)
+        return self.count >= 0
 
     def scan_v2(self, index: bytes, first_seq_id: I64) -> Bool:
         """Find the entries of a version-2 segment; return whether it is intact."""
@@ -157,8 +212,8 @@ class IntactSegment:
         terms: Source = source_of_bytes(self._data)
         end: Size = len(self._data)
         with cython.nogil:
-            self._count = _scan_v2(source, stop, terms, end, first_seq_id, self._rows)
-        return self._count >= 0
+            self.count = _scan_v2(source, stop, terms, end, first_seq_id, self._rows)
+        return self.count >= 0
 
 
 def read_intact(data: bytes, number: int, entries: int, file: str) -> IntactSegment | None:
@@ -279,22 +334,39 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, counts: I64s) -> Bool:
+def _has_same_route(source: Source, parts: Parts, last: Parts) -> Bool:
+    """Return whether two messages have the same virtual host, exchange and routing keys."""
+    size: Size = parts.block_at - parts.start
+    if parts.is_container != last.is_container:
+        return False
+    if not parts.is_container:
+        return size == last.block_at - last.start and is_same_at(source, parts.start, size, source, last.start)
+    size = LIST_HEAD + get_i32(source, parts.exchange_at + 1)
+    if not is_same_at(source, parts.exchange_at, size, source, last.exchange_at):
+        return False
+    size = parts.keys_end - parts.keys_at
+    return size == last.keys_end - last.keys_at and is_same_at(source, parts.keys_at, size, source, last.keys_at)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, parts: Parts, counts: I64s) -> Bool:
     """Count the entries of some rows; return false for a message that is not as `count_messages` wants it."""
     at: Size = 0
     stop: Size = count * STRIDE
     start: Size
-    id_at: Size
     size: I64
     step: Size
     counts[LOWEST] = rows[SEQ_ID] if count > 0 else -1
     counts[HIGHEST] = rows[stop - STRIDE + SEQ_ID] if count > 0 else -1
     while at < stop:
         start = rows[at + TERM]
-        id_at = id_of_message(source, start, start + rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else -1
-        if id_at < 0 or not (is_v2 or is_same_at(source, id_at, MSG_ID_SIZE, source, rows[at + PLACE] + HEAD_SIZE)):
+        if not rows[at + TERM_SIZE] or not locate(parts, source, start, start + rows[at + TERM_SIZE]):
             return False
-        counts[CONTAINERS] += is_container(source, start, start + rows[at + TERM_SIZE])
+        if not is_v2 and not is_same_at(source, parts.id_at, MSG_ID_SIZE, source, rows[at + PLACE] + HEAD_SIZE):
+            return False
+        counts[CONTAINERS] += parts.is_container
         if not rows[at + STATE] & ACKED:
             size = rows[at + BODY_SIZE]
             counts[MESSAGES] += 1

@@ -104,11 +104,12 @@ class QueueFolder:
         for part in self._segments(problems, map, IntactSegment.entries):
             yield from part
 
-    def counted(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
-        """Yield the same segment by segment.  An `IntactSegment` has only whole messages, and has counted them.
+    def segments(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
+        """Yield the same segment by segment.  Two threads read ahead of the caller."""
+        return self._segments(problems, in_turn, lambda segment: segment)
 
-        Two threads read and check ahead of the caller.
-        """
+    def counted(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
+        """Yield the same; an `IntactSegment` has only whole messages, and has counted them."""
         return self._segments(problems, in_turn, _counted)
 
     def _segments(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:

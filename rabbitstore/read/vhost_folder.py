@@ -10,7 +10,6 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, Unsuppo
 from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
 from ..format import layout, tables
 from ..format.content import decode_content
-from ..format.content_cy import split_container
 from ..format.dets_table import is_closed
 from ..format.entry_cy import IndexEntry
 from ..format.message import Content
@@ -193,20 +192,35 @@ class VhostFolder:
                 yield from self._lines_in(folder, lines, room)
 
     def _lines_in(self, folder: QueueFolder, lines: LineWriter, room: int) -> Iterator[StoredMessage | None]:
-        name, vhost = folder.queue, folder.vhost or self.vhost
-        for entry in folder.entries(self.problems):
-            if entry.acked:
+        terms = self.recovery.get(folder.folder) if self.recovery else None
+        bound = SEQ_ID_MAX if terms is None else terms.next_deliver_seq_id
+        owner = folder.queue, folder.vhost or self.vhost
+        for part in folder.segments(self.problems):
+            if not isinstance(part, IntactSegment) or (terms is not None and terms.delivered):
+                for entry in part.entries() if isinstance(part, IntactSegment) else part:
+                    yield from self._line(folder, entry, lines, room)
                 continue
-            redelivered = self._is_redelivered(folder, entry)
-            parts = None if entry.term is None else split_container(entry.term, vhost)  # most messages; saves three calls
-            if parts is None or not lines.add_entry(entry, parts, name, entry.file, entry.offset, redelivered):
-                found = self.content_of(folder, entry)
-                if found is None:
-                    continue
-                if not lines.add_entry(entry, found[0], name, found[1], found[2], redelivered):
-                    yield _message(folder, entry, redelivered, *found)
-            if lines.size >= room:
-                yield None
+            row = 0
+            while row < part.count:
+                row = part.write_lines(lines, row, owner, bound, room)
+                if lines.size >= room:
+                    yield None
+                elif row < part.count:
+                    yield from self._line(folder, part.entry(row), lines, room)
+                    row += 1
+
+    def _line(self, folder: QueueFolder, entry: IndexEntry, lines: LineWriter, room: int) -> Iterator[StoredMessage | None]:
+        """Write the line of one entry, or yield its message; then None if `room` bytes are full."""
+        if entry.acked:
+            return
+        redelivered = self._is_redelivered(folder, entry)
+        found = self.content_of(folder, entry)
+        if found is None:
+            return
+        if not lines.add_entry(entry, found[0], folder.queue, found[1], found[2], redelivered):
+            yield _message(folder, entry, redelivered, *found)
+        if lines.size >= room:
+            yield None
 
     def _is_redelivered(self, folder: QueueFolder, entry: IndexEntry) -> bool:
         """Return the flag with which a broker started on this folder delivers a message."""
