@@ -1,12 +1,13 @@
-"""Work on what comes next while the caller uses what came last.
+"""Work on what comes next while the caller uses what came last, or on what came last while the caller goes on.
 
-That gains where the work waits for the disk, or runs in a kernel without the GIL.
+That gains where one of them waits for the disk, or runs in a kernel without the GIL.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -55,5 +56,30 @@ def one_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
         while (item := pending.result()) is not _END:
             pending = following()
             yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_behind(work: Callable[[_Item], object]) -> Iterator[Callable[[_Item], None]]:
+    """Yield a function that has a thread do `work` with its argument, in the order of the calls.
+
+    A call waits for the one before, and raises its error; the end of the context waits for the last.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # 10 ms
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="brokerstore-behind")
+    pending: Future[object] | None = None
+
+    def take(item: _Item) -> None:
+        nonlocal pending
+        if pending is not None:
+            pending.result()
+        pending = pool.submit(work, item)
+
+    try:
+        yield take
+        if pending is not None:
+            pending.result()
     finally:
         pool.shutdown(cancel_futures=True)

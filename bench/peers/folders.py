@@ -38,7 +38,9 @@ ROCKETMQ = (
     Command(("rebuild", "--apply"), WHOLE), Command(("stats",), WHOLE), Command(("report",), WHOLE),
     Command(("dump", "--json"), DUMPED),
 )  # fmt: skip
-RABBITMQ = (Command(("verify",), WHOLE), Command(("dump", "--json"), DUMPED))
+RABBITMQ = (
+    Command(("verify",), WHOLE), Command(("recover",), WHOLE), Command(("stats",), WHOLE), Command(("dump", "--json"), DUMPED),
+)  # fmt: skip
 
 
 def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
@@ -69,7 +71,7 @@ def fill_rocketmq(root: Path, count: int) -> None:
 
 
 def fill_rabbitmq(root: Path, count: int) -> None:
-    """Publish to one queue; bodies of this size go to the queue's index."""
+    """Publish to one queue of version 2; bodies of this size go to the queue's own store."""
     body = os.urandom(BODY)
     with RabbitStore.open(root, settings=RabbitSettings(background=False)) as store:
         store.declare_queue("q")
@@ -97,8 +99,10 @@ def _against_a_read(kind: str, root: Path, command: Command, rounds: int, *, is_
 
 
 def _parquet(kind: str, root: Path, rounds: int) -> Row:
-    """Measure an export to Parquet in turn with pyarrow, which writes the same table out of memory."""
+    """Measure an export to Parquet in turn with pyarrow, which writes the same table out of memory with the same options."""
     import pyarrow.parquet as pq
+
+    from brokerstore.tool.export_forms import parquet_options
 
     file, copy = root.parent / "export.parquet", root.parent / "copy.parquet"
     export = Command(("export", "--to", "parquet", "--out", str(file)), WHOLE)
@@ -111,8 +115,8 @@ def _parquet(kind: str, root: Path, rounds: int) -> Row:
         return time.perf_counter() - began
 
     ours()
-    table, found = pq.read_table(file), pq.ParquetFile(file).metadata.row_group(0)
-    options = {"compression": found.column(0).compression.lower(), "row_group_size": found.num_rows}
+    table = pq.read_table(file)
+    options = {"row_group_size": pq.ParquetFile(file).metadata.row_group(0).num_rows, **parquet_options(table.column_names)}
 
     def theirs() -> float:
         began = time.perf_counter()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from storageio.ahead import in_turn, one_ahead
+from storageio.ahead import in_turn, one_ahead, one_behind
 
 
 def halves(numbers: list[int]) -> Iterator[float]:
@@ -63,3 +63,19 @@ def test_both_threads_work() -> None:
     """Two calls that wait for each other end."""
     both = threading.Barrier(2, timeout=10)
     assert len(list(in_turn(lambda _number: both.wait(), range(4)))) == 4
+
+
+def test_calls_behind_the_caller_keep_their_order() -> None:
+    """All are done at the end of the context; an error comes with the next call, or with that end."""
+    done: list[int] = []
+    with one_behind(done.append) as take:
+        for number in range(20):
+            take(number)
+            assert len(done) >= number
+    assert done == list(range(20))
+    before = threading.active_count()
+    for calls in (1, 3):
+        with pytest.raises(ZeroDivisionError), one_behind(lambda number: 6 / number) as divide:
+            for _ in range(calls):
+                divide(0)
+    assert threading.active_count() == before

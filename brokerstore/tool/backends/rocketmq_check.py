@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from brokerstore.identify import FolderKind
 from commitlog.growing import verify_growing_log
 from commitlog.verify import LogReport, verify_log
-from commitlog.walk import Step
+from commitlog.walk import Piece, Step
 from messagestore.folder_contents import NOT_READ
-from storageio import REAL_DISK, StoreError
+from storageio import REAL_DISK, StoreError, own_view
+from storageio.ahead import one_behind
 
 from ..codes import CLEAN, PROBLEM
 from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
@@ -95,6 +96,11 @@ def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
         report.add(finding)
 
 
+def _own(step: Step) -> Step:
+    """Return a step for another thread."""
+    return step._replace(view=own_view(step.view)) if isinstance(step, Piece) else step
+
+
 def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
     """Gather facts of the log while it is checked, then those of everything beside it."""
     from brokerstore.report import StoreFacts
@@ -102,7 +108,8 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
     from .rocketmq_offsets import lag_rows
 
     target, log = folder.target, StoreFacts(folder.files())
-    found = _check(folder, quiet, log_only=False, observe=log.step)
+    with one_behind(log.step) as count:
+        found = _check(folder, quiet, log_only=False, observe=lambda step: count(_own(step)))
     facts = log.facts(target.path, target.kind.value)
     facts.problems = [problem_json(problem) for problem in found.problems]
     if found.checked_to is not None:
