@@ -34,6 +34,7 @@ class LogReport:
         self.records = 0
         self.protected_records = 0
         self.blanks = 0
+        self.last_store_timestamp_ms = 0  # of the last good record
         self.end_offset = files.files[0].start_offset if files.files else 0
         self.problems: list[Finding] = []
         self.notes: list[Finding] = []
@@ -145,6 +146,7 @@ def verify_log(
             report.records += len(step.positions)
             report.protected_records += step.protected
             report.end_offset = step.base + step.stop
+            report.last_store_timestamp_ms = Reader(step.view, step.base).store_time(step.positions[-1])
             for finding in protection.take(step, step.protected):
                 report.add(finding)
         if observe is not None:

@@ -296,8 +296,7 @@ class _Check:
         found = read_checkpoint(self.disk, path)
         if found.is_damaged:
             self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
-        last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
-        last_ms = last.store_timestamp_ms if last else 0
+        last_ms = self._last_ms()
         for name, time_ms in times_ahead(found.values, last_ms).items():
             expected = f"{name} at most {last_ms}, the last record's"
             self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
@@ -311,6 +310,14 @@ class _Check:
                     "a writer runs, or crashed",
                 )
             )
+
+    def _last_ms(self) -> int:
+        """Return the store time of the log's last record, without another walk if the log was walked and is intact."""
+        log = self.report.log
+        if log.is_ok and log.records and log.checked_to is None:
+            return log.last_store_timestamp_ms
+        last = LogFiles(self.disk, self.folders, self.config.mapped_file_size_commit_log).end().last
+        return last.store_timestamp_ms if last else 0
 
     def _batch_ends(self) -> dict[tuple[str, int], int]:
         """Return the end offsets of all batch queues."""
