@@ -1,4 +1,4 @@
-"""Messages of queues as Arrow batches.  They are built from message objects, because no kernel builds columns of this format.
+"""Messages of queues as Arrow batches: of intact segments of classic queues by a kernel, of all others from message objects.
 
 The columns are the keys of the tool's JSON.  Properties are JSON text, because AMQP's are typed and nested; bodies are bytes.
 Needs pyarrow (extra `arrow`).
@@ -7,14 +7,19 @@ Needs pyarrow (extra `arrow`).
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storageio import StoreCorrupt, StoreError, needs_extra
 
-from ..format.properties import to_json
+from ..format import properties as blocks
+from .intact_segment_cy import IntactSegment
+from .queue_folder import QueueFolder
 from .stored_message import StoredMessage
+from .vhost_folder import VhostFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +98,114 @@ def record_batches(
         yield Built(builder.take(), count, size_bytes)
 
 
+def folder_batches(
+    folder: VhostFolder, queue: str | None, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
+) -> Iterator[Built]:
+    """Yield the batches of all columns for `folder.messages(queue)`; a kernel builds those of intact segments."""
+    yield from _joined(
+        built
+        for owner in folder.queue_folders()
+        if queue is None or owner.queue == queue
+        for built in _queue_batches(folder, owner, wanted, on_bad)
+    )
+
+
+def _queue_batches(
+    folder: VhostFolder, owner: QueueFolder, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
+) -> Iterator[Built]:
+    bound = folder.redelivered_before(owner)
+    for part in owner.segments(folder.problems):
+        batch = None
+        if bound is not None and isinstance(part, IntactSegment):
+            batch = _segment_batch(part, (owner.queue, owner.vhost or folder.vhost), bound, wanted)
+        if batch is None:
+            entries = part.entries() if isinstance(part, IntactSegment) else part
+            yield from record_batches(folder.messages_of(owner, entries), wanted, on_bad)
+            continue
+        size_bytes = batch.column("body").nbytes
+        rows = max(1, BATCH_BYTES * len(batch) // max(size_bytes, 1))
+        for first in range(0, len(batch), rows):
+            some = batch.slice(first, rows)
+            yield Built(some, len(some), size_bytes * len(some) // len(batch))
+
+
+def _joined(builts: Iterable[Built]) -> Iterator[Built]:
+    """Join small batches: many queues have few messages."""
+
+    held: list[Built] = []
+    for built in builts:
+        if held and sum(one.messages for one in held) + built.messages > BATCH_ROWS:
+            yield _as_one(held)
+            held = []
+        held.append(built)
+    if held:
+        yield _as_one(held)
+
+
+def _as_one(builts: list[Built]) -> Built:
+    import pyarrow as pa
+
+    if len(builts) == 1:
+        return builts[0]
+    batch = pa.concat_batches([built.batch for built in builts])
+    return Built(batch, sum(built.messages for built in builts), sum(built.size_bytes for built in builts))
+
+
+def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, wanted: pa.Schema) -> pa.RecordBatch | None:
+    """Return the batch of a segment's messages; None when they have to be built one by one.
+
+    `owner` is the queue and its virtual host; messages before the sequence number `bound` are redelivered.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = part.columns()
+    try:
+        json_texts = [] if found is None else list(map(_block_json, found.blocks))
+    except StoreCorrupt:
+        return None
+    if found is None:
+        return None
+    count = found.count
+    numbers = [_integers(column) for column in found.numbers]
+    route, block = (column.cast(pa.int32()) for column in numbers[5:])
+    vhosts = [owner[1] if vhost is None else vhost.decode("utf-8", "replace") for vhost, _, _ in found.routes]
+    exchanges = [exchange.decode("utf-8", "replace") for _, exchange, _ in found.routes]
+    keys = [tuple(map(_text, keys)) for _, _, keys in found.routes]
+    digits = pa.py_buffer(array("i", range(0, 32 * count + 1, 32)))
+    values = {
+        "queue": pa.repeat(_text(owner[0]), count),
+        "vhost": pa.array(map(_text, vhosts), pa.string()).take(route),
+        "seq_id": numbers[0],
+        "msg_id": pa.Array.from_buffers(pa.string(), count, [None, digits, pa.py_buffer(found.ids)]),
+        "persistent": numbers[4].cast(pa.bool_()),
+        "acked": pa.repeat(False, count),
+        "redelivered": pc.less(numbers[0], bound),
+        "expiry_us": numbers[1],
+        "size": numbers[2],
+        "embedded": pa.repeat(True, count),
+        "file": pa.repeat(found.file, count),
+        "offset": numbers[3],
+        "exchange": pa.array(map(_text, exchanges), pa.string()).take(route),
+        "routing_keys": pa.array(keys, pa.list_(pa.string())).take(route),
+        "properties": pa.array(json_texts, pa.string()).take(block),
+        "body": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(found.begins), pa.py_buffer(found.bodies)]),
+    }
+    return pa.RecordBatch.from_arrays([values[name] for name in wanted.names], schema=wanted)
+
+
+@lru_cache(_BLOCKS_MAX)
+def _block_json(block: bytes) -> str:
+    """Return the JSON of a property block: most messages of a queue have equal ones."""
+    return json.dumps(blocks.to_json(blocks.decode(block)))
+
+
+def _integers(column: memoryview) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(column), [None, pa.py_buffer(column)])
+
+
 class _Builder:
     """The messages of the next batch, which is built column by column."""
 
@@ -100,20 +213,13 @@ class _Builder:
         self._wanted = wanted
         self._cells = {field.name: _cell(field, more) for field in wanted}
         self._has_properties = "properties" in self._cells
-        self._json: dict[bytes, str] = {}  # of property blocks: most messages of a queue have equal ones
         self.messages: list[StoredMessage] = []
         self._properties: list[str] = []  # of these messages
 
     def add(self, message: StoredMessage) -> None:
         """Add a message; raise `StoreCorrupt`, and leave it out, if its properties are damaged."""
         if self._has_properties:
-            block = message.content.properties_bin
-            found = self._json.get(block)
-            if found is None:
-                if len(self._json) >= _BLOCKS_MAX:
-                    self._json.clear()
-                found = self._json[block] = json.dumps(to_json(message.properties))
-            self._properties.append(found)
+            self._properties.append(_block_json(message.content.properties_bin))
         self.messages.append(message)
 
     def take(self) -> pa.RecordBatch:

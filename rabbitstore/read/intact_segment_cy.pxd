@@ -10,7 +10,7 @@ cdef Size SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE, S
 cdef Size LIST, LIST_HEAD, ENTRY, CHUNK, V2_HEAD, V2_ENTRIES, OWN_MARK, CHUNK_MARK, FLAGS_MAX
 cdef I64 EXPIRY_MIN, EXPIRY_MAX, PLACE_MAX
 cdef Size STATE, SEQ_ID, EXPIRY, BODY_SIZE, PLACE, TERM, TERM_SIZE, STRIDE, PERSISTENT, DELIVERED, ACKED
-cdef Size MESSAGES, DURABLE, EXPIRING, BYTES, LARGEST, CONTAINERS, LOWEST, HIGHEST, STEPS, STEP_COUNT
+cdef Size NUMBERS, COLUMNS, MESSAGES, DURABLE, EXPIRING, BYTES, LARGEST, CONTAINERS, LOWEST, HIGHEST, STEPS, STEP_COUNT
 cdef I64s _steps
 
 @cython.final
@@ -26,5 +26,6 @@ cdef class IntactSegment:
     cpdef IndexEntry entry(self, Size row)
     cpdef Size write_lines(self, LineWriter lines, Size row, object owner, I64 bound, Size room) except -1
     cdef Bool _write_line(self, LineWriter lines, Source source, Size at, Parts parts, Bool is_redelivered) except -1
+    cdef object _texts(self, memoryview held, Size made, Size total)
     cdef Bool scan(self, I64 first_seq_id, Size room)
     cdef Bool scan_v2(self, bytes index, I64 first_seq_id)

@@ -7,7 +7,7 @@ Formats: docs/formats/rabbitmq-index.md, docs/formats/rabbitmq-index-v2.md#index
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     import cython
@@ -27,7 +27,8 @@ from .json_cy import LineWriter
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I64, Bool, I64s, Size, Source, get_i16, get_i32, get_i64, i64s_of, is_same_at, source_of_bytes, take_bytes,
+        I64, Bool, I32s, I64s, Size, Source, Target, get_i16, get_i32, get_i64, i32s_of, i64s_of, is_same_at, put_bytes,
+        put_hex, source_of_bytes, take_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32
 
@@ -73,10 +74,31 @@ CONTAINERS: Size = 5
 LOWEST: Size = 6
 HIGHEST: Size = 7
 STEPS: Size = 8
+NUMBERS: Size = 7  # columns of numbers, and in all
+COLUMNS: Size = 10
+Route = tuple[bytes | None, bytes, tuple[str, ...]]
 SIZE_STEPS = (128, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576)
 STEP_COUNT: Size = len(SIZE_STEPS)
 _steps_held = memoryview(array("q", SIZE_STEPS))
 _steps: I64s = i64s_of(_steps_held)
+
+
+class SegmentColumns(NamedTuple):
+    """Messages of a segment, column by column.
+
+    `numbers` has sequence number, expiry, size, offset, 1 for a persistent message, and its row in `routes` and in `blocks`,
+    the different routes (virtual host if the message has it, exchange, routing keys) and property blocks.  `ids` are
+    hexadecimal digits; body k lies between two numbers of `begins`, k and k + 1, in `bodies`.
+    """
+
+    count: int
+    file: str
+    numbers: list[memoryview]
+    routes: list[Route]
+    blocks: list[bytes]
+    ids: bytearray
+    begins: memoryview
+    bodies: bytearray
 
 
 class IntactSegment:
@@ -178,6 +200,78 @@ class IntactSegment:
             rows[at + SEQ_ID], take_bytes(source, parts.id_at, MSG_ID_SIZE), rows[at + STATE] & PERSISTENT, rows[at + EXPIRY],
             rows[at + BODY_SIZE], rows[at + PLACE], source, body_at + LIST_HEAD, get_i32(source, body_at + 1),
         )  # fmt: skip
+
+    def columns(self) -> SegmentColumns | None:
+        """Return the unacknowledged messages as columns; None when one is in a form that is left to the caller."""
+        room: Size = self.count
+        if room == 0:
+            return None
+        held: memoryview = memoryview(array("q", bytes(8 * room * COLUMNS)))
+        out: I64s = i64s_of(held)
+        source: Source = source_of_bytes(self._data)
+        rows: I64s = self._rows
+        parts: Parts = Parts()
+        last: Parts = Parts()
+        routes: list[Route] = []
+        blocks: list[bytes] = []
+        made: Size = 0
+        total: Size = 0
+        row: Size
+        at: Size
+        size: Size
+        for row in range(room):
+            at = row * STRIDE
+            if rows[at + STATE] & ACKED:
+                continue
+            if not rows[at + TERM_SIZE] or not locate(parts, source, rows[at + TERM], rows[at + TERM] + rows[at + TERM_SIZE]):
+                return None
+            size = 0
+            if source[parts.body_at] == LIST:
+                if get_i32(source, parts.body_at + 1) != 1:
+                    return None
+                size = get_i32(source, parts.body_at + LIST_HEAD + 1)
+            if made == 0 or not _has_same_route(source, parts, last):
+                vhost = None if parts.is_container else take_binary(source, parts.vhost_at)
+                routes.append((vhost, take_binary(source, parts.exchange_at), take_keys(source, parts.keys_at)))
+            if made == 0 or not _is_same_binary(source, parts.block_at, last.block_at):
+                blocks.append(take_binary(source, parts.block_at))
+            out[made] = rows[at + SEQ_ID]
+            out[room + made] = rows[at + EXPIRY]
+            out[2 * room + made] = rows[at + BODY_SIZE]
+            out[3 * room + made] = rows[at + PLACE]
+            out[4 * room + made] = rows[at + STATE] & PERSISTENT
+            out[5 * room + made] = len(routes) - 1
+            out[6 * room + made] = len(blocks) - 1
+            out[7 * room + made] = parts.id_at
+            out[8 * room + made] = parts.body_at + 2 * LIST_HEAD
+            out[9 * room + made] = size
+            total += size
+            made += 1
+            parts, last = last, parts
+        numbers = [held[column * room : column * room + made] for column in range(NUMBERS)]
+        return SegmentColumns(made, self._file, numbers, routes, blocks, *self._texts(held, made, total))
+
+    def _texts(self, held: memoryview, made: Size, total: Size) -> tuple[bytearray, memoryview, bytearray]:
+        """Return the ids in hexadecimal digits, where each body begins and the last one ends, and the bodies."""
+        ids = bytearray(2 * MSG_ID_SIZE * made + 1)
+        bodies = bytearray(total + 1)
+        begins: memoryview = memoryview(array("i", bytes(4 * (made + 1))))
+        held_ids: memoryview = memoryview(ids)
+        held_bodies: memoryview = memoryview(bodies)
+        source: Source = source_of_bytes(self._data)
+        numbers: I64s = i64s_of(held)
+        out_ids: Target = target_of(held_ids)
+        out: Target = target_of(held_bodies)
+        out_begins: I32s = i32s_of(begins)
+        room: Size = self.count
+        at: Size = 0
+        row: Size
+        for row in range(made):
+            put_hex(out_ids, 2 * MSG_ID_SIZE * row, source, numbers[7 * room + row], MSG_ID_SIZE, False)
+            put_bytes(out, at, source, numbers[8 * room + row], numbers[9 * room + row])
+            at += numbers[9 * room + row]
+            out_begins[row + 1] = at
+        return ids, begins, bodies
 
     def count_messages(self) -> bool:
         """Check every message and count.  Return false when one is in no file of the queue, or is not a whole message of a
@@ -341,11 +435,19 @@ def _has_same_route(source: Source, parts: Parts, last: Parts) -> Bool:
         return False
     if not parts.is_container:
         return size == last.block_at - last.start and is_same_at(source, parts.start, size, source, last.start)
-    size = LIST_HEAD + get_i32(source, parts.exchange_at + 1)
-    if not is_same_at(source, parts.exchange_at, size, source, last.exchange_at):
+    if not _is_same_binary(source, parts.exchange_at, last.exchange_at):
         return False
     size = parts.keys_end - parts.keys_at
     return size == last.keys_end - last.keys_at and is_same_at(source, parts.keys_at, size, source, last.keys_at)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_same_binary(source: Source, at: Size, other: Size) -> Bool:
+    """Return whether two binaries of located messages are equal."""
+    size: Size = get_i32(source, at + 1)
+    return size == get_i32(source, other + 1) and is_same_at(source, at + LIST_HEAD, size, source, other + LIST_HEAD)
 
 
 @cython.cfunc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
@@ -175,8 +175,17 @@ class VhostFolder:
         self, folder: QueueFolder, *, include_acked: bool = False, start: int = 0, stop: int = SEQ_ID_MAX
     ) -> Iterator[StoredMessage]:
         """Yield the messages of one queue folder by sequence number, from `start` to before `stop`; others are not read."""
-        for entry in folder.entries(self.problems):
-            if (entry.acked and not include_acked) or not start <= entry.seq_id < stop:
+        entries = folder.entries(self.problems)
+        if start > 0 or stop < SEQ_ID_MAX:
+            entries = (entry for entry in entries if start <= entry.seq_id < stop)
+        return self.messages_of(folder, entries, include_acked=include_acked)
+
+    def messages_of(
+        self, folder: QueueFolder, entries: Iterable[IndexEntry], *, include_acked: bool = False
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of some entries of a queue folder."""
+        for entry in entries:
+            if entry.acked and not include_acked:
                 continue
             message = self.message_of(folder, entry, self._is_redelivered(folder, entry))
             if message is not None:
@@ -192,11 +201,10 @@ class VhostFolder:
                 yield from self._lines_in(folder, lines, room)
 
     def _lines_in(self, folder: QueueFolder, lines: LineWriter, room: int) -> Iterator[StoredMessage | None]:
-        terms = self.recovery.get(folder.folder) if self.recovery else None
-        bound = SEQ_ID_MAX if terms is None else terms.next_deliver_seq_id
+        bound = self.redelivered_before(folder)
         owner = folder.queue, folder.vhost or self.vhost
         for part in folder.segments(self.problems):
-            if not isinstance(part, IntactSegment) or (terms is not None and terms.delivered):
+            if not isinstance(part, IntactSegment) or bound is None:
                 for entry in part.entries() if isinstance(part, IntactSegment) else part:
                     yield from self._line(folder, entry, lines, room)
                 continue
@@ -221,6 +229,13 @@ class VhostFolder:
             yield _message(folder, entry, redelivered, *found)
         if lines.size >= room:
             yield None
+
+    def redelivered_before(self, folder: QueueFolder) -> int | None:
+        """Return the sequence number before which all messages are redelivered, and no others; None for any other set."""
+        terms = self.recovery.get(folder.folder) if self.recovery else None
+        if terms is None:
+            return SEQ_ID_MAX
+        return None if terms.delivered else terms.next_deliver_seq_id
 
     def _is_redelivered(self, folder: QueueFolder, entry: IndexEntry) -> bool:
         """Return the flag with which a broker started on this folder delivers a message."""

@@ -16,6 +16,7 @@ import pytest
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, StoreSettings
 from rabbitstore.format.layout import PERSISTENT_FOLDER
 from rabbitstore.read import columns
+from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 
 COUNT = 60
@@ -189,6 +190,7 @@ def test_bad_properties_end_a_scan_that_builds_them(folder: Path, tmp_path: Path
         raise StoreCorrupt("bad property", file="", offset=0, expected="a type", found=7)
 
     monkeypatch.setattr(content.blocks, "decode", refuse)
+    columns._block_json.cache_clear()
     with RabbitStore.open(folder, "r") as reader:
         with pytest.raises(StoreCorrupt, match="bad property"):
             reader.scan("a", columns=["properties"]).reader().read_all()
@@ -266,3 +268,53 @@ def test_pandas_takes_a_scan(store: RabbitStore) -> None:
     scan = store.scan("a", columns=["queue", "seq_id"], stop=9)
     frame = pandas.DataFrame.from_arrow(scan) if hasattr(pandas.DataFrame, "from_arrow") else scan.to_pandas()
     assert frame.to_dict("records") == [{"queue": "a", "seq_id": 7}, {"queue": "a", "seq_id": 8}]
+
+
+def damage(path: Path, place: bytes, changed: bytes) -> None:
+    """Change some bytes that one file of the queues has."""
+    for file in path.rglob("*"):
+        if file.is_file() and place in (data := file.read_bytes()):
+            file.write_bytes(data.replace(place, changed, 1))
+            return
+    raise AssertionError("no file has them")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("case", ["intact", "unclean", "bad properties", "damaged message"])
+def test_batches_of_a_folder_have_the_messages(
+    tmp_path: Path, version: int, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a kernel builds are equal to those from message objects, and both find the same problems."""
+    settings = replace(SETTINGS, index_version=version)
+    with RabbitStore.open(tmp_path, settings=settings) as store:
+        for queue in ("a", "b", "c"):
+            store.declare_queue(queue)
+            for number in range(40):
+                properties = {"message_id": f"m{number % 3}", "headers": {"n": number}} if number % 4 else {}
+                keys = ["k", "\u00e9"] if number % 5 else [queue]
+                size = 0 if number == 7 else BIG if (queue, number) == ("b", 9) else number
+                route = {"exchange": "x" * (number // 20), "routing_keys": keys}
+                store.publish(queue, b"." * size, properties=properties, **route)
+        for _ in range(5):
+            delivery = store.get("a")
+            assert delivery is not None
+            store.ack(delivery)
+        store.get("b")
+    if case == "unclean":
+        (tmp_path / "recovery.dets").unlink()
+    elif case == "bad properties":
+        damage(tmp_path / "queues", b"\x02m1", b"\xf2m1")
+    elif case == "damaged message":
+        damage(tmp_path / "queues", b"." * 30, b"." * 29 + b"!")
+    monkeypatch.setattr(columns, "BATCH_BYTES", 1000)
+    schema = columns.schema()
+    found = []
+    for build in (columns.folder_batches, lambda folder, *more: columns.record_batches(folder.messages(), *more[1:])):
+        bad: list[Any] = []
+        with closing(VhostFolder(str(tmp_path))) as folder:
+            builts = list(build(folder, None, schema, lambda message, error, bad=bad: bad.append((message, str(error)))))
+            assert sum(built.messages for built in builts) == sum(len(built.batch) for built in builts) + len(bad)
+            table = pa.Table.from_batches([built.batch for built in builts], schema)
+            found.append((table, bad, sorted(map(str, folder.problems)), sorted(map(str, folder.notes))))
+    assert found[0] == found[1]
+    assert found[0][0].num_rows >= 80

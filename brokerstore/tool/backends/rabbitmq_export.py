@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from rabbitstore.read import columns
+from rabbitstore.read.vhost_folder import VhostFolder
 from storebytes.arrow_table import empty_batch
 
 from ..filters import Filters
@@ -23,6 +24,9 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
 
     def items(position: int, _rows: int) -> Iterator[ExportItem]:
         with backend.open_folder() as folder:
+            if form in ("parquet", "arrow") and not position and limit is None and filters == Filters(queue=filters.queue):
+                yield from _all_batches(backend, folder, filters.queue)
+                return
             found = filter(filters.accepts_delivery, backend.messages(folder, filters.queue))
             stop = None if limit is None else max(position, limit)
             yield from (_lines if form in ("jsonl", "csv") else _batches)(backend, islice(found, position, stop), position)
@@ -43,7 +47,22 @@ def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> 
 def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
     """Yield Arrow batches whose columns are the JSON keys; properties are JSON text, the body is bytes."""
     schema = columns.schema()
+    yield from _items(schema, columns.record_batches(messages, schema, backend.add_bad_properties, BATCH_ROWS), position)
+
+
+def _all_batches(backend: RabbitmqBackend, folder: VhostFolder, queue: str | None) -> Iterator[ExportItem]:
+    """Yield the same for all messages, or those of a queue."""
+    schema = columns.schema()
+    found = columns.folder_batches(folder, queue, schema, backend.add_bad_properties)
+    if backend.node is not None:
+        found = chain(
+            found, columns.record_batches(backend.node.messages(queue), schema, backend.add_bad_properties, BATCH_ROWS)
+        )
+    yield from _items(schema, found, 0)
+
+
+def _items(schema: Any, found: Iterator[columns.Built], position: int) -> Iterator[ExportItem]:
     yield empty_batch(schema), position, 0, 0
-    for batch, count, size_bytes in columns.record_batches(messages, schema, backend.add_bad_properties, BATCH_ROWS):
+    for batch, count, size_bytes in found:
         position += count
         yield batch, position, size_bytes, batch.num_rows
