@@ -221,6 +221,12 @@ class Parts:
         "block_at", "body_at", "exchange_at", "id_at", "is_container", "is_durable", "keys_at", "keys_end", "start", "vhost_at",
     )  # fmt: skip
 
+    def __init__(self) -> None:
+        """Know no place yet."""
+        self.start = self.vhost_at = self.exchange_at = self.keys_at = self.keys_end = self.block_at = self.body_at = 0
+        self.id_at = 0
+        self.is_container = self.is_durable = False
+
 
 @cython.cfunc
 @cython.nogil
