@@ -163,8 +163,7 @@ class StoreFacts:
         self._last_ms[piece.file] = max([self._last_ms.get(piece.file, 0), *(row[-1] for row in seconds)])
         for keys, sizes in _keys_and_sizes(piece):
             self._keys.add(keys)
-            for size, count in Counter(sizes).items():
-                self._sizes[size_place(size)] += count
+            self._sizes.update(sizes)
 
     def _queues(self) -> dict[tuple[str, int], list[int]]:
         """Return messages and bytes of each queue."""
@@ -197,11 +196,14 @@ def _base(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _keys_and_sizes(piece: Piece) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield the keys and the sizes of each batch of records."""
+def _keys_and_sizes(piece: Piece) -> Iterator[tuple[list[str], dict[int, int]]]:
+    """Yield the keys of each batch of records, and how many have a size of each step (see `size_place`)."""
+    import numpy as np
+
     from commitlog.arrow_columns import record_batch
     from commitlog.columns import row_batches
 
     for rows in row_batches(piece.view, piece.base, piece.positions, piece.stop):
         keys = record_batch(rows, ("keys",)).column("keys")
-        yield keys.flatten().to_pylist(), rows.sizes.tolist()
+        counts = np.bincount(np.searchsorted(SIZE_STEPS, rows.sizes))
+        yield keys.flatten().to_pylist(), dict(enumerate(counts.tolist()))
