@@ -99,18 +99,63 @@ def record_batches(
 
 
 def folder_batches(
-    folder: VhostFolder, queue: str | None, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
+    folder: VhostFolder,
+    queue: str | None,
+    wanted: pa.Schema,
+    on_bad: Callable[[StoredMessage, StoreCorrupt], object],
+    rows_max: int = BATCH_ROWS,
 ) -> Iterator[Built]:
     """Yield the batches of all columns for `folder.messages(queue)`; a kernel builds those of intact segments."""
-    yield from _joined(
-        built
-        for owner in folder.queue_folders()
-        if queue is None or owner.queue == queue
-        for built in _queue_batches(folder, owner, wanted, on_bad)
-    )
+    owners = (owner for owner in folder.queue_folders() if queue is None or owner.queue == queue)
+    found = (built for owner in owners for built in _segment_batches(folder, owner, wanted, on_bad))
+    size = held = 0
+    pieces: list[Built] = []
+    try:
+        for built in found:
+            batch, messages = built.batch, built.messages
+            while len(batch) or messages:
+                taken = _rows_that_fit(batch, rows_max - held, BATCH_BYTES - size)
+                part = batch.slice(0, taken)
+                count = messages if taken == len(batch) else taken
+                pieces.append(Built(part, count, _body_bytes(part)))
+                batch, messages, held, size = batch.slice(taken), messages - count, held + taken, size + pieces[-1].size_bytes
+                if held == rows_max or size >= BATCH_BYTES:
+                    yield _joined(pieces)
+                    pieces, held, size = [], 0, 0
+    except StoreError:
+        if pieces:
+            yield _joined(pieces)
+        raise
+    if pieces:
+        yield _joined(pieces)
 
 
-def _queue_batches(
+def _rows_that_fit(batch: pa.RecordBatch, rows: int, room: int) -> int:
+    """Return how many rows fill a batch that has room for so many, and for so many bytes of bodies before the last one."""
+    import pyarrow.compute as pc
+
+    if _body_bytes(batch) < room:
+        return min(rows, len(batch))
+    ends = pc.cumulative_sum(pc.binary_length(batch.column("body")).cast("int64"))
+    return min(rows, len(batch), 1 + (pc.sum(pc.less(ends, room)).as_py() or 0))
+
+
+def _body_bytes(batch: pa.RecordBatch) -> int:
+    import pyarrow.compute as pc
+
+    return pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0
+
+
+def _joined(pieces: list[Built]) -> Built:
+    import pyarrow as pa
+
+    if len(pieces) == 1:
+        return pieces[0]
+    batch = pa.concat_batches([piece.batch for piece in pieces])
+    return Built(batch, sum(piece.messages for piece in pieces), sum(piece.size_bytes for piece in pieces))
+
+
+def _segment_batches(
     folder: VhostFolder, owner: QueueFolder, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
 ) -> Iterator[Built]:
     bound = folder.redelivered_before(owner)
@@ -121,34 +166,8 @@ def _queue_batches(
         if batch is None:
             entries = part.entries() if isinstance(part, IntactSegment) else part
             yield from record_batches(folder.messages_of(owner, entries), wanted, on_bad)
-            continue
-        size_bytes = batch.column("body").nbytes
-        rows = max(1, BATCH_BYTES * len(batch) // max(size_bytes, 1))
-        for first in range(0, len(batch), rows):
-            some = batch.slice(first, rows)
-            yield Built(some, len(some), size_bytes * len(some) // len(batch))
-
-
-def _joined(builts: Iterable[Built]) -> Iterator[Built]:
-    """Join small batches: many queues have few messages."""
-
-    held: list[Built] = []
-    for built in builts:
-        if held and sum(one.messages for one in held) + built.messages > BATCH_ROWS:
-            yield _as_one(held)
-            held = []
-        held.append(built)
-    if held:
-        yield _as_one(held)
-
-
-def _as_one(builts: list[Built]) -> Built:
-    import pyarrow as pa
-
-    if len(builts) == 1:
-        return builts[0]
-    batch = pa.concat_batches([built.batch for built in builts])
-    return Built(batch, sum(built.messages for built in builts), sum(built.size_bytes for built in builts))
+        else:
+            yield Built(batch, len(batch), 0)
 
 
 def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, wanted: pa.Schema) -> pa.RecordBatch | None:
@@ -166,7 +185,7 @@ def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, want
         return None
     if found is None:
         return None
-    count = found.count
+    count = found.messages
     numbers = [_integers(column) for column in found.numbers]
     route, block = (column.cast(pa.int32()) for column in numbers[5:])
     vhosts = [owner[1] if vhost is None else vhost.decode("utf-8", "replace") for vhost, _, _ in found.routes]

@@ -91,7 +91,7 @@ class SegmentColumns(NamedTuple):
     hexadecimal digits; body k lies between two numbers of `begins`, k and k + 1, in `bodies`.
     """
 
-    count: int
+    messages: int
     file: str
     numbers: list[memoryview]
     routes: list[Route]
@@ -346,7 +346,7 @@ def _scan(source: Source, stop: Size, first: I64, room: Size, rows: I64s) -> Siz
         if head & SEGMENT_RELATIVE >= room:
             return -1
         if head & SEGMENT_PUBLISH:
-            if stop - at < PUBLISH_SIZE or rows[row + SEQ_ID]:
+            if stop - at < PUBLISH_SIZE or rows[row + SEQ_ID] or get_i64(source, at + EXPIRY_AT) < 0:
                 return -1
             embedded = get_i32(source, at + EMBEDDED_AT)
             if embedded < 0 or embedded > stop - at - PUBLISH_SIZE:

@@ -270,7 +270,7 @@ class RabbitmqBackend:
 
     def queue_names(self, folder: VhostFolder) -> list[str]:
         """Return the names of all queues, of every type."""
-        names = [queue.queue for queue in folder.queues()]
+        names = list(dict.fromkeys(owner.queue for owner in folder.queue_folders()))
         if self.node is not None:
             names += [queue.queue for queue in self.node.quorum_queues] + [stream.queue for stream in self.node.streams]
         return names

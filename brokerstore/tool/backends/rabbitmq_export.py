@@ -52,12 +52,10 @@ def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -
 
 def _all_batches(backend: RabbitmqBackend, folder: VhostFolder, queue: str | None) -> Iterator[ExportItem]:
     """Yield the same for all messages, or those of a queue."""
-    schema = columns.schema()
-    found = columns.folder_batches(folder, queue, schema, backend.add_bad_properties)
+    schema, on_bad = columns.schema(), backend.add_bad_properties
+    found = columns.folder_batches(folder, queue, schema, on_bad, BATCH_ROWS)
     if backend.node is not None:
-        found = chain(
-            found, columns.record_batches(backend.node.messages(queue), schema, backend.add_bad_properties, BATCH_ROWS)
-        )
+        found = chain(found, columns.record_batches(backend.node.messages(queue), schema, on_bad, BATCH_ROWS))
     yield from _items(schema, found, 0)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from operator import add
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore.read.intact_segment_cy import IntactSegment
 from rabbitstore.read.node import Node, survey
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
 from .rabbitmq import RabbitmqBackend
 
 if TYPE_CHECKING:
-    from rabbitstore import QueueInfo, VhostFolder
+    from rabbitstore import QueueInfo, StoredMessage, VhostFolder
+    from rabbitstore.read.queue_folder import QueueFolder
 
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
 NODE_KEYS = ("queue", "vhost", "type", "messages", "unacked", "persistent", "segments")
@@ -109,19 +112,36 @@ def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
 
 def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
     """Return the counts by queue name, with queues that have no message."""
-    queues = folder.queues()
+    owners = folder.queue_folders()
     rows = {queue: [0] * (len(STATS_KEYS) - 1) for queue in backend.queue_names(folder)}
-    total = sum(queue.messages for queue in queues) if backend.node is None else 0  # the others' are counted by reading them
-    with progress("stats", total, quiet=quiet, is_bytes=False) as advance:
-        for message in backend.messages(folder):
-            row = rows[message.queue]
-            row[0] += 1
-            row[1] += message.size
-            row[2] += message.persistent
-            row[3] += message.embedded
-            row[4] += message.redelivered
-            row[5] += message.expiry_us > 0
-            advance(1)
+    with progress("stats", sum(owner.size_bytes() for owner in owners), quiet=quiet) as advance:
+        for owner in owners:
+            _count_queue(folder, owner, rows[owner.queue])
+            advance(owner.size_bytes())
+        for message in () if backend.node is None else backend.node.messages():
+            _count(message, rows[message.queue])
     for queue in [] if backend.node is None else backend.node.unread:
         del rows[queue]
     return rows
+
+
+def _count_queue(folder: VhostFolder, owner: QueueFolder, row: list[int]) -> None:
+    """Count the messages of a classic queue's folder."""
+    bound = folder.redelivered_before(owner)
+    for part in owner.counted(folder.problems):
+        if isinstance(part, IntactSegment) and bound is not None and not part.lowest < bound <= part.highest:
+            redelivered = part.messages if part.highest < bound else 0
+            counts = (part.messages, part.size_bytes, part.persistent, part.messages, redelivered, part.expiring)
+            row[:] = map(add, row, counts)
+            continue
+        for message in folder.messages_of(owner, part.entries() if isinstance(part, IntactSegment) else part):
+            _count(message, row)
+
+
+def _count(message: StoredMessage, row: list[int]) -> None:
+    row[0] += 1
+    row[1] += message.size
+    row[2] += message.persistent
+    row[3] += message.embedded
+    row[4] += message.redelivered
+    row[5] += message.expiry_us > 0
