@@ -220,7 +220,7 @@ def lines_of(module: Any, part: Any, bound: int, room: int) -> tuple[list[dict[s
 @pytest.mark.parametrize("room", [1, 700, 1 << 20])
 @pytest.mark.parametrize("bound", [0, 18, 1 << 62])
 def test_lines_are_those_of_the_messages(bound: int, room: int, world: World) -> None:
-    """Of both forms; an empty body and damaged properties are left to the caller, and acknowledged messages left out."""
+    """Messages of both forms; those with an empty body or damaged properties are left to the caller."""
     bad = encode_content(Content("/", "", ("q",), b"\xff\xff\0", b"b", bytes(16), True))
     more = SEGMENT_HEAD.pack(0x8006) + PUBLISH_BODY.pack(bytes(16), 0, 1, len(bad)) + bad
     part = world.module("rabbitstore.read.intact_segment_cy").read_intact(version_1(more=more), 2, 8, "queues/Q/2.idx")
