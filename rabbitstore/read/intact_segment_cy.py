@@ -391,6 +391,7 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
     """Fill the rows of a version-2 segment; return how many there are, or -1 for one that is not intact."""
     at: Size = V2_HEAD
     row: Size = 0
+    written: Size = V2_HEAD  # end of the last message: entries that share one could make a batch of any size
     place: I64
     size: Size
     expiry: I64
@@ -400,7 +401,7 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
             place = get_i64(source, at + 4)
             size = get_i32(source, at + 12)
             expiry = get_i64(source, at + 24)
-            if get_i32(source, at) != OWN_MARK or get_i32(source, at + 16) or size <= 0 or not V2_HEAD <= place < PLACE_MAX:
+            if get_i32(source, at) != OWN_MARK or get_i32(source, at + 16) or size <= 0 or not written <= place < PLACE_MAX:
                 return -1
             if expiry and not EXPIRY_MIN <= expiry < EXPIRY_MAX:
                 return -1
@@ -418,6 +419,7 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
             rows[row + PLACE] = place
             rows[row + TERM] = start
             rows[row + TERM_SIZE] = size
+            written = start + size
             row += STRIDE
         elif source[at + 1] > FLAGS_MAX or source[at + 2]:
             return -1

@@ -121,6 +121,17 @@ def test_a_segment_that_is_cut_is_left(tmp_path: Any, world: World) -> None:
         assert read(left, right, number, "f") is None or len(left) > len(head)
 
 
+def test_entries_that_share_a_message_are_left(tmp_path: Any, world: World) -> None:
+    """A thousand entries that name one message of a MiB would make a batch of a GiB."""
+    _queue, index, stored = segment(tmp_path)
+    read = world.module("rabbitstore.read.intact_segment_cy").read_intact_v2
+    head = index.read_bytes()
+    first, second = head[64:96], head[96:128]
+    for entries in (first + first, second + first):
+        assert read(head[:64] + entries + head[128:], stored.read_bytes(), 0, "f") is None
+    assert read(head[:64] + first + bytes(32) + head[128:], stored.read_bytes(), 0, "f") is not None
+
+
 ROUTES = [("", ("q",)), ("", ("q",)), ("an exchange", ("a", "b")), ("", ())]
 
 
