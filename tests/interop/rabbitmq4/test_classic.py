@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -191,14 +192,13 @@ def test_one_damage_alone_is_delivered_as_recovered(one_queue, name):
 @pytest.fixture(scope="module")
 def one_queue(tmp_path_factory):
     """A killed server with two queues, and a copy of its folder."""
-    server = Server("classic")
     queues = {"c.one": 0, "c.two": 0}
-    declare(server, queues)
-    fill(server, queues)
-    pristine = tmp_path_factory.mktemp("one") / "node"
-    shutil.copytree(server.node, pristine)
-    yield server, pristine
-    server.close()
+    with closing(Server("classic")) as server:
+        declare(server, queues)
+        fill(server, queues)
+        pristine = tmp_path_factory.mktemp("one") / "node"
+        shutil.copytree(server.node, pristine)
+        yield server, pristine
 
 
 def test_random_programs_with_kills_are_listed_as_delivered(server):
