@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from storageio import Disk, Kind, Mode, StoreCorrupt, read_head
+from storageio import Disk, File, Kind, Mode, StoreCorrupt, read_head
 
 from .format.names import numbered
 
@@ -19,15 +19,35 @@ JSON_SIZE_MAX = 64 << 20
 def read_all(disk: Disk, path: str) -> bytes:
     """Read a whole file.  Raise `StoreCorrupt` for one that is too large for memory: a sparse file can have any size."""
     with closing(disk.open(path, Mode.READ)) as file:
-        size = file.size()
-        if size > FILE_SIZE_MAX:
-            raise StoreCorrupt("file too long", file=path, offset=0, expected=f"at most {FILE_SIZE_MAX} bytes", found=size)
-        return file.read(0, size)
+        return file.read(0, _size_of(file))
+
+
+def _size_of(file: File) -> int:
+    size = file.size()
+    if size > FILE_SIZE_MAX:
+        raise StoreCorrupt("file too long", file=file.path, offset=0, expected=f"at most {FILE_SIZE_MAX} bytes", found=size)
+    return size
 
 
 def read_if_there(disk: Disk, path: str) -> bytes | None:
     """Read a whole file; return None when there is no file."""
     return None if disk.stat(path) is None else read_all(disk, path)
+
+
+def map_if_there(disk: Disk, path: str) -> memoryview | None:
+    """Map a whole file that is read from its beginning to its end; return None when there is no file.
+
+    The map ends with the last view of it.  Only for files that no server cuts: their pages would be gone.
+    """
+    if disk.stat(path) is None:
+        return None
+    with closing(disk.open(path, Mode.READ)) as file:
+        size = _size_of(file)
+        if size == 0:
+            return memoryview(b"")
+        with closing(file.map(size, writable=False)) as held:
+            held.expect_sequential()
+            return held.view
 
 
 def read_json(disk: Disk, path: str) -> dict[str, Any]:

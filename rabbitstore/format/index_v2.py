@@ -170,7 +170,7 @@ def _kind_of(location: bytes) -> int:
     return V2_QUEUE_STORE if not zero or (V2_HEAD_SIZE <= offset < OFFSET_MAX and length) else V2_SHARED_STORE
 
 
-def read_chunk(data: bytes, offset: int, length: int, file: str) -> bytes:
+def read_chunk(data: bytes | memoryview, offset: int, length: int, file: str) -> bytes:
     """Return the term at `offset` of a `.qs` file; raise `StoreCorrupt` when it is not there or fails its checksum."""
     start = offset + V2_CHUNK.size
     if offset < V2_HEAD_SIZE or start + length > len(data):
@@ -178,7 +178,7 @@ def read_chunk(data: bytes, offset: int, length: int, file: str) -> bytes:
     stored, flags, crc, _ = V2_CHUNK.unpack_from(data, offset)
     if stored != length:
         raise StoreCorrupt("wrong message length", file=file, offset=offset, expected=length, found=stored)
-    term = data[start : start + length]
+    term = bytes(data[start : start + length])
     if flags & V2_HAS_CRC and zlib.crc32(term) & 0xFFFF != crc:
         raise StoreCorrupt("message fails its checksum", file=file, offset=offset, expected=hex(crc), found="another")
     return term

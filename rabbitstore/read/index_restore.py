@@ -39,7 +39,7 @@ def arrival_ms(term: bytes) -> int:
     return arrival if isinstance(arrival, int) else 0
 
 
-def unindexed(index: bytes, stored: bytes) -> tuple[int, int] | None:
+def unindexed(index: bytes, stored: bytes | memoryview) -> tuple[int, int] | None:
     """Return the offset in `N.qs` of the first message behind that of the last entry in `N.qi`, and how many lack an entry.
 
     Messages are in the order of their entries, so more messages than places behind that entry show that entries are missing:

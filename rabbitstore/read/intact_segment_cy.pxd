@@ -15,7 +15,7 @@ cdef I64s _steps
 
 @cython.final
 cdef class IntactSegment:
-    cdef bytes _data
+    cdef memoryview _data
     cdef str _file
     cdef Bool _is_v2
     cdef object _held

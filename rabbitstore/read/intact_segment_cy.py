@@ -28,7 +28,7 @@ from .json_cy import LineWriter
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I64, Bool, I32s, I64s, Size, Source, Target, get_i16, get_i32, get_i64, i32s_of, i64s_of, is_same_at, put_bytes,
-        put_hex, source_of_bytes, take_bytes, target_of,
+        put_hex, source_of, source_of_bytes, take_bytes, target_of,
     )  # fmt: skip
     from storebytes._crc_cy import crc32
 
@@ -114,9 +114,9 @@ class IntactSegment:
         "messages", "persistent", "size_bytes", "sizes",
     )  # fmt: skip
 
-    def __init__(self, data: bytes, file: str, room: int, is_v2: bool) -> None:
+    def __init__(self, data: memoryview, file: str, room: int, is_v2: bool) -> None:
         """`data` are the bytes of `file`, which has the messages; there is room for as many entries."""
-        self._data = data
+        self._data: memoryview = data
         self._file = file
         self._is_v2 = is_v2
         self._held: memoryview = memoryview(array("q", bytes(8 * room * STRIDE)))
@@ -132,7 +132,7 @@ class IntactSegment:
 
     def entry(self, row: Size) -> IndexEntry:
         """Return the entry of a row."""
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         rows: I64s = self._rows
         at: Size = row * STRIDE
         entry: IndexEntry = IndexEntry.__new__(IndexEntry)
@@ -156,7 +156,7 @@ class IntactSegment:
         `owner` is the queue and its virtual host; messages before the sequence number `bound` are redelivered.  Return the row
         reached.
         """
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         rows: I64s = self._rows
         parts: Parts = Parts()
         last: Parts = Parts()
@@ -208,7 +208,7 @@ class IntactSegment:
             return None
         held: memoryview = memoryview(array("q", bytes(8 * room * COLUMNS)))
         out: I64s = i64s_of(held)
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         rows: I64s = self._rows
         parts: Parts = Parts()
         last: Parts = Parts()
@@ -258,7 +258,7 @@ class IntactSegment:
         begins: memoryview = memoryview(array("i", bytes(4 * (made + 1))))
         held_ids: memoryview = memoryview(ids)
         held_bodies: memoryview = memoryview(bodies)
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         numbers: I64s = i64s_of(held)
         out_ids: Target = target_of(held_ids)
         out: Target = target_of(held_bodies)
@@ -279,7 +279,7 @@ class IntactSegment:
         """
         held: memoryview = memoryview(array("q", bytes(8 * (STEPS + STEP_COUNT + 1))))
         counts: I64s = i64s_of(held)
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         parts: Parts = Parts()
         is_whole: Bool
         with cython.nogil:
@@ -293,7 +293,7 @@ class IntactSegment:
 
     def scan(self, first_seq_id: I64, room: Size) -> Bool:
         """Find the entries of a version-1 segment; return whether it is intact."""
-        source: Source = source_of_bytes(self._data)
+        source: Source = source_of(self._data)
         stop: Size = len(self._data)
         with cython.nogil:
             self.count = _scan(source, stop, first_seq_id, room, self._rows)
@@ -303,20 +303,20 @@ class IntactSegment:
         """Find the entries of a version-2 segment; return whether it is intact."""
         source: Source = source_of_bytes(index)
         stop: Size = len(index)
-        terms: Source = source_of_bytes(self._data)
+        terms: Source = source_of(self._data)
         end: Size = len(self._data)
         with cython.nogil:
             self.count = _scan_v2(source, stop, terms, end, first_seq_id, self._rows)
         return self.count >= 0
 
 
-def read_intact(data: bytes, number: int, entries: int, file: str) -> IntactSegment | None:
+def read_intact(data: bytes | memoryview, number: int, entries: int, file: str) -> IntactSegment | None:
     """Return the version-1 segment `number` of so many entries, whose bytes are `data`; None unless it is intact."""
-    found = IntactSegment(data, file, entries, False)
+    found = IntactSegment(memoryview(data), file, entries, False)
     return found if found.scan(number * entries, entries) else None
 
 
-def read_intact_v2(index: bytes, stored: bytes, number: int, file: str) -> IntactSegment | None:
+def read_intact_v2(index: bytes, stored: bytes | memoryview, number: int, file: str) -> IntactSegment | None:
     """Return the version-2 segment `number`, whose `.qs` file is `file`.
 
     None unless all of its messages are persistent and whole in `stored`.
@@ -325,7 +325,7 @@ def read_intact_v2(index: bytes, stored: bytes, number: int, file: str) -> Intac
         return None
     if (len(index) - V2_HEAD) % ENTRY or (len(index) - V2_HEAD) // ENTRY > V2_ENTRIES:
         return None
-    found = IntactSegment(stored, file, (len(index) - V2_HEAD) // ENTRY, True)
+    found = IntactSegment(memoryview(stored), file, (len(index) - V2_HEAD) // ENTRY, True)
     return found if found.scan_v2(index, number * V2_ENTRIES) else None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from storageio import Disk, StoreCorrupt, UnsupportedFormat, read_head
 from storageio.ahead import in_turn
 
-from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
+from ..files import SMALL_SIZE_MAX, map_if_there, numbers_in, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten, read_chunk, read_index
@@ -144,7 +144,7 @@ class QueueFolder:
             yield found
 
     def _intact_v1(self, number: int, finish: Finish) -> Any:
-        data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
+        data = map_if_there(self.disk, f"{self.path}/{number}.idx") or b""
         found = read_intact(data, number, self.segment_entries, f"{self.relative}/{number}.idx")
         return None if found is None else finish(found)
 
@@ -165,19 +165,19 @@ class QueueFolder:
                 found = [self._from_v2(*pair, number) for pair in self.segment_v2(number, problems)]
             yield found
 
-    def _read_v2(self, number: int, finish: Finish) -> tuple[bytes | None, bytes | None, Any]:
+    def _read_v2(self, number: int, finish: Finish) -> tuple[bytes | None, memoryview | None, Any]:
         """Return the bytes of a version-2 segment's files, and what `finish` makes of an intact one."""
         index = read_if_there(self.disk, f"{self.path}/{number}.qi")
-        stored = read_if_there(self.disk, f"{self.path}/{number}.qs")
+        stored = map_if_there(self.disk, f"{self.path}/{number}.qs")
         found = None
         if index is not None and stored is not None:
             found = read_intact_v2(index, stored, number, f"{self.relative}/{number}.qs")
         return index, stored, None if found is None else finish(found)
 
-    def _note_v2(self, number: int, index: bytes | None, stored: bytes | None) -> None:
+    def _note_v2(self, number: int, index: bytes | None, stored: memoryview | None) -> None:
         """Note what is no damage."""
         if index is not None:
-            self._note_cleared(number, index, stored or b"")
+            self._note_cleared(number, index, stored or memoryview(b""))
         if index is None or stored is None:
             return
         missing = None if self.stores is None or is_unwritten(index) else unindexed(index, stored)
@@ -186,7 +186,7 @@ class QueueFolder:
             where = f"{self.relative}/{number}.qs"
             self.stores.notes.append(Problem(where, missing[0], "unindexed_message", "an entry for each message", found))
 
-    def _note_cleared(self, number: int, index: bytes, stored: bytes) -> None:
+    def _note_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
         """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
         cleared = cleared_entries(index, number) if self.stores is not None else []
         taken = {row.location for row in read_index(index, number, "", [])} - {None} if cleared else set()
@@ -196,7 +196,7 @@ class QueueFolder:
             text = f"status 0 beside a message, in {len(found)}: acknowledged, or damaged"
             self.stores.notes.append(Problem(where, found[0].offset, "cleared_status", "entries of zeros, or present", text))
 
-    def _has_message(self, row: V2Entry, stored: bytes) -> bool:
+    def _has_message(self, row: V2Entry, stored: memoryview) -> bool:
         if row.location is None:
             return row.msg_id is not None and self.stores is not None and self.stores.is_in_persistent_store(row.msg_id)
         with suppress(StoreCorrupt):
