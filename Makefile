@@ -93,7 +93,7 @@ test-plain: $(PLAIN)/.test
 
 # In an environment of its own, without the packages of `dev`, some of which are not there for it: their tests are skipped.
 test-free:
-	@$(MAKE) test VENV=.venv-free EXTRA=test PYTHON=$(or $(FREE),python3.13t)
+	@$(MAKE) test VENV=.venv-free EXTRA=test PYTHON=$(or $(FREE),python3.13t) PIP_OPTIONS="$(PIP_OPTIONS) --prefer-binary"
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .
