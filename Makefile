@@ -91,9 +91,10 @@ test-plain: $(PLAIN)/.test
 		|| { echo "Cython is in $(PLAIN): remove that folder"; exit 1; }
 	@$(RUN_PLAIN) $(PYTEST) -m "not spark and not interop and (not deep or both_builds)" $(PLAIN_TESTS)
 
-# In an environment of its own, without the packages of `dev`, some of which are not there for it: their tests are skipped.
+# In an environment of its own, without the packages of `dev`, some of which are not there for it: their tests are skipped.  The
+# plain build, which many tests import beside the kernels, would turn the GIL on.
 test-free:
-	@$(MAKE) test VENV=.venv-free EXTRA=test PYTHON=$(or $(FREE),python3.13t) PIP_OPTIONS="$(PIP_OPTIONS) --prefer-binary"
+	@PYTHON_GIL=0 $(MAKE) test VENV=.venv-free EXTRA=test PYTHON=$(or $(FREE),python3.13t) PIP_OPTIONS="$(PIP_OPTIONS) --prefer-binary"
 
 lint: $(VENV)/.dev
 	@$(RUN) -m ruff check .
