@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
@@ -24,8 +23,8 @@ ALONE_MAX = 64 << 20  # bytes of log that are compared on the caller's thread
 class Comparison(Closing):
     """A `CrossCheck` of a store's queues and index, as a context. A large log is compared on a thread of its own.
 
-    The thread is at most one range of the log behind the walk, so findings have one order. Another checks the chains of the
-    index meanwhile. An error ends the comparison and is raised by `finish`; the walk goes on.
+    The thread is at most one range of the log behind the walk, so findings have one order. An error ends the comparison and is
+    raised by `finish`; the walk goes on.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Comparison(Closing):
         self._bounds = bounds
         self._cross_check: CrossCheck | None = None
         self._pending: Future[None] | None = None
-        self._damaged_index: Future[list[Finding]] | None = None
         self._worker: ThreadPoolExecutor | None = None
         self._error: StoreError | None = None
 
@@ -65,8 +63,7 @@ class Comparison(Closing):
             self._cross_check.is_ignored = excluded_topics(self._disk, self._places.root)
             self._cross_check.files = self._files
             if sum(file.size_bytes for file in files) > ALONE_MAX:
-                self._worker = ThreadPoolExecutor(2, thread_name_prefix="brokerstore-compare")
-                self._damaged_index = self._worker.submit(self._cross_check.damaged_index)
+                self._worker = ThreadPoolExecutor(1, thread_name_prefix="brokerstore-compare")
         except StoreError as error:
             self._error = error
 
@@ -104,7 +101,7 @@ class Comparison(Closing):
         if self._error is not None:
             raise self._error
         assert self._cross_check is not None, "load comes first"
-        self._cross_check.finish(None if self._damaged_index is None else self._damaged_index.result())
+        self._cross_check.finish()
         return self._cross_check
 
     def close(self) -> None:

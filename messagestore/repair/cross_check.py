@@ -104,20 +104,13 @@ class CrossCheck:
             assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
         self.lmqs(piece)
 
-    def damaged_index(self) -> list[Finding]:
-        """Check the chains of the index files, which needs no log."""
-        return [] if self._index is None else self._index.damaged_files(newest_is_growing=self._bounds.is_growing)
-
-    def finish(self, damaged_index: list[Finding] | None = None) -> None:
-        """Look for units and items that belong to no record, after the last piece.
-
-        `damaged_index` is the result of `damaged_index()` if that was called meanwhile.
-        """
+    def finish(self) -> None:
+        """Look for units and items that belong to no record, after the last piece."""
         for queue in self._queues:
             self.problems += self._ahead(queue)
         if self._index is not None:
             low = max(self._log_min_offset, self._bounds.min_offset())
-            self.problems += self._index.problems(low, self.damaged_index() if damaged_index is None else damaged_index)
+            self.problems += self._index.problems(low, newest_is_growing=self._bounds.is_growing)
             self.items = self._index.items
 
     def _made_items(self, view: memoryview, at: int, stop: int, base: int) -> Iterator[IndexBuffer]:

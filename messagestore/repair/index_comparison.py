@@ -84,19 +84,7 @@ class IndexComparison:
                 file.expect_sequential()
                 self._buffer, self._matcher.at = buffer, FIRST_ITEM
 
-    def damaged_files(self, *, newest_is_growing: bool) -> list[Finding]:
-        """Check the chains of every file; this needs no log, so it can run in another thread while the log is walked."""
-        found = []
-        for file in self._index.files:
-            try:
-                _ = file.buffer
-                if not newest_is_growing or file is not self._index.files[-1]:  # the writer still changes its chains
-                    file.check()
-            except StoreCorrupt as error:
-                found.append(Finding(file.path, 0, "damaged_index", "sound chains", str(error)))
-        return found
-
-    def problems(self, low: int, damaged_files: list[Finding]) -> Iterator[Finding]:
+    def problems(self, low: int, newest_is_growing: bool) -> Iterator[Finding]:
         """Yield damaged files, and missing and dangling items of records from `low` on, after the log's last record."""
         while self._buffer is not None or self._left:
             if self._buffer is None:
@@ -104,7 +92,13 @@ class IndexComparison:
             if self._buffer is not None:
                 self._matcher.rest(self._buffer, self._low, self._end)
                 self._buffer = None
-        yield from damaged_files
+        for file in self._index.files:
+            try:
+                _ = file.buffer
+                if not newest_is_growing or file is not self._index.files[-1]:  # the writer still changes its chains
+                    file.check()
+            except StoreCorrupt as error:
+                yield Finding(file.path, 0, "damaged_index", "sound chains", str(error))
         self.items = self._matcher.unique
         if self._is_disordered or len(self._matcher.odd_made) or len(self._matcher.odd_found):
             yield from self._differences(low)
