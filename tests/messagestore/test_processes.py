@@ -139,12 +139,14 @@ def test_an_uncaught_error_leaves_a_clean_store_too(world: Any, tmp_path: Path) 
         world, tmp_path / "s",
         """
         store = MessageStore.open(folder, config=CONFIG)
+        has_put = threading.Event()
         def run():
             try:
-                for n in range(1 << 30): put(store, n)
+                for n in range(1 << 30): put(store, n); has_put.set()
             except StoreClosed:
                 pass
         threading.Thread(target=run, daemon=True).start()
+        has_put.wait()
         time.sleep(0.05)
         raise ValueError("a program's own")
         """,
