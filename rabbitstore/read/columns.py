@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from storageio import StoreCorrupt, StoreError, needs_extra
 
 from ..format import properties as blocks
+from ..format.entry_cy import IndexEntry
 from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
 from .stored_message import StoredMessage
@@ -159,15 +160,17 @@ def _segment_batches(
     folder: VhostFolder, owner: QueueFolder, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
 ) -> Iterator[Built]:
     bound = folder.redelivered_before(owner)
-    for part in owner.segments(folder.problems):
-        batch = None
-        if bound is not None and isinstance(part, IntactSegment):
-            batch = _segment_batch(part, (owner.queue, owner.vhost or folder.vhost), bound, wanted)
-        if batch is None:
-            entries = part.entries() if isinstance(part, IntactSegment) else part
-            yield from record_batches(folder.messages_of(owner, entries), wanted, on_bad)
+    names = owner.queue, owner.vhost or folder.vhost
+
+    def batch_or_entries(segment: IntactSegment) -> pa.RecordBatch | list[IndexEntry]:
+        batch = None if bound is None else _segment_batch(segment, names, bound, wanted)
+        return segment.entries() if batch is None else batch
+
+    for part in owner.segments(folder.problems, batch_or_entries):
+        if isinstance(part, list):
+            yield from record_batches(folder.messages_of(owner, part), wanted, on_bad)
         else:
-            yield Built(batch, len(batch), 0)
+            yield Built(part, len(part), 0)
 
 
 def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, wanted: pa.Schema) -> pa.RecordBatch | None:

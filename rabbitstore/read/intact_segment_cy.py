@@ -266,11 +266,12 @@ class IntactSegment:
         room: Size = self.count
         at: Size = 0
         row: Size
-        for row in range(made):
-            put_hex(out_ids, 2 * MSG_ID_SIZE * row, source, numbers[7 * room + row], MSG_ID_SIZE, False)
-            put_bytes(out, at, source, numbers[8 * room + row], numbers[9 * room + row])
-            at += numbers[9 * room + row]
-            out_begins[row + 1] = at
+        with cython.nogil:
+            for row in range(made):
+                put_hex(out_ids, 2 * MSG_ID_SIZE * row, source, numbers[7 * room + row], MSG_ID_SIZE, False)
+                put_bytes(out, at, source, numbers[8 * room + row], numbers[9 * room + row])
+                at += numbers[9 * room + row]
+                out_begins[row + 1] = at
         return ids, begins, bodies
 
     def count_messages(self) -> bool:

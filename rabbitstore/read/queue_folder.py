@@ -104,13 +104,16 @@ class QueueFolder:
         for part in self._segments(problems, map, IntactSegment.entries):
             yield from part
 
-    def segments(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
-        """Yield the same segment by segment.  Two threads read ahead of the caller."""
-        return self._segments(problems, in_turn, lambda segment: segment)
+    def segments(self, problems: list[Problem], work: Finish = lambda segment: segment) -> Iterator[Any]:
+        """Yield the same segment by segment: what `work` makes of an `IntactSegment`, and a list of the entries of any other.
+
+        Two threads read, and work, ahead of the caller.
+        """
+        return self._segments(problems, in_turn, work)
 
     def counted(self, problems: list[Problem]) -> Iterator[IntactSegment | list[IndexEntry]]:
         """Yield the same; an `IntactSegment` has only whole messages, and has counted them."""
-        return self._segments(problems, in_turn, _counted)
+        return self.segments(problems, _counted)
 
     def _segments(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
         return (self._segments_v1 if self.version == 1 else self._segments_v2)(problems, in_order, finish)
