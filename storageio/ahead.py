@@ -24,10 +24,10 @@ def in_turn(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterato
 
     Two threads work on the next items meanwhile, so at most three results exist.
     """
-    if len(items) < _THREADS:
+    if len(items) < 2 * _THREADS:
         yield from map(work, items)
         return
-    from concurrent.futures import ThreadPoolExecutor  # 10 ms that a small folder saves
+    from concurrent.futures import ThreadPoolExecutor  # 10 ms, more than two threads gain with so few items
 
     pending: deque[Future[_Result]] = deque()
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="brokerstore-ahead")
