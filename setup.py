@@ -32,6 +32,7 @@ HOT = (
     "commitlog._tally_cy",
     "commitlog._walk_cy",
     "consumequeue._units_cy",
+    "indexfile._filter_cy",
     "indexfile._index_cy",
     "indexfile._match_cy",
     "messagestore.read._lookup_cy",

@@ -5,7 +5,7 @@ from indexfile._index_cy cimport IndexBuffer, IndexList, MappedIndex, hash_at, i
 
 cdef Size ROWS, UNUSED_ROWS, USED_ROWS, PROBES, ROW_BITS, BITS_PER_KEY, FILTER_BLOCK_SIZE, CHECKSUM_SIZE, AHEAD_ITEMS, FIRST_ITEM
 cdef Size ROWS_FROM
-cdef I64 LOW_31, LOW_32, MIX_BLOCK, MIX_ROW, MIX_ROWS
+cdef I64 LOW_31, LOW_32, EVERY_BIT, MIX_BLOCK, MIX_ROW, MIX_ROWS
 
 @cython.final
 cdef class FilterBuffer:

@@ -23,7 +23,8 @@ from ._index_cy import IndexBuffer, IndexList, MappedIndex
 from .layout import FILTER_BLOCK_SIZE, FIRST_ITEM
 
 if not cython.compiled:
-    from storebytes._bytes_cy import I32, I64, Bool, Nothing, Size, Source, Target, get_i32, prefetch, source_of, target_of
+    from storebytes._bytes_cy import I32, I64, Bool, Nothing, Size, Source, Target
+    from storebytes._bytes_cy import get_i32, get_i64, prefetch, source_of, target_of
     from storebytes._crc_cy import crc32
 
     from ._index_cy import hash_at, is_unused
@@ -38,6 +39,7 @@ CHECKSUM_SIZE = 4
 AHEAD_ITEMS = 16  # prefetch distance of `add_items`
 LOW_31 = 0x7FFFFFFF
 LOW_32 = 0xFFFFFFFF
+EVERY_BIT = -1
 MIX_BLOCK = 0x5BD1E995
 MIX_ROW = 0x1B873593
 MIX_ROWS = 0x2545F491
@@ -52,7 +54,7 @@ class FilterBuffer:
     def __init__(self, buffer: Any, width: int, blocks: int, seed: int) -> None:
         """Take the contiguous bytes of all blocks; `seed` is the one that `seal` had."""
         view: memoryview = memoryview(buffer).cast("B")
-        if width not in (1, 2, 4, 8, 16, 32) or blocks < 1 or len(view) != FILTER_BLOCK_SIZE * width * blocks:
+        if width not in (1, 2, 4, 8, 16, 32, 64) or blocks < 1 or len(view) != FILTER_BLOCK_SIZE * width * blocks:
             raise ValueError(f"{len(view)} bytes are not {blocks} blocks of width {width}")
         self._view = view
         self._source: Source = source_of(view)
@@ -86,11 +88,15 @@ class FilteredFiles:
 
     __slots__ = ("buffer", "files", "live")
 
-    def __init__(self, buffer: FilterBuffer, files: list[Any], live: int) -> None:
-        """Take the file of each bit, None where the bit is not used; `live` has the used bits."""
+    def __init__(self, buffer: FilterBuffer, files: list[Any]) -> None:
+        """Take the file of each bit, None where the bit is not used."""
         self.buffer = buffer
         self.files = files
-        self.live = live
+        self.live = 0  # the used bits
+        bit: Size
+        for bit in range(len(files)):
+            if files[bit] is not None:
+                self.live |= cython.cast(I64, 1) << bit
 
 
 def block_count(items: int) -> int:
@@ -172,11 +178,11 @@ def mask_of(filter: FilterBuffer, code: I32) -> I64:
     if filter._is_checked[block] == 0:
         if not _is_sound(filter, block):
             filter.is_damaged = True
-            return LOW_32
+            return EVERY_BIT
         filter._is_checked[block] = 1
     at: Size = FILTER_BLOCK_SIZE * filter.width * block
     rows: I64 = _rows_of(code)
-    bits: I64 = LOW_32
+    bits: I64 = EVERY_BIT
     probe: Size
     for probe in range(PROBES):
         bits &= _row(filter._source, at, _nth_row(rows, probe), filter.width)
@@ -295,6 +301,8 @@ def _set_bits(target: Target, code: I32, blocks: Size) -> Nothing:
 def _row(source: Source, at: Size, row: Size, width: Size) -> I64:
     """Return a row of the block at `at`."""
     bits: I64
+    if width == 64:
+        return get_i64(source, at + 8 * row)
     if width == 32:
         bits = get_i32(source, at + 4 * row)
         return bits & LOW_32
@@ -314,13 +322,10 @@ def _put_row(target: Target, at: Size, row: Size, width: Size, bits: I64) -> Not
     """Write a row of a block whose bytes are zero."""
     place: Size = row * width
     first: Size = at + (place >> 3)
-    if width == 32:
-        target[first] = (bits >> 24) & 255
-        target[first + 1] = (bits >> 16) & 255
-        target[first + 2] = (bits >> 8) & 255
-        target[first + 3] = bits & 255
-    elif width == 16:
-        target[first] = (bits >> 8) & 255
-        target[first + 1] = bits & 255
-    else:
+    if width < 8:
         target[first] |= bits << (place & 7)
+        return
+    count: Size = width >> 3
+    number: Size
+    for number in range(count):
+        target[first + number] = (bits >> (width - 8 - 8 * number)) & 255

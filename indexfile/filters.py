@@ -30,7 +30,7 @@ COLUMN = struct.Struct(f">q{HEADER_SIZE}s")  # number that is the name of the in
 CHECKSUM = struct.Struct(">I")
 HEAD_SIZE = 4096
 assert HEAD.size + FILTER_WIDTH_MAX * COLUMN.size + CHECKSUM.size <= HEAD_SIZE
-WIDTHS = (1, 2, 4, 8, 16, 32)
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 ITEMS_AT_ONCE = 1 << 16
 CHUNK_SIZE = 1 << 20
 CHUNKS_A_SYNC = 16
@@ -70,7 +70,7 @@ def open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
 
 def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
     entry = disk.stat(path)
-    if entry is None or entry.kind is not Kind.FILE or entry.size_bytes <= HEAD_SIZE:
+    if entry is None or entry.size_bytes <= HEAD_SIZE:
         return None
     file = disk.open(path, Mode.READ)
     try:

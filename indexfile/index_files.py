@@ -76,9 +76,7 @@ def searched_files(
         else:
             runs.append((filter, {bit: file}))
     return [
-        FilteredFiles(filter.buffer, [run.get(bit) for bit in range(len(filter.columns))], sum(1 << bit for bit in run))
-        if filter is not None
-        else run[0]
+        FilteredFiles(filter.buffer, [run.get(bit) for bit in range(len(filter.columns))]) if filter is not None else run[0]
         for filter, run in runs
     ]
 

@@ -55,7 +55,7 @@ KEY_SEPARATOR = " "  # between the keys of a message
 MATCHES_MAX_DEFAULT = 64  # upper limit of every query's answers
 
 # key filters
-FILTER_WIDTH_MAX = 32  # index files in one filter
+FILTER_WIDTH_MAX = 64  # index files in one filter
 FILTER_BLOCK_SIZE = 64  # bytes of a block for one file
 
 # kinds of damage that `check` finds

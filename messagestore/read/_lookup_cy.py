@@ -223,7 +223,7 @@ class KeyQuery:
         while bits != 0 and column > 0 and self._count < self._most:
             column -= 1
             if (bits >> column) & 1:
-                bits ^= cython.cast(I64, 1) << column
+                bits &= ~(cython.cast(I64, -1) << column)
                 if self._search_file(index, cython.cast(MappedIndex, filtered.files[column]), begin_ms):
                     return True
         return False

@@ -64,9 +64,9 @@ def test_the_files_are_what_the_page_says(world: World, index: Callable[..., Any
     fill(opened, 0, 31 * KEYS + 1)
     build_all(world, opened, tmp_path / "keys")
     check_files(opened, tmp_path / "keys", 16, 8, 4, 2, 1)
-    fill(opened, 31 * KEYS + 1, 33 * KEYS + 1)
+    fill(opened, 31 * KEYS + 1, 65 * KEYS + 1)
     build_all(world, opened, tmp_path / "keys")
-    check_files(opened, tmp_path / "keys", 32, 1)
+    check_files(opened, tmp_path / "keys", 64, 1)
 
 
 def test_the_newest_file_has_none_even_if_it_is_full(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ WRONG: dict[str, Callable[[list[bytes]], bytes]] = {
     "a later version": lambda columns: empty_filter(columns, magic=b"BSKEYS\0\2"),
     "width 0": lambda columns: empty_filter([]),
     "width 3": lambda columns: empty_filter([*columns, columns[0]]),
-    "width 64": lambda columns: empty_filter(columns * 32),
+    "width 48": lambda columns: empty_filter(columns * 24),
     "width 1 with the blocks of 2": lambda columns: empty_filter(columns, width=1),
     "a negative width": lambda columns: empty_filter(columns, width=-2),
     "a block too few": lambda columns: empty_filter(columns, blocks=BLOCKS - 1),
@@ -139,6 +139,8 @@ WRONG: dict[str, Callable[[list[bytes]], bytes]] = {
     "a byte too few": lambda columns: empty_filter(columns)[:-1],
     "a byte too many": lambda columns: empty_filter(columns) + b"\0",
     "the first page alone": lambda columns: empty_filter(columns)[:4096],
+    "nothing": lambda columns: b"",
+    "ten bytes": lambda columns: empty_filter(columns)[:10],
     "half the first page": lambda columns: empty_filter(columns)[:2048],
     "the checksum of the first page": lambda columns: flipped(empty_filter(columns), 4095),
     "zeros": lambda columns: bytes(4096 + 128 * BLOCKS),
@@ -210,6 +212,19 @@ def test_damage_is_not_merged(world: World, index: Callable[..., Any], tmp_path:
         build_all(world, shorter, folder)
         (path,) = folder.iterdir()
         shorter.close()
+
+
+def test_damage_that_a_query_finds_is_built_again_by_the_writer_that_built_it(world: World, two: Two) -> None:
+    """Until then every file of the filter is searched."""
+    filters = build_all(world, two.opened, two.folder)
+    (path,) = two.folder.iterdir()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"x" * 128 * BLOCKS)
+    (one,) = used(two.opened)
+    assert one.buffer.mask(key_hash("T#k5")) & 3 == 3
+    build_rest(filters)
+    check_files(two.opened, two.folder, 2)
 
 
 def build_rest(filters: Any) -> None:
@@ -351,6 +366,22 @@ def test_a_filter_that_was_not_built_is_not_tried_each_second(world: World, two:
     filters.step(clock(0.0))
     assert not disk.calls
     check_files(again, two.folder, 1)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_filter_that_is_not_used_is_not_built_each_second(world: World, two: Two, index: Callable[..., Any]) -> None:
+    """The names of two index files may be one number, which is what a filter has of them."""
+    first, second = (Path(one.path) for one in two.opened.files[:2])
+    (first.parent / f"0{second.name}").write_bytes(first.read_bytes())
+    disk = CountingDisk()
+    again = index(SLOTS, ITEMS)
+    filters = build_all(world, again, two.folder)
+    filters._disk = disk
+    filters.step(clock(0.0))
+    assert not disk.calls and not all(again.has_filter(file) for file in again.files[:-1])
+    for one in used(again):
+        for file in filter(None, one.files):
+            assert file.path == str(second) or file.path == str(first)
 
 
 @pytest.mark.usefixtures("small_steps")
