@@ -183,6 +183,19 @@ def test_a_file_that_is_not_full_or_the_newest_is_searched(
     check_files(writer, two.folder, 2)
 
 
+def test_a_reader_sees_that_a_file_was_cut(world: World, two: Two, index: Callable[..., Any]) -> None:
+    """A recovery beside the reader cut it, and it may get other items."""
+    build_all(world, two.opened, two.folder)
+    reader = index(SLOTS, ITEMS, writable=False)
+    world.indexfile.KeyFilters(REAL_DISK, str(two.folder), reader).load()
+    assert [one.live for one in used(reader)] == [3]
+    with Path(two.opened.files[1].path).open("r+b") as file:
+        file.seek(36)
+        file.write(struct.pack(">i", ITEMS - 1))
+    reader.refresh()
+    assert [one.live for one in used(reader)] == [1]
+
+
 def test_damage_is_not_merged(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
     """The checksums of the merged filter would cover it, and a query would miss a key in silence."""
     opened = index(SLOTS, ITEMS)
@@ -291,6 +304,16 @@ def test_the_calls_of_a_build_and_of_a_merge(world: World, two: Two) -> None:
         ("make folder", "keys"), *calls(f"{first}-1.keys"), *calls(f"{second}-1.keys"), *calls(f"{first}-2.keys"),
         ("delete", f"{first}-1.keys"), ("delete", f"{second}-1.keys"),
     ]  # fmt: skip
+
+
+def test_the_next_writer_keeps_what_is_there(world: World, two: Two, index: Callable[..., Any]) -> None:
+    """Filters that are whole are used and not written again."""
+    build_all(world, two.opened, two.folder)
+    disk = CountingDisk()
+    again = index(SLOTS, ITEMS)
+    world.indexfile.KeyFilters(disk, str(two.folder), again).step(clock(0.0))
+    assert [one.operation for one in disk.calls if one.operation in CHANGES] == ["make folder"]
+    assert [one.live for one in used(again)] == [3]
 
 
 @pytest.mark.usefixtures("small_steps")
