@@ -14,6 +14,7 @@ from .format.names import numbered
 FILE_SIZE_MAX = 1 << 30  # of a file that is read whole; RabbitMQ's largest have 16 MiB and one message
 SMALL_SIZE_MAX = 1 << 20  # of a file with a name or a setting
 JSON_SIZE_MAX = 64 << 20
+READ_FIRST = 64 << 10  # of a mapped file: Linux then reads ahead into large pages, and after a first page fault into small ones
 
 
 def read_all(disk: Disk, path: str) -> bytes:
@@ -45,6 +46,7 @@ def map_if_there(disk: Disk, path: str) -> memoryview | None:
         size = _size_of(file)
         if size == 0:
             return memoryview(b"")
+        file.read(0, READ_FIRST)
         with closing(file.map(size, writable=False)) as held:
             held.expect_sequential()
             return held.view
