@@ -196,6 +196,33 @@ def test_a_reader_sees_that_a_file_was_cut(world: World, two: Two, index: Callab
     assert [one.live for one in used(reader)] == [1]
 
 
+def test_an_index_file_that_a_writer_deleted(world: World, two: Two, index: Callable[..., Any]) -> None:
+    """A reader that has not listed the folder again loads filters without an error."""
+    build_all(world, two.opened, two.folder)
+    reader = index(SLOTS, ITEMS, writable=False)
+    Path(two.opened.files[0].path).unlink()
+    world.indexfile.KeyFilters(REAL_DISK, str(two.folder), reader).load()
+    assert [one.live for one in used(reader)] == [2]
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_merge_ends_at_damage_in_either_filter(
+    world: World, two: Two, index: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, damaged: int
+) -> None:
+    """No filter gets wider than the greatest width; with a greater one the next writer would merge these."""
+    with monkeypatch.context() as context:
+        context.setattr(world.module("indexfile.filters"), "FILTER_WIDTH_MAX", 1)
+        build_all(world, two.opened, two.folder)
+        check_files(two.opened, two.folder, 1, 1)
+    path = sorted(two.folder.iterdir())[damaged]
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:-60] + bytes(60))
+    again = index(SLOTS, ITEMS)
+    build_rest(build_all(world, again, two.folder))
+    check_files(again, two.folder, 2)
+
+
 def test_damage_is_not_merged(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
     """The checksums of the merged filter would cover it, and a query would miss a key in silence."""
     opened = index(SLOTS, ITEMS)
