@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable
+from itertools import pairwise
 
 from commitlog._message_cy import decode_properties
 from commitlog._record_cy import check, is_protected
@@ -28,6 +30,8 @@ from rabbitstore.format.rdq import find_containers, scan_records
 from rabbitstore.format.rdq import find_record as find_rabbit_record
 from rabbitstore.format.segment_cy import read_segment, write_segment
 from rabbitstore.read.index_restore import restored_end, restored_index, restored_start
+from rabbitstore.read.intact_segment_cy import IntactSegment, read_intact, read_intact_v2
+from rabbitstore.read.json_cy import LineWriter
 from rabbitstore.read.queue_store import QueueStore
 from storageio import StoreError
 
@@ -139,6 +143,36 @@ def rabbit_segment(data: bytes) -> None:
     problems: list[object] = []
     again, _ = read_segment(write_segment(found), 0, 2048, "fuzz", problems)  # type: ignore[arg-type]
     assert again.keys() == found.keys() and not problems
+    intact = read_intact(data, 0, 2048, "fuzz")
+    if intact is not None:
+        assert [entry.seq_id for entry in intact.entries()] == sorted(found)
+        _same_messages(intact)
+
+
+def rabbit_intact_version_2(data: bytes) -> None:
+    """Read both files of an intact segment of version 2; the first two bytes are the size of the index."""
+    stop = 2 + int.from_bytes(data[:2], "big")
+    intact = read_intact_v2(data[2:stop], data[stop:], 0, "fuzz")
+    if intact is not None:
+        rows = read_index(data[2:stop], 0, "fuzz", [])
+        store = QueueStore(data[stop:], rows, "fuzz")
+        assert [entry.term for entry in intact.entries()] == [store.find(row).term for row in rows]
+        _same_messages(intact)
+
+
+def _same_messages(part: IntactSegment) -> None:
+    """Counts, lines and columns are those of messages that the careful decoder reads too."""
+    alive = [entry.term or b"" for entry in part.entries() if not entry.acked]
+    assert not part.count_messages() or part.messages == len(alive)
+    columns = part.columns()
+    if columns is not None:
+        found = [bytes(columns.bodies[start:stop]) for start, stop in pairwise(columns.begins)]
+        assert found == [decode_content(term).body for term in alive]
+    lines, row = LineWriter(), 0
+    while row < part.count:
+        row = 1 + part.write_lines(lines, row, ("queue", "vhost"), 5, 1 << 30)
+    for line in bytes(lines.take()).splitlines():
+        json.loads(line)
 
 
 def rabbit_journal(data: bytes) -> None:
@@ -186,6 +220,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for target in (
         log_records, dispatch, log_properties, queue_units, index_file, config_json, checkpoint, compressed_body, erlang_term,
         rabbit_content, rabbit_properties, rabbit_records, rabbit_segment, rabbit_journal, rabbit_tables, rabbit_version_2,
+        rabbit_intact_version_2,
         stores.extended_units, stores.batch_units, stores.wire_batch, stores.pool_ring, stores.broker_properties,
         stores.config_tables, stores.json_lines, stores.parquet_rows, node_files.stream_segment, node_files.stream_index,
         node_files.stream_batch, node_files.amqp_1_0, node_files.quorum_log, node_files.quorum_segment, node_files.quorum_state,
