@@ -127,7 +127,8 @@ class Appender:
         whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
         self._room_end = whole_end if self._more_room is None else position
         self.base = base
-        order_stores()
+        if cython.compiled:
+            order_stores()
         self.position = position
         self.last_store_timestamp_ms = newest_ms
 
