@@ -19,7 +19,7 @@ cdef Source _KEYS, _TAGS, _INNER, _CRC_NAME
 cdef class Appender:
     cdef memoryview _view, _row_view
     cdef Target _target, _row
-    cdef Size _capacity, _origin, _room_end
+    cdef Size _capacity, _moves, _origin, _room_end
     cdef object _more_room, _allocate
     cdef Lock _lock
     cdef object _next_file, _clock

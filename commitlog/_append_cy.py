@@ -60,8 +60,8 @@ class Appender:
     """
 
     __slots__ = (
-        "_allocate", "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_next_file", "_origin", "_room_end",
-        "_row", "_row_view", "_size_sure", "_target",
+        "_allocate", "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_moves", "_next_file", "_origin",
+        "_room_end", "_row", "_row_view", "_size_sure", "_target",
         "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
     )  # fmt: skip
 
@@ -96,6 +96,7 @@ class Appender:
         self._capacity = 0
         self._origin = 0
         self._room_end = 0
+        self._moves = 0  # odd while `attach` changes base and position
         self._more_room: Any = None
         self._allocate: Any = None
         self.base = 0
@@ -109,9 +110,13 @@ class Appender:
     @property
     def end_offset(self) -> int:
         """The physical offset after the last byte written."""
-        position: I64 = self.position  # before the base: a new file can then only make the sum too large, never too small
-        order_loads()
-        return self.base + position
+        while True:
+            moves: Size = self._moves
+            order_loads()
+            end: I64 = self.base + self.position
+            order_loads()
+            if moves == self._moves and moves % 2 == 0:  # no new file meanwhile, so both are of one file
+                return end
 
     def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
         """Continue at `position` of a writable file; later records get a store time of at least `store_timestamp_ms`."""
@@ -126,10 +131,14 @@ class Appender:
         self._origin = 0
         whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
         self._room_end = whole_end if self._more_room is None else position
-        self.base = base
+        self._moves += 1
         if cython.compiled:
             order_stores()
+        self.base = base
         self.position = position
+        if cython.compiled:
+            order_stores()
+        self._moves += 1
         self.last_store_timestamp_ms = newest_ms
 
     def write_through(self, more_room: Callable[[int, int], None]) -> None:
