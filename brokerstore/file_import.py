@@ -16,7 +16,7 @@ import json
 import os
 from base64 import b64decode
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -24,7 +24,10 @@ from brokerstore.identify import FolderKind
 from brokerstore.migrate import Moved
 from brokerstore.write_target import check_write_target
 from commitlog import Message
+from commitlog.layout import QUEUES_MAX
 from messagestore import MessageStore, StoreConfig
+from messagestore.broker.config.topics import QUEUES_DEFAULT
+from messagestore.broker.services.admission import topic_problem
 from messagestore.broker.services.names import DELAY, REAL_TOPIC
 from messagestore.broker.services.putting import SPECIAL
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
@@ -62,6 +65,7 @@ def import_file(
         first = list(islice(numbered, 1))
         with MessageStore.open(target, "a", config) as store:
             run = _Import(store, path)
+            _create_topics(store, path)
             try:
                 for number, message in chain(first, numbered):
                     run.take(number, message)
@@ -74,6 +78,19 @@ def import_file(
             moved = run.finish()
             store.close_cleanly()
     return moved
+
+
+def _create_topics(store: MessageStore, path: str) -> None:
+    """Create the topics that the store lacks, with as many queues as the rows name, because a put adds no queue."""
+    counts: dict[str, int] = {}
+    with suppress(BadRow, StoreCorrupt), closing(_rows(path)) as rows:  # the import itself reports it
+        for _, row in rows:
+            topic, queue_id = row.get("topic"), row.get("queue_id")
+            if isinstance(topic, str) and isinstance(queue_id, int) and queue_id >= QUEUES_DEFAULT:
+                counts[topic] = max(counts.get(topic, 0), min(queue_id + 1, QUEUES_MAX))
+    for topic, count in counts.items():
+        if store.engine.topics.get(topic) is None and topic_problem(topic) is None:
+            store.create_topic(topic, count)
 
 
 class _Import:
@@ -142,7 +159,11 @@ class _Import:
 
     def _put_to_its_place(self, message: Message) -> None:
         engine = self._store.engine
+        if reason := engine.admission.problem(message.topic):
+            raise InvalidMessage(reason)
         engine.admission.admit(message.topic)
+        if reason := engine.admission.queue_problem(message.topic, message.queue_id):
+            raise InvalidMessage(reason)
         engine.internal_puts.put(message, message.queue_id)
 
 

@@ -7,7 +7,10 @@ GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that stayed undec
 SYSTEM_TOPICS = frozenset(
     {
         "BenchmarkTest",
+        "CHECKPOINT_TOPIC",
         "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
         "SELF_TEST_TOPIC",
         "TBW102",
@@ -18,6 +21,19 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIX = "rmq_sys_"
+# Topics in which only a broker's own services put messages: a record of someone else would decide, deliver or delete for them.
+INTERNAL_TOPICS = frozenset(
+    {
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "SELF_TEST_TOPIC",
+        GIVEN_UP_TOPIC,
+        HALF_TOPIC,
+        OP_TOPIC,
+        SCHEDULE_TOPIC,
+    }
+)
 RETRY_PREFIX = "%RETRY%"
 DEAD_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"

@@ -202,8 +202,7 @@ class MessageStore(Closing):
         if attributes is not None:
             check_type("attributes", attributes, dict)
         self._engine.check_open()
-        self._rules.must_write()
-        self._engine.admission.admit(topic, queues)
+        self._rules.must_write().create(topic, queues)
         if attributes:
             self._engine.admission.set_attributes(topic, attributes)
 
@@ -213,7 +212,7 @@ class MessageStore(Closing):
         Raises as `put` does; with `check=False` the status of the result has the refusal.  A message or batch that is too large
         raises `RefusedMessage`, which is both `PutRejected` and `InvalidMessage`.
         """
-        refusal = self._rules.refusal(topic)
+        refusal = self._rules.refusal(topic, queue_id)
         if refusal is not None:
             return self._rules.answer(refusal, check)
         with _named_errors():
@@ -247,7 +246,7 @@ class MessageStore(Closing):
 
         With `queue_id` -1 the store chooses the queue of each row, as for other messages: by its key, or in turn.
         """
-        refusal = self._rules.refusal(topic)
+        refusal = self._rules.refusal(topic, queue_id)
         if refusal is not None:
             return self._rules.answer(refusal, check)
         if is_special_raw(properties):
@@ -270,7 +269,7 @@ class MessageStore(Closing):
         """Put one message; the future, which can be awaited, resolves when it is as durable as the flush mode promises."""
         future = PutFuture()
         with _named_errors():
-            refusal = self._rules.refusal(message.topic)
+            refusal = self._rules.refusal(message.topic, message.queue_id)
             if refusal is not None:
                 future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
                 return future
@@ -295,7 +294,7 @@ class MessageStore(Closing):
         After a crash `undecided_transactions` lists it.
         """
         check_type("message", message, Message)
-        refusal = self._rules.refusal(message.topic)
+        refusal = self._rules.refusal(message.topic, message.queue_id)
         if refusal is not None:
             raise PutRejected(refusal.status, refusal.reason or "")
         with _named_errors():

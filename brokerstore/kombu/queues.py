@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from brokerstore.migrate import topic_of
 from commitlog import Message, StoredMessage
 from messagestore import SharedConsumer, SharedStore
 
+from .bindings import TOPIC as BINDINGS_TOPIC
+
 GROUP = "kombu"
 TRANSIENT_TOPIC = "kombu_transient"
 PRIORITY = "KOMBU_PRIORITY"
+EARLIER = -1  # stands for the step of a topic that is only read
 LOOK_S = 1.0  # how often a topic of another priority is looked for
+_STEP = re.compile(r":\d+\Z", re.ASCII)
+_END = re.compile(r"(%3A\d+|-[0-9a-f]{16})\Z", re.ASCII)
 PURGED_COUNT = 256
 FETCH_COUNT = 32
+
+
+def topic_of_step(name: str, step: int) -> str:
+    """Return the topic of a queue's messages of one step of priority, other than the lowest."""
+    return topic_of(f"{name}:{step}")
+
+
+def topic_of_queue(name: str) -> str:
+    """Return the topic of a queue; no other queue, step of priority or topic of this transport has it.
+
+    Each byte but letters, digits, `_` and `-` is `%XX`, so the name can be read from it, unless it is too long and ends in a
+    hash. A name that ends as a step does has small hex digits there.
+    """
+    topic = topic_of(name)
+    if topic in (BINDINGS_TOPIC, TRANSIENT_TOPIC):
+        return f"%{ord(topic[0]):02X}{topic[1:]}"
+    if _STEP.search(name):
+        return _END.sub(lambda end: end[0].swapcase(), topic)
+    return topic
+
+
+def earlier_topic(name: str, is_declared: Callable[[str], bool]) -> str | None:
+    """Return the topic in which an earlier version kept the queue's messages, unless another queue's priorities are there."""
+    found = _STEP.search(name)
+    return topic_of(name) if found is not None and not is_declared(name[: found.start()]) else None
 
 
 class Queue(Protocol):
@@ -52,11 +83,17 @@ class TaskQueue:
     process had when it ended goes to another one.
     """
 
-    def __init__(self, store: SharedStore, name: str, steps: Sequence[int], parts: int) -> None:
-        """`steps`: the lowest priority of each topic, ascending. `parts`: queues of a topic, so consuming processes at most."""
+    def __init__(self, store: SharedStore, name: str, steps: Sequence[int], parts: int, earlier: str | None = None) -> None:
+        """`steps`: the lowest priority of each topic, ascending. `parts`: queues of a topic, so consuming processes at most.
+
+        `earlier`: a topic of an earlier version, whose messages are consumed as well.
+        """
         self._store = store
         self._parts = parts
-        self._topics = {step: topic_of(name if step == steps[0] else f"{name}:{step}") for step in steps}
+        self._lowest = steps[0]
+        self._topics = {step: topic_of_step(name, step) if step != steps[0] else topic_of_queue(name) for step in steps}
+        if earlier is not None:
+            self._topics[EARLIER] = earlier
         self._created: set[str] = set()
         self._consumers: dict[int, SharedConsumer] = {}
         self._ready: deque[StoredMessage] = deque()
@@ -76,8 +113,7 @@ class TaskQueue:
 
     def put(self, body: bytes, priority: int) -> None:
         """Add a message to the topic of the highest step that its priority reaches."""
-        lowest = min(self._topics)
-        step = max((step for step in self._topics if step <= priority), default=lowest)
+        step = max((step for step in self._topics if EARLIER < step <= priority), default=self._lowest)
         self._store.put(Message(self.create(step), body))
 
     def get(self) -> StoredMessage | None:
@@ -103,7 +139,7 @@ class TaskQueue:
             return
         self._looked_at = now
         for step, topic in self._topics.items():
-            if step not in self._consumers and (step == min(self._topics) or self._store.queue_ids(topic)):
+            if step not in self._consumers and (step == self._lowest or self._store.queue_ids(topic)):
                 self.create(step)
                 self._consumers[step] = self._of_topic[topic] = self._store.consumer(topic, group=GROUP)
 
@@ -119,7 +155,7 @@ class TaskQueue:
         """Wait for a message of the lowest step, at most for the time-out."""
         self._open_consumers()
         if not self._ready:
-            self._ready.extend(self._consumers[min(self._topics)].poll(1, timeout_s))
+            self._ready.extend(self._consumers[self._lowest].poll(1, timeout_s))
 
     def size(self) -> int:
         """Return the number of messages that no process acknowledged, without those that this process has."""

@@ -23,7 +23,7 @@ from storageio import REAL_DISK, StoreError, process_id
 
 from .base import SCHEME, ChannelBase, QoSBase, TransportBase
 from .bindings import Binding, Bindings
-from .queues import TRANSIENT_TOPIC, Queue, TaskQueue, TransientQueue
+from .queues import TRANSIENT_TOPIC, Queue, TaskQueue, TransientQueue, earlier_topic
 
 PARTS = 16  # queues of a task queue's topic, and so the processes that can consume from it
 STEPS = (0, 3, 6, 9)  # the lowest priority of each topic of a queue
@@ -274,7 +274,8 @@ class Transport(TransportBase):  # type: ignore[misc]
         if opened.bindings.is_transient(name):
             return TransientQueue(opened.store, name)
         steps = sorted(options.get("priority_steps") or STEPS)
-        return TaskQueue(opened.store, name, steps, int(options.get("parts") or PARTS))
+        earlier = earlier_topic(name, opened.bindings.is_declared)
+        return TaskQueue(opened.store, name, steps, int(options.get("parts") or PARTS), earlier)
 
     def drop(self, name: str) -> None:
         """Forget a queue of this transport, with the messages that it took."""

@@ -78,12 +78,13 @@ class PutPath:
         try:
             topic: str = message.topic
             is_special: Bool = False
-            if not self._gate.accepts_puts or topic not in self._admitted or is_taken(self._lock):
-                refusal = self._rules.refusal(topic)
+            queue_id: I32 = message.queue_id
+            queues: I32 = self._admitted.get(topic, 0)
+            if not self._gate.accepts_puts or not queues or queue_id >= queues or is_taken(self._lock):
+                refusal = self._rules.refusal(topic, queue_id)
                 if refusal is not None:
                     return self._rules.answer(refusal, check)
                 is_special = self._routing.is_special(message)
-            queue_id: I32 = message.queue_id
             if queue_id < 0:
                 queue_id = self._rules.queue_of(message)
             result: PutResult
@@ -109,6 +110,7 @@ class PutPath:
             topic: str | None = None
             seen: set[str] = set()
             is_special: Bool = False
+            queues: I32 = 0
             for item in messages:
                 if type(item) is not Message:
                     raise TypeError(f"a Message is wanted, not {type(item).__name__}")
@@ -121,6 +123,11 @@ class PutPath:
                         if refusal is not None:
                             return self._rules.answer(refusal, check)
                         is_special |= topic not in self._admitted
+                    queues = self._admitted.get(topic, 0)
+                if message.queue_id > 0 and message.queue_id >= queues:
+                    refusal = self._rules.refusal(message.topic, message.queue_id)
+                    if refusal is not None:
+                        return self._rules.answer(refusal, check)
                 is_special |= _is_special(message)
                 needs_queues |= message.queue_id < 0
             if needs_queues or is_special:

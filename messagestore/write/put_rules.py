@@ -7,9 +7,10 @@ import time
 
 from commitlog import Message, PutResult, PutStatus
 from storageio import DiskError, FlushTimeout, PutRejected, StoreReadOnly
+from storageio.settings import check_type
 from storebytes.java_hash import java_hash_code
 
-from ..broker.services.admission import Admission, topic_problem
+from ..broker.services.admission import Admission
 from ..broker.services.putting import refused, rejection
 from ..config import Role
 from ..parts import StoreParts
@@ -35,8 +36,8 @@ class PutRules:
             raise StoreReadOnly(f"{self._parts.places.root}: opened for reading")
         return self._admission
 
-    def refusal(self, topic: str) -> PutResult | None:
-        """Return the refusal of a put, or None; register an unknown topic."""
+    def refusal(self, topic: str, queue_id: int = -1) -> PutResult | None:
+        """Return the refusal of a put to a topic, or to one of its queues, or None; register an unknown topic."""
         parts = self._parts
         parts.check_open()
         admission = self.must_write()
@@ -45,13 +46,13 @@ class PutRules:
         if not parts.flags.is_writeable:
             return refused(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason)
         if topic not in self.admitted:
-            reason = topic_problem(topic)
+            check_type("topic", topic, str)
+            reason = admission.problem(topic)
             if reason:
                 return refused(PutStatus.MESSAGE_ILLEGAL, reason)
-            known = parts.topics.get(topic)
-            if known is not None and known.is_compacted:
-                return refused(PutStatus.MESSAGE_ILLEGAL, f"topic {topic} is compacted: a broker's consumers would not see it")
             admission.admit(topic)
+        if queue_id > 0 and (reason := admission.queue_problem(topic, queue_id)):
+            return refused(PutStatus.MESSAGE_ILLEGAL, reason)
         if self._appender.lock.locked() and self._is_page_cache_busy():
             return refused(PutStatus.OS_PAGE_CACHE_BUSY, "the append lock has been held for too long")
         if parts.dispatcher.is_idle:

@@ -12,6 +12,7 @@ from ..errors import WrongFrame
 from ..remoting.codes import NOTIFY_CONSUMER_IDS_CHANGED, SUCCESS, SYSTEM_ERROR
 from ..remoting.frames import Command, json_object
 from .connections import Connection
+from .fields import is_group_name
 
 LOCK_S = 60.0  # a lock that is not renewed for this time is free
 GROUPS_MAX = 10_000
@@ -47,6 +48,8 @@ class Clients:
         clustering = []
         for entry in _objects(document, "consumerDataSet"):
             name = str(entry.get("groupName"))
+            if not is_group_name(name):  # a broker ignores it as well
+                continue
             self._check_room(self.groups, name)
             group = self.groups.setdefault(name, ConsumerGroup())
             group.is_clustering = entry.get("messageModel", CLUSTERING) == CLUSTERING

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from messagestore.broker.services.admission import CLIENT_NAME
+
 DIGITS_MAX = 20
+GROUP_SIZE_MAX = 255
 
 
 class Refused(Exception):
@@ -29,3 +32,8 @@ def number(fields: dict[str, str], name: str, default: int | None = 0) -> int:
         return int(text)
     except ValueError as error:
         raise WrongField(f"{name}: {(text or '')[:40]!r} is no number") from error
+
+
+def is_group_name(name: str) -> bool:
+    """Return whether a broker would make a group of this name."""
+    return len(name) <= GROUP_SIZE_MAX and CLIENT_NAME.fullmatch(name) is not None

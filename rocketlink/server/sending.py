@@ -12,17 +12,20 @@ from commitlog.message_id import encode_message_id
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
+from messagestore.broker.services.admission import client_problem, internal_problem
 from messagestore.broker.services.delay_messages import deliver_ms
 from messagestore.broker.services.names import DELAY, PRODUCER_GROUP
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
 from ..remoting.codes import (
     FLUSH_DISK_TIMEOUT,
+    INVALID_PARAMETER,
     MESSAGE_ILLEGAL,
     NO_PERMISSION,
     SEND_BATCH_MESSAGE,
     SEND_MESSAGE,
     SERVICE_NOT_AVAILABLE,
+    SUBSCRIPTION_GROUP_NOT_EXIST,
     SUCCESS,
     SYSTEM_BUSY,
     SYSTEM_ERROR,
@@ -30,7 +33,7 @@ from ..remoting.codes import (
 )
 from ..remoting.frames import Command
 from .connections import Connection
-from .fields import Refused, number
+from .fields import Refused, is_group_name, number
 
 LONG_NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
@@ -110,11 +113,14 @@ class Sending:
             number(fields, "maxReconsumeTimes", RETRIES_DEFAULT),
             request.code == SEND_BATCH_MESSAGE or fields.get("batch") == "true", fields.get("producerGroup", ""),
         )  # fmt: skip
+        _check_topic(send.topic)
         if send.topic.startswith(RETRY_PREFIX):
+            if send.is_batch:
+                raise Refused(MESSAGE_ILLEGAL, "retry topics take no batches")
             send = self._retried(send)
-        queues = self._write_queues(send.topic, fields)
-        if send.queue_id >= queues:
-            raise Refused(SYSTEM_ERROR, f"queue id {send.queue_id}: topic {send.topic} has {queues} queues")
+        self._check_writable(send.topic, fields)
+        if reason := self._engine.admission.queue_problem(send.topic, send.queue_id):
+            raise Refused(INVALID_PARAMETER, reason)
         return send._replace(queue_id=max(-1, send.queue_id))
 
     def _retried(self, send: _Send) -> _Send:
@@ -126,8 +132,8 @@ class Sending:
         self._store.create_topic(DEAD_PREFIX + group, 1)
         return send._replace(topic=DEAD_PREFIX + group, queue_id=0)
 
-    def _write_queues(self, topic: str, fields: dict[str, str]) -> int:
-        """Return how many queues a topic has; create it if the client may."""
+    def _check_writable(self, topic: str, fields: dict[str, str]) -> None:
+        """Create the topic if the client may; raise `Refused` for one that takes no messages."""
         known = self._engine.topics.get(topic)
         if known is None:
             base = self._engine.topics.get(fields.get("defaultTopic", ""))
@@ -140,7 +146,6 @@ class Sending:
             assert known is not None, "the topic was created"
         if not known.is_writable:
             raise Refused(NO_PERMISSION, f"topic {topic} does not accept messages")
-        return known.write_queues
 
     def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
         if TIMER_START in send.properties:
@@ -211,10 +216,12 @@ class Sending:
         message = self._store.message_at(number(fields, "offset"))
         if message is None:
             return request.answer(SYSTEM_ERROR, remark=f"no message at offset {fields.get('offset')}")
-        level = number(fields, "delayLevel")
+        group, level = fields.get("group", ""), number(fields, "delayLevel")
+        if not is_group_name(group):
+            return request.answer(SUBSCRIPTION_GROUP_NOT_EXIST, remark=f"no group can be named {group[:200]!r}")
         if message.reconsume_times >= number(fields, "maxReconsumeTimes", RETRIES_DEFAULT):
             level = -1
-        self._engine.retries.send_back(message, fields.get("group", ""), level)
+        self._engine.retries.send_back(message, group, level)
         return request.answer(SUCCESS)
 
     def _prepare(self, request: Command, message: Message, producer_group: str) -> Command:
@@ -239,3 +246,11 @@ class Sending:
         else:
             self._engine.transactions.rollback(half_offset)
         return request.answer(SUCCESS)
+
+
+def _check_topic(topic: str) -> None:
+    """Raise `Refused` for a topic to which a broker's clients cannot send."""
+    if reason := client_problem(topic):
+        raise Refused(INVALID_PARAMETER, f"topic {topic[:200]!r}: {reason}")
+    if reason := internal_problem(topic):
+        raise Refused(NO_PERMISSION, reason)

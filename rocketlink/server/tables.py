@@ -12,10 +12,11 @@ from messagestore.broker.config.config_files import ConfigFile
 from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.request_modes import POP, PULL, RequestMode, RequestModes
-from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig
+from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig, is_system_topic
+from messagestore.broker.services.admission import client_problem
 from messagestore.timers.layout import CHECK
 
-from ..remoting.codes import NO_PERMISSION, SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
+from ..remoting.codes import INVALID_PARAMETER, NO_PERMISSION, SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
 from ..remoting.frames import Command, json_object
 from .clients import CLUSTERING, Clients
 from .fields import number
@@ -110,6 +111,9 @@ class Tables:
         """Create a topic, or change the number of its queues and its permissions."""
         fields = request.fields
         name = fields.get("topic", "")
+        reason = client_problem(name) or ("a broker has this topic itself" if is_system_topic(name) else None)
+        if reason:
+            return request.answer(INVALID_PARAMETER, remark=f"topic {name[:200]!r}: {reason}")
         reads, writes = (number(fields, key, AUTO_CREATE_QUEUES) for key in ("readQueueNums", "writeQueueNums"))
         if not 0 < writes <= QUEUES_MAX or not 0 < reads <= QUEUES_MAX:
             return request.answer(SYSTEM_ERROR, remark=f"topic {name}: {reads} and {writes} queues")

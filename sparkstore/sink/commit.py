@@ -160,6 +160,7 @@ class _Commit:
         self._check_room(batch)
         for topic in batch.topics:
             self._store.create_topic(topic, self._options.queues)
+        self._check_queues(batch)
         _write_manifest(self._disk, self._root, self._sink_id, batch)
         return self._finish(batch, present)
 
@@ -184,6 +185,13 @@ class _Commit:
         self._disk.delete(os.path.join(folder, MANIFEST))
         self._disk.sync_folder(folder)
         return Committed(appended, present.next_ordinal)
+
+    def _check_queues(self, batch: Manifest) -> None:
+        """Raise an error for a queue that a topic does not have, before anything is appended."""
+        for part in batch.parts:
+            for topic, queue_id in zip(part.topics, part.queue_ids, strict=False):  # an older version staged no queue ids
+                if reason := self._store.engine.admission.queue_problem(topic, queue_id):
+                    raise InvalidMessage(f"{reason}; the option queues sets the number of a new topic")
 
     def _check_room(self, batch: Manifest) -> None:
         """Raise an error for a batch that the log could not take completely."""
@@ -318,4 +326,5 @@ def _parts(listed: list[dict[str, Any]]) -> Iterator[Part]:
         if os.path.basename(name) != name:
             raise ValueError(f"name {name!r}")
         numbers = {field: int(fields[field]) for field in ("partition", "rows", "size_bytes", "crc", "largest_bytes")}
-        yield Part(name=name, topics=tuple(map(str, fields["topics"])), **numbers)
+        queue_ids = tuple(map(int, fields.get("queue_ids", ())))
+        yield Part(name=name, topics=tuple(map(str, fields["topics"])), queue_ids=queue_ids, **numbers)

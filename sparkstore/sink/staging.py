@@ -42,6 +42,7 @@ class Part(NamedTuple):
     crc: int = 0
     topics: tuple[str, ...] = ()
     largest_bytes: int = 0  # upper bound of its largest record
+    queue_ids: tuple[int, ...] = ()  # of each of `topics`, the largest that a row names; -1: none
 
 
 def sink_folder(root: str, sink_id: str) -> str:
@@ -60,11 +61,12 @@ class PartWriter:
         self._partition = partition
         self._target: _Target | None = None
         self._rows = self._largest = 0
-        self._topics: dict[str, None] = {}
+        self._topics: dict[str, int] = {}  # with the largest queue id that a row names
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write a batch of `staged_schema`."""
-        import pyarrow.compute as pc  # 150 ms
+        import pyarrow as pa  # 150 ms
+        import pyarrow.compute as pc
 
         if batch.num_rows == 0:
             return
@@ -73,7 +75,9 @@ class PartWriter:
         for piece in _pieces(batch):
             self._stream.write_batch(piece)
         self._rows += batch.num_rows
-        self._topics |= dict.fromkeys(batch.column("topic").unique().to_pylist())
+        largest = pa.Table.from_batches([batch]).group_by("topic").aggregate([("queue_id", "max")])
+        for topic, queue_id in zip(largest["topic"].to_pylist(), largest["queue_id_max"].to_pylist(), strict=True):
+            self._topics[topic] = max(queue_id, self._topics.get(topic, queue_id))
         sizes = pc.add(pc.binary_length(batch.column("body")), pc.binary_length(batch.column("properties")))
         names = pc.binary_length(batch.column("topic"))
         fixed = RECORD_SIZE_MIN + OWN_SIZE_MAX + CRC_SIZE + 2 * HOST_GROWTH
@@ -98,7 +102,9 @@ class PartWriter:
         finally:
             target.file.close()
         self._disk.sync_folder(self._folder)
-        return Part(self._partition, self._name, self._rows, target.size_bytes, target.crc, tuple(self._topics), self._largest)
+        topics, queue_ids = tuple(self._topics), tuple(self._topics.values())
+        size_bytes, crc = target.size_bytes, target.crc
+        return Part(self._partition, self._name, self._rows, size_bytes, crc, topics, self._largest, queue_ids)
 
     def discard(self) -> None:
         """Delete the file if it exists."""

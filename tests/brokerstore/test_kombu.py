@@ -6,6 +6,7 @@ one `drain_events`; the tests here have the same cases, one message at a time, a
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -21,7 +23,10 @@ kombu = pytest.importorskip("kombu", reason="kombu is not installed (extra kombu
 
 from brokerstore.kombu import Channel  # noqa: E402
 from brokerstore.kombu import bindings as bindings_module  # noqa: E402
+from brokerstore.kombu.queues import topic_of_queue, topic_of_step  # noqa: E402
+from commitlog import Message  # noqa: E402
 from messagestore import MessageStore, StoreConfig  # noqa: E402
+from messagestore.broker.services.admission import client_problem, topic_problem  # noqa: E402
 from storageio import StoreLocked  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,3 +299,41 @@ except StoreError as error:
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "MissingExtra kombu is not installed: pip install 'brokerstore[kombu]'"
+
+
+NAMES = ("plain", "my jobs", "a\nb", "a/b", "a%2Fb", "ünï", "x:3", "x", "kombu_bindings", "kombu_transient", "rmq_sys_x",
+         "%RETRY%g", "日本" * 90, "日本" * 90 + ":3", "日本" * 90 + ":9", "t:3:6", "t:3", "t")  # fmt: skip
+
+
+def test_no_two_queues_or_priorities_share_a_topic() -> None:
+    """RocketMQ's clients can use each topic, and a name that is not too long can be read from it."""
+    steps = (3, 6, 9)
+    topics = [topic_of_queue(name) for name in NAMES] + [topic_of_step(name, step) for name in NAMES for step in steps]
+    assert len({*topics, "kombu_bindings", "kombu_transient"}) == len(topics) + 2
+    assert [topic_problem(topic) or client_problem(topic) for topic in topics] == [None] * len(topics)
+    assert [unquote(topic_of_queue(name)) for name in NAMES if len(name) < 90] == [name for name in NAMES if len(name) < 90]
+
+
+def test_a_queue_named_as_a_priority_has_its_own_messages(connection: Any) -> None:
+    """Those of priority 3 of queue `q` are not those of queue `q:3`."""
+    one, other = (kombu.Queue(name, kombu.Exchange(name), name) for name in ("q", "q:3"))
+    for number, queue in enumerate((one, other)):
+        publish(connection, number, queue.exchange, queue.routing_key, [queue], priority=3 * (1 - number))
+    assert bodies(connection, other) == [1]
+    assert bodies(connection, one) == [0]
+
+
+def test_messages_in_the_topic_of_an_earlier_version_are_delivered(folder: Path) -> None:
+    """It kept queue `q:3` in the topic of queue `q`'s priority 3, so they stay there if queue `q` exists."""
+    for declared, expected in ((("q:3",), ["old", "new"]), (("q", "q:3"), ["new"])):
+        place = folder / "-".join(declared).replace(":", "")
+        with connect(place) as connection:
+            for name in declared:
+                connection.SimpleQueue(name)
+            payload = {"body": '"old"', "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
+            payload["properties"] = {"delivery_info": {"exchange": "", "routing_key": "q:3"}, "delivery_tag": "1"}
+            opened = connection.default_channel.connection.opened
+            opened.store.put(Message("q%3A3", json.dumps(payload).encode()))
+            queue = connection.SimpleQueue("q:3")
+            queue.put("new")
+            assert sorted(bodies(connection, queue.queue)) == sorted(expected)

@@ -110,7 +110,7 @@ def test_messages_that_came_from_no_queue(tmp_path: Path) -> None:
             store.put(
                 Message("orders", str(number).encode(), keys=[f"k{number}"], properties={"n": str(number)}, queue_id=number % 3)
             )
-        store.put(Message("SCHEDULE_TOPIC_XXXX", b"no", queue_id=0))
+        store.put(Message("orders", b"no", delay_level=18))
     moved = export_to_rabbit(str(tmp_path / "store"), str(tmp_path / "back"))
     assert (moved.messages, moved.queues) == (6, 1)
     found = all_messages(str(tmp_path / "back"))

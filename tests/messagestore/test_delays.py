@@ -12,6 +12,7 @@ import pytest
 
 from storageio import DiskFull, InvalidMessage, PutRejected
 from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, open_small, read_all, until
+from tests.messagestore.support import put_internally
 from tests.messagestore.writers import Writer, log_files
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -301,6 +302,7 @@ def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: P
         for topic, queue in (
             (None, "0"),
             ("a/b", "0"),
+            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "0"),
             ("x" * 300, "0"),
             ("T", "-1"),
             ("T", "9999999"),
@@ -309,7 +311,7 @@ def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: P
         ):
             pairs = {"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": queue}
             properties = {name: value for name, value in pairs.items() if value is not None}
-            store.put(world.commitlog.Message(SCHEDULE, b"x", queue_id=0, properties=properties))
+            put_internally(store, world.commitlog.Message(SCHEDULE, b"x", queue_id=0, properties=properties))
         put_delayed(world, store, 7, 1)
         clock.now_ms += 1000
         deliver(store)

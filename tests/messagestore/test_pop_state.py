@@ -17,6 +17,7 @@ from messagestore.broker.pop_state import PopState, read_pop_state
 from storageio import REAL_DISK, StoreCorrupt
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
+from tests.messagestore.support import put_internally
 
 REVIVE = "rmq_sys_REVIVE_LOG_peer"
 COMMITTED = {0: 2, 1: 1}  # the last finished checkpoints, of the fixture's consumerOffset.json
@@ -107,7 +108,7 @@ def state(folder: Path, messages: list[tuple[str, Any]], committed: int | None =
         store.put_many([Message("T", b"x", queue_id=0) for _ in range(20)])
         for tag, body in messages:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            store.put(Message(REVIVE, data, queue_id=0, tags=tag))
+            put_internally(store, Message(REVIVE, data, tags=tag))
     if committed is not None:
         table = {"offsetTable": {f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"0": committed}}}
         (folder / "config" / "consumerOffset.json").write_text(json.dumps(table))

@@ -18,6 +18,7 @@ from messagestore.timers.layout import CHECK_NAME, WHEEL_SIZE, WHEEL_SLOTS
 from storageio.testing import WrappedDisk
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records, snapshot
+from tests.messagestore.support import put_internally
 from tests.messagestore.test_timers import waiting_by_the_log
 
 NOW_MS = 1_795_434_240_700  # 38 seconds after the fixture's timers were sent
@@ -197,7 +198,7 @@ def copy(name: str, due_ms: int, born_ms: int = 5, topic: str = "T", **propertie
 def rebuilt(folder: Path, messages: list[Message], log_file_size: int = 1000) -> list[str]:
     """Write a store of these records with empty timer files, recover it, and return the names of the units' timers."""
     with MessageStore.open(folder, "a", CONFIG, disk=AtNow()) as store:
-        names = {store.put(message).physical_offset: message.body.decode() for message in messages}
+        names = {put_internally(store, message).physical_offset: message.body.decode() for message in messages}
     (folder / "timerlog").mkdir()
     (folder / "timerlog" / ("0" * 20)).write_bytes(bytes(log_file_size))
     (folder / CHECK_NAME).write_bytes(struct.pack(">7q", 0, 52, 0, 0, 0, 0, 0).ljust(4096, b"\0"))

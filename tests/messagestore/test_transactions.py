@@ -9,6 +9,7 @@ import pytest
 
 from storageio import DiskFull, InvalidMessage, PutRejected, StoreReadOnly
 from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, open_small, read_all
+from tests.messagestore.support import put_internally
 from tests.messagestore.writers import Writer
 
 HALF, OP, GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
@@ -269,7 +270,7 @@ def test_an_earlier_copys_decision_counts_for_the_later(world: Any, tmp_path: Pa
         store.check_transactions(lambda _half: None)
         for offset in (0, 1):  # a broker writes op records about the first copies for late decisions
             op = world.commitlog.Message(OP, b"%d," % offset, queue_id=0, properties={"TAGS": "d", "WAIT": "true"})
-            store.put(op)
+            put_internally(store, op)
     with open_small(world, tmp_path / "s", clock=clock) as store:
         assert undecided(store) == []
 
@@ -654,7 +655,7 @@ def test_the_groups_offset_lost_and_a_copy_of_what_was_decided(world: Any, tmp_p
         half(world, store, 2)
         clock.now_ms += 6000
         store.check_transactions(lambda _half: None)
-        store.put(world.commitlog.Message(OP, b"0,", queue_id=0, properties={"TAGS": "d", "WAIT": "true"}))
+        put_internally(store, world.commitlog.Message(OP, b"0,", queue_id=0, properties={"TAGS": "d", "WAIT": "true"}))
     (tmp_path / "s" / "config" / "consumerOffset.json").unlink()
     with open_small(world, tmp_path / "s", clock=clock) as store:
         assert undecided(store) == [2]

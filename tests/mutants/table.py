@@ -92,4 +92,26 @@ GROUPS = {
             "tests/lab/test_regressions.py",
         ),
     ),
+    "shared": Group(
+        _below(
+            "messagestore/shared", "_packing_cy", "aio", "answers", "client", "consumer", "election", "groups", "owner",
+            "presence", "protocol", "service", "store",
+        ),
+        ("tests/shared",),
+    ),
+    "rocketlink": Group(
+        (
+            *_below("rocketlink/ha", "first_bytes", "frames", "master", "master_state", "promotion", "replica"),
+            *_below("rocketlink/remoting", "client", "frames", "signature"),
+            *_below(
+                "rocketlink/server", "broker", "clients", "connections", "fields", "lookups", "popping", "pulling", "requests",
+                "sending", "tables",
+            ),
+        ),
+        ("tests/rocketlink",),
+    ),
+    "kombu": Group(
+        _below("brokerstore/kombu", "base", "bindings", "queues", "transport"),
+        _tests("brokerstore", "kombu", "celery", "missing_extras"),
+    ),
 }  # fmt: skip

@@ -32,6 +32,12 @@ from rocketlink.server import clients
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
+# TopicValidator of RocketMQ 4.9.7 to 5.5.1, and the topics of timers and POP
+INTERNAL = (
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_DefaultCluster",
+)  # fmt: skip
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000, max_index_num=20_000
 )  # fmt: skip
@@ -240,9 +246,11 @@ def test_a_batch_is_stored_whole_and_its_ids_are_listed(served: Served) -> None:
     ("fields", "code"),
     [
         ({"c": "other"}, 17),
-        ({"e": 4}, 1),
+        ({"e": 4}, 29),
         ({"e": "x"}, 1),
-        ({"b": "a/b"}, 13),
+        *(({"b": name}, 29) for name in ("a/b", "a b", "a.b", "ä", "", "a\n", "x" * 128, "%RETRY%" + "g" * 121)),
+        *(({"b": name}, 16) for name in INTERNAL),
+        ({"b": "%RETRY%g", "m": "true"}, 13),
         ({"i": "TIMER_DELAY_SEC\x01259201\x02"}, 13),
         ({"i": "TIMER_DELAY_MS\x01x\x02"}, 13),
         ({"b": "closed"}, 16),

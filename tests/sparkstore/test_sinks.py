@@ -114,6 +114,8 @@ def test_keyed_messages_go_to_the_queue_that_the_store_chooses(tmp_path: Path) -
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no topic": ({"topic": None}, "topic is null"),
     "a topic that is no folder's name": ({"topic": "a/b"}, "cannot name a folder"),
+    "a topic of the broker": ({"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC"}, "takes only the broker's own messages"),
+    "a topic with white space": ({"topic": "my jobs"}, "white space or control characters"),
     "no body": ({"body": None}, "body is null"),
     "a long body": ({"body": bytes(1001)}, "body of 1001 bytes; at most 1000"),
     "a separator in a property": ({"properties": {"a": "\x01"}}, "holds"),
@@ -213,6 +215,22 @@ def test_batches_one_after_another(tmp_path: Path, seed: int) -> None:
         wanted += [row["body"] for row in rows]
     assert bodies(tmp_path) == wanted
     assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("has_topic", [False, True])
+def test_a_queue_that_the_topic_lacks_ends_the_job_before_the_first_message(tmp_path: Path, has_topic: bool) -> None:
+    """It may be in any partition; a row for the last queue is written, and the next batch of the same sink too."""
+    root = tmp_path / "s"
+    if has_topic:
+        with MessageStore.open(root, "a", options_for(root).config) as store:
+            store.create_topic("topic-1", 3)
+    rows = [row | {"queue_id": -1} for row in rows_of(40)]
+    for queue_id in (3, 999):
+        with pytest.raises(InvalidMessage, match=f"queue id {queue_id}: topic topic-1 has 3 queues"):
+            commit_rows(options_for(root), "sink", 0, [*rows[:35], rows[35] | {"queue_id": queue_id}, *rows[36:]])
+    assert not root.exists() or not (root / "commitlog").exists() or logged(root) == []
+    commit_rows(options_for(root), "sink", 0, [*rows[:35], rows[35] | {"queue_id": 2}, *rows[36:]])
+    assert len(logged(root)) == 40
 
 
 def test_an_empty_job_makes_no_store(tmp_path: Path) -> None:
@@ -512,7 +530,7 @@ def test_a_store_copied_through_spark(spark: SparkSession, tmp_path: Path, fixtu
     source = fixture_store("plain").store
     columns = ["topic", "queue_id", "body", "keys", "tags", "properties", "flag", "born_timestamp_ms", "born_host"]
     frame = spark.read.format("brokerstore").load(str(source)).where(TAKEN).select(*columns)
-    frame.write.format("brokerstore").options(**SMALL | {"mappedFileSizeCommitLog": "1m"}).mode("append").save(
+    frame.write.format("brokerstore").options(**SMALL | {"mappedFileSizeCommitLog": "1m", "queues": "8"}).mode("append").save(
         str(tmp_path / "copy")
     )
 

@@ -80,12 +80,12 @@ def _whole_or_nothing(new: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _named_topic(topics: list[str]) -> Iterator[None]:
     """Name the topic that the new store refuses: an old store may have topics that no broker creates any more."""
-    from messagestore.broker.services.admission import topic_problem
+    from messagestore.broker.services.admission import folder_problem
 
     try:
         yield
     except (InvalidMessage, PutRejected) as error:
-        refused = next((topic for topic in topics if topic_problem(topic) is not None), None)
+        refused = next((topic for topic in topics if folder_problem(topic) is not None), None)
         if refused is None:
             raise
         named = InvalidMessage(f"topic {refused[:200]!r}: {error}")

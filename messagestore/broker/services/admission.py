@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from unicodedata import category
 
 from commitlog import QueueOffsets
-from commitlog.topic_names import LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from commitlog.layout import QUEUES_MAX
+from commitlog.topic_names import INTERNAL_TOPICS, LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
@@ -18,6 +22,9 @@ from .names import SYSTEM_QUEUES
 if TYPE_CHECKING:
     from ..config.topics import TopicConfig
 
+LOG = logging.getLogger(f"brokerstore.{__name__}")
+CLIENT_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of control characters, format characters and spaces
 TOPIC_SIZE_MAX = 127  # bytes; a retry topic may be longer
 TOPIC_SIZE_LIMIT = 255
 
@@ -46,9 +53,9 @@ class Admission:
     def admit(self, topic: str, queues: int | None = None) -> int:
         """Register a topic, write it to topics.json if it is new, and return its number of write queues.
 
-        Raises `InvalidMessage` for an invalid name.
+        It is for every topic that a folder can have, also the broker's own. Raises `InvalidMessage` for others.
         """
-        reason = topic_problem(topic)
+        reason = folder_problem(topic)
         if reason:
             raise InvalidMessage(reason)
         with self._guard:
@@ -59,6 +66,31 @@ class Admission:
                 self._on_new()
             self._topics.persist()
             return self._take(known)
+
+    def create(self, topic: str, queues: int | None = None) -> None:
+        """Create a topic for a program. Raises `InvalidMessage` for the name of a new one that no program should use."""
+        check_type("topic", topic, str)
+        if self._topics.get(topic) is None and not internal_problem(topic) and (reason := topic_problem(topic)):
+            raise InvalidMessage(reason)
+        self.admit(topic, queues)
+
+    def problem(self, topic: str) -> str | None:
+        """Return why a program's messages cannot be put to a topic, or None. A topic that exists keeps its name."""
+        known = self._topics.get(topic)
+        if known is None:
+            return topic_problem(topic)
+        if known.is_compacted:
+            return f"topic {topic} is compacted: a broker's consumers would not see it"
+        return folder_problem(topic) or internal_problem(topic)
+
+    def queue_problem(self, topic: str, queue_id: int) -> str | None:
+        """Return why a program's message cannot be put to a queue of an admitted topic, or None.
+
+        No broker sends a consumer to queues beyond the number of the topic. The log refuses an id that no record can have.
+        """
+        known = self._topics.get(topic)
+        count = max(known.read_queues, known.write_queues, 1) if known is not None else 0
+        return f"queue id {queue_id}: topic {topic} has {count} queues" if count <= queue_id < QUEUES_MAX else None
 
     def set_attributes(self, topic: str, attributes: dict[str, str]) -> None:
         """Replace the attributes of an admitted topic.
@@ -88,8 +120,12 @@ class Admission:
 
     def _take(self, known: TopicConfig) -> int:
         number = max(1, known.write_queues)
-        if known.is_compacted:
-            return number  # each put looks it up, and is refused
+        if known.name not in self.queues_of and known.name not in self.batch_queues_of:
+            reason = client_problem(known.name)
+            if reason:
+                LOG.warning("no client of RocketMQ can use topic %r: %s", known.name, reason)
+        if known.is_compacted or internal_problem(known.name):
+            return number  # each put of a program looks it up, and is refused
         (self.batch_queues_of if known.is_batch else self.queues_of)[known.name] = number
         return number
 
@@ -108,7 +144,28 @@ class Admission:
 
 
 def topic_problem(topic: str) -> str | None:
-    """Return why no message of such a topic can be put, or None (`docs/formats/put-rules.md#checks-before-a-write`)."""
+    """Return why a program cannot put messages to a new topic, or None (`docs/formats/put-rules.md#names-of-topics`)."""
+    reason = folder_problem(topic) or internal_problem(topic)
+    if reason is None and any(category(character) in UNSEEN for character in topic):
+        return f"topic {topic!r} has white space or control characters in its name"
+    return reason
+
+
+def internal_problem(topic: str) -> str | None:
+    """Return why only a broker's services put messages to a topic: RocketMQ's `isNotAllowedSendTopic`, timers and POP."""
+    is_internal = topic in INTERNAL_TOPICS or topic.startswith(SYSTEM_PREFIX)
+    return f"topic {topic} takes only the broker's own messages" if is_internal else None
+
+
+def client_problem(name: str) -> str | None:
+    """Return why RocketMQ's clients and brokers refuse the name of a topic, or None."""
+    if len(name) > TOPIC_SIZE_MAX:
+        return f"a name of {len(name)} characters; at most {TOPIC_SIZE_MAX}"
+    return None if CLIENT_NAME.fullmatch(name) else "a name has ASCII letters, digits, %, |, _ and - only"
+
+
+def folder_problem(topic: str) -> str | None:
+    """Return why no record or folder can have a topic, or None (`docs/formats/put-rules.md#checks-before-a-write`)."""
     check_type("topic", topic, str)
     try:
         size = len(topic.encode())

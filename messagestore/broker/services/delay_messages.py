@@ -13,7 +13,7 @@ from storageio import InvalidMessage
 from storageio.settings import I64_MAX
 
 from ...timers.layout import DELETES, DELIVERED, DUE, ENQUEUED, PRECISION_MS, ROLLS, TIMER_TOPIC
-from .admission import topic_problem
+from .admission import folder_problem, internal_problem
 from .names import DELAY, REAL_QUEUE, REAL_TOPIC, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS, TIMERS
 from .putting import with_pairs, without_pairs
 
@@ -127,7 +127,9 @@ def delivered(waiting: StoredMessage) -> Message | None:
     """Return the message for its own topic, with its properties kept; None if they do not name a topic and queue."""
     pairs = waiting.all_properties
     topic, queue = pairs.get(REAL_TOPIC), pairs.get(REAL_QUEUE, "")
-    if topic is None or topic_problem(topic) or not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:
+    if topic is None or folder_problem(topic) or internal_problem(topic):  # a decision about a transaction cannot wait
+        return None
+    if not is_java_number(queue, 32) or not 0 <= int(queue) < QUEUES_MAX:
         return None
     message = waiting.to_message()
     message.topic, message.queue_id = topic, int(queue)
