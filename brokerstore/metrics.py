@@ -69,6 +69,10 @@ def _of_queues(name: str) -> Callable[[Metrics], Iterator[tuple[Labels, float | 
     return values
 
 
+def _dispatch_failed(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
+    yield {}, float(metrics.dispatch_failure is not None) if metrics.is_writing else None
+
+
 def _group_lags(metrics: Metrics) -> Iterator[tuple[Labels, float | None]]:
     for group in metrics.groups:
         yield {"group": group.group, "topic": group.topic, "queue": str(group.queue_id)}, group.lag
@@ -87,6 +91,7 @@ INSTRUMENTS = (
     Instrument("disk_free_bytes", "gauge", "Free bytes of the file system.", "By", _one("free_bytes")),
     Instrument("opening_seconds", "gauge", "Duration of the opening, recovery included.", "s", _one("opening_s")),
     Instrument("clean_stop", "gauge", "Whether the opening found a clean stop.", "1", _one("was_clean_stop")),
+    Instrument("dispatch_failed", "gauge", "Whether an error stopped the dispatcher.", "1", _dispatch_failed),
     Instrument("accepts_puts", "gauge", "Whether puts are accepted.", "1", _one("accepts_puts")),
 )
 RABBIT_INSTRUMENTS = (

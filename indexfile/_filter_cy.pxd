@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32
-from indexfile._index_cy cimport IndexBuffer, IndexList, MappedIndex, hash_at, is_unused
+from indexfile._index_cy cimport IndexBuffer, IndexList, MappedIndex, hash_at, is_bare, is_blank, is_unused
 
 cdef Size ROWS, UNUSED_ROWS, USED_ROWS, PROBES, ROW_BITS, BITS_PER_KEY, FILTER_BLOCK_SIZE, CHECKSUM_SIZE, AHEAD_ITEMS, FIRST_ITEM
 cdef Size ROWS_FROM

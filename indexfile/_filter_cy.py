@@ -27,7 +27,7 @@ if not cython.compiled:
     from storebytes._bytes_cy import get_i32, get_i64, prefetch, source_of, target_of
     from storebytes._crc_cy import crc32
 
-    from ._index_cy import hash_at, is_unused
+    from ._index_cy import hash_at, is_bare, is_blank, is_unused
 
 ROWS = 512
 UNUSED_ROWS = 32
@@ -104,8 +104,11 @@ def block_count(items: int) -> int:
     return max(1, -(-items * BITS_PER_KEY // USED_ROWS))
 
 
-def add_items(index: IndexBuffer, start: int, stop: int, out: Any) -> None:
-    """Set the bits of the items from start to before stop in the blocks of a filter of width 1."""
+def add_items(index: IndexBuffer, start: int, stop: int, out: Any) -> bool:
+    """Set the bits of the items from start to before stop in the blocks of a filter of width 1.
+
+    Returns False if an item is all zeros: the disk lost it, and the filter would hide that.
+    """
     held: memoryview = memoryview(out)
     target: Target = target_of(held)
     if held.readonly or not held.c_contiguous or held.itemsize != 1 or len(held) % FILTER_BLOCK_SIZE or len(held) == 0:
@@ -116,11 +119,14 @@ def add_items(index: IndexBuffer, start: int, stop: int, out: Any) -> None:
     at: Size
     first: Size = start
     last: Size = stop
+    blanks: Size = 0
     with cython.nogil:
         for at in range(first, last):
+            blanks += is_blank(index, at)
             if last - at > AHEAD_ITEMS:
                 prefetch(target, FILTER_BLOCK_SIZE * _block_of(hash_at(index, at + AHEAD_ITEMS), blocks), FILTER_BLOCK_SIZE)
             _set_bits(target, hash_at(index, at), blocks)
+    return blanks == 0
 
 
 def join_blocks(low: FilterBuffer, high: FilterBuffer, start: int, out: Any) -> bool:
@@ -226,7 +232,7 @@ def leads_nowhere(index: IndexList, hash_code: I32) -> Bool:
         file: MappedIndex = cython.cast(MappedIndex, item)
         with cython.critical_section(file):
             buffer = file._mapped
-        if buffer is None or not is_unused(buffer, hash_code):
+        if buffer is None or not is_unused(buffer, hash_code) or is_bare(buffer, hash_code):
             return False
     return True
 

@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 
-cdef Size BLOCK_SLOTS, AHEAD_ITEMS
+cdef Size BLOCK_SLOTS, AHEAD_ITEMS, PAGE_SIZE
 cdef Size BEGIN_OFFSET_AT, BEGIN_TIME_AT, NEXT_ITEM_AT, END_OFFSET_AT, END_TIME_AT, HEADER_SIZE, ITEM_KEY_HASH_AT
 cdef Size ITEM_PHYSICAL_OFFSET_AT, ITEM_PREVIOUS_AT, ITEM_SECONDS_AT, ITEM_SIZE, SLOT_SIZE, SLOTS_USED_AT
 cdef I32 BAD_COUNT, BAD_HASH, BAD_PREVIOUS, BAD_SLOT, FIRST_ITEM, KEY_HASH_NONE, NO_ITEM, SOUND
@@ -15,7 +15,7 @@ cdef class IndexBuffer:
     cdef readonly I32 slots
     cdef readonly Size items
     cdef public Size limit
-    cdef readonly bint is_writable
+    cdef readonly bint is_writable, has_sound_slots
 
 cdef class MappedIndex:
     cdef IndexBuffer _mapped
@@ -34,6 +34,8 @@ cdef Size room_of(IndexBuffer index) noexcept nogil
 cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
 cdef Nothing ask_for_slot(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Bool is_unused(IndexBuffer index, I32 hash_code) noexcept nogil
+cdef Bool is_blank(IndexBuffer index, Size at) noexcept nogil
+cdef Bool is_bare(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Nothing ask_for_newest(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state

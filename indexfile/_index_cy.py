@@ -66,6 +66,7 @@ if not cython.compiled:
 
 MS_PER_SECOND = 1000
 BLOCK_SLOTS = 1024  # checked in one loop
+PAGE_SIZE = 4096
 AHEAD_ITEMS = 16  # prefetch distance of `replay`
 _JOINT: Source = source_of_bytes(b"#")
 TIME_MAX_MS = 1 << 61  # a damaged begin must not overflow when seconds are added
@@ -77,7 +78,7 @@ class IndexBuffer:
     Keeps the buffer alive.  One thread puts; any number of threads select.
     """
 
-    __slots__ = ("_target", "_view", "is_writable", "items", "limit", "slots")
+    __slots__ = ("_target", "_view", "has_sound_slots", "is_writable", "items", "limit", "slots")
 
     def __init__(self, buffer: Any, slots: int, items: int) -> None:
         """Take a contiguous buffer with room for all slots and items; `items` includes the unused item 0."""
@@ -90,6 +91,7 @@ class IndexBuffer:
         self.items = items
         self.limit = items  # the items before this one have blocks, so they can be stored
         self.is_writable = not view.readonly
+        self.has_sound_slots = False
 
     @property
     def data(self) -> memoryview:
@@ -129,11 +131,23 @@ class IndexBuffer:
         at: I32 = start
         begin: I64 = begin_ms
         end: I64 = end_ms
-        held_state: memoryview = memoryview(array("q", [0, 0]))
+        held_state: memoryview = memoryview(array("q", [0, 0, 0]))
         state: I64s = i64s_of(held_state)
         with cython.nogil:
             walk(self, key_hash(hash_code), at, begin, end, out, room, state)
         return state[0], state[1]
+
+    def has_all_slots(self) -> bool:
+        """Return whether as many slots are in use as the header says, or more, if a writer adds items meanwhile.
+
+        A file that passed is not checked again, except by `check`.
+        """
+        wanted: I32 = get_i32(self._target, SLOTS_USED_AT)
+        found: I32 = 0
+        with cython.nogil:
+            found = _count_used(self._target, 0, self.slots, SECONDS_MAX)
+        self.has_sound_slots = found >= wanted
+        return found >= wanted
 
     def new_replay(self) -> tuple[memoryview, memoryview]:
         """Return the memory that calls of `check` with rising limits share: the newest item of each slot, and a state."""
@@ -279,6 +293,14 @@ def _item_offset(index: IndexBuffer, at: I32) -> I64:
 def hash_at(index: IndexBuffer, at: Size) -> I32:
     """Return the key hash of an item, without its sign, which only damage sets."""
     return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_KEY_HASH_AT) & SECONDS_MAX
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_blank(index: IndexBuffer, at: Size) -> Bool:
+    """Return whether an item has neither hash nor offset, as one that the disk lost."""
+    return hash_at(index, at) == 0 and _item_offset(index, at) == 0
 
 
 @cython.cfunc
@@ -476,6 +498,26 @@ def is_unused(index: IndexBuffer, hash_code: I32) -> Bool:
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_bare(index: IndexBuffer, hash_code: I32) -> Bool:
+    """Return whether no slot of a slot's page is in use, in a file that has items and was not checked by `has_all_slots`.
+
+    A page of 1,024 slots is empty in a file with few items, or because the disk lost it.
+    """
+    first: Size = _slot_at(index, hash_code) // PAGE_SIZE * PAGE_SIZE
+    stop: Size = min(first + PAGE_SIZE, HEADER_SIZE + SLOT_SIZE * index.slots)
+    at: Size = max(first, HEADER_SIZE)
+    if index.has_sound_slots:
+        return False
+    while at < stop:
+        if get_i32(index._target, at) != NO_ITEM:
+            return False
+        at += SLOT_SIZE
+    return next_item(index) > FIRST_ITEM
+
+
+@cython.cfunc
 @cython.exceptval(check=False)
 def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch a slot of the newest file, which is the only file of most stores."""
@@ -499,7 +541,8 @@ def walk(
 ) -> Nothing:
     """Follow a slot's chain (docs/formats/indexfile.md#querying-a-key) for no more steps than there are items.
 
-    state[0] = number of hits, state[1] = item to continue at, or 0.
+    state[0] = number of hits, state[1] = item to continue at, or 0, state[2] = 1 if the chain is damaged.  No put makes a chain
+    that leads to an item of another slot, forwards, or behind the last item.
     """
     source: Target = index._target
     count: I32 = next_item(index)
@@ -509,24 +552,32 @@ def walk(
     at: I32 = start
     if at == NO_ITEM:
         at = get_i32(source, _slot_at(index, hash_code))
+    slot: I32 = hash_code % index.slots
     hits: Size = 0
     steps: I32 = 0
+    is_damaged: Bool = at < NO_ITEM or (at > count and at > next_item(index))
     while NO_ITEM < at <= count and at < index.items and count > FIRST_ITEM and hits < room and steps < count:
         steps += 1
         item_at: Size = items_at + ITEM_SIZE * at
         seconds: I64 = get_i32(source, item_at + ITEM_SECONDS_AT)
+        found_hash: I32 = get_i32(source, item_at + ITEM_KEY_HASH_AT)
+        if found_hash < 0 or (found_hash != hash_code and found_hash % index.slots != slot):
+            is_damaged = True
         if seconds < 0:
+            is_damaged = True
             break
         time_ms: I64 = first_ms + seconds * MS_PER_SECOND
         is_in_time: Bool = begin_ms <= time_ms <= end_ms
         if at == FIRST_ITEM and begin_ms <= first_ms <= end_ms:
             is_in_time = True  # its seconds may count from the file before
-        if is_in_time and get_i32(source, item_at + ITEM_KEY_HASH_AT) == hash_code:
+        if is_in_time and found_hash == hash_code:
             found[hits] = get_i64(source, item_at + ITEM_PHYSICAL_OFFSET_AT)
             hits += 1
         previous: I32 = get_i32(source, item_at + ITEM_PREVIOUS_AT)
+        is_damaged = is_damaged or previous < NO_ITEM or previous >= at
         at = previous if previous != at and time_ms >= begin_ms else NO_ITEM
     state[0] = hits
+    state[2] = is_damaged
     state[1] = at if hits == room and steps < count else NO_ITEM
 
 

@@ -227,7 +227,9 @@ class KeyFilters:
         columns = [Column(int(file.name), header)]
         bits = bytearray(FILTER_BLOCK_SIZE * block_count(self._index.items))
         for start in range(FIRST_ITEM, self._index.items, ITEMS_AT_ONCE):
-            add_items(buffer, start, min(start + ITEMS_AT_ONCE, self._index.items), bits)
+            if not add_items(buffer, start, min(start + ITEMS_AT_ONCE, self._index.items), bits):
+                LOG.warning("%s: items are missing: no key filter is built", file.path)
+                return
             yield
         yield from self._write(columns, lambda first, chunk: memoryview(bits)[FILTER_BLOCK_SIZE * first :][: len(chunk)], [])
 

@@ -19,6 +19,7 @@ from .layout import (
     FIRST_ITEM,
     HEADER,
     HEADER_SIZE,
+    ITEM,
     ITEM_SIZE,
     ITEMS_STEP,
     NEXT_ITEM_AT,
@@ -170,6 +171,23 @@ class IndexFile(MappedIndex):
         if len(data) < HEADER_SIZE:
             raise StoreCorrupt("index header", file=self.path, offset=0, expected=f"{HEADER_SIZE} bytes", found=f"{len(data)}")
         return Header._make(HEADER.unpack(data))
+
+    def item(self, number: int) -> tuple[int, int]:
+        """Return key hash and physical offset of an item; read the file if it is not mapped."""
+        at = HEADER_SIZE + SLOT_SIZE * self.slots + ITEM_SIZE * number
+        buffer = self.mapped
+        if buffer is not None:
+            data = bytes(buffer.data[at : at + ITEM_SIZE])
+        else:
+            file = self.disk.open(self.path, Mode.READ)
+            try:
+                data = file.read(at, ITEM_SIZE)
+            finally:
+                file.close()
+        if len(data) < ITEM_SIZE:
+            raise StoreCorrupt("index item", file=self.path, offset=at, expected=f"{ITEM_SIZE} bytes", found=f"{len(data)}")
+        key_hash, physical_offset, _, _ = ITEM.unpack(data)
+        return key_hash, physical_offset
 
     def mapped_header(self) -> bytes:
         """Return the bytes of the header; map the file if it is not mapped."""

@@ -62,6 +62,8 @@ class Engine(StoreParts):
         if writable:
             disk.make_folder(root)
             self._lock = disk.lock(self.places.lock)
+        self.unindexed = Unindexed(self)
+        self.undispatched = Undispatched(self)
         try:
             if writable:
                 refuse_unknown_shape(disk, self.places.index, self.places.own, config)
@@ -72,8 +74,6 @@ class Engine(StoreParts):
                 self.opening_s = time.perf_counter() - began
             else:
                 beside_writer(disk, root, self.load)
-                self.unindexed = Unindexed(self)
-                self.undispatched = Undispatched(self)
                 self.view = ReaderView(disk, self.log, self.queues, self.index, self.undispatched.warn, self.key_filters)
                 self.lookup = AllQueues(self.queues, self.derived.batch, lambda: self.log.min_offset, self.view)
         except BaseException:

@@ -60,6 +60,7 @@ class Metrics:
     time_ms: int
     is_writing: bool  # whether this process writes
     accepts_puts: bool | None
+    dispatch_failure: str | None  # the error that stopped the dispatcher; queues and index lack what was put behind it
     min_offset: int
     written_offset: int | None
     flushed_offset: int | None
@@ -113,6 +114,7 @@ def collect(engine: Engine) -> Metrics:
         time_ms=engine.disk.now_ms(),
         is_writing=writes,
         accepts_puts=bool(engine.flags.gate.accepts_puts) if writes else None,
+        dispatch_failure=str(engine.dispatcher.failure) if writes and engine.dispatcher.failure is not None else None,
         min_offset=engine.low_offset,
         written_offset=engine.log.written_offset if writes else None,
         flushed_offset=engine.flusher.flushed_offset if writes else None,

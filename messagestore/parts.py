@@ -23,6 +23,7 @@ from .paths import StorePaths
 from .read.reader_view import ReaderView
 from .read.rebalance import QueueSharing
 from .read.retry_progress import RetryProgresses
+from .read.unindexed import Unindexed
 from .recovery.abort_file import AbortFile
 from .recovery.queue_list import missing_queues
 from .store_settings import read_levels
@@ -42,6 +43,7 @@ class StoreParts:
 
     flusher: FlushService
     dispatcher: DispatchService
+    unindexed: Unindexed
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
         """Set the fields without opening a file.  `clock` returns milliseconds; without one the disk's clock is used."""
@@ -153,12 +155,19 @@ class StoreParts:
     def settle(self) -> None:
         """Wait until everything written before the call is dispatched, so that reads find it.
 
-        With a pool, wait for committed records only.
+        With a pool, wait for committed records only.  Raises the error that stopped the dispatcher: what is behind it is in no
+        queue.  A full disk only delays the dispatcher, and reads find the rest later.
         """
+        if not self.has_settled() and self.dispatcher.failure is not None:
+            raise self.dispatcher.failure
+
+    def has_settled(self) -> bool:
+        """Wait as `settle` does; return False if the dispatcher cannot go on."""
         self.check_open()
         self.refresh()
         if self.writable and self.dispatcher.position < (end := self.dispatch_limit()):
-            self.dispatcher.wait_for(end)
+            return self.dispatcher.wait_for(end)
+        return True
 
     def lacks_listed_queues(self) -> bool:
         """Return whether a queue of the last clean stop is missing although its topic was not deleted."""

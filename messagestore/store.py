@@ -409,7 +409,7 @@ class MessageStore(Closing):
     ) -> list[StoredMessage]:
         """Return messages of a topic with a key, oldest first, without messages that only share the key's hash.
 
-        A reader also finds messages that the index does not have yet, up to a limit: see `unsearched_bytes`.
+        Messages that the index does not have are found in the log, up to a limit: see `unsearched_bytes`.
         """
         return self._lookups.query(topic, key, begin_ms, end_ms, max_count)
 
@@ -556,26 +556,29 @@ class MessageStore(Closing):
 
     @property
     def unsearched_bytes(self) -> int:
-        """Number of bytes of the log that a reader's last `query` did not search; 0 if it searched everything.
+        """Number of bytes of the log that the last `query` did not search; 0 if it searched everything.
 
-        A reader searches up to 64 MiB of the log that its writer, running or killed, has not indexed.
+        A query searches up to 64 MiB of the log that the key index does not cover: what a writer, running or killed, has not
+        indexed, and what a lost or damaged index file had.
         """
-        return 0 if self._engine.writable else self._engine.unindexed.unsearched_bytes
+        return self._engine.unindexed.unsearched_bytes
 
     @property
     def undispatched_messages(self) -> int | None:
-        """Number of messages in the log that a reader does not find in all of their queues; None: unknown.
+        """Number of messages in the log that are not in all of their queues; None: unknown.
 
         Queue reads (`get`, `read`, `read_columns`, `offset_by_time`, `max_offset`, consumers) do not see these messages, and
         the first of them logs a warning.  A killed writer leaves such messages; the next opening for writing, or
         `rebuild_store`, puts them into their queues.  `message_at`, `query` and `follow` find them.
 
         Counting costs a walk over at most 128 MiB of log, once, and nothing after a clean stop.  The number is unknown if
-        that was not enough, if the log is damaged, and beside a live writer, which dispatches meanwhile.
+        that was not enough, if the log is damaged, and beside a live writer, which dispatches meanwhile.  A store opened for
+        writing has such messages only if its dispatcher could not go on, after an error or on a full disk.  After an error,
+        queue reads and consumers raise it; the next opening dispatches the messages.
         """
         self._engine.check_open()
         if self._engine.writable:
-            return 0
+            return 0 if self._engine.has_settled() else self._engine.undispatched.behind(self._engine.dispatcher.position)
         self._engine.refresh()
         return self._engine.undispatched.messages
 

@@ -5,7 +5,7 @@ from commitlog._find_cy cimport LogReaders
 from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 from indexfile._index_cy cimport (
-    IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_unused, key_hash,
+    IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_bare, is_unused, key_hash,
     next_item, walk,
 )
 from indexfile._filter_cy cimport FilteredFiles, ask_for_filters, leads_nowhere, mask_of
@@ -21,7 +21,7 @@ cdef str ODD
 
 cdef class ReadPath:
     cdef object _parts
-    cdef Bool _is_reader
+    cdef Bool _is_reader, _is_whole
     cdef Appender _appender
     cdef Gate _gate
     cdef KeyQuery _spare
@@ -42,6 +42,8 @@ cdef class KeyQuery:
     cdef I32 _code
     cdef StoredMessage _first
     cdef dict _found
+    cdef list damaged
+    cdef Bool _add_damaged(self, MappedIndex file) except -1
     cdef Bool begin(self, str topic, str key, I32 code, I64 low, I64 high, Size most) except -1
     cdef Bool search(self, IndexList index) except -1
     cdef Bool _search_filtered(self, IndexList index, FilteredFiles filtered, I64 begin_ms) except -1

@@ -28,7 +28,7 @@ from ..write._gate_cy import Gate
 
 if not cython.compiled:
     from indexfile._filter_cy import ask_for_filters, leads_nowhere, mask_of
-    from indexfile._index_cy import ask_for_newest, begins_at, ends_at, is_unused, key_hash, next_item, walk
+    from indexfile._index_cy import ask_for_newest, begins_at, ends_at, is_bare, is_unused, key_hash, next_item, walk
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of, order_loads
 
 HITS_AT_ONCE = 64
@@ -41,7 +41,7 @@ ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strin
 class ReadPath:
     """The path of a lookup by physical offset, by key or by time."""
 
-    __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_log_readers", "_parts", "_spare")
+    __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
 
     def __init__(self, parts: Any) -> None:
         """Create it for the parts of an open store."""
@@ -52,6 +52,7 @@ class ReadPath:
         self._index: IndexList | None = parts.index
         self._log_readers: LogReaders = parts.log.readers
         self._spare: KeyQuery | None = None
+        self._is_whole: Bool = False  # a query found that the index of a store opened for writing lacks nothing
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
         """Return the message whose record begins at a physical offset, or None."""
@@ -69,7 +70,7 @@ class ReadPath:
     ) -> list[StoredMessage]:
         """Return the messages of a topic with a key, oldest first.
 
-        Messages that only share the hash are dropped.  A reader also finds messages that the index does not have yet, up to a
+        Messages that only share the hash are dropped.  Messages that the index does not have are found in the log, up to a
         limit: see `MessageStore.unsearched_bytes`.
         """
         if max_count < 0:
@@ -86,17 +87,22 @@ class ReadPath:
         code: I32 = hash_of_texts(topic, key)
         ask_for_newest(index, key_hash(code))
         ask_for_filters(index, key_hash(code))
+        most: Size = min(max_count, index.max_matches)
         if self._is_reader:
-            return self._query_beside_writer(index, topic, key, code, low, high, min(max_count, index.max_matches))
-        self._settle()
+            return self._query_beside_writer(index, topic, key, code, low, high, most)
+        if not self._settle() or not self._is_whole:
+            return self._query_log_too(index, topic, key, code, low, high, most)
         if leads_nowhere(index, key_hash(code)):
             return []
         with cython.critical_section(self):
             spare: KeyQuery | None = self._spare  # taken for this call, so that two threads never share it
             self._spare = None
         query: KeyQuery = KeyQuery(self._log_readers) if spare is None else spare
-        query.begin(topic, key, code, low, high, min(max_count, index.max_matches))
+        query.begin(topic, key, code, low, high, most)
         query.search(index)
+        if query.damaged is not None:
+            self._is_whole = False
+            return self._query_log_too(index, topic, key, code, low, high, most)
         found = query.take_results()
         with cython.critical_section(self):
             self._spare = query
@@ -111,27 +117,44 @@ class ReadPath:
             self._parts.check_open()
         while True:
             try:
-                fresh: list[int] = self._parts.unindexed.offsets(_encoded(topic), _encoded(key))
-                if tries > 0:  # the writer may delete another file in each attempt
-                    self._parts.refresh(again=True)
-                if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
-                    return []
-                query: KeyQuery = KeyQuery(self._log_readers)
-                query.begin(topic, key, code, low, high, most)
-                query.keep_all(fresh)
-                query.search(index)
-                return query.take_results()
+                return self._query_log_too(index, topic, key, code, low, high, most, tries > 0)
             except DiskError as error:
                 tries += 1
                 if error.errno != ENOENT or tries == TRIES:
                     raise
+
+    def _query_log_too(
+        self, index: IndexList, topic: str, key: str, code: I32, low: I64, high: I64, most: Size, is_repeated: bool = False
+    ) -> list[StoredMessage]:
+        """Query the index, and the log where the index does not cover it."""
+        unindexed = self._parts.unindexed
+        if is_repeated:  # the writer may delete another file in each attempt
+            self._parts.refresh(again=True)
+        while True:
+            fresh: list[int] = unindexed.offsets(_encoded(topic), _encoded(key))
+            if len(fresh) == 0 and leads_nowhere(index, key_hash(code)):
+                found: list[StoredMessage] = []
+                break
+            query: KeyQuery = KeyQuery(self._log_readers)
+            query.begin(topic, key, code, low, high, most)
+            query.search(index)
+            if query.damaged is not None and unindexed.exclude(query.damaged):
+                continue
+            found = query.take_results()
+            if len(fresh):
+                query.begin(topic, key, code, low, high, most)
+                query.keep_all(fresh)
+                found = _newest(found, query.take_results(), most)
+            break
+        self._is_whole = unindexed.is_whole
+        return found
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
         """Return the queue offset for a store time, 0 for an unknown queue.
 
         See docs/formats/read-rules.md#offset-by-time.
         """
-        self._settle()
+        self._parts.settle()
         queue = self._parts.lookup.get(topic, queue_id)
         if queue is None:
             return 0
@@ -140,13 +163,13 @@ class ReadPath:
         return found
 
     def _settle(self) -> Bool:
-        """Wait for the dispatcher to reach the end of the log, so that every earlier put is found."""
+        """Wait for the dispatcher to reach the end of the log; return False if it cannot."""
         gate: Gate = self._gate
         log: Appender = self._appender
         position: I64 = log.position  # in this order for the reason in `Appender.end_offset`
         order_loads()
         if gate.is_closed or gate.dispatched < log.base + position:
-            self._parts.settle()
+            return bool(self._parts.has_settled())
         return True
 
 
@@ -163,18 +186,19 @@ class KeyQuery:
 
     __slots__ = (
         "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_odd", "_key",
-        "_key_text", "_low", "_most", "_readers", "_state", "_topic", "_topic_text",
+        "_key_text", "_low", "_most", "_readers", "_state", "_topic", "_topic_text", "damaged",
     )  # fmt: skip
 
     def __init__(self, readers: LogReaders) -> None:
         """Allocate the buffers without a query."""
         self._readers = readers
         self._held = memoryview(array("q", bytes(8 * HITS_AT_ONCE)))
-        self._held_state = memoryview(array("q", bytes(16)))
+        self._held_state = memoryview(array("q", bytes(24)))
         self._hits: I64s = i64s_of(self._held)  # of a part of a chain
-        self._state: I64s = i64s_of(self._held_state)  # number of hits and where to continue
+        self._state: I64s = i64s_of(self._held_state)  # number of hits, where to continue, and whether the chain is damaged
         self._first: StoredMessage | None = None  # the first result, usually the only one
         self._found: dict[int, StoredMessage] | None = None  # from the second result on, all by physical offset
+        self.damaged: list[Any] | None = None  # index files that are damaged where they were searched
         self._is_encoded: Bool = False  # done at the first hit, because most queries without a hit do not need it
 
     def begin(self, topic: str, key: str, code: I32, low: I64, high: I64, most: Size) -> Bool:
@@ -190,6 +214,7 @@ class KeyQuery:
         self._most = most
         self._count: Size = 0
         self._is_encoded = False
+        self.damaged = None
         return True
 
     def keep_all(self, offsets: list[int]) -> Bool:
@@ -234,6 +259,8 @@ class KeyQuery:
         with cython.critical_section(file):
             buffer = file._mapped
         if begin_ms == 0 and buffer is not None and is_unused(buffer, key_hash(self._code)):
+            if is_bare(buffer, key_hash(self._code)) and not buffer.has_all_slots():
+                self._add_damaged(file)
             return False
         first_ms: I64
         last_ms: I64
@@ -246,11 +273,24 @@ class KeyQuery:
             if buffer is None:
                 buffer = file.buffer  # type: ignore[attr-defined]
                 index.keep_open(file)  # type: ignore[attr-defined]
-            self._follow(buffer, begin_ms)
+            if not self._follow(buffer, begin_ms):
+                self._add_damaged(file)
         return first_ms < begin_ms
 
+    def _add_damaged(self, file: MappedIndex) -> Bool:
+        """Remember that a file is damaged."""
+        if self.damaged is None:
+            self.damaged = []
+        self.damaged.append(file)
+        return True
+
     def _follow(self, buffer: IndexBuffer, begin_ms: I64) -> Bool:
-        """Follow the chain in one file, for no more hits than it has items, so that a loop of items ends."""
+        """Follow the chain in one file, for no more hits than it has items, so that a loop of items ends.
+
+        Returns False if the chain is damaged.
+        """
+        if is_unused(buffer, key_hash(self._code)):
+            return not is_bare(buffer, key_hash(self._code)) or buffer.has_all_slots()
         left: Size = next_item(buffer) - 1
         at: I32 = 0
         row: Size
@@ -262,6 +302,8 @@ class KeyQuery:
                 if self._count < self._most:
                     self._keep(self._hits[row])
             left -= count
+            if self._state[2]:
+                return False
             if at == 0:
                 break
         return True
@@ -336,6 +378,12 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
+
+
+def _newest(some: list[StoredMessage], others: list[StoredMessage], most: int) -> list[StoredMessage]:
+    """Return the newest messages of two lists, oldest first."""
+    found = {message.physical_offset: message for message in (*some, *others)}
+    return [found[offset] for offset in sorted(found)[max(0, len(found) - most) :]]
 
 
 def has_key(message: StoredMessage, topic: str, key: str) -> bool:

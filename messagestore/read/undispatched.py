@@ -64,6 +64,16 @@ class Undispatched:
             return None if self._parts.abort_file.is_present else 0
         return None if self._unknown else self.found
 
+    def behind(self, position: int) -> int | None:
+        """Return the number of messages from a position of the log on, which a writer's dispatcher could not dispatch."""
+        with self._guard:
+            try:
+                self._count_from(position, refuses_gaps=False)
+            except StoreError as error:
+                LOG.warning("%s", error)
+                return None
+            return None if self._unknown else self.found
+
     def problem(self) -> str:
         """Return a warning for readers of the queues, as one sentence, or "" if nothing is missing."""
         if not self._look() or not (self.found or self._unknown):

@@ -17,9 +17,10 @@ import os
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog
-from indexfile import IndexFiles, item_hash
+from indexfile import IndexFiles
 from storageio import Disk, replace_file
 
+from ..read.index_coverage import has_item
 from ..sidecar import read_sidecar
 
 NAME = "index.json"
@@ -85,11 +86,7 @@ def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
     if last is None:
         return True
     code, offset = last
-    record = log.message_at(offset)
-    if record is None:
-        return False
-    words = [record.all_properties.get("UNIQ_KEY", ""), *record.keys]
-    return code in [item_hash(record.topic, word) for word in words if word]
+    return has_item(log.message_at(offset), code)
 
 
 def delete_hint(disk: Disk, folder: str) -> None:

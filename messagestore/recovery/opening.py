@@ -77,7 +77,11 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     index = parts.index
     drops_index = parts.was_clean and index is not None and index.has_other_sizes
     checks_queues = not parts.was_clean or points_behind or _lacks_queues(parts, end)
-    lacks_index = end.last_offset >= 0 and index is not None and (drops_index or not index.files)
+    lacks_index = (
+        end.last_offset >= 0
+        and index is not None
+        and (drops_index or not index.files or (parts.was_clean and parts.unindexed.lacks_tail(end.offset)))
+    )
     return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
 
 

@@ -681,10 +681,12 @@ def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(
     with MessageStore.open(tmp_path, "r", StoreConfig(mapped_file_size_commit_log=LOG_SIZE), disk=disk) as reader:
         path.write_bytes(whole[:END_OFFSET_AT] + bytes(8) + whole[END_OFFSET_AT + 8 :])
         os.utime(path.parent, (1000, 1000))
-        assert reader.query("t", "k7") == []
+        assert [number_of(stored) for stored in reader.query("t", "k7")] == [7], "from the log"
+        assert not reader.engine.index.fits
         path.write_bytes(whole)
         os.utime(path.parent, (1000, 1000))
         assert [number_of(stored) for stored in reader.query("t", "k7")] == [7]
+        assert reader.engine.index.fits
     assert not any(pauses_s), "a look waits for nobody"
 
 

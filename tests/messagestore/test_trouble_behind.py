@@ -54,8 +54,9 @@ def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: A
     assert isinstance(dispatcher.failure, StoreCorrupt)
     with pytest.raises(PutRejected, match="bad_magic"):
         store.put(message(world, 12))
-    assert [number_of(found) for found in read_all(store, "T")] == [0, 1, 2, 3]
-    with store.consumer("T", group="g") as consumer, pytest.raises(StoreCorrupt, match="bad_magic"):
+    with pytest.raises(StoreCorrupt, match="bad_magic"):
+        read_all(store, "T")
+    with pytest.raises(StoreCorrupt, match="bad_magic"), store.consumer("T", group="g") as consumer:
         consumer.poll()
     assert not dispatcher.run_once(), "what failed is not tried again"
     with pytest.raises(StoreCorrupt, match="bad_magic"):
@@ -64,6 +65,33 @@ def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: A
     with pytest.raises(StoreCorrupt, match="brokerstore recover"):
         open_small(world, tmp_path)
     assert min((tmp_path / "commitlog").iterdir()).read_bytes() == before
+
+
+@pytest.mark.parametrize("word", ["consumequeue", "index"])
+def test_after_one_failed_sync_behind_the_log_queries_find_every_message(world: Any, tmp_path: Path, word: str) -> None:
+    """The dispatcher stopped for good: the log is searched, queue reads raise, metrics and the count of messages tell."""
+    disk = SwitchDisk()
+    store = open_small(world, tmp_path, disk=disk)
+    put = [store.put(message(world, number, keys=[f"k{number}"])) for number in range(3)]
+    store.get("T", 0, 0)
+    assert store.query("T", "none") == []
+    store.engine.dispatcher._fail(DiskError("sync", word, errno.EIO, "broken"))
+    log = store.engine.log.appender
+    put += [log.append(message(world, number, keys=[f"k{number}"]), 0) for number in range(3, 40)]
+    for number, result in enumerate(put):
+        assert [hit.physical_offset for hit in store.query("T", f"k{number}")] == [result.physical_offset]
+    assert store.query("T", "none") == [] and store.unsearched_bytes == 0
+    assert store.undispatched_messages == 37
+    metrics = store.metrics()
+    assert "broken" in (metrics.dispatch_failure or "") and metrics.dispatch_lag_bytes
+    for read in (lambda: store.get("T", 0, 0), lambda: list(store.read("T", 0)), lambda: store.max_offset("T", 0)):
+        with pytest.raises(DiskError, match="broken"):
+            read()
+    with pytest.raises(DiskError, match="broken"):
+        store.offset_by_time("T", 0, START_MS)
+    store.close()
+    with open_small(world, tmp_path) as again:
+        assert again.max_offset("T", 0) == 40 and again.metrics().dispatch_failure is None
 
 
 def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_path: Path) -> None:

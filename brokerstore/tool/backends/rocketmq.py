@@ -161,8 +161,9 @@ class RocketmqBackend(RocketmqFolder):
             is_known = bool(found) or topic in store.topics()
             unsearched = store.unsearched_bytes
         if unsearched:
-            lacking = f"the last {unsearched} bytes of the log are not in the index yet and were not searched"
-            say(f"brokerstore: incomplete: {lacking}")
+            lacking = f"{unsearched} bytes of the log are not in the index and were not searched"
+            say(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
+            self.is_incomplete = True
         if not found and is_known:
             say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
         if not is_known:

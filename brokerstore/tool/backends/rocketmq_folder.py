@@ -49,11 +49,12 @@ class RocketmqFolder:
         """Nothing is opened yet."""
         self.target = target
         self.problems: list[Finding] = []
+        self.is_incomplete = False  # whether an answer may lack messages
 
     @property
     def code(self) -> int:
-        """Return `PROBLEM` once a problem was found."""
-        return PROBLEM if self.problems else CLEAN
+        """Return `PROBLEM` once a problem was found, or after an incomplete answer."""
+        return PROBLEM if self.problems or self.is_incomplete else CLEAN
 
     @property
     def is_in_use(self) -> bool:
