@@ -27,9 +27,11 @@ def start_of(store: MessageStore, low: int, high: int, *, from_start: bool) -> S
 
     Raises `MasterDiffers` if this side's log ends after the master's, or before its oldest byte.
     """
-    end = store.log_end
-    if end <= 0 and not store.engine.log.queue.files:
+    end, files = store.log_end, store.engine.log.queue.files
+    if not files:
         return _first_start(low, from_start=from_start)
+    if end == files[0].start_offset:  # killed between the creation of the first file and the first byte
+        return _start_at(end) if end >= low else _first_start(low, from_start=from_start)
     if not low <= end <= high:
         raise MasterDiffers(end, "the end of the replica's log in it", f"a log from {low} to {high}")
     at = _last_record(store)
@@ -39,14 +41,17 @@ def start_of(store: MessageStore, low: int, high: int, *, from_start: bool) -> S
 
 
 def _first_start(low: int, *, from_start: bool) -> Start:
-    """Return the request of an empty replica.
+    """Return the request of an empty replica; a request for 0 gets the master's last file."""
+    return _start_at(low) if from_start else Start(0)
 
-    A request for 0 gets the master's last file.  There is no request for all of a log that begins at 0, so it is asked for from
-    1, and the first byte is added: the size of a record is below 16 MiB, so its first byte is 0.
+
+def _start_at(offset: int) -> Start:
+    """Return the request for a log from an offset on.
+
+    There is no request for all of a log that begins at 0, so it is asked for from 1, and the first byte is added: the size of a
+    record is below 16 MiB, so its first byte is 0.
     """
-    if not from_start:
-        return Start(0)
-    return Start(low) if low > 0 else Start(1, prefix=b"\0")
+    return Start(offset) if offset > 0 else Start(1, prefix=b"\0")
 
 
 def _last_record(store: MessageStore) -> int:

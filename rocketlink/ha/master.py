@@ -36,7 +36,7 @@ class SlaveStatus(NamedTuple):
 
 
 class HaMaster(Closing):
-    """Listens for slaves until it is closed.  Bytes are sent as soon as they are written, as RocketMQ does, synced or not."""
+    """Listens for slaves until it is closed.  Bytes are sent as soon as the files have them, as RocketMQ does, synced or not."""
 
     def __init__(
         self, store: MessageStore, host: str = "127.0.0.1", port: int = 0, *, admits: Callable[[str], bool] | None = None
@@ -181,7 +181,7 @@ class _Slave:
     def _next_bytes(self) -> bytes:
         """Return what follows in the log file, with the bytes behind a blank: a slave counts them too."""
         log = self._engine.log
-        end = log.written_offset
+        end = log.committed_offset  # a pool's file has zeros behind it
         file = log.queue.find(self.sent) if self.sent < end else None
         if file is None:
             return b""

@@ -229,11 +229,11 @@ class Stream:
     """The bytes of one connection on their way into the log."""
 
     def __init__(self, store: MessageStore, start: Start, fetch_topics: Callable[[], None]) -> None:
-        """Create it; the first frame is expected at `start.request`, or anywhere if the log is empty and 0 was asked."""
+        """Create it; the first frame is expected at `start.request`, or anywhere if 0 was asked, as for an empty log."""
         self._store = store
         self._fetch_topics = fetch_topics
         self._known, self._known_at = start.known, start.known_at
-        self._is_anywhere = start.request == 0 and not start.known and store.log_end <= 0
+        self._is_anywhere = start.request == 0 and not start.known
         self._waiting = bytearray(start.prefix)
         self._at = start.request - len(start.prefix)  # physical offset of the first waiting byte
         self.received = start.request

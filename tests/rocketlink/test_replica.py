@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import shutil
 import socket
 import struct
 import threading
@@ -14,10 +17,11 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import FlushMode, MessageStore, StoreConfig
 from rocketlink import BrokerServer, HaMaster, MasterDiffers, Replica
 from storageio import StoreError
 from storageio.local_sockets import PeerGone
+from storageio.testing import WrappedDisk
 from tests.rocketlink.fake_broker import FakeBroker
 
 SIZES = {"mappedFileSizeCommitLog": 16_384, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100, "maxIndexNum": 400}
@@ -43,8 +47,8 @@ def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
 class Master:
     """A store that is served to replicas, with the broker that they ask."""
 
-    def __init__(self, folder: Path) -> None:
-        self.store = MessageStore.open(folder, "a", CONFIG)
+    def __init__(self, folder: Path, config: StoreConfig = CONFIG) -> None:
+        self.store = MessageStore.open(folder, "a", config)
         self.link = HaMaster(self.store)
         self.broker = FakeBroker(self.link.port, **SIZES)
         self.tell()
@@ -53,6 +57,13 @@ class Master:
         """Let the broker name the log's range."""
         self.broker.log = (self.store.engine.low_offset, max(self.store.log_end, 0))
         return self.store.log_end
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the oldest files of the log."""
+        self.store.flush()
+        self.store.engine.settle()
+        self.store.delete_before(offset)
+        assert self.store.engine.low_offset == offset
 
     def __enter__(self) -> Master:
         return self
@@ -78,6 +89,25 @@ def test_a_replica_has_the_masters_log_byte_by_byte(tmp_path: Path) -> None:
             end = master.store.log_end
             until(lambda: [one.reported for one in master.link.slaves] == [end])
     assert end > 3 * 16_384
+    assert log_of(tmp_path / "s")[:end] == log_of(tmp_path / "m")[:end]
+
+
+@pytest.mark.parametrize("options", [{"transient_store_pool_enable": True}, {"flush_disk_type": FlushMode.SYNC}])
+def test_a_master_sends_only_what_its_files_have(tmp_path: Path, options: dict[str, Any]) -> None:
+    """What is still in the pool's memory would arrive as zeros."""
+    config = StoreConfig(
+        mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400,
+        **options,
+    )  # fmt: skip
+    with Master(tmp_path / "m", config) as master:
+        put(master.store, 5)
+        master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+            for _ in range(8):
+                put(master.store, 50)
+                end = master.tell()
+                assert replica.wait(end, 20)
+            assert bodies(replica.store) == bodies(master.store)
     assert log_of(tmp_path / "s")[:end] == log_of(tmp_path / "m")[:end]
 
 
@@ -113,6 +143,89 @@ def test_a_replica_reconnects(tmp_path: Path) -> None:
             master.link = HaMaster(master.store, port=master.link.port)
             assert replica.wait(master.tell(), 20)
             assert replica.status.connections == 2
+
+
+class Snapshots(WrappedDisk):
+    """A disk that copies the folder before each call that changes something, as a kill there would leave it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.images: list[Path] = []
+        self.seen: set[bytes] = set()
+        self.guard = threading.Lock()
+
+    def before(self, operation: str, path: str) -> None:
+        if operation in ("list", "stat", "open", "read", "size", "map", "space", "lock"):
+            return
+        with self.guard, contextlib.suppress(FileNotFoundError):  # another thread renames a file
+            self.take()
+
+    def take(self) -> None:
+        """Copy the folder unless there is a copy like it."""
+        files = sorted(file for file in self.folder.rglob("*") if file.is_file())
+        content = [(str(file.relative_to(self.folder)), file.read_bytes()) for file in files]
+        key = hashlib.sha256(repr(content).encode()).digest()
+        if key not in self.seen:
+            self.seen.add(key)
+            image = self.folder.with_name(f"image-{len(self.images)}")
+            shutil.copytree(self.folder, image)
+            self.images.append(image)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("first", [0, 16_384 * 2])
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_replica_that_was_killed_in_its_first_steps_starts_again(tmp_path: Path, first: int, from_start: bool) -> None:
+    """After any call of them; also if the master has a new file by then, and if it deleted its oldest one."""
+    (tmp_path / "s").mkdir()
+    with Master(tmp_path / "m") as master:
+        put(master.store, 600)
+        master.delete_before(first)
+        disk = Snapshots(tmp_path / "s")
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=from_start, disk=disk) as replica:
+            assert replica.wait(master.tell(), 20)
+        for step in range(3):
+            end = master.tell()
+            for image in disk.images:
+                place = image.with_name(f"again-{step}-{image.name}")
+                shutil.copytree(image, place)
+                with Replica("127.0.0.1", master.broker.port, place, from_start=from_start) as replica:
+                    assert replica.wait(end, 20), image
+                    low = replica.store.engine.low_offset
+                assert log_of(place)[: end - low] == log_of(tmp_path / "m")[low - master.store.engine.low_offset :][: end - low]
+            if step == 0:
+                put(master.store, 600)
+            else:
+                master.delete_before(16_384 * 3)
+                logs = {image: log_of(image) for image in disk.images if (image / "commitlog").exists()}
+                disk.images = [image for image, log in logs.items() if log.strip(b"\0") == b""]
+                assert disk.images
+
+
+@pytest.mark.parametrize("first", [0, 16_384 * 2])
+@pytest.mark.parametrize("from_start", [False, True])
+@pytest.mark.parametrize("has_moved", [False, True])
+def test_a_replica_with_an_empty_first_file_starts_again(tmp_path: Path, first: int, from_start: bool, has_moved: bool) -> None:
+    """It was killed before the first byte; the master may have deleted that part of its log meanwhile."""
+    place = tmp_path / "s" / "commitlog"
+    place.mkdir(parents=True)
+    (place / f"{first:020d}").write_bytes(bytes(16_384))
+    (tmp_path / "s" / "abort").touch()
+    with Master(tmp_path / "m") as master:
+        put(master.store, 600)
+        if has_moved:
+            master.delete_before(16_384 * 3)
+        low, end = master.store.engine.low_offset, master.tell()
+        assert low == (16_384 * 3 if has_moved else 0)
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=from_start) as replica:
+            assert replica.wait(end, 20)
+            begin = replica.store.engine.low_offset
+            assert replica.store.query("T", "k599")
+    assert begin == (first if not has_moved else low if from_start else end // 16_384 * 16_384)
+    assert log_of(tmp_path / "s")[: end - begin] == log_of(tmp_path / "m")[begin - low :][: end - begin]
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert store.engine.low_offset == begin
 
 
 @pytest.mark.parametrize("count", [2, 9])

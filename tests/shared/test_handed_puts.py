@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from messagestore.shared.answers import unpack_answer
 from messagestore.shared.groups import Groups, Opening, Origin, Parked, Session
 from messagestore.shared.protocol import HANDED_ROW, Operation, parse_frame
 from storageio import PutRejected
-from tests.shared.processes import open_shared
+from tests.shared.processes import CONFIG, open_shared
 
 
 class Poller(Session):
@@ -75,6 +76,28 @@ def held_dispatcher(store: SharedStore) -> Iterator[None]:
     """Let the dispatcher do nothing meanwhile."""
     with groups_of(store)._dispatcher._round:
         yield
+
+
+def test_a_message_in_the_pools_memory_is_handed_out_when_the_file_has_it(tmp_path: Path) -> None:
+    """Another process reads the file; a message that was handed out earlier would be skipped."""
+    with open_shared(tmp_path / "s", config=dataclasses.replace(CONFIG, transient_store_pool_enable=True)) as store:
+        store.create_topic("T", 1)
+        local = store._member.local
+        assert local is not None
+        put(store, b"first")
+        local.engine.flusher.commit(0)
+        with store.consumer("T", group="G") as consumer:
+            assert consumer.ack(consumer.poll(1, 5)[0])
+        poller = Poller(groups_of(store))
+        poller.park()
+        with local.engine.log.buffers._committing:  # type: ignore[union-attr]
+            place = put(store, b"x")
+            assert poller.answers == []
+        local.engine.flusher.commit(0)
+        deadline = time.monotonic() + 20
+        while not poller.answers and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert poller.answers == [[place]]
 
 
 def test_a_put_answers_a_poll_that_waits(store: SharedStore) -> None:

@@ -121,10 +121,12 @@ class _Appending:
 
     def run(self) -> int:
         """Check everything, then write it file by file."""
-        is_first = not self._log.queue.files
-        end = self._log.written_offset
+        files, end = self._log.queue.files, self._log.written_offset
+        is_empty = (
+            not files or end == files[0].start_offset < self._offset
+        )  # an earlier run may have ended before its first byte
         begins_file = self._offset >= 0 and self._offset % self._log.file_size_bytes == 0
-        if self._offset != end and not (is_first and begins_file):
+        if self._offset != end and not (is_empty and begins_file):
             raise InvalidMessage(f"bytes for offset {self._offset}: the log ends at {end}, and an empty one begins with a file")
         at, place = 0, self._offset
         pieces: list[tuple[int, bytes, int, bool]] = []  # (offset, records, newest store time, blank follows)
@@ -136,6 +138,8 @@ class _Appending:
                 break
             left = self._file_end(place) - place
             at, place = at + min(left, len(self._data) - at), place + left
+        if is_empty and pieces:
+            self._begin(self._offset)
         for one in pieces:
             self._write(*one)
         self._parts.dispatcher.nudge()
@@ -176,13 +180,7 @@ class _Appending:
         The first size field is written last, so that a concurrent reader sees all records or none.
         """
         appender = self._log.appender
-        if not self._log.queue.files:
-            first = place - place % self._log.file_size_bytes
-            made = self._log.queue.next_file(first)
-            with appender.lock:
-                appender.attach(made.view, made.start_offset, 0)
-            self._parts.dispatcher.begin_again(first)
-        elif appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
+        if appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
             self._roll()
         file = self._log.queue.find(place)
         assert file is not None, "the file was made"
@@ -199,12 +197,22 @@ class _Appending:
                 end = file.size_bytes
             appender.attach(file.view, file.start_offset, end, stamp)
 
+    def _begin(self, place: int) -> None:
+        """Create the first file; drop one without records."""
+        self._log.queue.truncate(-1)
+        self._make_file(place)
+        self._parts.dispatcher.begin_again(place)
+
     def _roll(self) -> None:
         """Continue in the next file, unless the appender is already there."""
         appender = self._log.appender
         if appender.position == 0 and appender.base == self._log.queue.files[-1].start_offset:
             return
-        made = self._log.queue.next_file()
+        self._make_file()
+
+    def _make_file(self, first: int = 0) -> None:
+        """Create the next file, or an empty log's file at `first`, and let the appender continue there."""
+        appender, made = self._log.appender, self._log.queue.next_file(first)
         with appender.lock:
             appender.attach(made.view, made.start_offset, 0)
 
