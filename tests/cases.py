@@ -20,7 +20,7 @@ RABBITMQ_CASES = sorted(path.name.removesuffix(".tar.xz") for path in CASES.glob
 
 
 class Case(NamedTuple):
-    """One unpacked case."""
+    """One unpacked case and its report."""
 
     folder: Path  # the store or node, which a test may change
     expected: dict[str, Any]

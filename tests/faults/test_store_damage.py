@@ -1,4 +1,4 @@
-"""Whole RocketMQ stores with a flipped bit, a cut, stale bytes or a missing file."""
+"""Whole RocketMQ stores with a flipped bit, a cut or stale bytes; `test_file_damage.py` has whole files."""
 
 from __future__ import annotations
 
@@ -61,28 +61,6 @@ def test_a_flipped_bit_beside_the_log_never_gives_a_wrong_message(name: str, sca
 def _bits_used(path: Path) -> int:
     """Return the number of bits up to 64 bytes after the last byte that is not zero."""
     return 8 * min(path.stat().st_size, len(path.read_bytes().rstrip(b"\0")) + 64)
-
-
-@pytest.mark.parametrize("scarce", SCARCE)
-@pytest.mark.parametrize("name", ["lmq", "cqext", "batchcq"])
-def test_each_file_of_a_store_gone(name: str, scarce: int, folder: Path) -> None:
-    """A missing file is reported, or nothing is lost with it; a recovery keeps every record of the other files."""
-    store = Store(unpacked(name, folder))
-    quiet = set()
-    for path in store.files[::scarce]:
-        top = path.relative_to(store.folder).parts[0]
-        data = path.read_bytes()
-        size = len(data)
-        path.unlink()
-        # a log without its last file has a valid end; the queues refer past it, so they are not read
-        if not store.check(top != "commitlog"):
-            quiet.add(top)
-        gone = range(int(path.name), int(path.name) + size) if top == "commitlog" else range(0)
-        is_first = top == "commitlog" and path == min(store.files)
-        if not is_first:  # retention deletes the first file too, so nothing needs repair
-            store.check_recovery(folder / "copy", {at for at in store.records if at in gone})
-        path.write_bytes(data)
-    assert quiet <= BESIDE | {"compaction", "checkpoint", "index", "batchconsumequeue", "commitlog"}, quiet
 
 
 def _cuts(file: LogFile) -> Iterator[tuple[int, int]]:

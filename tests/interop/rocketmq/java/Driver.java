@@ -296,7 +296,8 @@ public class Driver {
             GetMessageResult page = store.getMessage("group", topic, queueId, at, READ_BATCH, null);
             if (page.getStatus() == GetMessageStatus.FOUND) {
                 for (SelectMappedBufferResult piece : page.getMessageMapedList()) {
-                    offsets.add(MessageDecoder.decode(piece.getByteBuffer().duplicate(), false, false).getCommitLogOffset());
+                    MessageExt message = MessageDecoder.decode(piece.getByteBuffer().duplicate(), false, false);
+                    if (message != null) offsets.add(message.getCommitLogOffset());  // else the unit of a deleted record
                 }
             }
             long next = page.getNextBeginOffset();

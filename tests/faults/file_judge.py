@@ -1,0 +1,179 @@
+"""Judge what the tool makes of a damaged folder, by the plain witness model and, where one is given, a real store.
+
+The rule: `verify` is 0 only if no witness disagrees and the real store starts and delivers what `dump` lists; nothing that a
+witness names goes uncounted; the commands that the tool prints end at `verify` 0, or at a person.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.brokerstore.tool import Ran, run
+from tests.faults.damaged_stores import Template
+from tests.faults.file_damage import Damage, copied
+from tests.faults.witnesses import Witnesses, read_witnesses
+
+STEPS_MAX = 6
+PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
+# Violations that stay for now: a pattern for the damages and one for what they lead to.
+KNOWN: tuple[tuple[str, str], ...] = (
+    ("commitlog", "are lost|given up|are gone|do not end|dead end"),
+    ("compaction/|index/|batchconsumequeue/|older brokerstore|subscriptionGroup", "dead end"),
+    ("timercheck", "do not end"),
+    ("foreign consumequeue", "are lost|given up"),
+    ("delayOffset.json|consumerFilter.json", "unreadable"),
+)
+Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a folder in the real system, or ""
+
+
+class Listed(NamedTuple):
+    """The messages that `dump` lists: by physical offset (topic, queue id, queue offset), and which are fillers."""
+
+    code: int
+    messages: dict[int, tuple[str, int, int]]
+    fillers: set[int]
+
+
+class Outcome(NamedTuple):
+    """What became of a folder."""
+
+    damages: list[Damage]
+    verify: int
+    end: str  # "intact", "repaired", "choice", "person"
+    violations: list[str]
+
+
+def listed(folder: Path) -> Listed:
+    """Return what `dump` lists."""
+    ran = run("dump", folder, "--json")
+    rows = ran.lines
+    found = {row["physical_offset"]: (row["topic"], row["queue_id"], row["queue_offset"]) for row in rows}
+    return Listed(ran.code, found, {row["physical_offset"] for row in rows if _is_filler(row)})
+
+
+def _is_filler(row: dict[str, Any]) -> bool:
+    return row.get("is_filler") is True or "filler" in row["properties"].get("BROKERSTORE", "")
+
+
+class Judge:
+    """Judges folders made from one template."""
+
+    def __init__(self, made: Template, scratch: Path, real: Real | None = None) -> None:
+        self.made = made
+        self.scratch = scratch
+        self.real = real
+        self.count = 0
+
+    def judge(self, folder: Path, damages: list[Damage]) -> Outcome:
+        """Verify, read and recover a folder."""
+        witnesses = read_witnesses(folder, self.made.slots)
+        wrong: list[str] = []
+        before, verified = listed(folder), run("verify", folder)
+        unread = set(witnesses.records) - set(before.messages)
+        if unread and before.code in (0, 1):
+            wrong.append(f"dump does not read {len(unread)} whole records, the first at {min(unread)}")
+        if verified.code == 0:
+            wrong += [f"verify is 0, and {one}" for one in witnesses.disagreements()]
+            wrong += self._real(folder, "verify is 0")
+            return Outcome(damages, 0, "intact", wrong)
+        end = self._follow(folder, verified, before, witnesses, wrong)
+        return Outcome(damages, verified.code, end, wrong)
+
+    def forget(self, folder: Path) -> None:
+        """Delete a judged folder and all its copies."""
+        shutil.rmtree(folder.parent)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _real(self, folder: Path, when: str) -> list[str]:
+        if self.real is None or self.made.name == "broker-rocksdb":
+            return []
+        self.count += 1
+        copy = copied(folder, self.scratch / f"real-{self.count}" / "store")
+        trouble = self.real(copy, self.made.settings)
+        return [f"{when}, and the real store {trouble}"] if trouble else []
+
+    def _follow(self, folder: Path, ran: Ran, before: Listed, witnesses: Witnesses, wrong: list[str]) -> str:
+        """Run the commands that the tool prints, each way where it names several; return how that ends."""
+        ends = []
+        for choice in self._ways(folder, ran):
+            self.count += 1
+            copy = copied(folder, self.scratch / f"way-{self.count}" / "store")
+            ends.append(self._way(copy, choice, before, witnesses, wrong))
+        return "/".join(sorted(set(ends)))
+
+    def _ways(self, folder: Path, ran: Ran) -> list[str]:
+        """Return the options that `recover` wants a choice from, or one empty option."""
+        planned = run("recover", folder, "--json")
+        needs = bool(planned.out) and planned.json["plan"]["needs_choice"]
+        return ["--skip-bad", "--truncate"] if needs else [""]
+
+    def _way(self, folder: Path, choice: str, before: Listed, witnesses: Witnesses, wrong: list[str]) -> str:
+        """Follow the printed commands to their end on one copy."""
+        ran, dropped, seen = run("verify", folder), 0, ["verify"]
+        original = str(folder)
+        for _ in range(STEPS_MAX):
+            command = printed(ran)
+            if ran.code == 0 and seen[-1] == "verify":
+                break
+            if command is None or command[0] == "info" or "--help" in command:
+                return self._stuck(ran, seen, wrong)
+            arguments = [one for one in command if one not in ("--skip-bad", "--truncate")]
+            if choice and arguments[0] == "recover":
+                arguments.append(choice)
+            is_recovery = arguments[0] == "recover" and "--apply" in arguments
+            ran = run(*arguments, *(["--json"] if is_recovery else []))
+            seen.append(arguments[0])
+            if is_recovery and ran.out:
+                dropped += ran.json["plan"]["records_dropped"]
+        else:
+            wrong.append(f"the printed commands do not end: {' '.join(seen)} {choice}")
+            return "endless"
+        after = listed(Path(original))
+        self._losses(before, after, witnesses, dropped, choice, wrong)
+        wrong += self._real(folder, f"after {' '.join(seen[1:])} {choice}".rstrip())
+        return "repaired" if not choice else "choice"
+
+    def _stuck(self, ran: Ran, seen: list[str], wrong: list[str]) -> str:
+        """Accept an end that leaves the next step to a person: a folder that is not understood, or a reason in words."""
+        if ran.code in (0, 2):
+            wrong.append(f"dead end: exit {ran.code} after {' '.join(seen)}")
+        return "person"
+
+    def _losses(
+        self, before: Listed, after: Listed, witnesses: Witnesses, dropped: int, choice: str, wrong: list[str]
+    ) -> None:  # fmt: skip
+        """Compare what was named and read before with what is read now and what was counted."""
+        still = set(after.messages) - after.fillers
+        gone = set(before.messages) - still
+        named = {at for at in witnesses.lost(set(witnesses.records)) if witnesses.was_clean or at < witnesses.log_end()}
+        total = len(gone | named)
+        if gone and choice != "--truncate" and witnesses.was_clean:
+            wrong.append(
+                f"{len(gone)} messages that dump listed are gone after the recovery {choice}, the first at {min(gone)}"
+            )
+        if total > dropped:
+            wrong.append(f"{total} messages are lost ({len(named)} named, {len(gone)} cut), {dropped} are counted {choice}")
+        if named and not choice and witnesses.was_clean:
+            wrong.append(f"{len(named)} named messages were given up without a choice")
+
+
+def printed(ran: Ran) -> list[str] | None:
+    """Return the arguments of the command that the tool printed as its next step, or None."""
+    found = PRINTED.findall(ran.talk)
+    return shlex.split(found[-1]) if found else None
+
+
+def unexpected(outcome: Outcome) -> list[str]:
+    """Return the violations that are not known, each with its damage."""
+    damage = " + ".join(map(str, outcome.damages))
+    return [f"{damage}: {wrong}" for wrong in outcome.violations if not is_known(damage, wrong)]
+
+
+def is_known(damage: str, wrong: str) -> bool:
+    """Return whether a violation is among `KNOWN`."""
+    return any(re.search(where, damage) and re.search(what, wrong) for where, what in KNOWN)
