@@ -153,9 +153,11 @@ fuzz: $(VENV)/.kernels $(VENV)/.dev
 	@if $(RUN) -m pip install $(PIP_OPTIONS) atheris; then BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60; \
 		else echo "no atheris for this interpreter: mutations of the corpus"; $(RUN) -m fuzz.run decoders; fi
 
-# Kills, every bit of golden logs, planted bugs, fuzzers: hours; interrupted, it goes on where it stopped.
+# Kills, every bit of golden logs, planted bugs, fuzzers, then whole files judged by the real RocketMQ: hours; interrupted, it goes
+# on where it stopped.
 damage-night: $(VENV)/.kernels $(VENV)/.dev
 	@nice -n 19 $(RUN) -m tests.faults.night
+	@BROKERSTORE_INTEROP=1 nice -n 19 $(RUN) -m tests.interop.rocketmq.evidence --folders $(or $(FOLDERS),2000)
 
 # Live RocketMQ brokers and clients in the amounts of a night (tests/interop/rocketmq/live.py); Java 17 and Maven are needed.
 live-night: $(VENV)/.kernels $(VENV)/.dev

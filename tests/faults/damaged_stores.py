@@ -27,7 +27,7 @@ OTHERS = {"broker-live": "broker-ext", "broker-ext": "broker-live", "broker-time
 TIMER_LOG_OF_REAL, TIMER_LOG_OF_OURS = 52_000, 5200
 SETTINGS: dict[str, dict[str, Any]] = {  # of the real store, beside the sizes that all have
     "lmq": {"enableLmq": True, "enableMultiDispatch": True},
-    "batchcq": {"mapperFileSizeBatchConsumeQueue": 920},
+    "batchcq": {"mapperFileSizeBatchConsumeQueue": 920, "batch_topics": ("BcqTopic", "BcqOdd")},
     "cqext": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048},
     "broker-ext": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 4096},
 }

@@ -16,14 +16,14 @@ class RealStores(Jvm):
         super().__init__("Driver", [], errors, heap=heap, options=options)
         self._numbers = iter(range(1, 1 << 30))
 
-    def open(self, folder: Path, clock_ms: int = 0, **settings: Any) -> RealStore:
+    def open(self, folder: Path, clock_ms: int = 0, batch_topics: tuple[str, ...] = (), **settings: Any) -> RealStore:
         """Load and start the store in a folder.
 
-        A clock of 0 is the system's.  Raises Refused if load() returns false.
+        A clock of 0 is the system's; `batch_topics` have batch queues.  Raises Refused if load() returns false.
         """
         number = next(self._numbers)
         told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
-        found = self.ask("open", id=number, dir=str(folder), set=told, clock=clock_ms)
+        found = self.ask("open", id=number, dir=str(folder), set=told, clock=clock_ms, batch=batch_topics)
         if not found["load"]:
             raise Refused(f"load() refused {folder}")
         return RealStore(self, number, found)

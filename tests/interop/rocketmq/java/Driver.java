@@ -18,6 +18,7 @@ import org.apache.rocketmq.common.BoundaryType;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.SystemClock;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -55,8 +56,8 @@ public class Driver {
             }
         };
 
-        Store(MessageStoreConfig config) throws IOException {
-            super(config, new BrokerStatsManager("interop", true), (a, b, c, d, e, f, g) -> { }, new BrokerConfig(), new ConcurrentHashMap<>());
+        Store(MessageStoreConfig config, ConcurrentHashMap<String, TopicConfig> topics) throws IOException {
+            super(config, new BrokerStatsManager("interop", true), (a, b, c, d, e, f, g) -> { }, new BrokerConfig(), topics);
         }
 
         @Override public SystemClock getSystemClock() { return clock; }
@@ -90,7 +91,7 @@ public class Driver {
     // Opening and closing
 
     private JSONObject open(int id, JSONObject command) throws Exception {
-        Store store = new Store(config(command));
+        Store store = new Store(config(command), batchTopics(command.getJSONArray("batch")));
         store.heldMs = command.getLongValue("clock");
         long before = System.nanoTime();
         boolean loaded = store.load();
@@ -102,6 +103,16 @@ public class Driver {
         }
         double allMs = (System.nanoTime() - before) / 1e6;
         return new JSONObject(Map.of("load", loaded, "load_ms", loadMs, "all_ms", allMs, "end", store.getMaxPhyOffset()));
+    }
+
+    private static ConcurrentHashMap<String, TopicConfig> batchTopics(JSONArray names) {
+        ConcurrentHashMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
+        for (int i = 0; names != null && i < names.size(); i++) {
+            TopicConfig topic = new TopicConfig(names.getString(i));
+            topic.setAttributes(Map.of("queue.type", "BatchCQ"));
+            topics.put(names.getString(i), topic);
+        }
+        return topics;
     }
 
     private static MessageStoreConfig config(JSONObject command) throws IOException {
