@@ -36,7 +36,7 @@ class SlaveStatus(NamedTuple):
 
 
 class HaMaster(Closing):
-    """Listens for slaves until it is closed.  Bytes are sent as soon as the files have them, as RocketMQ does, synced or not."""
+    """Listens for slaves until it is closed.  Bytes are sent as soon as the files have them, synced or not, as by RocketMQ."""
 
     def __init__(
         self, store: MessageStore, host: str = "127.0.0.1", port: int = 0, *, admits: Callable[[str], bool] | None = None

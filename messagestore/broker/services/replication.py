@@ -122,9 +122,7 @@ class _Appending:
     def run(self) -> int:
         """Check everything, then write it file by file."""
         files, end = self._log.queue.files, self._log.written_offset
-        is_empty = (
-            not files or end == files[0].start_offset < self._offset
-        )  # an earlier run may have ended before its first byte
+        is_empty = not files or end == files[0].start_offset < self._offset  # killed before its first byte
         begins_file = self._offset >= 0 and self._offset % self._log.file_size_bytes == 0
         if self._offset != end and not (is_empty and begins_file):
             raise InvalidMessage(f"bytes for offset {self._offset}: the log ends at {end}, and an empty one begins with a file")
