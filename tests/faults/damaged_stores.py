@@ -22,8 +22,9 @@ REAL = (
     "plain", "propcrc", "broker-live", "broker-ext", "broker-timer", "broker-pop", "lmq", "batchcq", "cqext", "crash-torn",
     "broker-rocksdb", "broker-compaction",
 )  # fmt: skip
-OURS = ("ours-clean", "ours-killed")
+OURS = ("ours-clean", "ours-killed", "ours-pool")  # the last one killed with records that only the ring has
 OTHERS = {"broker-live": "broker-ext", "broker-ext": "broker-live", "broker-timer": "broker-pop", "broker-pop": "broker-timer"}
+SLOTS_OF_OURS = 100  # an index file is full after 399 keys, so there are key filters
 TIMER_LOG_OF_REAL, TIMER_LOG_OF_OURS = 52_000, 5200
 SETTINGS: dict[str, dict[str, Any]] = {  # of the real store, beside the sizes that all have
     "lmq": {"enableLmq": True, "enableMultiDispatch": True},
@@ -46,16 +47,19 @@ class Template(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """Return the settings with which a real store opens it."""
         timers = {"mappedFileSizeTimerLog": TIMER_LOG_OF_OURS if self.name in OURS else TIMER_LOG_OF_REAL}
-        return SIZES | timers | SETTINGS.get(self.name, {})
+        index = {"maxHashSlotNum": self.slots, "maxIndexNum": 4 * self.slots}
+        return SIZES | index | timers | SETTINGS.get(self.name, {})
 
 
 def template(name: str, above: Path) -> Template:
     """Make a template below a folder."""
     if name in OURS:
-        older, folder = written_by_us(above / name, is_killed=name == "ours-killed")
-        return Template(name, folder, older, unpacked("plain", above / "other"))
+        older, folder = written_by_us(above / name, name)
+        return Template(name, folder, older, unpacked("plain", above / "other"), SLOTS_OF_OURS)
     folder = unpacked(name, above)
     older = copied(folder, above / f"{name}-older")
+    for backup in older.glob("config/*.bak"):
+        backup.rename(backup.with_suffix(""))
     for path in older.rglob("*"):
         if path.is_file() and NUMBERED.fullmatch(path.name) and path.parent.parent.name != "compaction":
             _set_back(path)
@@ -77,28 +81,37 @@ def _set_back(path: Path) -> None:
     path.write_bytes(data[:keep] + bytes(len(data) - keep))
 
 
-def written_by_us(above: Path, *, is_killed: bool) -> tuple[Path, Path]:
+def written_by_us(above: Path, name: str) -> tuple[Path, Path]:
     """Write a store in three runs; return its state after the second, and at the end: closed, or with its owner killed."""
     folder, clock = above / "store", Ticking(START_MS)
     for start in (0, 300, 600):
-        store = MessageStore.open(folder, config=_settings(start), clock=clock)
-        store.engine.housekeeper.thread.stop()
-        write_mixed(store, range(start, start + 300))
-        _write_timers(store, start)
-        _commit(store, folder, start)
-        store.flush()
-        if start == 600 and is_killed:
-            with store.engine.housekeeper.guard:
-                store.engine.settle()
-            copied(folder, above / "killed")
-        store.close()
+        with MessageStore.open(folder, config=_settings(name, start), clock=clock) as store:
+            store.engine.housekeeper.thread.stop()
+            write_mixed(store, range(start, start + 300))
+            _write_timers(store, start)
+            _commit(store, folder, start)
+            _filter(store)
+            if start == 600:
+                copied(folder, above / "killed")
         if start == 300:
             copied(folder, above / "older")
-    return above / "older", above / "killed" if is_killed else folder
+    return above / "older", folder if name == "ours-clean" else above / "killed"
 
 
-def _settings(start: int) -> StoreConfig:
-    return ours(enabled_append_prop_crc=start == 300, mapped_file_size_timer_log=TIMER_LOG_OF_OURS)
+def _settings(name: str, start: int) -> StoreConfig:
+    pool = {"transient_store_pool_enable": True, "commit_interval_commit_log_ms": 600_000} if name == "ours-pool" else {}
+    return ours(
+        enabled_append_prop_crc=start == 300, mapped_file_size_timer_log=TIMER_LOG_OF_OURS, max_hash_slot_num=SLOTS_OF_OURS,
+        max_index_num=4 * SLOTS_OF_OURS, **pool,
+    )  # fmt: skip
+
+
+def _filter(store: MessageStore) -> None:
+    """Build the key filters, as the housekeeper does."""
+    filters = store.engine.key_filters
+    assert filters is not None
+    with store.engine.housekeeper.guard:
+        filters.step(iter(lambda: 0.0, None).__next__)
 
 
 def _write_timers(store: MessageStore, start: int) -> None:

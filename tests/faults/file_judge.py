@@ -56,6 +56,16 @@ def listed(folder: Path) -> Listed:
     return Listed(ran.code, found, {row["physical_offset"] for row in rows if _is_filler(row)})
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what every file holds, without the zeros behind it."""
+    return {str(path.relative_to(folder)): path.read_bytes().rstrip(b"\0") for path in folder.rglob("*") if path.is_file()}
+
+
+def _is_evidence(name: str) -> bool:
+    """Return whether a file names messages or progress, and is neither the log, whose cut bytes are kept, nor a backup."""
+    return name.split("/")[0] in ("consumequeue", "batchconsumequeue", "config") and name.endswith(("0", "Offset.json"))
+
+
 def _is_filler(row: dict[str, Any]) -> bool:
     return row.get("is_filler") is True or "filler" in row["properties"].get("BROKERSTORE", "")
 
@@ -81,6 +91,8 @@ class Judge:
             wrong += [f"verify is 0, and {one}" for one in witnesses.disagreements()]
             wrong += self._real(folder, "verify is 0")
             return Outcome(damages, 0, "intact", wrong)
+        if witnesses.was_clean and witnesses.lost(set(witnesses.records)):
+            wrong += self._unchosen(folder)
         end = self._follow(folder, verified, before, witnesses, wrong)
         return Outcome(damages, verified.code, end, wrong)
 
@@ -96,6 +108,19 @@ class Judge:
         copy = copied(folder, self.scratch / f"real-{self.count}" / "store")
         trouble = self.real(copy, self.made.settings)
         return [f"{when}, and the real store {trouble}"] if trouble else []
+
+    def _unchosen(self, folder: Path) -> list[str]:
+        """Return what commands without a choice change while a part of the folder names messages that are gone."""
+        wrong = []
+        for command in (("put", "any", "x"), ("rebuild", "all", "--apply")):
+            self.count += 1
+            copy = copied(folder, self.scratch / f"unchosen-{self.count}" / "store")
+            ran = run(command[0], copy, *command[1:])
+            kept = contents(copy)
+            gone = [name for name, content in contents(folder).items() if _is_evidence(name) and kept.get(name) != content]
+            if gone:
+                wrong.append(f"{command[0]} ends with exit {ran.code} and changes {len(gone)} files: {gone[:1]}")
+        return wrong
 
     def _follow(self, folder: Path, ran: Ran, before: Listed, witnesses: Witnesses, wrong: list[str]) -> str:
         """Run the commands that the tool prints, each way where it names several; return how that ends."""
@@ -114,6 +139,7 @@ class Judge:
 
     def _way(self, folder: Path, choice: str, before: Listed, witnesses: Witnesses, wrong: list[str]) -> str:
         """Follow the printed commands to their end on one copy."""
+        was = contents(folder)
         ran, dropped, seen = run("verify", folder), 0, ["verify"]
         original = str(folder)
         for _ in range(STEPS_MAX):
@@ -134,6 +160,10 @@ class Judge:
             wrong.append(f"the printed commands do not end: {' '.join(seen)} {choice}")
             return "endless"
         after = listed(Path(original))
+        if witnesses.lost(set(witnesses.records)):
+            kept = set(contents(Path(original)).values())
+            unkept = [name for name, data in was.items() if _is_evidence(name) and data and data not in kept]
+            wrong += [f"no copy is kept of {len(unkept)} replaced files, of {unkept[0]} {choice}"] if unkept else []
         self._losses(before, after, witnesses, dropped, choice, wrong)
         wrong += self._real(folder, f"after {' '.join(seen[1:])} {choice}".rstrip())
         return "repaired" if not choice else "choice"

@@ -140,7 +140,8 @@ def _served(broker: RealBroker, witnesses: Witnesses, queues: dict[Queue, list[i
     """Compare what a broker's clients get with the model: messages, topics, committed offsets."""
     known = broker.ask("topics")
     tables = witnesses.tables
-    missing = sorted(set((tables.get("topics") or {}).get("topicConfigTable", ())) - set(known))
+    named = {topic for topic, _ in queues if not topic.startswith(HIDDEN)} if tables else set()  # nothing without any table
+    missing = sorted((set((tables.get("topics") or {}).get("topicConfigTable", ())) | named) - set(known))
     if missing:
         return f"has no topic {missing[0]}"
     readable = {topic for topic, told in known.items() if told["perm"] & READ and not topic.startswith(HIDDEN)}
