@@ -22,10 +22,10 @@ STEPS_MAX = 6
 PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 # Violations that stay for now: a pattern for the damages and one for what they lead to.
 KNOWN: tuple[tuple[str, str], ...] = (
-    ("commitlog", "are lost|given up|are gone|do not end|dead end"),
-    ("compaction/|index/|batchconsumequeue/|older brokerstore|subscriptionGroup", "dead end"),
-    ("timercheck", "do not end"),
-    ("foreign consumequeue", "are lost|given up"),
+    ("commitlog", "are lost|given up|are gone|do not end|dead end|ends with exit|no copy is kept"),
+    ("compaction/|index/|batchconsumequeue/|subscriptionGroup|consumerOffset", "dead end"),
+    ("timercheck|topics.json", "do not end"),
+    ("foreign consumequeue", "are lost|given up|ends with exit|no copy is kept"),
     ("delayOffset.json|consumerFilter.json", "unreadable"),
 )
 Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a folder in the real system, or ""
