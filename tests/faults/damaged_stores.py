@@ -20,7 +20,7 @@ from tests.interop.rocketmq.folders import SIZES, SLOTS, START_MS, Ticking, ours
 NUMBERED = re.compile(r"\d{17,20}")
 REAL = (
     "plain", "propcrc", "broker-live", "broker-ext", "broker-timer", "broker-pop", "lmq", "batchcq", "cqext", "crash-torn",
-    "broker-rocksdb", "broker-compaction",
+    "broker-rocksdb", "broker-compaction", "broker-config-v2",
 )  # fmt: skip
 OURS = ("ours-clean", "ours-killed", "ours-pool")  # the last one killed with records that only the ring has
 OTHERS = {"broker-live": "broker-ext", "broker-ext": "broker-live", "broker-timer": "broker-pop", "broker-pop": "broker-timer"}
@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {  # of the real store, beside the sizes t
     "lmq": {"enableLmq": True, "enableMultiDispatch": True},
     "batchcq": {"mapperFileSizeBatchConsumeQueue": 920, "batch_topics": ("BcqTopic", "BcqOdd")},
     "cqext": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 2048},
+    "broker-rocksdb": {"storeType": "defaultRocksDB"},
     "broker-ext": {"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 4096},
 }
 

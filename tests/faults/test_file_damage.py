@@ -16,7 +16,7 @@ from tests.faults.golden import fast_folder
 from tests.faults.witnesses import read_witnesses
 
 pytestmark = pytest.mark.default
-SAMPLE = [pytest.param(6, id="sample"), pytest.param(60, id="many", marks=pytest.mark.deep)]
+SAMPLE = [pytest.param(4, id="sample"), pytest.param(30, id="many", marks=pytest.mark.deep)]
 HEALTHY = [name for name in (*REAL, *OURS) if name != "crash-torn"]
 Make = Callable[[str], Template]
 

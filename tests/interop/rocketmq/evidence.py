@@ -27,8 +27,8 @@ from .jvm import prepare, why_not
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/evidence/rocketmq-damage.md"
-WITH_CONFIG = ("broker-live", "broker-ext", "broker-timer", "broker-pop", *OURS)
-OF_A_BROKER = ("config/", "timer", "checkpoint", "abort")
+WITH_CONFIG = ("broker-live", "broker-ext", "broker-timer", "broker-pop", "broker-rocksdb", *OURS)
+OF_A_BROKER = ("config/", "timer", "checkpoint", "abort", "RocksDB")
 A_ROUND = 60  # folders of one template and seed
 Row = dict[str, Any]
 Takes = Callable[[Damage], bool]
