@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.faults.damaged_stores import OURS, REAL, Template, damaged_copies, template
-from tests.faults.file_damage import copied
+from tests.faults.file_damage import Damage, Damager, copied
 from tests.faults.file_judge import Judge, unexpected
-from tests.faults.golden import fast_folder
+from tests.faults.golden import fast_folder, unpacked
+from tests.faults.store_damage import record_offsets
 from tests.faults.witnesses import read_witnesses
 
 pytestmark = pytest.mark.default
@@ -49,3 +51,33 @@ def test_a_healthy_store_has_no_contradiction(name: str, make: Make, tmp_path: P
     assert witnesses.records and not witnesses.disagreements()
     outcome = Judge(made, tmp_path / "scratch").judge(copied(made.folder, tmp_path / "copy" / "store"), [])
     assert (outcome.verify, outcome.violations) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["plain", "propcrc", "broker-live", "broker-ext", "lmq", "batchcq", "cqext"])
+def test_the_plain_model_reads_what_the_broker_listed(name: str, make: Make) -> None:
+    """Its records are those of the broker's own account of the folder."""
+    made = make(name)
+    assert sorted(read_witnesses(made.folder, made.slots).records) == sorted(record_offsets(made.folder))
+
+
+@pytest.mark.parametrize(
+    ("path", "how", "expected"),
+    [
+        ("commitlog/00000000000000065536", "missing", "messages are named and not in the log"),
+        ("commitlog/00000000000000000000", "zero pages", "holes in the log"),
+        ("consumequeue/LiveOrder/0/00000000000000000000", "zeros", "has no unit"),
+        ("consumequeue/LiveOrder/0/00000000000000000000", "foreign", "names the record"),
+        ("config/consumerOffset.json", "empty", "unreadable"),
+    ],
+)
+def test_the_plain_model_sees_a_contradiction(path: str, how: str, expected: str, make: Make, tmp_path: Path) -> None:
+    """What no part of a folder could say alone is said by two of them."""
+    made = make("broker-live")
+    folder = copied(made.folder, tmp_path / "store")
+    other = unpacked("plain", tmp_path) if how == "foreign" else None
+    if other is not None:
+        path_there = other / path
+        path_there.parent.mkdir(parents=True)
+        (other / "consumequeue/HotTopic/0/00000000000000000000").rename(path_there)
+    assert Damager(None, other, Random(1)).apply(folder, Damage("", path, how))
+    assert expected in " ".join(read_witnesses(folder, made.slots).disagreements())
