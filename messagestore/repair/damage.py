@@ -120,7 +120,10 @@ class _Walk:
         self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
         self._size = files.file_size_bytes
-        self._reached = files.files[0].start_offset if files.files else 0  # start of the current or next file
+        first = files.files[0] if files.files else None
+        self._reached = first.start_offset if first else 0  # start of the current or next file
+        if first is not None and not first.size_bytes:  # the scan does not report it, and what follows it is behind a hole
+            self._reached -= self._size
         self._safe_ms = safe_ms
         self._found = found
         self._open: list[Hole] = []  # holes whose end is not known yet

@@ -71,7 +71,7 @@ def test_the_plain_model_reads_what_the_broker_listed(name: str, make: Make) -> 
     ],
 )
 def test_the_plain_model_sees_a_contradiction(path: str, how: str, expected: str, make: Make, tmp_path: Path) -> None:
-    """What no part of a folder could say alone is said by two of them."""
+    """Two parts of a folder that differ show what neither shows alone."""
     made = make("broker-live")
     folder = copied(made.folder, tmp_path / "store")
     other = unpacked("plain", tmp_path) if how == "foreign" else None

@@ -94,6 +94,18 @@ def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
     assert {problem["kind"] for problem in plan.problems} >= {"empty_file"}
 
 
+def test_an_empty_first_file_is_a_hole_before_every_other_record(folder: Path) -> None:
+    """A choice is needed, and its messages are counted, as for a file that is missing between others."""
+    with MessageStore.open(folder, "r") as store:
+        offsets = [message.physical_offset for message in store.read("topic", 0)]
+    first = sum(offset < 65536 for offset in offsets)
+    (folder / "commitlog" / f"{0:020d}").write_bytes(b"")
+    assert Recovery(str(folder)).plan().needs_choice
+    plan = Recovery(str(folder), Choice.SKIP).apply()
+    assert (plan.records_kept, plan.records_dropped) == (len(offsets) - first, first)
+    assert not verify_store(str(folder)).problems
+
+
 def test_a_stray_that_cannot_be_moved_stays_and_ends_the_recovery(folder: Path) -> None:
     """It is copied only if it is on another disk."""
     (folder / "commitlog" / "notes").write_bytes(b"mine")
