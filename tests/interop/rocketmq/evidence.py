@@ -22,7 +22,7 @@ from tests.faults.file_damage import HOWS, Damage
 from tests.faults.file_judge import Judge, Outcome, Real
 from tests.faults.golden import fast_folder
 
-from .judged import BrokerJudge, RealStoreJudge
+from .judged import JAVA, BrokerJudge, RealStoreJudge, java_template
 from .jvm import prepare, why_not
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +84,7 @@ class Run:
     def _some(self, kind: str, name: str, seed: int, limit: int, real: Real | None, takes: Takes) -> None:
         """Judge the first copies of one store and seed that are not judged yet."""
         with fast_folder() as above:
-            made = template(name, above / "template")
+            made = _made(name, real, above / "template")
             judge = Judge(made, above / "scratch", real)
             for number, (folder, damages) in enumerate(_taken(made, above, seed, takes)):
                 if number == limit:
@@ -93,6 +93,11 @@ class Run:
                     self.add(key, judge.judge(folder, damages))
             if isinstance(real, RealStoreJudge):
                 real.close()
+
+
+def _made(name: str, real: Real | None, above: Path) -> Template:
+    """Make a template; those of the real store need its JVM."""
+    return java_template(name, real, above) if isinstance(real, RealStoreJudge) and name in JAVA else template(name, above)
 
 
 def _taken(made: Template, above: Path, seed: int, takes: Takes) -> Iterator[tuple[Path, list[Damage]]]:
@@ -148,7 +153,7 @@ def main() -> None:
     prepare()
     with fast_folder() as scratch:
         store = RealStoreJudge(scratch / "stderr")
-        run.judge("store", (*REAL, *OURS), asked.folders, store)
+        run.judge("store", (*REAL, *OURS, *JAVA), asked.folders, store)
         store.end()
         run.judge(
             "broker", WITH_CONFIG, asked.brokers, BrokerJudge(scratch / "brokers"), lambda one: one.kind.startswith(OF_A_BROKER)

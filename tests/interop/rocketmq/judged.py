@@ -6,13 +6,22 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from commitlog import Message
+from tests.faults.damaged_stores import Template
+from tests.faults.file_damage import copied
 from tests.faults.file_judge import listed
+from tests.faults.golden import unpacked
 from tests.faults.witnesses import Witnesses, read_witnesses
 
+from .answers import for_java
+from .folders import START_MS
 from .jvm import Refused
 from .real_broker import RealBroker
 from .real_store import RealStore, RealStores
 
+JAVA = ("java-clean", "java-killed")
+STREAMED, STREAM_QUEUES = 450, 3
+HOST = "127.0.0.1:10911"
 PATIENCE_S = 30
 CLOSED_TOGETHER = 12  # each shutdown sleeps for seconds, whatever their number
 READ = 4  # a bit of a topic's permissions
@@ -80,8 +89,9 @@ def _answers(jvm: RealStores) -> bool:
 
 def _sizes(folder: Path) -> dict[str, int]:
     """Return the sizes that a broker of this folder must be configured with, where they are not the template's."""
-    queues = [path.stat().st_size for path in folder.glob("consumequeue/*/*/0*")]
-    return {"mappedFileSizeConsumeQueue": queues[0]} if queues else {}
+    names = {"mappedFileSizeConsumeQueue": "consumequeue/*/*/0*", "mappedFileSizeTimerLog": "timerlog/0*"}
+    found = {name: next(folder.glob(pattern), None) for name, pattern in names.items()}
+    return {name: path.stat().st_size for name, path in found.items() if path is not None}
 
 
 def _expected(folder: Path) -> tuple[Witnesses, dict[Queue, list[int]]]:
@@ -117,6 +127,24 @@ def _compared(real: RealStore, expected: tuple[Witnesses, dict[Queue, list[int]]
         if told[queue] and witnesses.has_topic(queue[0]):
             return f"delivers {len(told[queue])} messages of {queue}, of which the log has none"
     return ""
+
+
+def java_template(name: str, judge: RealStoreJudge, above: Path) -> Template:
+    """Let the real store write in two runs: the first one's end is the older snapshot, the second one is closed or killed."""
+    folder = above / name / "store"
+    made = Template(name, folder, above / name / "older", unpacked("plain", above / "other"))
+    for number in range(2):
+        real = judge.jvm.open(folder, clock_ms=START_MS + number * 10**6, **made.settings)
+        for topic in ("first", "second")[: number + 1]:
+            told = Message(topic, b"body of a message" * 9, queue_id=0, born_host=HOST, store_host=HOST)
+            message = for_java(told, b"TAGS\x01t\x02", 0)
+            real.ask("stream", message=message, count=STREAMED, queues=STREAM_QUEUES, quiet=True)
+        if number and name == "java-killed":
+            return made._replace(folder=copied(folder, above / name / "killed"))
+        real.close()
+        if not number:
+            copied(folder, above / name / "older")
+    return made
 
 
 class BrokerJudge:
