@@ -12,7 +12,9 @@ from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from storageio import InvalidMessage, StoreClosed
 
 from ..broker.services.half_messages import HalfMessage
+from ..broker.services.names import UNIQUE_KEY
 from ..store import MessageStore
+from ..timers.layout import TIMER_TOPIC
 from ._packing_cy import BadFrame, pack_results, unpack_message, unpack_messages
 from .answers import pack_error, pack_result, pack_value
 from .groups import Claim, Groups, Opening, Origin, Parked
@@ -65,6 +67,8 @@ class Service:
 
     def _answer(self, frame: Frame, origin: Origin) -> bytes:
         is_again, check = bool(frame.flags & AGAIN), not frame.flags & NO_CHECK
+        if is_again:  # a query finds what the files have, with synchronous flush what is synced
+            self._store.flush()
         if frame.operation == Operation.PUT:
             message = unpack_message(frame.payload, 0)[0]
             found = self._found(message.topic, unique_key_of(message)) if is_again else None
@@ -111,17 +115,20 @@ class Service:
     # Requests that an earlier owner may have carried out
 
     def _found(self, topic: str, unique_key: str) -> PutResult | None:
-        """Return where an earlier owner stored a message, in its topic or among the delayed ones; None if it did not."""
-        for place in (topic, SCHEDULE_TOPIC):
-            found = self._store.query(place, unique_key, max_count=1)
-            if found:
-                return self._durable(result_of(found[0]))
+        """Return where an earlier owner stored a message, in its topic or where delayed ones wait; None if it did not."""
+        for place in (topic, SCHEDULE_TOPIC, TIMER_TOPIC):
+            found = self._stored(place, unique_key)
+            if found is not None:
+                return result_of(found)
         return None
 
-    def _durable(self, result: PutResult) -> PutResult:
-        if self._is_sync:
-            self._store.flush()
-        return result
+    def _stored(self, topic: str, unique_key: str, transaction: int | None = None) -> StoredMessage | None:
+        """Return the first record of a topic with this UNIQ_KEY and transaction flag; KEYS of others may have the same text."""
+        for message in self._store.query(topic, unique_key, max_count=self._store.config.max_msgs_num_batch):
+            is_meant = transaction is None or message.sys_flag & TRANSACTION_MASK == transaction
+            if is_meant and message.all_properties.get(UNIQUE_KEY) == unique_key:
+                return message
+        return None
 
     def _put_many_again(self, messages: list[Message], check: bool) -> PutResult:
         """Put those messages that an earlier owner did not store: it may have ended between two of them."""
@@ -163,9 +170,9 @@ class Service:
     def _begin(self, producer_group: str, messages: list[Message], is_again: bool) -> list[Any]:
         message = messages[0]
         unique_key = unique_key_of(message)
-        known = self._store.query(HALF_TOPIC, unique_key, max_count=1) if is_again else []
-        if known:
-            return [_packed(self._durable(result_of(known[0]))), unique_key]
+        known = self._stored(HALF_TOPIC, unique_key) if is_again else None
+        if known is not None:
+            return [_packed(result_of(known)), unique_key]
         transaction = self._store.begin_transaction(message, producer_group=producer_group)
         return [_packed(transaction.half), transaction.transaction_id]
 
@@ -173,14 +180,10 @@ class Service:
         try:
             return _packed(self._store.engine.transactions.commit(half_offset))
         except InvalidMessage:
-            committed = self._committed(topic, unique_key) if is_again else None
+            committed = self._stored(topic, unique_key, TRANSACTION_COMMIT) if is_again else None
             if committed is None:
                 raise
-            return _packed(self._durable(result_of(committed)))
-
-    def _committed(self, topic: str, unique_key: str) -> StoredMessage | None:
-        found = self._store.query(topic, unique_key)
-        return next((item for item in found if item.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT), None)
+            return _packed(result_of(committed))
 
     def _roll_back(self, half_offset: int, _messages: list[Message], is_again: bool) -> None:
         try:
