@@ -20,7 +20,7 @@ from ..format.content import is_message
 from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from ..format.problems import Problem
-from ..format.tables import RecoveryRow
+from ..format.tables import RecoveryRow, shares_a_row
 from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
@@ -176,7 +176,7 @@ def _resume(folder: _Folder, clean: CleanStop, problems: list[Problem]) -> tuple
     """Continue from the clean stop; return None, with a problem added, when a queue does not fit its terms."""
     loaded: list[LoadedQueue] = []
     try:
-        misfit = _resume_queues(folder, clean.terms, loaded)
+        misfit = _resume_queues(folder, clean, loaded)
         if misfit is None:
             for queue in folder.queues:
                 if folder.is_dropped(queue):
@@ -192,25 +192,26 @@ def _resume(folder: _Folder, clean: CleanStop, problems: list[Problem]) -> tuple
     return None
 
 
-def _resume_queues(folder: _Folder, terms: dict[str, RecoveryRow], loaded: list[LoadedQueue]) -> str | None:
+def _resume_queues(folder: _Folder, clean: CleanStop, loaded: list[LoadedQueue]) -> str | None:
     """Collect the queues; return the folder of the first one that does not fit its terms."""
     known = {queue.folder for queue in folder.queues if not folder.is_dropped(queue)}
-    for row in terms.values():
-        if row.persistent_count and row.folder not in known:
+    for row in clean.terms.values():
+        if row.folder and row.persistent_count and row.folder not in known:
             return row.folder
     for queue in folder.queues:
         if queue.folder in known:
-            found = _resume_queue(folder, queue, terms.get(queue.folder))
+            found = _resume_queue(folder, queue, clean)
             if found is None:
                 return queue.folder
             loaded.append(found)
     return None
 
 
-def _resume_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None) -> LoadedQueue | None:
+def _resume_queue(folder: _Folder, queue: QueueFolder, clean: CleanStop) -> LoadedQueue | None:
     """Return a queue with the numbers of its terms; None when its index does not fit them."""
-    if row is None:
-        return None
+    row = clean.terms.get(queue.folder)
+    if row is None or row.next_seq_id is None:
+        return _read_queue(folder, queue, row, clean)
     has_message = folder.vhost.has_message
     index = folder.index_of(queue)
     counts = row.persistent_count, row.persistent_bytes
@@ -226,6 +227,24 @@ def _resume_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None) 
     return LoadedQueue(queue.queue, queue.priority, index, row.next_deliver_seq_id, [], *counts)
 
 
+def _read_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None, clean: CleanStop) -> LoadedQueue | None:
+    """Return a queue whose row has no sequence numbers or no name, from its whole index; None when that does not fit."""
+    if row is None and not shares_a_row(clean.terms):
+        return None
+    found = LoadedQueue(queue.queue, queue.priority, folder.index_of(queue), None if row is None else 0)
+    fits = True
+    for entry in found.index.load(is_persistent, is_whole, folder.vhost.has_message):
+        found.persistent_count += 1
+        found.persistent_bytes += entry.size
+        fits = fits and (entry.term is not None or entry.msg_id in clean.locations)
+        if row is not None and entry.delivered:
+            found.next_deliver_seq_id = entry.seq_id + 1
+    if fits and (row is None or row.persistent_count == found.persistent_count):
+        return found
+    found.index.abandon()
+    return None
+
+
 def _abandon(loaded: list[LoadedQueue]) -> None:
     for queue in loaded:
         queue.index.abandon()
@@ -238,7 +257,9 @@ def is_persistent(entry: IndexEntry) -> bool:
 
 def _apply_terms(queue: LoadedQueue, row: RecoveryRow | None) -> None:
     """Take over the numbers of the last stop, unless the index has changed since."""
-    if row is None or row.persistent_count != queue.persistent_count or row.next_seq_id < queue.index.next_seq_id:
+    if row is None or row.next_seq_id is None or row.persistent_count != queue.persistent_count:
+        return
+    if row.next_seq_id < queue.index.next_seq_id:
         return
     queue.index.next_seq_id = row.next_seq_id
     queue.next_deliver_seq_id = row.next_deliver_seq_id

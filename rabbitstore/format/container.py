@@ -1,6 +1,7 @@
 """Read and write message containers, the term `{mc, Protocol, Data, Annotations}` of RabbitMQ 3.13 and later.
 
-    mc_amqpl   {content, 60, none, PropertiesBin, rabbit_framing_amqp_0_9_1, Fragments}, as in basic_message
+    mc_amqpl   {content, 60, none, PropertiesBin, rabbit_framing_amqp_0_9_1, Fragments}, as in basic_message,
+               or {content, 60, P_basic, none, none, Fragments}
     mc_amqp    {v1, MessageAnnotations, Sections, Positions ...}: received by AMQP 1.0
     mc_mqtt    {mqtt_msg, Retain, Qos, Topic, Dup, PacketId, Payload, Properties, Timestamp}
 
@@ -17,6 +18,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from .amqp10 import Special, Symbol
 from .amqp10_message import read_sections, to_content
 from .content_cy import CLASS_ID
+from .decoded_properties import encode_decoded
 from .layout import MSG_ID_SIZE
 from .message import Content
 from .mqtt_message import mqtt_fields
@@ -39,7 +41,7 @@ def read_container(term: Any, file: str, base: int, *, needs_id: bool = True) ->
     _name, protocol, data, annotations = term
     match protocol:
         case "mc_amqpl":
-            properties_bin, body = _amqp_0_9_1(data)
+            properties_bin, body = read_amqp_0_9_1(data, file, base)
         case "mc_amqp":
             properties_bin, body = _amqp_1_0(data, file, base)
         case "mc_mqtt":
@@ -59,11 +61,17 @@ def read_container(term: Any, file: str, base: int, *, needs_id: bool = True) ->
     return Content("", exchange.decode("utf-8", "replace"), routing_keys, block, body, msg_id, persistent)
 
 
-def _amqp_0_9_1(data: Any) -> tuple[bytes, bytes]:
-    """Return the property block and the body, whose fragments are in reverse order."""
-    name, class_id, decoded, properties_bin, framing, fragments = data
-    is_content = (name, class_id, decoded, framing) == ("content", CLASS_ID, NONE, "rabbit_framing_amqp_0_9_1")
-    if not is_content or not isinstance(properties_bin, bytes):
+def read_amqp_0_9_1(content: Any, file: str, base: int) -> tuple[bytes, bytes]:
+    """Return the property block and the body, whose fragments are in reverse order, of a record `content`.
+
+    The server leaves out the block, and its protocol, where it has changed the headers itself.
+    """
+    name, class_id, decoded, properties_bin, framing, fragments = content
+    if (name, class_id) != ("content", CLASS_ID):
+        raise ValueError("not a content of AMQP 0-9-1")
+    if properties_bin == NONE and decoded != NONE:
+        properties_bin = encode_decoded(decoded, file, base)
+    elif framing != "rabbit_framing_amqp_0_9_1" or not isinstance(properties_bin, bytes):
         raise ValueError("not a content of AMQP 0-9-1")
     return properties_bin, b"".join(reversed(fragments))
 

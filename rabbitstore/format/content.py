@@ -7,8 +7,8 @@ from typing import Any
 from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat, random_bytes
 
 from . import properties as blocks
-from .container import CONTAINER, read_container
-from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_container, split_term
+from .container import CONTAINER, read_amqp_0_9_1, read_container
+from .content_cy import NAME, check_msg_id, encode_parts, split_container, split_term
 from .layout import MSG_ID_SIZE
 from .message import Content
 from .terms import FALSE, TRUE, Atom, Term, is_damaged_name
@@ -91,7 +91,7 @@ def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = T
     _refuse_unknown(found, file, base)
     try:
         is_container = _name(found) == CONTAINER
-        content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found)
+        content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base)
     except (ValueError, TypeError, AttributeError, LookupError, InvalidMessage) as error:
         text = repr(found)[:80]
         raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error
@@ -142,21 +142,19 @@ def is_message(term: bytes, msg_id: bytes) -> bool:
     return bool(parts[5] == msg_id)
 
 
-def _content(term: Any) -> Content:
+def _content(term: Any, file: str, base: int) -> Content:
     """Convert a `basic_message`; raise `ValueError`, `TypeError` or `AttributeError` for another form."""
     name, resource, keys, content, msg_id, persistent = term
     _resource, vhost, _exchange, exchange = resource
-    _content_name, class_id, _decoded, properties_bin, _protocol, parts = content
-    if name != NAME or class_id != CLASS_ID or persistent not in (TRUE, FALSE):
+    if name != NAME or persistent not in (TRUE, FALSE) or len(msg_id) != MSG_ID_SIZE:
         raise ValueError("another record")
-    if len(msg_id) != MSG_ID_SIZE or not isinstance(properties_bin, bytes) or isinstance(properties_bin, Atom):
-        raise ValueError("another record")
+    properties_bin, body = read_amqp_0_9_1(content, file, base)
     return Content(
         vhost.decode("utf-8", "replace"),
         exchange.decode("utf-8", "replace"),
         tuple(key.decode("utf-8", "surrogateescape") for key in keys),
         properties_bin,
-        b"".join(reversed(parts)),
+        body,
         msg_id,
         persistent == TRUE,
     )

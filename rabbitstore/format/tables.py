@@ -57,13 +57,14 @@ class LocationRow(NamedTuple):
 class RecoveryRow(NamedTuple):
     """A row of `recovery.dets`; `segments` maps a segment to its number of unacknowledged entries.
 
-    `folder` is empty for a purged queue of 4.0.  `delivered` are the messages that 4.3 lists as delivered.
+    `folder` is empty for a purged queue of 4.0 (`shares_a_row`).  `delivered` are the messages that 4.3 lists as delivered.
+    The two sequence numbers are None before 3.10: there the marks in the index tell which messages were delivered.
     """
 
     folder: str
     segments: dict[int, int]
-    next_seq_id: int
-    next_deliver_seq_id: int
+    next_seq_id: int | None
+    next_deliver_seq_id: int | None
     persistent_ref: bytes | None
     persistent_count: int
     persistent_bytes: int
@@ -190,6 +191,11 @@ def read_recovery(data: bytes, file: str) -> dict[str, RecoveryRow]:
     return found
 
 
+def shares_a_row(rows: dict[str, RecoveryRow]) -> bool:
+    """Return whether queues may lack a row: those that 4.0 purged share one without a name."""
+    return "" in rows
+
+
 _ROW_TERMS = (
     "segments",
     "v2_index_state",
@@ -208,6 +214,7 @@ def _refuse_unknown_terms(known: dict[str, Any], file: str) -> None:
     for name in known.keys() - _ROW_TERMS:
         if not any(is_damaged_name(name, one) for one in _ROW_TERMS):
             raise UnsupportedFormat("recovery term", file=file, offset=0, found=name, supported=", ".join(_ROW_TERMS))
+        raise ValueError(f"term {name}")
     state = known.get("v2_index_state")
     if state is not None and state[0] != 2:
         raise UnsupportedFormat("index version", file=file, offset=0, found=state[0], supported="2")
@@ -219,14 +226,16 @@ def _recovery_row(folder: Any, terms: Any, file: str) -> RecoveryRow:
     known = {str(name): value for name, value in terms}
     _refuse_unknown_terms(known, file)
     rows = dict(known["v2_index_state"][1] if "v2_index_state" in known else known.get("segments", []))
-    next_deliver = known["redeliver_seq_id"] if "redeliver_seq_id" in known else known["next_deliver_seq_id"]
+    next_deliver = known.get("redeliver_seq_id", known.get("next_deliver_seq_id"))
+    if (next_deliver is None) != ("next_seq_id" not in known):
+        raise ValueError("one of two sequence numbers")
     segments = {_number(segment): _number(unacked) for segment, unacked in rows.items()}
     ref = known.get("persistent_ref", UNDEFINED)
     return RecoveryRow(
         folder.decode("latin-1") if folder else "",
         segments,
-        _number(known["next_seq_id"]),
-        _number(next_deliver),
+        None if next_deliver is None else _number(known["next_seq_id"]),
+        None if next_deliver is None else _number(next_deliver),
         None if ref == UNDEFINED else ref,
         _number(known["persistent_count"]),
         _number(known["persistent_bytes"]),
@@ -243,14 +252,14 @@ def _recovery_terms(row: RecoveryRow, version: int) -> Term:
     """Return the terms of a queue in the order of RabbitMQ; those of version 2 also have the terms of 4.3."""
     segments: list[Term] = [*sorted(row.segments.items(), reverse=True)]
     state: dict[Term, Term] = dict[Term, Term](sorted(row.segments.items()))
-    terms: list[Term] = [
-        (Atom("segments"), segments) if version == 1 else (Atom("v2_index_state"), (2, state)),
-        (Atom("next_seq_id"), row.next_seq_id),
-        (Atom("next_deliver_seq_id"), row.next_deliver_seq_id),
+    terms: list[Term] = [(Atom("segments"), segments) if version == 1 else (Atom("v2_index_state"), (2, state))]
+    if row.next_seq_id is not None and row.next_deliver_seq_id is not None:
+        terms += [(Atom("next_seq_id"), row.next_seq_id), (Atom("next_deliver_seq_id"), row.next_deliver_seq_id)]
+    terms += [
         (Atom("persistent_ref"), UNDEFINED if row.persistent_ref is None else row.persistent_ref),
         (Atom("persistent_count"), row.persistent_count),
         (Atom("persistent_bytes"), row.persistent_bytes),
     ]
-    if version == 2:
+    if version == 2 and row.next_deliver_seq_id is not None:
         terms += [(Atom("redeliver_seq_id"), row.next_deliver_seq_id), (Atom("delivery_count"), {})]
     return terms

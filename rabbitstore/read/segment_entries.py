@@ -41,7 +41,8 @@ def detect_segment_entries(disk: Disk, path: str, config: bytes | None, terms: T
 
 def _is_beyond(highest: dict[str, int], entries: int, terms: Terms) -> bool:
     """Return whether a queue's highest segment begins after its next sequence number of the last stop."""
-    return any(number * entries > terms[name].next_seq_id for name, number in highest.items())
+    known = ((number * entries, terms[name].next_seq_id) for name, number in highest.items())
+    return any(next_seq_id is not None and first > next_seq_id for first, next_seq_id in known)
 
 
 def _shows_larger_segments(disk: Disk, above: str, entries: int) -> bool:

@@ -13,7 +13,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from ..files import read_if_there
 from ..format import layout, tables
 from ..format.problems import Problem, to_problem
-from ..format.tables import CleanMark, LocationRow, RecoveryRow, SummaryRow
+from ..format.tables import CleanMark, LocationRow, RecoveryRow, SummaryRow, shares_a_row
 from .store_folder import StoreFolder
 
 
@@ -46,7 +46,7 @@ def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
 def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, RecoveryRow], problems: list[Problem]) -> None:
     """Check that the clean mark and the recovery terms name the same clients: then both are of one stop."""
     known = sorted(row.persistent_ref for row in recovery.values() if row.persistent_ref is not None)
-    if "" in recovery and set(known) <= set(mark.client_refs):  # purged queues of 4.0 share one row without a name
+    if shares_a_row(recovery) and set(known) <= set(mark.client_refs):
         return
     if known != sorted(mark.client_refs):
         file = f"{store.name}/{layout.CLEAN_NAME}"

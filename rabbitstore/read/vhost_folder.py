@@ -147,7 +147,7 @@ class VhostFolder:
         bound = terms.next_deliver_seq_id if terms else 0
         messages = unacked = persistent = 0
         for part in folder.counted(self.problems):
-            if isinstance(part, IntactSegment) and not part.lowest < bound <= part.highest:
+            if isinstance(part, IntactSegment) and bound is not None and not part.lowest < bound <= part.highest:
                 messages += part.messages
                 unacked += part.messages if part.highest < bound else 0
                 persistent += part.persistent
@@ -159,7 +159,7 @@ class VhostFolder:
                     self.notes.append(_memory_note(entry))
                 else:
                     messages += 1
-                    unacked += entry.seq_id < bound
+                    unacked += entry.delivered if bound is None else entry.seq_id < bound
                     persistent += entry.persistent
         held = unacked if terms else None
         count = len(folder.segment_numbers())
@@ -240,7 +240,9 @@ class VhostFolder:
     def _is_redelivered(self, folder: QueueFolder, entry: IndexEntry) -> bool:
         """Return the flag with which a broker started on this folder delivers a message."""
         terms = self.recovery.get(folder.folder) if self.recovery else None
-        return terms is None or entry.seq_id < terms.next_deliver_seq_id or entry.seq_id in terms.delivered
+        if terms is not None and terms.next_deliver_seq_id is None:
+            return entry.delivered
+        return terms is None or entry.seq_id < (terms.next_deliver_seq_id or 0) or entry.seq_id in terms.delivered
 
     def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
         """Return the message of an entry; None, with a problem added, when it is in no file or damaged."""

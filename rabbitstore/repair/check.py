@@ -176,7 +176,7 @@ def _offset(folder: VhostFolder, entry: IndexEntry) -> list[int]:
 
 def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, unacked: dict[int, int], found: Checked) -> None:
     """Compare the terms of the clean stop with the index."""
-    if terms.next_seq_id <= highest:
+    if terms.next_seq_id is not None and terms.next_seq_id <= highest:
         bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"next_seq_id above {highest}", str(terms.next_seq_id))
         found.problems.append(bad)
     known = {number: count for number, count in terms.segments.items() if count}

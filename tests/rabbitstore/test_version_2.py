@@ -11,8 +11,11 @@ from rabbitstore import RabbitSettings, RabbitStore, verify
 from rabbitstore.format.tables import CleanMark, RecoveryRow
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.read.table_check import check_clients
-from rabbitstore.read.vhost_folder import VhostFolder
+from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 from storageio import StoreCorrupt
+from tests.archives import unpack
+
+from .conftest import DATA
 
 QUIET = RabbitSettings(background=False)
 SEGMENT = 4096
@@ -175,3 +178,14 @@ def test_purged_queues_of_4_0_share_a_row_of_the_clean_stop(tmp_path):
         problems = []
         check_clients(store, CleanMark((b"a" * 16, b"b" * 16), ""), recovery, problems)
         assert len(problems) == found
+
+
+def test_opening_keeps_the_clean_stop_of_a_purged_queue(tmp_path):
+    """A queue that 4.0 purged has no row of its own: its index is read in full, and the store still resumes."""
+    unpack(DATA / "rabbitmq4-clean.tar.xz", tmp_path)
+    (vhost,) = find_vhosts(str(tmp_path / "node"))
+    before = [(message.queue, message.body) for message in RabbitStore.open(vhost, "r").messages() if message.persistent]
+    with RabbitStore.open(vhost, "r+") as store:
+        assert (store.problems, store.lost) == ([], [])
+    assert [(message.queue, message.body) for message in RabbitStore.open(vhost, "r").messages()] == before
+    assert verify(vhost).problems == []
