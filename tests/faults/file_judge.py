@@ -18,7 +18,7 @@ from tests.faults.damaged_stores import Template
 from tests.faults.file_damage import Damage, copied
 from tests.faults.witnesses import Witnesses, read_witnesses
 
-STEPS_MAX = 6
+STEPS_MAX, WRONG_USE = 6, 2
 PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 # Violations that stay for now: a pattern for the damages and one for what they lead to.
 KNOWN: tuple[tuple[str, str], ...] = (
@@ -68,6 +68,44 @@ def _is_evidence(name: str) -> bool:
 
 def _is_filler(row: dict[str, Any]) -> bool:
     return row.get("is_filler") is True or "filler" in row["properties"].get("BROKERSTORE", "")
+
+
+class Chain:
+    """The commands that the tool prints, one after the other, from `verify` on."""
+
+    def __init__(self, folder: str, choice: str, slots: int) -> None:
+        self.choice = choice
+        self.seen = ["verify"]
+        self.dropped = 0
+        self._layout = layout(slots)
+        self._options: list[str] = []
+        self._last = ["verify", folder]
+        self.ran = run(*self._last)
+
+    def __str__(self) -> str:
+        return " ".join([*self.seen, self.choice]).rstrip()
+
+    @property
+    def is_intact(self) -> bool:
+        """Return whether the last command was a `verify` that found nothing."""
+        return self.ran.code == 0 and self.seen[-1] == "verify"
+
+    def step(self) -> bool:
+        """Run the printed command, or the last one with the options that it asked for; return whether there was one."""
+        command = printed(self.ran)
+        if self.ran.code == WRONG_USE and "--index-slots" in self.ran.talk and not self._options:
+            self._options, command = self._layout, self._last
+        if command is None or command[0] == "info" or "--help" in command:
+            return False
+        self._last = [one for one in command if one not in ("--skip-bad", "--truncate")]
+        if self.choice and command[0] == "recover":
+            self._last.append(self.choice)
+        is_recovery = command[0] == "recover" and "--apply" in command
+        self.ran = run(*self._last, *self._options, *(["--json"] if is_recovery else []))
+        self.seen.append(command[0])
+        if is_recovery and self.ran.out:
+            self.dropped += self.ran.json["plan"]["records_dropped"]
+        return True
 
 
 class Judge:
@@ -134,44 +172,34 @@ class Judge:
     def _ways(self, folder: Path, ran: Ran) -> list[str]:
         """Return the options that `recover` wants a choice from, or one empty option."""
         planned = run("recover", folder, "--json")
+        if planned.code == WRONG_USE:
+            planned = run("recover", folder, "--json", *layout(self.made.slots))
         needs = bool(planned.out) and planned.json["plan"]["needs_choice"]
         return ["--skip-bad", "--truncate"] if needs else [""]
 
     def _way(self, folder: Path, choice: str, before: Listed, witnesses: Witnesses, wrong: list[str]) -> str:
         """Follow the printed commands to their end on one copy."""
-        was = contents(folder)
-        ran, dropped, seen = run("verify", folder), 0, ["verify"]
-        original = str(folder)
-        for _ in range(STEPS_MAX):
-            command = printed(ran)
-            if ran.code == 0 and seen[-1] == "verify":
-                break
-            if command is None or command[0] == "info" or "--help" in command:
-                return self._stuck(ran, seen, wrong)
-            arguments = [one for one in command if one not in ("--skip-bad", "--truncate")]
-            if choice and arguments[0] == "recover":
-                arguments.append(choice)
-            is_recovery = arguments[0] == "recover" and "--apply" in arguments
-            ran = run(*arguments, *(["--json"] if is_recovery else []))
-            seen.append(arguments[0])
-            if is_recovery and ran.out:
-                dropped += ran.json["plan"]["records_dropped"]
-        else:
-            wrong.append(f"the printed commands do not end: {' '.join(seen)} {choice}")
-            return "endless"
+        was, original = contents(folder), str(folder)
+        chain = Chain(original, choice, self.made.slots)
+        while not chain.is_intact:
+            if len(chain.seen) > STEPS_MAX:
+                wrong.append(f"the printed commands do not end: {chain}")
+                return "endless"
+            if not chain.step():
+                return self._stuck(chain, wrong)
         after = listed(Path(original))
         if witnesses.lost(set(witnesses.records)):
             kept = set(contents(Path(original)).values())
             unkept = [name for name, data in was.items() if _is_evidence(name) and data and data not in kept]
             wrong += [f"no copy is kept of {len(unkept)} replaced files, of {unkept[0]} {choice}"] if unkept else []
-        self._losses(before, after, witnesses, dropped, choice, wrong)
-        wrong += self._real(folder, f"after {' '.join(seen[1:])} {choice}".rstrip())
+        self._losses(before, after, witnesses, chain.dropped, choice, wrong)
+        wrong += self._real(folder, f"after {chain}")
         return "repaired" if not choice else "choice"
 
-    def _stuck(self, ran: Ran, seen: list[str], wrong: list[str]) -> str:
+    def _stuck(self, chain: Chain, wrong: list[str]) -> str:
         """Accept an end that leaves the next step to a person: a folder that is not understood, or a reason in words."""
-        if ran.code in (0, 2):
-            wrong.append(f"dead end: exit {ran.code} after {' '.join(seen)}")
+        if chain.ran.code in (0, 2):
+            wrong.append(f"dead end: exit {chain.ran.code} after {chain}")
         return "person"
 
     def _losses(
@@ -190,6 +218,11 @@ class Judge:
             wrong.append(f"{total} messages are lost ({len(named)} named, {len(gone)} cut), {dropped} are counted {choice}")
         if named and not choice and witnesses.was_clean:
             wrong.append(f"{len(named)} named messages were given up without a choice")
+
+
+def layout(slots: int) -> list[str]:
+    """Return the options that tell the layout of an index whose files do not."""
+    return ["--index-slots", str(slots), "--index-num", str(4 * slots)]
 
 
 def printed(ran: Ran) -> list[str] | None:
