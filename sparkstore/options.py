@@ -67,6 +67,7 @@ class Bounds(NamedTuple):
 
     physical_offset: int
     queues: Mapping[QueueKey, int]
+    is_physical: bool = False  # a physical offset was given, not a word
 
 
 EARLIEST, LATEST = Bounds(0, {}), Bounds(OFFSET_MAX, {})
@@ -293,7 +294,8 @@ def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
             number = given.number(name)
         except BadOption:
             raise BadOption(f"option {name}: expected {word}, a physical offset or JSON, found {text!r}") from None
-        return Bounds(end if number is None else number, {})
+        assert number is not None, "the text was checked"
+        return Bounds(number, {}, is_physical=True)
     try:
         return Bounds(end, dict(_queue_bounds(json.loads(text))))
     except (ValueError, AttributeError, TypeError):
@@ -306,5 +308,4 @@ def _queue_bounds(found: dict[str, dict[str, int]]) -> Iterable[tuple[QueueKey, 
             is_offset = isinstance(offset, int) and not isinstance(offset, bool) and _EARLIEST <= offset <= OFFSET_MAX
             if not (topic and is_offset and queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
                 raise ValueError(offset)
-            ends = {_EARLIEST: 0, _LATEST: OFFSET_MAX}
-            yield (topic, int(queue_id)), ends.get(offset, offset)
+            yield (topic, int(queue_id)), OFFSET_MAX if offset == _LATEST else offset

@@ -34,6 +34,7 @@ from ..schema import (
     rabbit_schema,
 )
 from .batches import ReadRequest, record_batches
+from .queue_starts import check_queues_exist
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
 from .time_filter import by_milliseconds, narrowed
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = "brokerstore"
+STARTING = "startingoffsets"
 _OPERATORS: dict[type[Filter], str] = {
     EqualTo: "eq",
     GreaterThan: "gt",
@@ -69,7 +71,8 @@ class BrokerStoreSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns for this kind of store, with `store` and `problem` where the options make them useful."""
-        options = parse_read_options(self.options, also=self.options)
+        given = {name: text for name, text in self.options.items() if name.lower() != STARTING}  # a stream has more of them
+        options = parse_read_options(given, also=given)
         make = rabbit_schema if find_stores(options.paths)[0].is_rabbit else message_schema
         if options.columns is not None:
             return named_schema(options.columns, make)
@@ -125,6 +128,7 @@ class BrokerStoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition per split."""
         splits: list[LogSplit | RabbitSplit] = []
+        check_queues_exist(self._stores, self._options)
         for store in self._stores:
             splits += plan_rabbit(store, self._options) if store.is_rabbit else plan_log(store, self._options)
         return [InputPartition(split) for split in splits]

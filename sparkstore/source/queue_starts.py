@@ -1,20 +1,21 @@
-"""Check that the messages from a requested queue offset on still exist."""
+"""Check that requested queues exist, and that the messages from a requested queue offset on still do."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
+from messagestore.broker.config.topics import Topics
 from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
-from storageio import REAL_DISK
+from storageio import REAL_DISK, StoreError
 
-from ..errors import DataLost
+from ..errors import BadOption, DataLost
 from ..object_disk import is_remote
 from ..options import ReadOptions
 from .stores import FoundStore
@@ -28,7 +29,7 @@ def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> Non
     The queue files are the evidence.  A bare log and an object store have none, so nothing is checked there.
     `low` is the log's first physical offset.
     """
-    if low <= 0 or not any(options.start.queues.values()) or is_remote(store.path):
+    if low <= 0 or is_remote(store.path):
         return
     for lost in _lost(store, options, low):
         if options.fail_on_data_loss:
@@ -36,9 +37,57 @@ def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> Non
         LOG.warning("%s; continuing with the messages that exist", lost)
 
 
+def check_queues_exist(stores: Sequence[FoundStore], options: ReadOptions) -> None:
+    """Raise `BadOption` for a queue of an option that no store has: the read would not begin where it should.
+
+    Queue files and `topics.json` are the evidence. Where a store has neither, as a bare log, nothing is checked.
+    """
+    asked = ({"startingOffsets": options.start.queues, "endingOffsets": options.stop.queues}).items()
+    if not any(queues for _, queues in asked):
+        return
+    known = [_Known(_places(store)) for store in stores if not is_remote(store.path)]
+    if len(known) < len(stores) or not all(each.has_evidence for each in known):
+        return
+    for name, queues in asked:
+        for topic, queue_id in queues:
+            if not any(each.has_topic(topic) for each in known):
+                raise BadOption(f"option {name}: the store has no topic {topic!r}")
+            if not any(each.has_queue(topic, queue_id) for each in known):
+                raise BadOption(f"option {name}: topic {topic!r} has no queue {queue_id}")
+
+
+class _Known:
+    """The topics and queues that a folder names."""
+
+    def __init__(self, places: StorePaths) -> None:
+        self._folders = [folder for folder in (places.queues, places.batch) if REAL_DISK.stat(folder) is not None]
+        self._counts: dict[str, int] = {}
+        self.has_evidence = bool(self._folders) or REAL_DISK.stat(os.path.join(places.config, Topics.file_name)) is not None
+        try:
+            topics = Topics(REAL_DISK, places.config)
+        except StoreError:  # a reader needs the table for nothing else
+            self.has_evidence = False
+            return
+        for found in filter(None, map(topics.get, topics.names())):
+            self._counts[found.name] = max(found.read_queues, found.write_queues)
+
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._counts or self._has(topic)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        return queue_id < self._counts.get(topic, 0) or self._has(topic, str(queue_id))
+
+    def _has(self, *names: str) -> bool:
+        return any(REAL_DISK.stat(os.path.join(folder, *names)) is not None for folder in self._folders)
+
+
+def _places(store: FoundStore) -> StorePaths:
+    return StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
+
+
 def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLost]:
     """Yield an error for each queue that begins after its requested start."""
-    places = StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
+    places = _places(store)
     if REAL_DISK.stat(places.queues) is None:
         return
     size = found_sizes(StoreConfig(), places, REAL_DISK).mapped_file_size_consume_queue
@@ -47,7 +96,7 @@ def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLos
     try:
         for (topic, queue_id), start in options.start.queues.items():
             queue = queues.get(topic, queue_id)
-            if start > 0 and queue is not None and start < queue.min_offset:
+            if start >= 0 and queue is not None and start < queue.min_offset:
                 expected = f"messages of {topic} queue {queue_id} from queue offset {start} on"
                 yield DataLost(queue.folder, start * UNIT_SIZE, expected, f"the first is {queue.min_offset}")
     finally:

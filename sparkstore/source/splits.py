@@ -71,7 +71,7 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
     whole = _whole_files(store, files, damage)
     low = min((split.file_start for split in whole), default=0)
     start, stop = options.start.physical_offset, options.stop.physical_offset
-    if options.fail_on_data_loss and 0 < start < low:
+    if options.fail_on_data_loss and options.start.is_physical and start < low:
         raise DataLost(whole[0].file, 0, f"records from physical offset {start} on", f"the first is at {low}")
     check_queue_starts(store, options, low)
     made = [part for split in whole for part in _cut(split, start, stop, options.split_bytes)]

@@ -35,7 +35,7 @@ from ..options import EARLIEST, OFFSET_MAX, REPORT, parse_read_options, refuse_f
 from ..schema import PROBLEM_COLUMN, check_columns_option, check_schema
 from .batches import ReadRequest, record_batches
 from .log_position import LogEnds, Position, check_begin
-from .queue_starts import check_queue_starts
+from .queue_starts import check_queue_starts, check_queues_exist
 from .splits import CLOCK_SLACK_MS, LogSplit, log_range
 from .start_position import StartPosition
 from .stores import FoundStore, find_stores
@@ -88,8 +88,9 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, low = self._options, self._ends.low()
         if self._from_latest:
             return self._end()
-        if options.start.physical_offset > 0:
+        if options.start.is_physical:
             return Position(options.start.physical_offset)
+        check_queues_exist([self._store], options)
         check_queue_starts(self._store, options, low)
         if options.begin_ms is not None:
             low = max(low, self._ends.start_by_time(options.begin_ms, CLOCK_SLACK_MS))

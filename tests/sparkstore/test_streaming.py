@@ -469,6 +469,39 @@ def test_retention_deleted_the_start_of_a_queue(tmp_path: Path, caplog: pytest.L
     assert Stream(tmp_path, startingOffsets=start).run() == [body(n) for n in kept if n % 2 == 0]
 
 
+UNKNOWN = {
+    '{"topic-9": {"0": 3}}': "no topic 'topic-9'",
+    '{"topic-0": {"0": 0}, "topic-1": {"8": 3}}': "topic 'topic-1' has no queue 8",
+}
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_an_unknown_topic_or_queue_of_an_option_is_named(tmp_path: Path, option: str, text: str) -> None:
+    """A typo used to read everything again. Where only a log is left, nothing can be checked."""
+    fill(tmp_path / "s", 30)
+    with pytest.raises(BadOption, match=f"option {option}: .*{UNKNOWN[text]}"):
+        Stream(tmp_path / "s", **{option: text}).run()
+    known = '{"topic-0": {"0": 14}, "topic-1": {"0": 15, "7": 3}}'
+    assert Stream(tmp_path / "s", startingOffsets=known).run() == [body(28)]
+    for folder in ("consumequeue", "config"):
+        shutil.rmtree(tmp_path / "s" / folder)
+    Stream(tmp_path / "s", **{option: text}).run()
+
+
+@pytest.mark.parametrize("start", ["0", "1", '{"topic-0": {"0": 0}}', '{"topic-0": {"0": 1}}'])
+def test_retention_deleted_what_an_explicit_start_names(tmp_path: Path, start: str) -> None:
+    """Offset 0 is as explicit as 1; `earliest` and -2 are the oldest that exist."""
+    results = fill(tmp_path, 150)
+    low = delete_first_files(tmp_path, 2)
+    kept = [body(number) for number, result in enumerate(results) if result.physical_offset >= low]
+    with pytest.raises(DataLost, match="on, found the first is"):
+        Stream(tmp_path, startingOffsets=start).run()
+    assert Stream(tmp_path, startingOffsets=start, failOnDataLoss="false").run() == kept
+    for earliest in ("earliest", '{"topic-0": {"0": -2}}'):
+        assert Stream(tmp_path, startingOffsets=earliest).run() == kept
+
+
 def test_retention_deleted_the_anchor_of_a_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its loss alone is no data loss; unread bytes are, and the log line has their number."""
     clock = Clock()
@@ -692,3 +725,33 @@ def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_p
     rows = spark.table("live_store").orderBy("physical_offset").collect()
     query.stop()
     assert [bytes(row.body) for row in rows] == wanted(140)
+
+
+def error_of(run: Callable[[], object]) -> str:
+    with pytest.raises(Exception) as caught:
+        run()
+    return str(caught.value)
+
+
+@pytest.mark.spark
+def test_starting_offsets_of_a_stream_that_infers_its_schema(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
+    """`latest` begins behind the last record; an unknown topic and a deleted start end the query and a batch read."""
+    clock = Clock()
+    fill(tmp_path / "store", 150, clock=clock)
+    assert collected(tmp_path / "store", startingOffsets="latest") == []
+    fill(tmp_path / "store", 10, 150, clock=clock)
+    assert len(collected(tmp_path / "store", startingOffsets="latest")) == 1
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(10, 150)
+    for name, (text, problem) in enumerate(UNKNOWN.items()):
+        assert problem in error_of(lambda name=name, text=text: collected(tmp_path / "store", f"c{name}", startingOffsets=text))  # type: ignore[misc]
+        frame = spark.read.format("brokerstore").option("startingOffsets", text)
+        assert problem in error_of(lambda frame=frame: frame.load(str(tmp_path / "store")).count())  # type: ignore[misc]
+    delete_first_files(tmp_path / "store", 1)
+    for name, text in enumerate(("0", '{"topic-0": {"0": 0}}')):
+        assert "data lost" in error_of(
+            lambda name=name, text=text: collected(tmp_path / "store", f"d{name}", startingOffsets=text)
+        )  # type: ignore[misc]
+        frame = spark.read.format("brokerstore").option("startingOffsets", text)
+        assert "data lost" in error_of(lambda frame=frame: frame.load(str(tmp_path / "store")).count())  # type: ignore[misc]
+    latest = spark.read.format("brokerstore").option("startingOffsets", "latest")
+    assert "startingOffsets" in error_of(lambda: latest.load(str(tmp_path / "store")).count())
