@@ -1,6 +1,6 @@
 """Write docs/evidence/rocketmq-damage.md: what becomes of each kind of file and damage, judged by the real store and broker.
 
-    BROKERSTORE_INTEROP=1 python -m tests.interop.rocketmq.evidence [--folders 400] [--brokers 36] [--state FILE]
+    BROKERSTORE_INTEROP=1 python -m tests.interop.rocketmq.evidence [--folders 400] [--brokers 36] [--state FILE] [--again]
 
 Results are kept in a file of JSON lines, so that an interrupted run continues.  Without Java and Maven the plain model judges
 alone, and no page is written.
@@ -53,11 +53,15 @@ Folders in which a rule is broken: {wrong}.
 class Run:
     """The folders judged so far, kept in a file."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *, again: bool = False) -> None:
+        """Read the file; `again` forgets the folders in which a rule is broken, so that they are judged again."""
         self.state = state
         state.parent.mkdir(parents=True, exist_ok=True)
         lines = state.read_text().splitlines() if state.exists() else []
         self.rows: list[Row] = [json.loads(line) for line in lines]
+        if again:
+            self.rows = [row for row in self.rows if not row["violations"]]
+            state.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         self.done = {(row["judge"], row["store"], row["seed"], row["number"]) for row in self.rows}
 
     def count(self, judge: str) -> int:
@@ -143,9 +147,10 @@ def main() -> None:
     parser.add_argument("--folders", type=int, default=400)
     parser.add_argument("--brokers", type=int, default=36)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "rocketmq-damage.jsonl")
+    parser.add_argument("--again", action="store_true", help="judge the folders again in which a rule was broken")
     asked = parser.parse_args()
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
-    run = Run(asked.state)
+    run = Run(asked.state, again=asked.again)
     if reason := why_not():
         print(f"judged by the plain model alone: {reason}")
         run.judge("model", (*REAL, *OURS), asked.folders, None)
