@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from commitlog.walk import LogFiles
 from consumequeue.ordinary import Unit
-from storageio import Disk, Kind, UnsupportedFormat
+from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths
 from ..timers.check import timer_findings
@@ -61,7 +61,10 @@ def plan_timers(disk: Disk, places: StorePaths, files: LogFiles, end_offset: int
         return None
     if disk.stat(os.path.join(places.own, WORK)) is not None:
         return "a rebuild was interrupted"
-    behind = timers_behind(disk, places.root, end_offset)
+    try:
+        behind = timers_behind(disk, places.root, end_offset)
+    except StoreCorrupt as error:  # of the checkpoint: the log shows which timers were delivered
+        return str(error)
     if behind.units:
         return f"{behind.units} timers point behind the end of the log, {behind.pending} of them not delivered yet"
     if not behind.is_whole:

@@ -14,6 +14,7 @@ from commitlog.walk import LogFiles
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.java_hash import java_hash_code
 
+from ..recovery.abort_file import AbortFile
 from .layout import (
     CHECK_NAME,
     MAGIC_ROLL,
@@ -147,6 +148,8 @@ class _TimerCheck:
             if self._log.end:
                 yield Finding(path, 0, "timer_checkpoint", "a file, because there are timers", "none")
             return
+        if not check.last_read_ms and self._log.end and not AbortFile(self._disk, self._root).is_present:
+            yield Finding(path, 0, "timer_checkpoint", "the time of a slot, as after every clean stop", "zeros")
         for at, offset in ((16, check.queue_offset), (24, check.master_queue_offset)):
             if queue_end is not None and offset > queue_end:
                 yield Finding(path, at, "timer_queue_offset", f"at most {queue_end}, the end of the timers' queue", offset)

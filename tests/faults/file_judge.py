@@ -24,7 +24,7 @@ PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 KNOWN: tuple[tuple[str, str], ...] = (
     ("commitlog", "are lost|given up|are gone|do not end|dead end|ends with exit|no copy is kept"),
     ("compaction/|index/|batchconsumequeue/|subscriptionGroup|consumerOffset", "dead end"),
-    ("timercheck|topics.json", "do not end"),
+    ("topics.json", "do not end"),
     ("foreign consumequeue", "are lost|given up|ends with exit|no copy is kept"),
     ("delayOffset.json|consumerFilter.json", "unreadable"),
 )

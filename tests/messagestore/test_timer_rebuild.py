@@ -139,6 +139,17 @@ def test_every_timer_without_a_delivered_copy_gets_a_unit(fixture_store: Any, na
     assert not verify_store(str(fixture.store)).problems
 
 
+@pytest.mark.parametrize("content", [b"", bytes(40), bytes(4096)], ids=["empty", "short", "zeros"])
+def test_a_lost_timer_checkpoint_is_made_again(fixture_store: Any, content: bytes) -> None:
+    """Without its times a broker would deliver timers again whose copies the log has."""
+    fixture = fixture_store("broker-live", own=True)
+    (fixture.store / CHECK_NAME).write_bytes(content)
+    assert "timer_checkpoint" in {finding.kind for finding in verify_store(str(fixture.store)).problems}
+    Recovery(str(fixture.store), disk=AtNow()).apply()
+    assert checkpoint(fixture.store)[0] == NOW_MS // 1000 * 1000
+    assert not verify_store(str(fixture.store)).problems
+
+
 def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixture_store: Any) -> None:
     """apache/rocketmq#10668: nothing points behind the log's end; timers of a cut copy are due again, as overdue ones."""
     fixture = fixture_store("broker-timer", own=True)
