@@ -1,5 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
+from commitlog._record_cy cimport holds_no_message
 
 cdef I32 NAME_END, PAIR_END, SPACE
 cdef Size PROPERTIES_SIZE_MAX, CRC_SIZE

@@ -24,6 +24,8 @@ if not cython.compiled:
         put_bytes, put_text, source_of_bytes, take_text, take_text_again,
     )  # fmt: skip
 
+    from ._record_cy import holds_no_message
+
     def read_stored_inline(_kind: type) -> None:
         """Do nothing: the interpreter reads slots inline already."""
 
@@ -588,6 +590,11 @@ class StoredMessage:
     _was_read: Bool  # its tags or keys were read before
 
     @property
+    def is_filler(self) -> bool:
+        """Whether the record holds no message: recovery wrote it in place of a lost one, or to fill a hole."""
+        return holds_no_message(self.sys_flag, len(self.body))
+
+    @property
     def all_properties(self) -> dict[str, str]:
         """All pairs, including RocketMQ's checksum property."""
         return decode_properties(self.properties_raw)
@@ -696,3 +703,12 @@ ALL_64 = (1 << 64) - 1
 
 assert PROPERTIES_SIZE_MAX > CRC_SIZE
 read_stored_inline(StoredMessage)
+
+
+def without_fillers(messages: list[StoredMessage]) -> list[StoredMessage]:
+    """Return the messages that are no fillers; the same list if there is no filler."""
+    message: StoredMessage
+    for message in messages:
+        if holds_no_message(message.sys_flag, len(message.body)):
+            return [one for one in messages if not one.is_filler]
+    return messages

@@ -6,6 +6,8 @@ cdef Size BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_NAME
 cdef Size HOST_GROWTH, MAGIC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT
 cdef Size LOST_SIZE_MIN, SECTOR_SIZE, SYS_FLAG_AT
 cdef I32 MAGIC_V1, MAGIC_V2, MAGIC_BLANK, NAME_END, PAIR_END, BORN_HOST_V6, STORE_HOST_V6, CRC_MASK, ZERO
+cdef Size FILLER_BODY_SIZE_MAX
+cdef I32 FILLER_FLAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 cdef U32 HALF
 cdef I32 CHECK_BODY, CHECK_RECORD, CHECK_PLACE, ONE_CHECKSUM
 cdef I32 BLANK, TORN, EMPTY, BAD_MAGIC, BAD_SIZE, BAD_BODY_SIZE, BAD_TOPIC_SIZE, BAD_PROPERTIES_SIZE, MISPLACED
@@ -31,6 +33,8 @@ cdef Size write_record(
     Size body_size, Source properties, Size properties_size) noexcept nogil
 cdef void write_blank(Target out, Size at, Size left) noexcept nogil
 cdef Size growth(Source source, Size at) noexcept nogil
+cdef Bool holds_no_message(I32 sys_flag, Size body_size) noexcept nogil
+cdef Bool is_filler_at(Source source, Size at, Size limit) noexcept nogil
 cdef Size topic_place(Source source, Size at) noexcept nogil
 cdef Size topic_size_at(Source source, Size at, Size place) noexcept nogil
 cdef Size topic_size_size(Source source, Size at) noexcept nogil

@@ -14,8 +14,9 @@ from .checks import (
 )  # fmt: skip
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
-    FLAG_AT, HOST_GROWTH, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
-    QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+    FILLER_BODY_SIZE_MAX, FILLER_FLAGS, FLAG_AT, HOST_GROWTH, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, NAME_END,
+    PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+    TRANSACTION_MASK, TRANSACTION_ROLLBACK,
 )  # fmt: skip
 
 if not cython.compiled:
@@ -196,6 +197,29 @@ def growth(source: Source, at: Size) -> Size:
     """Return how many bytes IPv6 hosts shift the fields after both hosts."""
     sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
     return (HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0) + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def holds_no_message(sys_flag: I32, body_size: Size) -> Bool:
+    """Return whether a record is a filler, which holds no message (docs/formats/commitlog.md#filler-records).
+
+    It is a batch whose body is too short for a message, or one that was rolled back, which no producer can do.
+    """
+    if sys_flag & FILLER_FLAGS != FILLER_FLAGS:
+        return False
+    return body_size <= FILLER_BODY_SIZE_MAX or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_filler_at(source: Source, at: Size, limit: Size) -> Bool:
+    """Return whether a record at a position, which may be wrong, is a filler."""
+    if at < 0 or at + RECORD_SIZE_MIN + 2 * HOST_GROWTH > limit:
+        return False
+    return holds_no_message(get_i32(source, at + SYS_FLAG_AT), get_i32(source, at + growth(source, at) + BODY_AT - 4))
 
 
 @cython.cfunc

@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport StoredMessage
 from commitlog._record_cy cimport (
-    check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size)
+    check_record, is_filler_at, growth, has_trailer, topic_place, topic_size_at, topic_size_size)
 
 cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT

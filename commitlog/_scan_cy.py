@@ -27,7 +27,7 @@ if not cython.compiled:
         i64s_of, is_same, is_same_at, prefetch, put_bytes, source_of, source_of_bytes, take_bytes, take_view, target_of, window,
     )  # fmt: skip
 
-    from ._record_cy import check_record, growth, has_trailer, topic_place, topic_size_at, topic_size_size
+    from ._record_cy import check_record, growth, has_trailer, is_filler_at, topic_place, topic_size_at, topic_size_size
 
 SPACE = 32
 _KEYS: Source = source_of_bytes(b"KEYS")
@@ -390,6 +390,22 @@ def _scan(
     state[0] = at
     state[1] = size
     state[2] = row
+
+
+def find_fillers(buffer: Any, positions: Any) -> list[int]:
+    """Return which of the records at these positions (64-bit) are fillers; a position may be wrong."""
+    held: memoryview = memoryview(buffer).cast("B")
+    held_positions: memoryview = column_of(positions, 8)
+    source: Source = source_of(held)
+    limit: Size = len(held)
+    places: I64s = i64s_of(held_positions)
+    count: Size = len(held_positions)
+    row: Size
+    found: list[int] = []
+    for row in range(count):
+        if is_filler_at(source, places[row], limit):
+            found.append(row)
+    return found
 
 
 def find_record(buffer: Any, start: int, stop: int, base: int, until: int = -1) -> int:

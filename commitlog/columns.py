@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from storageio import StoreCorrupt
 
 from ._record_cy import check
-from ._scan_cy import fill_fixed, scan
+from ._scan_cy import fill_fixed, find_fillers, scan
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .commit_log import CommitLog, Stop
 
@@ -120,6 +120,17 @@ def row_batches(view: memoryview, base: int, starts: Sequence[int], stop: int) -
         part = slice(done, done + count)
         yield Batch(view, base, positions[part], sizes[part].astype(np.int32))
         done += count
+
+
+def without_fillers(batch: Batch) -> Batch:
+    """Return a batch without filler records; the same one if it has none."""
+    import numpy as np  # 80 ms
+
+    fillers = find_fillers(batch.view, batch.positions)
+    if not fillers:
+        return batch
+    kept = np.delete(np.arange(len(batch.positions)), fillers)
+    return batch._replace(positions=batch.positions[kept], sizes=batch.sizes[kept])
 
 
 def fixed_columns(batch: Batch) -> dict[str, np.ndarray[Any, Any]]:

@@ -69,6 +69,10 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
+FILLER_FLAGS = NEED_UNWRAP | INNER_BATCH  # of a batch
+FILLER_BODY = bytes.fromhex("789c030000000001")  # nothing, compressed: clients of RocketMQ 5 unpack no message from it
+FILLER_BODY_SIZE = len(FILLER_BODY)
+FILLER_BODY_SIZE_MAX = FILLER_BODY_SIZE + 2  # zeros may follow; a batch of one message is longer, also when it is compressed
 COMPRESSION_SHIFT = 8
 COMPRESSION_MASK = 0x700
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from storageio import Disk, DiskError, Entry, Kind
 
 from ._message_cy import StoredMessage
-from ._scan_cy import Reader
+from ._scan_cy import Reader, find_fillers
 from ._walk_cy import find_nonzero, scan_positions
 from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
@@ -54,6 +54,17 @@ class Piece(NamedTuple):
             batch, at, why = reader.decode_range(at, self.stop, 256, 0)
             assert batch, why
             yield from batch
+
+    def without_fillers(self) -> Iterator[Piece]:
+        """Yield the parts between the filler records; `protected` stays that of the whole."""
+        start, first = self.start, 0
+        for row in find_fillers(self.view, self.positions):
+            if row > first:
+                yield self._replace(start=start, stop=self.positions[row], positions=self.positions[first:row])
+            first = row + 1
+            start = self.positions[first] if first < len(self.positions) else self.stop
+        if first < len(self.positions):
+            yield self._replace(start=start, positions=self.positions[first:]) if first else self
 
 
 class Blank(NamedTuple):

@@ -147,7 +147,8 @@ class StoreFacts:
             found.damaged += step.start - self._ends[step.file]
             found.live += step.stop - step.start
             self._ends[step.file] = step.stop
-            self._count(step)
+            for piece in step.without_fillers():
+                self._count(piece)
         elif isinstance(step, Blank):
             found = self._maps[step.file]
             found.damaged += step.offset - self._ends[step.file]

@@ -212,6 +212,7 @@ _FILTERS = (
         "--property", "properties", type=TEXT, metavar="NAME=VALUE", multiple=True,
         help="Only messages with this property; may be repeated.",
     ),
+    click.option("--fillers", is_flag=True, help="Also the filler records of `recover --skip-bad`."),
 )  # fmt: skip
 
 
@@ -219,13 +220,14 @@ def with_filters(command: Command) -> Command:
     """Add the options that select messages; the command gets them as `filters`."""
 
     @functools.wraps(command)
-    def run(*arguments: Any, properties: tuple[str, ...], **options: Any) -> int:
+    def run(backend: Any, *arguments: Any, properties: tuple[str, ...], fillers: bool, **options: Any) -> int:
+        backend.shows_fillers = fillers
         given = {name: options.pop(name) for name in Filters._fields[:-1]}
         filters = Filters(**given, properties=named_values(properties))
         refuse_reversed(
             begin__end=(filters.begin_ms, filters.end_ms), from_offset__to_offset=(filters.from_offset, filters.to_offset)
         )
-        return command(*arguments, filters=filters, **options)
+        return command(backend, *arguments, filters=filters, **options)
 
     wrapped: Command = run
     for option in reversed(_FILTERS):

@@ -272,7 +272,7 @@ class Consumer(Polled):
                 return
 
     def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages to deliver: all of them."""
+        """Return the messages to deliver: all but fillers, which the page leaves out."""
         return messages
 
     # Queues

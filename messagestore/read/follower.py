@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
+from commitlog._message_cy import without_fillers
 from commitlog._record_cy import is_protected
 from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_READ
@@ -110,7 +111,10 @@ class Follower(Closing):
         if self._is_closed:
             raise StoreClosed("the follower is closed")
         self._parts.check_open()
-        return self._take()
+        while found := self._take():
+            if messages := without_fillers(found):
+                return messages
+        return []
 
     @abstractmethod
     def _take(self) -> list[StoredMessage]:

@@ -1,7 +1,8 @@
 """Read messages of a queue: in pages with RocketMQ's statuses, in ranges, and as views of the log's bytes.
 
 Queues of every kind are read by the same code: a queue numbers its units and gives them in the form of ordinary ones.  A record
-of a batch queue holds many messages and is returned whole.
+of a batch queue holds many messages and is returned whole.  Filler records, which stand for lost messages, are left out, except
+among views.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from enum import Enum
 from itertools import chain
 
 from commitlog import CommitLog, MappedFile, StoredMessage
+from commitlog._message_cy import without_fillers
 from commitlog._scan_cy import Reader
 from commitlog.checks import CHECK_READ
 from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
@@ -122,7 +124,7 @@ class QueueReader:
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
             message = self.message_or_gone(queue, place, physical, size)
-            if message is not None and (tags is None or message.tags in tags):
+            if message is not None and not message.is_filler and (tags is None or message.tags in tags):
                 found += count
                 page.messages.append(message)
                 page.size_bytes += size
@@ -188,7 +190,7 @@ class QueueReader:
             else:
                 at, message = self._one(queue, at)
                 messages = [message] if message is not None else []
-            yield messages
+            yield without_fillers(messages)
 
     def views(self, queue: Queue, start: int, stop: int, *, check: bool = True) -> Iterator[list[memoryview]]:
         """Yield lists of views of the records' bytes in the log; only offset and size are checked.

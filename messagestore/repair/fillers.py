@@ -1,8 +1,9 @@
 """Build filler records, which close a hole in the log.
 
-A blank record in the middle of a file would make a real broker skip to the next file. So a hole becomes ordinary records that
-add up to its size. One record per lost message keeps the queue offsets of all later messages. The rest is padding that enters
-no queue because its transaction bits mean "rolled back". A hole that extends to the end of a file is closed by a blank record.
+A blank record in the middle of a file would make a real broker skip to the next file. So a hole becomes records that add up to
+its size. One record per lost message keeps the queue offsets of all later messages: a batch of no messages, so that clients of
+RocketMQ 5, which unpack it, deliver nothing (docs/formats/commitlog.md#filler-records). The rest is padding that enters no
+queue because its transaction bits mean "rolled back". A hole that extends to the end of a file is closed by a blank record.
 """
 
 from __future__ import annotations
@@ -11,7 +12,21 @@ from typing import NamedTuple
 
 from commitlog import Appender, Message, QueueOffsets
 from commitlog.hosts import encode_host
-from commitlog.layout import BLANK_SIZE, CRC_SIZE, MAGIC_BLANK, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V1, TRANSACTION_ROLLBACK
+from commitlog.layout import (
+    BLANK_SIZE,
+    COMPRESSED,
+    CRC_SIZE,
+    FILLER_BODY,
+    FILLER_BODY_SIZE,
+    FILLER_FLAGS,
+    MAGIC_BLANK,
+    NAME_END,
+    PAIR_END,
+    PAIR_SIZE_MIN,
+    RECORD_SIZE_MIN,
+    TOPIC_SIZE_MAX_V1,
+    TRANSACTION_ROLLBACK,
+)  # fmt: skip
 
 from ..broker.services.putting import encoded_pairs
 from ..write.lmq_units import DISPATCH, OFFSETS
@@ -69,8 +84,7 @@ def fill(
         if room < least or (is_tight and index + 1 < len(lost)):
             left_out.append(message)
             continue
-        is_last = index + 1 == len(lost) and not to_file_end
-        taken = room if is_tight or (is_last and room <= FILLER_SIZE_MAX) else least
+        taken = room if is_tight else least
         _write(data, at, taken, offset, message, store_timestamp_ms, 0)
         at += taken
     if to_file_end:
@@ -81,12 +95,12 @@ def fill(
 
 
 def _dress(size_bytes: int, lost: list[Lost]) -> int:
-    """Return the bytes for mark and checksum in each filler, or for the checksum alone, if all fillers have space for them.
+    """Return the bytes for body, checksum and mark in each filler, or for a part of these, if all fillers have space for them.
 
     Padding needs no such reserve: the rest belongs to the last filler, or is larger than any record needs.
     """
     least = sum(message.least_bytes for message in lost)
-    for dress in (len(MARK) + CRC_SIZE, CRC_SIZE):
+    for dress in (FILLER_BODY_SIZE + CRC_SIZE + len(MARK), FILLER_BODY_SIZE + CRC_SIZE, FILLER_BODY_SIZE):
         if least + dress * len(lost) <= size_bytes:
             return dress
     return 0
@@ -113,13 +127,18 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
 
 
 def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
-    """Write one record of exactly `size` bytes, with mark and checksum if they fit."""
+    """Write one record of exactly `size` bytes, with body, checksum and mark as far as they fit."""
     room = size - lost.least_bytes
     assert room >= 0, "the walk ends no hole before there is room for a filler"
+    is_padding = sys_flag == TRANSACTION_ROLLBACK
+    body = FILLER_BODY if room >= FILLER_BODY_SIZE and not is_padding else b""
+    room -= len(body)
     with_crc = room >= CRC_SIZE
     room -= CRC_SIZE if with_crc else 0
     mark = MARK if room >= len(MARK) else b""
-    body = bytes(room - len(mark))
+    rest = room - len(mark)
+    if is_padding or (body and rest < PAIR_SIZE_MIN):
+        body, rest = body + bytes(rest), 0
     offsets = QueueOffsets()
     offsets.set_next_offset(lost.topic, lost.queue_id, lost.queue_offset)
     view = memoryview(bytearray(size + BLANK_SIZE))
@@ -133,7 +152,16 @@ def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_t
         max(len(body), 1),
     )
     appender.attach(view, offset + at, 0)
-    raw = mark + lost.lmq_pairs
-    result = appender.append(Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=sys_flag, properties_raw=raw or None))
+    raw = mark + lost.lmq_pairs + _pair_of(rest)
+    flags = sys_flag | FILLER_FLAGS | (COMPRESSED if body.startswith(FILLER_BODY) else 0)
+    message = Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=flags, properties_raw=raw or None)
+    result = appender.append(message)
     assert result.size_bytes == size, f"a filler of {result.size_bytes} bytes, wanted {size}: {result.reason}"
     data[at : at + size] = view[:size]
+
+
+def _pair_of(size: int) -> bytes:
+    """Return a property of this size, or ends of none if that is too short for one."""
+    if size < PAIR_SIZE_MIN:
+        return bytes([PAIR_END]) * size
+    return b"_" + bytes([NAME_END]) + b" " * (size - PAIR_SIZE_MIN) + bytes([PAIR_END])

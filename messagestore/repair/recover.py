@@ -50,6 +50,9 @@ BATCH = "batchconsumequeue"
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
 
 
+FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
+
+
 class Choice(Enum):
     """What to do about damage to safely stored data."""
 
@@ -245,7 +248,9 @@ class Recovery:
             for hole in found.holes:
                 lost = len(found.lost.get(hole.start, ()))
                 plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
-                plan.actions.append(f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages")
+                plan.actions.append(
+                    f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages{FILLERS_SEEN}"
+                )
         if found.tail is not None:
             is_lost = self.was_clean and self.queues.has_units_behind(found.tail.start)  # it was complete once
             plan.records_dropped += is_lost

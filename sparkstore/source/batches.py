@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.arrow_columns import record_batch
 from commitlog.checks import CHECK_PLACE, CHECK_READ
-from commitlog.columns import Batch
+from commitlog.columns import Batch, without_fillers
 from commitlog.findings import Finding
 from commitlog.row_filter import RowFilter
 from storageio import MissingExtra, StoreCorrupt
@@ -98,7 +98,7 @@ def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordB
         if isinstance(found, Finding):
             yield from damage_batches(found, split.store, split.file_start, request)
             continue
-        wanted = request.row_filter.apply(found)
+        wanted = request.row_filter.apply(without_fillers(found))
         if len(wanted.positions):
             yield from _made(wanted, split, request)
 

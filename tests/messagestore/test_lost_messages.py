@@ -13,7 +13,7 @@ from commitlog.walk import LogFiles
 from messagestore import MessageStore
 from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
 from messagestore.repair.damage import survey
-from messagestore.repair.fillers import MARK, Lost, fill
+from messagestore.repair.fillers import Lost, fill
 from messagestore.repair.lost_messages import Gap, lost_messages
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
@@ -51,7 +51,7 @@ def numbers(folder: Path, topic: str) -> dict[int, bytes]:
         queue = store.engine.queues.get(topic, 0)
         assert queue is not None
         units = [(place, store.message_at(unit.physical_offset)) for place, unit in queue.units()]
-    return {place: message.body for place, message in units if message is not None and message.body.strip(b"\0" + MARK)}
+    return {place: message.body for place, message in units if message is not None and not message.is_filler}
 
 
 @pytest.mark.parametrize("has_queues", [True, False], ids=["sound-queues", "no-queues"])

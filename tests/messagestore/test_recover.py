@@ -185,8 +185,10 @@ def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Pa
             if message is not victim:
                 page = opened.get(message.topic, message.queue_id, message.queue_offset, 1)
                 assert page.messages[0].body == message.body
-        filler = opened.get(victim.topic, victim.queue_id, victim.queue_offset, 1).messages[0]
-        assert filler.properties.get("BROKERSTORE") == "filler"
+        page = opened.get(victim.topic, victim.queue_id, victim.queue_offset, 1)
+        assert [one.queue_offset for one in page.messages] == [victim.queue_offset + 1]
+        filler = opened.message_at(victim.physical_offset)
+        assert filler is not None and filler.is_filler and filler.properties.get("BROKERSTORE") == "filler"
 
 
 def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) -> None:

@@ -180,6 +180,7 @@ class RocketmqBackend(RocketmqFolder):
         files = self.files()
         end_offset = files.end().offset
         last = self._last_records(files, record_filter, lines)
+        self.say_fillers()
         return self._with_arrivals(last, record_filter, end_offset) if follow else iter(last)
 
     def _last_records(self, files: LogFiles, record_filter: RecordFilter, lines: int) -> list[StoredMessage]:
@@ -197,7 +198,7 @@ class RocketmqBackend(RocketmqFolder):
         for step in files.messages():
             if isinstance(step, Finding):
                 self.add(step)
-            elif record_filter.accepts(step):
+            elif record_filter.accepts(step) and self.accepts(step):
                 yield step
 
     def _with_arrivals(self, last: list[StoredMessage], record_filter: RecordFilter, start: int) -> Iterator[StoredMessage]:

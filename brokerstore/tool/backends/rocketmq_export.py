@@ -51,7 +51,9 @@ def _pieces_from(folder: RocketmqFolder, files: LogFiles, start: int) -> Iterato
             folder.add(step)
         elif isinstance(step, Piece) and step.base + step.stop > start:
             first = bisect_left(step.positions, start - step.base)
-            yield step._replace(start=max(step.start, start - step.base), positions=step.positions[first:])
+            left = step._replace(start=max(step.start, start - step.base), positions=step.positions[first:])
+            yield from folder.without_fillers(left)
+    folder.say_fillers()
 
 
 def _lines(pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None) -> Iterator[ExportItem]:

@@ -27,6 +27,7 @@ from ..options import is_utf8, queue_number
 from ..output import problem_text, say
 
 if TYPE_CHECKING:
+    from commitlog import StoredMessage
     from consumequeue import ConsumeQueues
     from messagestore import MessageStore, StoreConfig
 
@@ -49,6 +50,8 @@ class RocketmqFolder:
         """Nothing is opened yet."""
         self.target = target
         self.problems: list[Finding] = []
+        self.shows_fillers = False
+        self._fillers = 0
         self.is_incomplete = False  # whether an answer may lack messages
 
     @property
@@ -167,7 +170,29 @@ class RocketmqFolder:
             if isinstance(step, Finding):
                 self.add(step)
             elif isinstance(step, Piece):
-                yield step
+                yield from self.without_fillers(step)
+        self.say_fillers()
+
+    def without_fillers(self, piece: Piece) -> Iterator[Piece]:
+        """Yield a run of records without the filler records in it."""
+        left = len(piece.positions)
+        for part in [piece] if self.shows_fillers else piece.without_fillers():
+            left -= len(part.positions)
+            yield part
+        self._fillers += left
+
+    def accepts(self, message: StoredMessage) -> bool:
+        """Return whether a record is a message, or fillers are shown; count those that are left out."""
+        is_left_out = message.is_filler and not self.shows_fillers
+        self._fillers += is_left_out
+        return not is_left_out
+
+    def say_fillers(self) -> None:
+        """Report how many filler records were left out."""
+        if self._fillers:
+            found = "1 filler record" if self._fillers == 1 else f"{self._fillers} filler records"
+            say(f"brokerstore: left out {found} of `recover --skip-bad`; `brokerstore dump DIR --fillers` shows them")
+            self._fillers = 0
 
     def record_filter(self, filters: Filters) -> RecordFilter:
         """Return the filters for records; raise `click.BadParameter` for a value that no record can have."""
