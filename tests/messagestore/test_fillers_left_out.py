@@ -54,7 +54,7 @@ def test_a_filler_is_a_batch_without_messages() -> None:
 
 
 def test_no_batch_of_one_message_is_as_short_as_a_filler() -> None:
-    """The least message of a batch has 22 bytes: lengths, flag, and no body (docs/formats/wire-batch.md)."""
+    """The least message of a batch has 22 bytes: lengths, flag, and no body."""
     least = min(len(zlib.compress(bytes([value]) * 22, 9)) for value in range(256))
     assert least > FILLER_BODY_SIZE_MAX
 
