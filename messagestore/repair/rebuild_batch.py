@@ -18,6 +18,7 @@ from storageio import Disk, StoreCorrupt
 from ..broker.config.topics import Topics
 from ..paths import StorePaths
 from ..write.derived_queues import batch_unit
+from .backups import keep_file
 from .batch_cross_check import NO_NUMBERS, QueueKey, batch_messages, batch_problems, batch_topics
 from .rebuild import delete_tree, take_place
 
@@ -46,6 +47,23 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: boo
         disk.make_folder(os.path.dirname(target))
         take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
     delete_tree(disk, work)
+
+
+def cut_batch(disk: Disk, places: StorePaths, end_offset: int, *, keeps: bool) -> None:
+    """Cut batch queues at the end of the log. The caller holds the lock; `keeps` copies the files of each queue first."""
+    with _opened(disk, places, {}) as batch:
+        behind = [queue.folder for queue in batch if queue.max_physical_offset >= end_offset]
+    if not behind:
+        return
+    for folder in behind if keeps else ():
+        for entry in disk.list(folder):
+            keep_file(disk, places.root, os.path.join(folder, entry.name))
+    batch = BatchQueues(disk, places.batch, writable=True, unreadable={})
+    try:
+        batch.truncate(end_offset)
+        batch.flush()
+    finally:
+        batch.close()
 
 
 def _build(files: LogFiles, queue_keys: set[QueueKey], fresh: BatchQueues) -> None:

@@ -39,7 +39,7 @@ from .excluded_topics import excluded_topics
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES
-from .rebuild_batch import batch_disagreements, rebuild_batch
+from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import plan_config, restore_config
 from .repair_files import plan_files, repair_files
@@ -342,6 +342,7 @@ class Recovery:
                 self._rebuild_wrong(self._compared(), None)
             if seen.rebuilds_timers:
                 self._rebuild_timers(plan)
+            cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
             self._set_checkpoint_back()
             set_back = self.queues.settle()
         finally:

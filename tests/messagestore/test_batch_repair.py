@@ -133,6 +133,17 @@ def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: An
     assert number > 100
 
 
+def test_what_is_cut_of_a_batch_queue_is_kept(fixture: Any) -> None:
+    """Where the log is cut, units behind its end go, also of queues of which nothing is left, and their files are copied."""
+    before = {data.rstrip(b"\0") for data in files_of(fixture.store).values()}
+    write(fixture.store / "commitlog" / f"{0:020d}", 0, bytes(65536))
+    Recovery(str(fixture.store), Choice.TRUNCATE).apply()
+    assert not any(units(fixture.store, topic, queue_id) for topic, queue_id in truth(fixture))
+    kept = {path.read_bytes().rstrip(b"\0") for path in (fixture.store / "brokerstore").rglob("*") if path.is_file()}
+    assert before <= kept
+    assert not verify_store(str(fixture.store)).problems
+
+
 def test_many_wrong_units_of_one_queue_do_not_hide_another(fixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit on reported problems is per queue."""
     monkeypatch.setattr(batch_agreement, "PROBLEMS_MAX", 3)
