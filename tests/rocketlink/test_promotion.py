@@ -31,6 +31,8 @@ def folder(tmp_path: Path) -> Path:
         until(lambda: replica._fetcher._thread is not None and replica.status.is_connected)
         time.sleep(0.3)  # the first round of tables is over
         put(store, 6, "late")
+        store.create_topic("sparse", 8)
+        store.put(Message("sparse", b"x", queue_id=5))
         store.put(Message("T", b"delayed", queue_id=0, delay_level=DELAYED))
         until(lambda: b"delayed" in bodies(store))
         store.put(Message("T", b"pending", queue_id=0, delay_level=5))
@@ -47,7 +49,7 @@ def test_a_promoted_store_has_all_topics_and_delivers_nothing_twice(folder: Path
         assert "late" not in store.engine.topics
         end = store.log_end
     found = promote(folder)
-    assert (found.log_end, found.missing_topics) == (end, {"late": 2})
+    assert (found.log_end, found.missing_topics) == (end, {"late": 2, "sparse": 6})
     assert not (folder / "abort").exists()
     assert not verify_store(str(folder)).problems
     with MessageStore.open(folder, "r") as store:
@@ -61,6 +63,31 @@ def test_a_promoted_store_has_all_topics_and_delivers_nothing_twice(folder: Path
         assert len(bodies(store, "late")) == 8
 
 
+def test_no_delayed_message_is_delivered_by_a_promotion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is due waits until the store is opened as a master, however long the repair takes."""
+    hour_ago_ms = int(time.time() * 1000) - 3_600_000
+    with MessageStore.open(tmp_path / "s", "a", CONFIG.but(deliver_delayed=False), clock=lambda: hour_ago_ms) as store:
+        store.put(Message("T", b"level", queue_id=0, delay_level=DELAYED))
+        store.put(Message("T", b"timer", queue_id=0, properties={"TIMER_DELAY_SEC": "5"}))
+        end = store.log_end
+    closed = MessageStore.close_cleanly
+    rounds = []
+
+    def close_late(store: MessageStore) -> None:
+        with store.engine.housekeeper.guard:
+            rounds.append(store.engine.housekeeper._step())
+        closed(store)
+
+    monkeypatch.setattr(MessageStore, "close_cleanly", close_late)
+    promote(tmp_path / "s", CONFIG)
+    monkeypatch.undo()
+    assert len(rounds) == 2
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert store.log_end == end
+    with MessageStore.open(tmp_path / "s", "a", CONFIG) as store:
+        until(lambda: sorted(bodies(store)) == [b"level", b"timer"])
+
+
 def test_a_replica_that_was_killed_before_it_dispatched_a_new_topic_has_it(folder: Path) -> None:
     """Its queues are built from the log, although the table does not name it."""
     with MessageStore.open(folder, "r+", CONFIG.but(broker_role=Role.SLAVE)):
@@ -70,7 +97,7 @@ def test_a_replica_that_was_killed_before_it_dispatched_a_new_topic_has_it(folde
         (folder / part).rmdir()
     (folder / "consumequeue" / "late").rmdir()
     (folder / "abort").touch()
-    assert promote(folder).missing_topics == {"late": 2}
+    assert promote(folder).missing_topics == {"late": 2, "sparse": 6}
     with MessageStore.open(folder, "r") as store:
         assert bodies(store, "late") == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
@@ -85,7 +112,7 @@ def test_the_command_shows_a_plan_and_executes_it(folder: Path, capsys: pytest.C
     assert main(["promote", str(folder), "--apply", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert done == planned | {"applied": True}
-    assert done["missing_topics"] == {"late": 2}
+    assert done["missing_topics"] == {"late": 2, "sparse": 6}
     settings = done["broker_settings"]
     assert settings["mappedFileSizeCommitLog"] == "16384"
     assert (settings["maxHashSlotNum"], settings["maxIndexNum"]) == ("100", "400")

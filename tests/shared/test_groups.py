@@ -14,9 +14,9 @@ import pytest
 
 from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
-from messagestore.shared import groups
+from messagestore.shared import election, groups
 from messagestore.shared.answers import unpack_answer
-from messagestore.shared.groups import Session
+from messagestore.shared.groups import Opening, Origin, Session
 from messagestore.shared.presence import Presence, present
 from messagestore.shared.protocol import parse_frame
 from messagestore.write import dispatcher
@@ -305,6 +305,96 @@ def test_a_consumer_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
                 assert consumer.ack(message)
             assert store.is_owner and consumer.lag() == 0
         assert store.committed_offsets("T", "G") == {0: 10, 1: 10, 2: 10, 3: 10}
+
+
+def test_a_message_that_was_sent_back_is_not_held_when_the_owner_is_killed(tmp_path: Path) -> None:
+    """The next owner commits the offset behind it, so that it does not come twice."""
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
+    with open_shared(tmp_path / "s") as store:
+        for number in range(2):
+            store.put(Message("T", b"%d" % number))
+        with store.consumer("T", group="G") as consumer:
+            first, second = drained(consumer, acks=False)
+            consumer.nack(first, delay_level=18)
+            assert consumer.ack(second)
+            owner.kill()
+            assert drained(consumer) == []
+            assert store.is_owner and consumer.lag() == 0
+        assert store.committed_offsets("T", "G") == {0: 2}
+
+
+@pytest.mark.parametrize("way", ["seek", "seek_to_time"])
+def test_a_sought_position_stays_when_the_owner_is_killed(tmp_path: Path, way: str) -> None:
+    """It is before the committed offset, which the owner saved, and nothing is committed by it."""
+
+    def prepare(store: SharedStore) -> None:
+        store.create_topic("T", 1)
+        threading.Thread(target=persist, args=(store._member.local,), daemon=True).start()
+
+    def persist(local: Any) -> None:
+        while True:
+            local.engine.persist_offsets()
+            time.sleep(0.01)
+
+    owner = owning_child(tmp_path / "s", prepare)
+    saved = tmp_path / "s" / "config" / "consumerOffset.json"
+    with open_shared(tmp_path / "s") as store:
+        results = [store.put(Message("T", b"%d" % number)) for number in range(6)]
+        with store.consumer("T", group="G") as consumer:
+            assert len(drained(consumer)) == 6
+            deadline = time.monotonic() + 20
+            while not saved.exists() or '"T@G":{0:6}' not in saved.read_text().replace("\n", "").replace("\t", ""):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            if way == "seek":
+                consumer.seek(0, 4)
+            else:
+                consumer.seek_to_time(results[0].store_timestamp_ms)
+            position = consumer.position(0)
+            assert position == (4 if way == "seek" else 0)
+            owner.kill()
+            assert bodies(drained(consumer)) == {b"%d" % number for number in range(position, 6)}
+            assert store.is_owner
+
+
+def test_a_new_owner_expects_its_own_consumers_and_drops_old_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would get the queues of a consumer that it forgets."""
+    given: list[list[str]] = []
+
+    class Recorded(election.Owner):
+        def __init__(self, store: Any, address: str, client_id: str, own_ids: Any) -> None:
+            given.append(sorted(own_ids))
+            super().__init__(store, address, client_id, own_ids)
+
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 2))
+    monkeypatch.setattr(election, "Owner", Recorded)
+    with open_shared(tmp_path / "s") as store, store.consumer("T", group="G") as one, store.consumer("T", group="H") as other:
+        store.consumer("T", group="I").close()
+        store.put(Message("T", b"x"))
+        assert store._member._channels._idle
+        owner.kill()
+        assert len(drained(one)) == len(drained(other)) == 1
+        assert given == [sorted([one.id, other.id])]
+        assert not store._member._channels._idle
+
+
+def test_an_owner_hands_out_nothing_before_its_own_consumers_are_back(tmp_path: Path) -> None:
+    """They may hold the messages."""
+    with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
+        store.create_topic("T", 1)
+        opening = Opening("T", "G", None, None, "first", "wait", 2)
+        kept = groups.Groups(store, "me", ["own"])
+        Presence(store.engine.places.own, "me").announce()
+        opened = threading.Event()
+        thread = threading.Thread(target=lambda: (kept.open("other", opening, [], Origin("they", None)), opened.set()))
+        thread.start()
+        assert not opened.wait(0.2)
+        kept.open("own", opening._replace(opened_ns=1), [], Origin("me", None))
+        assert opened.wait(10)
+        thread.join()
+        kept.end()
 
 
 def test_consumers_of_two_processes_keep_their_queues_when_the_owner_is_killed(tmp_path: Path) -> None:

@@ -153,9 +153,10 @@ def test_of_several_repeated_messages_the_missing_ones_are_put(opened: Callable[
 
 
 def test_a_repeated_commit_names_the_committed_message(opened: Callable[..., Owner]) -> None:
-    """Other messages of the topic have its key: the one before, and the one of another transaction."""
+    """Other messages of the topic have its key: two that were put, and the one of another transaction."""
     owner = opened()
     owner.store.put(Message("T", b"before", keys="KEY", queue_id=0))
+    owner.store.put(Message("T", b"same", properties={"UNIQ_KEY": "KEY"}, queue_id=0))
     owner.store.begin_transaction(Message("T", b"other", keys="KEY", queue_id=0)).commit()
     begin = pack_call("begin", "producers", messages=pack_message(Message("T", b"x", queue_id=0), "KEY"))
     half, key = owner.ask(begin)
@@ -165,7 +166,7 @@ def test_a_repeated_commit_names_the_committed_message(opened: Callable[..., Own
     owner = opened()
     again = unpack_packed_result(owner.ask(marked_again(commit)))
     assert again.physical_offset == first.physical_offset
-    assert [message.body for message in owner.store.read("T", 0)] == [b"before", b"other", b"x"]
+    assert [message.body for message in owner.store.read("T", 0)] == [b"before", b"same", b"other", b"x"]
     found = owner.store.message_at(again.physical_offset)
     assert found is not None and found.body == b"x"
 
