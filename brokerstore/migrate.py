@@ -54,7 +54,7 @@ Progress = Callable[[int], None]
 class Moved:
     """Counts of a run: `skipped` messages were already there; `failed` lists those that could not be copied, and why.
 
-    `unread` names quorum queues of a later version.
+    `unread` names quorum queues of an unsupported format.
     """
 
     queues: int = 0
@@ -122,7 +122,7 @@ def _move_others(
             store.create_topic(topic_of(queue), 1)
             _move_queue(node.messages(queue), queue, None, store, moved, progress)
         moved.unread += node.unread
-        return node.problems
+        return [problem for problem in node.problems if problem not in node.unread.values()]
 
 
 def _move_queue(

@@ -46,7 +46,7 @@ class CheckedNode(NamedTuple):
 class NodeFolder:
     """The queues of one virtual host that are not classic.
 
-    `unread` names quorum queues whose format is not known here.  `close` unmaps the files.
+    `unread` has the quorum queues whose format is not known here, each with its problem.  `close` unmaps the files.
     """
 
     def __init__(self, path: str, vhost: str, disk: Disk = REAL_DISK) -> None:
@@ -61,7 +61,7 @@ class NodeFolder:
             _named(stream, names) for stream in stream_folders(path, disk, vhost=vhost) if _is_in(stream, names, vhost)
         ]
         self._unknown = unregistered_streams(path, names, disk)
-        self.unread: list[str] = []
+        self.unread: dict[str, Problem] = {}
         self._errors: list[Problem] = []
 
     def close(self) -> None:
@@ -71,8 +71,8 @@ class NodeFolder:
 
     @property
     def problems(self) -> list[Problem]:
-        """The damage that was met so far, each once."""
-        found = [*self._errors]
+        """The damage and the unknown formats that were met so far, each once."""
+        found = [*self.unread.values(), *self._errors]
         for node in self.nodes:
             found += node.problems
         for stream in self.streams:
@@ -107,8 +107,8 @@ class NodeFolder:
         """Yield messages, and note why a queue cannot be read."""
         try:
             yield from messages
-        except UnsupportedFormat:
-            self._leave_out(queue)
+        except UnsupportedFormat as error:
+            self.unread.setdefault(queue.queue, to_problem(error, ""))
         except StoreCorrupt as error:
             self._errors.append(to_problem(error, "bad_snapshot"))
 
@@ -126,15 +126,11 @@ class NodeFolder:
         for quorum in self.quorum_queues:
             try:
                 quorum.machine()
-            except UnsupportedFormat:
-                self._leave_out(quorum)
+            except UnsupportedFormat as error:
+                self.unread.setdefault(quorum.queue, to_problem(error, ""))
             except StoreCorrupt:  # reported when its messages are read
                 continue
         return [one.queue for one in self.quorum_queues if one.queue not in self.unread] + [one.queue for one in self.streams]
-
-    def _leave_out(self, queue: QuorumQueue) -> None:
-        if queue.queue not in self.unread:
-            self.unread.append(queue.queue)
 
     def numbered(self, queue: str) -> Iterator[StoredMessage]:
         """Yield the messages of one queue in ascending order of their numbers."""

@@ -22,7 +22,7 @@ def rabbit_facts(
 ) -> tuple[Facts, list[str]]:  # fmt: skip
     """Return queues, messages, the garbage in each store file, and every problem that `verify` finds.
 
-    The list names the quorum queues of a later version, which are not read.
+    The list names the quorum queues of an unsupported format, which are not read.
     """
     with RabbitStore.open(path, "r", vhost=vhost) as store, ExitStack() as stack:
         folder = stack.enter_context(closing(store.folder()))
@@ -30,7 +30,7 @@ def rabbit_facts(
         node = stack.enter_context(closing(NodeFolder(path, folder.vhost))) if is_node else None
         facts = _facts(folder, node, store.path)
         found = verify(store.path, progress=progress)
-        unread = [] if node is None else node.unread
+        unread = [] if node is None else list(node.unread)
         others = CheckedNode(0, 0, 0, 0, [], []) if node is None else node.check()
     facts.problems = [problem._asdict() for problem in found.problems + others.problems]
     facts.unread = sum(note.kind == UNSUPPORTED for note in found.notes + others.notes)

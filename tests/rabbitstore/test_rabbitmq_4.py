@@ -25,6 +25,7 @@ from .conftest import DATA
 from .later import VHOST, make_later_machine, node_of
 
 KINDS = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+UNREAD = 3
 MARKED = b"\x83h\x04w\x02mc"
 
 
@@ -109,7 +110,7 @@ def test_info_names_what_is_not_read(real):
 
 
 def test_answers_about_a_node_say_what_they_leave_out(real, tmp_path):
-    """Quorum queues of a later version are named on stderr, and in JSON where the answer is one object; all else is read."""
+    """Quorum queues of a later version are named on stderr with it, and in JSON where the answer is one object."""
     node, manifest = real
     quorum = {name for name, row in manifest["queues"].items() if row["type"] == "quorum"}
     assert "not_read" not in run("ls", "--json", node).json
@@ -121,7 +122,9 @@ def test_answers_about_a_node_say_what_they_leave_out(real, tmp_path):
     for command in ("ls", "stats"):
         left_out = answers[command].json.get("not_read", {"quorum_queues": [], "streams": []})
         assert (set(left_out["quorum_queues"]), left_out["streams"]) == (quorum if is_later else set(), [])
-        assert (f"not read: {len(quorum)} quorum queues of a later version" in answers[command].talk) == is_later
+        assert (f"not read: {len(quorum)} quorum queues of an unsupported format" in answers[command].talk) == is_later
+        assert ("queue machine version 9" in answers[command].talk) == is_later
+        assert answers[command].code == (UNREAD if is_later else 0)
     machines = [note for note in answers["verify"].json["notes"] if "queue machine version 9" in note["found"]]
     assert len(machines) == (len(quorum) if is_later else 0)
     for command, ran in answers.items():

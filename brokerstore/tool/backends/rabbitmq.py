@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -50,15 +50,15 @@ def report_running_server(path: str) -> None:
         say(f"brokerstore: a server runs on this folder ({who}): messages that it has only in memory are not shown")
 
 
-def report_unread(queues: list[str]) -> None:
-    """Report on stderr how many quorum queues were not read."""
+def report_unread(queues: Collection[str]) -> None:
+    """Report on stderr which quorum queues were not read; their problems name what is unknown."""
     if queues:
-        say(f"brokerstore: not read: {count_text(len(queues), 'quorum queue')} of a later version")
+        say(f"brokerstore: not read: {count_text(len(queues), 'quorum queue')} of an unsupported format: {', '.join(queues)}")
 
 
-def unread_keys(queues: list[str]) -> dict[str, Any]:
+def unread_keys(queues: Collection[str]) -> dict[str, Any]:
     """Return the JSON keys for these queues."""
-    return {"not_read": {"quorum_queues": queues, "streams": []}} if queues else {}
+    return {"not_read": {"quorum_queues": list(queues), "streams": []}} if queues else {}
 
 
 def open_node(path: str, vhost: str) -> NodeFolder | None:

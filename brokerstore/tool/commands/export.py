@@ -12,7 +12,7 @@ import click
 from storageio import needs_extra
 
 from ..backends import Backend, ExportItem, ExportSource
-from ..codes import CLEAN, PROBLEM
+from ..codes import PROBLEM
 from ..filters import Filters
 from ..options import JSON_OF_FILE, LIMIT, QUIET, store_command, with_filters
 from ..output import count_text, emit_block, emit_csv, emit_json, file_to_write, named_file, progress, say, size_text
@@ -84,7 +84,7 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
         emit_json({"file": order.out, "form": order.form, "messages": parts.rows, "size_bytes": size, "problems": problems})
     elif not order.quiet:
         say(f"brokerstore: wrote {count_text(parts.rows, 'message')} to {order.out}, {size_text(size)}")
-    return PROBLEM if problems else CLEAN
+    return PROBLEM if before else backend.code
 
 
 def _in_form(items: Iterator[ExportItem], form: str, header: Sequence[str]) -> Iterator[ExportItem]:

@@ -9,7 +9,7 @@ import click
 
 from storageio import REAL_DISK, UnknownStore
 
-from ..codes import CLEAN, PROBLEM
+from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..options import JSON, QUIET, plain_command
 from ..output import Answer, count_text, progress, say, show
 
@@ -65,7 +65,7 @@ def imports(
     facts = {"queues": moved.queues, "messages": moved.messages, "skipped": moved.skipped, "failed": moved.failed} | more
     imported = f"Imported {count_text(moved.messages, 'message')} of {count_text(moved.queues, 'queue')}"
     text = f"{imported}; {moved.skipped} already there, {len(moved.failed)} not imported"
-    return show(Answer(facts, [text], PROBLEM if moved.failed else CLEAN), as_json)
+    return show(Answer(facts, [text], PROBLEM if moved.failed else NO_STORE if moved.unread else CLEAN), as_json)
 
 
 def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small: bool) -> tuple[Moved, dict[str, Any]]:
