@@ -32,11 +32,10 @@ Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a fol
 
 
 class Listed(NamedTuple):
-    """The messages that `dump` lists: by physical offset (topic, queue id, queue offset), and which are fillers."""
+    """The messages that `dump` lists, which leaves fillers out."""
 
     code: int
-    messages: dict[int, tuple[str, int, int]]
-    fillers: set[int]
+    messages: set[int]  # physical offsets
 
 
 class Outcome(NamedTuple):
@@ -51,9 +50,7 @@ class Outcome(NamedTuple):
 def listed(folder: Path) -> Listed:
     """Return what `dump` lists."""
     ran = run("dump", folder, "--json")
-    rows = ran.lines
-    found = {row["physical_offset"]: (row["topic"], row["queue_id"], row["queue_offset"]) for row in rows}
-    return Listed(ran.code, found, {row["physical_offset"] for row in rows if _is_filler(row)})
+    return Listed(ran.code, {row["physical_offset"] for row in ran.lines})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -64,10 +61,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 def _is_evidence(name: str) -> bool:
     """Return whether a file names messages or progress, and is neither the log, whose cut bytes are kept, nor a backup."""
     return name.split("/")[0] in ("consumequeue", "batchconsumequeue", "config") and name.endswith(("0", "Offset.json"))
-
-
-def _is_filler(row: dict[str, Any]) -> bool:
-    return row.get("is_filler") is True or "filler" in row["properties"].get("BROKERSTORE", "")
 
 
 class Chain:
@@ -122,7 +115,7 @@ class Judge:
         witnesses = read_witnesses(folder, self.made.slots)
         wrong: list[str] = []
         before, verified = listed(folder), run("verify", folder)
-        unread = set(witnesses.records) - set(before.messages)
+        unread = witnesses.messages - before.messages
         if unread and before.code in (0, 1):
             wrong.append(f"dump does not read {len(unread)} whole records, the first at {min(unread)}")
         if verified.code == 0:
@@ -206,8 +199,7 @@ class Judge:
         self, before: Listed, after: Listed, witnesses: Witnesses, dropped: int, choice: str, wrong: list[str]
     ) -> None:  # fmt: skip
         """Compare what was named and read before with what is read now and what was counted."""
-        still = set(after.messages) - after.fillers
-        gone = set(before.messages) - still
+        gone = before.messages - after.messages
         named = {at for at in witnesses.lost(set(witnesses.records)) if witnesses.was_clean or at < witnesses.log_end()}
         total = len(gone | named)
         if gone and choice != "--truncate" and witnesses.was_clean:

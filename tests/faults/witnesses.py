@@ -42,6 +42,7 @@ class Record(NamedTuple):
     queue_offset: int
     sys_flag: int
     properties: dict[str, str]
+    is_filler: bool  # docs/formats/commitlog.md#filler-records: a repair wrote it in place of a lost message
 
     @property
     def is_visible(self) -> bool:
@@ -66,6 +67,11 @@ class Witnesses:
         self.clean_end: int | None = None
         self.was_clean = True  # no file `abort`
         self.has_queue_files = True  # no RocksDB queues
+
+    @property
+    def messages(self) -> set[int]:
+        """Return the physical offset of every whole record that is no filler."""
+        return {at for at, record in self.records.items() if not record.is_filler}
 
     @property
     def start(self) -> int:
@@ -250,7 +256,8 @@ def _record(data: bytes, at: int, base: int) -> Record | None:
         return None
     pairs = data[place + 2 : at + size].decode("utf-8", "replace").split("\x02")
     properties = dict(pair.split("\x01", 1) for pair in pairs if "\x01" in pair)
-    return Record(physical, size, topic.decode("utf-8", "replace"), queue_id, queue_offset, sys_flag, properties)
+    is_filler = sys_flag & 0xC0 == 0xC0 and (len(body) <= 10 or sys_flag & TRANSACTION_BITS == ROLLED_BACK)
+    return Record(physical, size, topic.decode("utf-8", "replace"), queue_id, queue_offset, sys_flag, properties, is_filler)
 
 
 def _queue_files(folder: Path) -> list[tuple[str, int, int, bytes]]:
