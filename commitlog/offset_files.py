@@ -13,6 +13,7 @@ from storageio import Disk, Kind, StoreCorrupt
 
 from .layout import FILE_NAME_SIZE
 
+NFS_PREFIX = ".nfs"
 OFFSET_MAX = (1 << 63) - 1
 FILE_SIZE_MAX = (1 << 31) - 1  # the size is a Java int in the broker's configuration
 
@@ -39,14 +40,14 @@ def file_name(start_offset: int) -> str:
 def list_offset_files(disk: Disk, folder: str) -> list[OffsetFile]:
     """Return the files in order of their start; none if the folder is missing.
 
-    Folders are skipped.  Any other name that is not a decimal number is a stray file and raises `StoreCorrupt`: RocketMQ would
-    not load the folder either.
+    Folders are skipped, and names that an NFS client gives to deleted files that are open.  Any other name that is not a
+    decimal number is a stray file and raises `StoreCorrupt`: RocketMQ would not load the folder either.
     """
     if disk.stat(folder) is None:
         return []
     found = []
     for entry in disk.list(folder):
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is Kind.FOLDER or entry.name.startswith(NFS_PREFIX):
             continue
         path = os.path.join(folder, entry.name)
         is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name) <= OFFSET_MAX

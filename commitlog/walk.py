@@ -24,7 +24,7 @@ from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
-from .offset_files import OFFSET_MAX, OffsetFile, common_file_size, file_name
+from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name
 from .unknown_version import find_unknown_version, fits_known_version
 
 PIECE_RECORDS = 65536  # positions found in one call
@@ -114,12 +114,12 @@ class LogFiles:
             self.files = [file for file in self.files if file.start_offset < end_offset]
 
     def _add_entry(self, folder: str, entry: Entry) -> None:
-        """Add a file of the log or a stray; skip a folder."""
+        """Add a file of the log or a stray; skip a folder, and what an NFS client keeps of a deleted file."""
         path = os.path.join(folder, entry.name)
         is_number = entry.name.isascii() and entry.name.isdigit() and int(entry.name[:30]) <= OFFSET_MAX
         if entry.kind is Kind.FILE and is_number:
             self.files.append(OffsetFile(int(entry.name), path, entry.size_bytes, entry.modified_ms))
-        elif entry.kind is not Kind.FOLDER:
+        elif entry.kind is not Kind.FOLDER and not entry.name.startswith(NFS_PREFIX):
             found = repr(entry.name) if entry.kind is Kind.FILE else f"{entry.name!r}, no regular file"
             self.strays.append(Finding(path, 0, "stray_file", "regular files named by a decimal offset", found))
 

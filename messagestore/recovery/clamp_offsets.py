@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, StoreCorrupt
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, EndOf, LmqConsumerOffsets
@@ -24,28 +23,38 @@ OFFSET_TABLES: Sequence[type[Table]] = (ConsumerOffsets, LmqConsumerOffsets, Del
 def clamp_offsets(
     disk: Disk, config_folder: str, end_of: EndOf, save: Save | None, tables: Sequence[type[Table]] = OFFSET_TABLES
 ) -> list[str]:  # fmt: skip
-    """Clamp offsets and `save` each table, or without `save` only find them; return a line for each.
+    """Clamp the offsets of `tables` and `save` each, or without `save` only find them; return a line for each offset.
 
-    Unreadable files are logged.
+    Unreadable files of all tables are logged.
     """
-    return [line for kind in tables for line in _clamp(kind, disk, config_folder, end_of, save)]
+    lines = []
+    for kind in OFFSET_TABLES:
+        table = _readable(kind, disk, config_folder)
+        if table is not None and kind in tables:
+            lines += _clamp(table, end_of, save)
+    return lines
 
 
-def _clamp(kind: type[Table], disk: Disk, config_folder: str, end_of: EndOf, save: Save | None) -> list[str]:
-    """Clamp the offsets of one table."""
+def _readable(kind: type[Table], disk: Disk, config_folder: str) -> Table | None:
+    """Return a table, None if its file has to stay as it is; a failing disk raises, because consumers would skip messages."""
     try:
         table = kind(disk, config_folder)
-        if isinstance(table, DelayOffsets):
-            changed = table.clamp(lambda level: end_of(SCHEDULE_TOPIC, level - 1))
-        else:
-            changed = table.clamp(end_of)
-        if save is not None:
-            save(table, changed)
-    except StoreCorrupt as error:  # a failing disk must raise: consumers would skip messages
+    except StoreCorrupt as error:
         LOG.warning("%s: not looked at: %s", kind.file_name, error)
-        return []
-    name = "RocksDB" if table.is_in_rocksdb else kind.file_name
+        return None
+    if table.is_lost:
+        begin = "each level is searched in the log" if kind is DelayOffsets else "every group starts anew"
+        LOG.warning("%s: neither the file nor its backup is readable: %s: %s", kind.file_name, begin, table.damage)
+    return table
+
+
+def _clamp(table: Table, end_of: EndOf, save: Save | None) -> list[str]:
+    """Clamp the offsets of one table."""
+    changed = table.clamp(end_of)
+    name = "RocksDB" if table.is_in_rocksdb else table.file_name
     lines = [f"{name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
-    for line in [] if save is None else lines:
-        LOG.warning("set back %s", line)
+    if save is not None:
+        save(table, changed)
+        for line in lines:
+            LOG.warning("set back %s", line)
     return lines

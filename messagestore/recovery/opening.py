@@ -17,6 +17,7 @@ from commitlog.walk import LogFiles
 from storageio import DiskError, StoreError
 from storageio.invariants import check_invariants
 
+from ..broker.config.delay_offsets import DelayOffsets
 from ..parts import StoreParts
 from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
@@ -27,7 +28,7 @@ from ..write.pool import PooledFiles
 from ..write.ring import restore
 from ..write.sync_failure import rewrite_after_sync_failure
 from . import index_hint
-from .clamp_offsets import clamp_offsets
+from .clamp_offsets import OFFSET_TABLES, clamp_offsets
 from .index_hint import IndexHint, delete_hint, read_hint
 from .log_end import (
     CleanStop,
@@ -230,7 +231,10 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
 
 
 def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> list[str]:
-    """Dispatch from `start` to the end of the log, then clamp consumer offsets; return a line for each that changed.
+    """Dispatch from `start` to the end of the log, then clamp offsets; return a line for each that changed.
+
+    After a clean stop those of delay levels alone are clamped, as a broker does whenever it starts: a level whose offset is
+    ahead would never deliver again. Offsets of consumers show that more was there, so `recover` clamps them.
 
     If a queue lacks units of records before `start`, dispatch begins again at the start of the log.
     """
@@ -244,10 +248,12 @@ def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> li
             parts.dispatcher.catch_up()
     _count_queues(parts, decided)
     check_invariants(_check_dispatched, parts)
-    if not decided.checks_queues:
-        return []
-    _repair_timers(parts, decided.end.offset)
-    return clamp_offsets(parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist())
+    if decided.checks_queues:
+        _repair_timers(parts, decided.end.offset)
+    return clamp_offsets(
+        parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist(),
+        OFFSET_TABLES if decided.checks_queues else (DelayOffsets,),
+    )  # fmt: skip
 
 
 def _repair_timers(parts: StoreParts, end_offset: int) -> None:

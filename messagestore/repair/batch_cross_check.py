@@ -62,12 +62,12 @@ def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> It
             yield message
 
 
-def batch_topics(topics: Topics, batch: BatchQueues) -> Callable[[str], bool] | None:
-    """Return a predicate for topics with batch queues, by attribute or by folder.
+def batch_topics(topics: Topics | None, batch: BatchQueues) -> Callable[[str], bool] | None:
+    """Return a predicate for topics with batch queues, by attribute or by folder; without a readable table, by folder.
 
     None if there are no such topics; the log need not be scanned then.
     """
-    configs = [topics.get(name) for name in topics.names()]
+    configs = [topics.get(name) for name in topics.names()] if topics is not None else []
     named = {config.name for config in configs if config is not None and config.is_batch}
     return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
 

@@ -48,20 +48,17 @@ class Comparison(Closing):
         self._error: StoreError | None = None
 
     def load(self, *, every_queue: bool) -> None:
-        """Load the index, and with `every_queue` the queues, which otherwise load when a record needs them."""
+        """Prepare the comparison; with `every_queue`, list every queue, which otherwise loads when a record needs it."""
         try:
-            if self.index is not None:
-                self.index.load()
-                self.index_files = len(self.index.files)
-            if every_queue:
-                self.queues.load()
-                self.queue_count = len(self.queues)
             files = self._files.files
             low = files[0].start_offset if files else 0
             levels = read_levels(self._disk, self._places.own, self._delay_levels)
             self._cross_check = CrossCheck(self.queues, self.index, levels, low, self._bounds)
             self._cross_check.is_ignored = excluded_topics(self._disk, self._places.root)
             self._cross_check.files = self._files
+            self.index_files = len(self.index.files) if self.index is not None else 0
+            if every_queue:
+                self.queue_count = sum(self._cross_check.can_read(queue) for queue in self.queues)
             if sum(file.size_bytes for file in files) > ALONE_MAX:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="brokerstore-compare")
         except StoreError as error:

@@ -17,12 +17,14 @@ from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from storageio import StoreError
 
 from ..delay_levels import DelayLevels
 from ..write._dispatch_cy import Dispatcher
 from ..write.lmq_units import all_lmq_offsets, is_lmq, lmq_unit, names_lmqs
 from .excluded_topics import has_no_folder_name
 from .index_comparison import IndexComparison
+from .unreadable import unreadable
 
 END_MAX = (1 << 63) - 1
 KEYS_MAX = 1 << 17  # items collected per batch
@@ -83,6 +85,7 @@ class CrossCheck:
         self._nameless: set[str] = set()
         self._has_lmqs = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.unreadable: dict[QueueKey, StoreError] = {}
         self.units = 0
         self.items = 0
         self.problems: list[Finding] = []
@@ -107,11 +110,29 @@ class CrossCheck:
     def finish(self) -> None:
         """Look for units and items that belong to no record, after the last piece."""
         for queue in self._queues:
-            self.problems += self._ahead(queue)
+            if self.can_read(queue):
+                self.problems += self._ahead(queue)
         if self._index is not None:
             low = max(self._log_min_offset, self._bounds.min_offset())
             self.problems += self._index.problems(low, newest_is_growing=self._bounds.is_growing)
             self.items = self._index.items
+
+    def can_read(self, queue: ConsumeQueue) -> bool:
+        """Return whether a queue can be read; the first error of one that cannot is a problem."""
+        if (queue.topic, queue.queue_id) not in self.unreadable:
+            try:
+                _ = queue.starts
+            except StoreError as error:
+                self._add_unreadable(queue, error)
+        return (queue.topic, queue.queue_id) not in self.unreadable
+
+    def _add_unreadable(self, queue: ConsumeQueue, error: StoreError) -> None:
+        self.unreadable[queue.topic, queue.queue_id] = error
+        self.problems.append(unreadable(error, queue.folder))
+
+    def errors(self) -> list[StoreError]:
+        """Return the errors of queues and index files that could not be read."""
+        return [*self.unreadable.values(), *(self._index.errors() if self._index is not None else ())]
 
     def _made_items(self, view: memoryview, at: int, stop: int, base: int) -> Iterator[IndexBuffer]:
         """Yield the items that a range of whole records requires."""
@@ -144,12 +165,17 @@ class CrossCheck:
             for name, queue_id in all_lmq_offsets(message):
                 place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
                 if place is None:
-                    place = queue.find_physical(message.physical_offset) if queue is not None else 0
+                    is_readable = queue is not None and self.can_read(queue)
+                    place = queue.find_physical(message.physical_offset) if queue is not None and is_readable else 0
                 self._run(name, queue_id, place, lmq_unit(message))
 
     def lmq_ends(self) -> dict[QueueKey, int]:
         """Return, for each LMQ, the queue offset behind the last unit that was compared."""
         return {queue_key: end for queue_key, end in self._next.items() if is_lmq(queue_key[0])}
+
+    def queue_keys(self) -> list[QueueKey]:
+        """Return topic and queue id of every queue that the records taken so far belong to."""
+        return list(self._next)
 
     def _fresh_index(self) -> IndexBuffer:
         """Return an empty index buffer for one batch. It has a single slot because it is never searched."""
@@ -163,6 +189,9 @@ class CrossCheck:
         queue_key = (topic, queue_id)
         self.units += len(units) // UNIT_SIZE
         queue = self._queues.get(topic, queue_id)
+        if queue is not None and not self.can_read(queue):
+            self._next[queue_key] = first + len(units) // UNIT_SIZE
+            return
         known = self._next.get(queue_key)
         place, units = self._placed(queue, queue_key, first, units)
         self._next[queue_key] = place + len(units) // UNIT_SIZE
@@ -172,13 +201,20 @@ class CrossCheck:
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
-        for at, wanted, found in unit_differences(queue, place, units, accepts(topic, self._levels, self.files)):
+        for at, wanted, found in self._differences(queue, place, units):
             if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
                 continue
             self._say(
                 queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
             )
             break  # one finding per run: later differences follow from it
+
+    def _differences(self, queue: ConsumeQueue, place: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield the differences of one run; an error of a file, such as of a failing disk, ends them."""
+        try:
+            yield from unit_differences(queue, place, units, accepts(queue.topic, self._levels, self.files))
+        except StoreError as error:
+            self._add_unreadable(queue, error)
 
     def _placed(self, queue: ConsumeQueue | None, queue_key: QueueKey, first: int, units: bytes) -> tuple[int, bytes]:
         """Return the queue offset of the first unit to compare, and the units, as dispatch would write them.
@@ -201,8 +237,12 @@ class CrossCheck:
     def _ahead(self, queue: ConsumeQueue) -> Iterator[Finding]:
         """Yield a finding if a queue has units behind the last one that the log accounts for."""
         known = self._next.get((queue.topic, queue.queue_id))
-        end = queue.find_physical(self._bounds.end_offset) if self._bounds.is_growing else queue.max_offset
-        unit = queue.unit(end - 1)
+        try:
+            end = queue.find_physical(self._bounds.end_offset) if self._bounds.is_growing else queue.max_offset
+            unit = queue.unit(end - 1)
+        except StoreError as error:
+            self._add_unreadable(queue, error)
+            return
         if unit is None or self._bounds.is_gone(unit.physical_offset):
             return
         if known is None:

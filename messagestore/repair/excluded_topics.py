@@ -8,7 +8,7 @@ from collections.abc import Callable
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
-from ..broker.config.topics import Topics, is_deleted
+from ..broker.config.topics import Topics, is_deleted, read_topics
 from ..paths import OWN_FOLDER
 
 BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
@@ -21,9 +21,10 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_s
 
     A deleted topic is missing from an existing topics.json and has no queue folder: a broker removes both, while a store
     without a broker writes queues but no table. `topics` is the growing table of an open store; without it the file is read.
-    A slave's table is older than its log, so a topic that it lacks may be new, and is not treated as deleted.
+    An unreadable table excludes nothing. A slave's table is older than its log, so a topic that it lacks may be new, and is not
+    treated as deleted.
     """
-    known = topics or Topics(disk, os.path.join(root, "config"))
+    known = topics or read_topics(disk, os.path.join(root, "config"))
     folder = os.path.join(root, BATCH_FOLDER)
     has_any = disk.stat(folder) is not None
     batch = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
@@ -32,12 +33,12 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_s
         return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
 
     def is_left_alone(topic: str) -> bool:
-        config = known.get(topic)
+        config = known.get(topic) if known is not None else None
         has_others = topic in batch or (config is not None and config.is_batch)
         return (
             has_others
             or has_no_folder_name(topic)  # before a look at the disk, which raises for such a name
-            or (not is_slave and is_deleted(known, topic) and not has_folder(topic))
+            or (not is_slave and known is not None and is_deleted(known, topic) and not has_folder(topic))
         )
 
     return is_left_alone

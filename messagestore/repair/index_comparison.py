@@ -20,7 +20,9 @@ from indexfile._index_cy import IndexBuffer
 from indexfile._match_cy import ItemMatcher
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import DiskError, StoreCorrupt
+from storageio import DiskError, StoreCorrupt, StoreError
+
+from .unreadable import unreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +57,7 @@ class IndexComparison:
         self._matcher = ItemMatcher()
         self._ranges: list[_Range] = []
         self._is_disordered = False
+        self._unreadable: dict[str, StoreError] = {}  # the error of each file that cannot be read, by path
         self.items = 0  # different items that the log requires, known after `problems`
 
     def walk(self, piece: Piece) -> None:
@@ -79,7 +82,7 @@ class IndexComparison:
         """Go on with the next index file that can be opened; `problems` reports the others."""
         while self._left and self._buffer is None:
             file = self._left.pop()
-            buffer = _opened(file)
+            buffer = self._opened(file)
             if buffer is not None:
                 file.expect_sequential()
                 self._buffer, self._matcher.at = buffer, FIRST_ITEM
@@ -93,8 +96,10 @@ class IndexComparison:
                 self._matcher.rest(self._buffer, self._low, self._end)
                 self._buffer = None
         for file in self._index.files:
+            if self._opened(file) is None:
+                yield unreadable(self._unreadable[file.path], file.path)
+                continue
             try:
-                _ = file.buffer
                 if not newest_is_growing or file is not self._index.files[-1]:  # the writer still changes its chains
                     file.check()
             except StoreCorrupt as error:
@@ -102,6 +107,20 @@ class IndexComparison:
         self.items = self._matcher.unique
         if self._is_disordered or len(self._matcher.odd_made) or len(self._matcher.odd_found):
             yield from self._differences(low)
+
+    def _opened(self, file: IndexFile) -> IndexBuffer | None:
+        """Return the bytes of a file, None if its size is wrong or the system does not read it."""
+        if file.path in self._unreadable:
+            return None
+        try:
+            return file.buffer
+        except StoreError as error:
+            self._unreadable[file.path] = error
+            return None
+
+    def errors(self) -> list[StoreError]:
+        """Return the errors of the files that cannot be read."""
+        return list(self._unreadable.values())
 
     def _differences(self, low: int) -> Iterator[Finding]:
         """Compare the items of all listed offsets as sets."""
@@ -145,17 +164,9 @@ class IndexComparison:
     def _found_pairs(self, odd: Numbers | None) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield offsets and hashes of the index's items for the listed offsets."""
         for file in self._index.files:
-            buffer = _opened(file)
+            buffer = self._opened(file)
             if buffer is not None:
                 yield _pairs(buffer, odd, self._low, self._end)
-
-
-def _opened(file: IndexFile) -> IndexBuffer | None:
-    """Return the bytes of a file, None if its size is wrong."""
-    try:
-        return file.buffer
-    except StoreCorrupt:
-        return None
 
 
 def _next_item(buffer: IndexBuffer) -> int:

@@ -15,7 +15,7 @@ from commitlog.walk import LogFiles
 from consumequeue import BatchQueues
 from storageio import Disk, StoreCorrupt
 
-from ..broker.config.topics import Topics
+from ..broker.config.topics import read_topics
 from ..paths import StorePaths
 from ..write.derived_queues import batch_unit
 from .backups import keep_file
@@ -27,7 +27,7 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list
     """Return the problems that a rebuild would fix, queue by queue."""
     unreadable: dict[QueueKey, StoreCorrupt] = {}
     with _opened(disk, places, unreadable) as batch:
-        is_batch_topic = batch_topics(Topics(disk, places.config), batch)
+        is_batch_topic = batch_topics(read_topics(disk, places.config), batch)
         problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
     return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
         Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")

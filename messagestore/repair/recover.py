@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from commitlog import CommitLog, LogPaths
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles, Piece
-from storageio import REAL_DISK, Disk, DiskError, Kind, StoreError, UnsupportedFormat, process_id, replace_file
+from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
@@ -41,7 +41,7 @@ from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES
 from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
-from .repair_config import plan_config, restore_config
+from .repair_config import add_topics, plan_config, restore_config, unknown_topics
 from .repair_files import plan_files, repair_files
 from .store_queues import queues_kind
 from .symlinks import refuse_links
@@ -143,6 +143,7 @@ class Recovery:
         self.force = force
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
+        self._unknown_topics: dict[str, int] = {}  # numbers of queues, of topics that the table lacks
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
@@ -178,12 +179,16 @@ class Recovery:
             plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
         if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
             plan.actions.append("write the checkpoint anew")
-        plan_config(self.disk, self.places.config, plan.actions)
+        plan_config(self.disk, self.root, plan.actions)
+        if self._unknown_topics:
+            count, names = len(self._unknown_topics), ", ".join(self._unknown_topics)
+            topics = "topic" if count == 1 else "topics"
+            plan.actions.append(f"add {count} {topics} to config/topics.json, with default settings: {names}")
         if self._has_ring():
             plan.actions.append("bring the records that are only in the ring to the log")
+        if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
+            plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
         if not self.was_clean:
-            if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
-                plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
@@ -282,6 +287,9 @@ class Recovery:
         wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(self._files())}
         try:
             result = comparison.finish()
+            for error in result.errors():
+                if not isinstance(error, StoreCorrupt):
+                    raise error
         except (DiskError, UnsupportedFormat):
             raise
         except StoreError as error:
@@ -293,6 +301,7 @@ class Recovery:
                 "found": str(error),
             }
             return wrong | {QUEUES: [problem], INDEX: [problem]}
+        self._unknown_topics = unknown_topics(self.disk, self.places, result.queue_keys())
         of_queues = []
         for finding in result.problems:
             if finding.kind in (OF_THE_LOG, NO_FOLDER):
@@ -334,7 +343,7 @@ class Recovery:
                 repair_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
             if self._restore_ring():
                 seen = self._look()  # the log has grown since the first inspection
-            restore_config(self.disk, self.places.config, self.root, keep_backup=self.keep_backup)
+            restore_config(self.disk, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was inspected changed since
                 self._rebuild_wrong(seen.wrong, seen.found.end)
             else:
@@ -344,6 +353,8 @@ class Recovery:
                 self._rebuild_timers(plan)
             cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
             self._set_checkpoint_back()
+            if self._unknown_topics:
+                add_topics(self.disk, self.places, self._unknown_topics)
             set_back = self.queues.settle()
         finally:
             lock.release()

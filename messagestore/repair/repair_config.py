@@ -1,39 +1,89 @@
-"""Restore damaged config files from a readable backup.
+"""Repair the files of `config/`: from a readable backup, else by a table that begins anew.
 
-A file without a readable backup stays as it is, because any replacement would be a guess.
+A file whose backup is not readable either is moved into the store's own folder with it, because a broker does not start on
+both. What the table had is lost then, except for topics, which the queues name, and delay levels, whose deliveries the log has.
 """
 
 from __future__ import annotations
 
-from storageio import Disk, StoreCorrupt
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 
-from ..broker.config.config_files import Source
-from ..broker.config.config_table import ConfigTable
+from consumequeue import BatchQueues
+from storageio import Disk, read_head, replace_file
+
+from ..broker.config.config_files import BACKUP
+from ..broker.config.fast_json import SIZE_MAX
+from ..broker.config.topics import BATCH_QUEUES, QUEUE_TYPE, Topics, read_topics
+from ..paths import StorePaths
 from .backups import keep_file
-from .verification import TABLES
+from .config_check import DamagedConfig, QueueKey, damaged_config, is_broker_folder, missing_topics
+
+LOST = {
+    "topics.json": "its topics are made again from their queues, with default settings",
+    "consumerOffset.json": "the offsets are lost: every group begins anew",
+    "lmqConsumerOffset.json": "the offsets are lost: every group begins anew",
+    "delayOffset.json": "each level goes on behind the last message that the log shows as delivered",
+    "subscriptionGroup.json": "the settings are lost: groups get the defaults",
+    "consumerFilter.json": "consumers register their filters again when they start",
+}
+LOST_OTHERS = "a broker begins it anew"
 
 
-def damaged_tables(disk: Disk, config_folder: str) -> list[ConfigTable]:
-    """Return the tables that were read from their backup because the file is damaged."""
-    found = []
-    for kind in TABLES:
-        try:
-            table = kind(disk, config_folder)
-        except StoreCorrupt:
-            continue
-        if table.damage is not None and table.source is Source.BACKUP:
-            found.append(table)
-    return found
-
-
-def plan_config(disk: Disk, config_folder: str, actions: list[str]) -> None:
+def plan_config(disk: Disk, root: str, actions: list[str]) -> None:
     """Add what `restore_config` would do to the actions."""
-    actions += [f"write {table.path} again from its backup" for table in damaged_tables(disk, config_folder)]
+    actions += [_step(damaged) for damaged in damaged_config(disk, root)]
 
 
-def restore_config(disk: Disk, config_folder: str, root: str, *, keep_backup: bool) -> None:
-    """Write each damaged file again from its backup; with `keep_backup`, copy it into the store's own folder first."""
-    for table in damaged_tables(disk, config_folder):
-        if keep_backup:
-            keep_file(disk, root, table.path)
-        table.write_again()
+def _step(damaged: DamagedConfig) -> str:
+    if not damaged.is_lost:
+        return f"write {damaged.path} again from its backup"
+    return f"set aside {damaged.path}, unreadable as is its backup: {LOST.get(damaged.kind.file_name, LOST_OTHERS)}"
+
+
+def restore_config(disk: Disk, root: str, *, keep_backup: bool) -> None:
+    """Execute the steps of `plan_config`; with `keep_backup`, copy each file into the store's own folder first."""
+    for damaged in list(damaged_config(disk, root)):
+        backup = damaged.path + BACKUP
+        for path in (damaged.path, backup) if damaged.is_lost else (damaged.path,):
+            if keep_backup:
+                keep_file(disk, root, path)
+        if damaged.is_lost:
+            _delete(disk, damaged.path, backup)
+        else:
+            replace_file(disk, damaged.path, read_head(disk, backup, SIZE_MAX) or b"", keep_backup=False)
+
+
+def _delete(disk: Disk, *paths: str) -> None:
+    for path in paths:
+        if disk.stat(path) is not None:
+            disk.delete(path)
+            disk.sync_folder(os.path.dirname(path))
+
+
+def unknown_topics(disk: Disk, places: StorePaths, filled: Iterable[QueueKey]) -> dict[str, int]:
+    """Return the topics to add to `config/topics.json` with their numbers of queues; `filled` are the queues with records.
+
+    A store that a program writes without a broker needs no table, unless all queues are made again.
+    """
+    table = read_topics(disk, places.config)
+    is_needed = table is None or is_broker_folder(disk, table) or disk.stat(places.queues) is None
+    if not is_needed or (table is not None and table.is_in_rocksdb):
+        return {}
+    return missing_topics(table or (), [*filled, *batch_keys(disk, places)])
+
+
+def batch_keys(disk: Disk, places: StorePaths) -> list[QueueKey]:
+    """Return topic and queue id of the batch queues that have units."""
+    with closing(BatchQueues(disk, places.batch, writable=False, unreadable={})) as batch:
+        return [(queue.topic, queue.queue_id) for queue in batch if queue.max_offset]
+
+
+def add_topics(disk: Disk, places: StorePaths, missing: Mapping[str, int]) -> None:
+    """Add topics with their numbers of queues to `config/topics.json`."""
+    table = Topics(disk, places.config)
+    batch_topics = {topic for topic, _ in batch_keys(disk, places)}
+    for topic, queues in missing.items():
+        table.create(topic, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if topic in batch_topics else None)
+    table.persist()

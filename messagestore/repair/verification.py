@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from commitlog import LogPaths
 from commitlog.findings import Finding, note
@@ -14,16 +13,12 @@ from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles, Piece, Step
 from consumequeue import BatchQueues, ConsumeQueues
+from consumequeue.queue import Queue
 from indexfile import damaged_filters
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
-from ..broker.config.config_table import ConfigTable
-from ..broker.config.consumer_filters import ConsumerFilters
-from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
-from ..broker.config.delay_offsets import DelayOffsets
-from ..broker.config.subscription_groups import SubscriptionGroups
-from ..broker.config.topics import Topics
+from ..broker.config.topics import read_topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..compaction import compaction_findings
@@ -32,21 +27,20 @@ from ..file_sizes import found_sizes
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
 from ..rocksdb.check import part_findings
-from ..rocksdb.config import has_config
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
 from .batch_cross_check import batch_problems, batch_topics
 from .comparison import Comparison
+from .config_check import config_findings
 from .cross_check import END_MAX, LogBounds
 from .misplaced_sidecars import strange_sidecars
+from .repair_config import batch_keys
+from .unreadable import unreadable
 
 Progress = Callable[[int], None]
 Observe = Callable[[Step], None]
 PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)  # seconds between comparisons of a store in use
 SETTLED_S = 1.0  # a problem that lasts this long is not just the writer's lag
-TABLES: tuple[type[ConfigTable], ...] = (
-    Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters,
-)  # fmt: skip
 
 
 @dataclass
@@ -108,12 +102,7 @@ def verify_store(
         return _verify_in_use(check, progress, observe)
     report = check.report = StoreReport(LogReport(check.files()))
     check.log_and_derived(progress, observe)
-    check.batch_queues()
-    check.checkpoint()
-    check.config_files()
-    check.timers()
-    check.sidecars()
-    check.unread_parts()
+    check.all_beside_log()
     return report
 
 
@@ -128,12 +117,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
         check.end_offset = whole_end(disk, check.folders, check.config.mapped_file_size_commit_log)
     report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
     check.queue_ends()
-    check.batch_queues()
-    check.checkpoint()
-    check.config_files()
-    check.timers()
-    check.sidecars()
-    check.unread_parts()
+    check.all_beside_log()
     return [*report.more_problems, *report.more_notes]
 
 
@@ -188,6 +172,7 @@ class _Check:
         self.config = config
         self.end_offset: int | None = None  # end of the checked log of a store in use
         self.ends: dict[tuple[str, int], int] | None = None  # end offset of every queue; None if the queues could not be read
+        self.filled: set[tuple[str, int]] = set()  # queues with records; empty if that is not known
 
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.report.more_problems.append(Finding(file, offset, kind, expected, found))
@@ -239,11 +224,20 @@ class _Check:
             self.report.units, self.report.items = found.units, found.items
             self.report.more_problems += found.problems
             self._keep_ends(comparison.queues)
+            self.filled = {*found.queue_keys(), *batch_keys(self.disk, self.places)}
         except StoreCorrupt as error:
             self._unreadable(error)
 
-    def _unreadable(self, error: StoreCorrupt) -> None:
-        self.problem(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+    def _unreadable(self, error: StoreError) -> None:
+        self._add(unreadable(error, self.places.root))
+
+    def all_beside_log(self) -> None:
+        """Check what lies beside log, queues and index. A file that cannot be read ends one check, not the others."""
+        for check in (self.batch_queues, self.checkpoint, self.config_files, self.timers, self.sidecars, self.unread_parts):
+            try:
+                check()
+            except (StoreCorrupt, DiskError) as error:
+                self._unreadable(error)
 
     def files(self) -> LogFiles:
         """Return the log files up to the end of the checked range."""
@@ -274,19 +268,20 @@ class _Check:
                 queues.close()
 
     def _keep_ends(self, queues: ConsumeQueues) -> None:
-        self.ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues} | self._batch_ends()
+        self.ends = dict(_ends(queues)) | self._batch_ends()
 
     def batch_queues(self) -> None:
         """Compare batch queues with the log, if there are any."""
-        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        damaged: dict[tuple[str, int], StoreCorrupt] = {}
+        batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged)
         try:
-            is_batch_topic = batch_topics(Topics(self.disk, self.places.config), batch)
+            is_batch_topic = batch_topics(read_topics(self.disk, self.places.config), batch)
             if is_batch_topic is not None:
                 found = batch_problems(self.files(), batch, is_batch_topic)
                 bounds = self._bounds()
                 self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
-        except StoreCorrupt as error:
-            self._unreadable(error)
+            for error in damaged.values():
+                self._unreadable(error)
         finally:
             batch.close()
 
@@ -321,37 +316,23 @@ class _Check:
 
     def _batch_ends(self) -> dict[tuple[str, int], int]:
         """Return the end offsets of all batch queues."""
-        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable={})
         try:
-            return {(queue.topic, queue.queue_id): queue.max_offset for queue in batch}
+            return dict(_ends(batch))
         finally:
             batch.close()
 
     def config_files(self) -> None:
-        """Report unreadable config files and consumer offsets behind the end of their queue."""
-        for kind in TABLES:
-            path = os.path.join(self.places.config, kind.file_name)
-            if kind.rocksdb_name is not None and has_config(self.disk, self.places.root):
-                with suppress(StoreError):  # `part_findings` reports it
-                    self._add_ahead(kind(self.disk, self.places.config))
-                continue
-            try:
-                table = kind(self.disk, self.places.config)
-            except StoreCorrupt as error:
-                self.problem(error.file, error.offset, "damaged_config", str(error.expected), f"{error.reason}: {error.found}")
-                continue
-            if table.damage is not None:
-                expected = f"{table.damage.expected}; the {table.source.value} is read instead"
-                self.problem(path, table.damage.offset, "damaged_config", expected, str(table.damage.found))
-            self._add_ahead(table)
-
-    def _add_ahead(self, table: ConfigTable) -> None:
-        for file, kind_name, expected, found in self._ahead(table):
-            self.problem(file, 0, kind_name, expected, found)
+        """Report damaged config files, offsets behind the end of their queue, and topics that the table lacks."""
+        if self.end_offset is not None:
+            self.queue_ends()  # messages may have been put and consumed since
+        for finding in config_findings(self.disk, self.places.root, self.ends, self.filled):
+            self._add(finding)
 
     def timers(self) -> None:
         """Check the timer files against each other, the log and the end of the timers' queue."""
         queue_end = None if self.ends is None else self.ends.get((TIMER_TOPIC, 0), 0)
+        queue_end = None if queue_end == END_MAX else queue_end
         for finding in timer_findings(self.disk, self.places.root, self.files(), queue_end):
             self._add(finding)
 
@@ -371,16 +352,11 @@ class _Check:
         for path, damage in damaged_filters(self.disk, self.places.key_filters):
             self.report.more_notes.append(note(path, 0, "key_filter", "a filter that can be used", damage))
 
-    def _ahead(self, table: Any) -> Iterator[tuple[str, str, str, str]]:
-        """Yield offsets behind the end of a queue, with which a consumer would silently skip the next messages."""
-        if not isinstance(table, ConsumerOffsets):
-            return
-        if self.end_offset is not None:
-            self.queue_ends()  # messages may have been put and consumed since
-        ends = self.ends
-        if ends is None:
-            return
-        known = ends
-        for change in table.clamp(lambda topic, queue_id: known.get((topic, queue_id), 0)):  # changes the table in memory only
-            where = f"{change.key} queue {change.queue_id}"
-            yield table.path, "offset_ahead", f"{where}: at most {change.after}", str(change.before)
+
+def _ends(queues: Iterable[Queue]) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield the end offset of each queue; one that cannot be read, which is reported, may end anywhere."""
+    for queue in queues:
+        try:
+            yield (queue.topic, queue.queue_id), queue.max_offset
+        except StoreError:
+            yield (queue.topic, queue.queue_id), END_MAX

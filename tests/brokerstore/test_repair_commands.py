@@ -14,6 +14,7 @@ from messagestore.broker.config.consumer_offsets import ConsumerOffsets
 from storageio import REAL_DISK
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run
+from tests.cases import unpack_case
 
 SIZES = ("--index-slots", 500, "--index-num", 2000, "--cq-size", 2000, "--commitlog-size", 65536)
 
@@ -233,3 +234,13 @@ def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
     assert run("verify", fixture.store).code == 0
     for folder in folders:
         assert tree(fixture.store / folder).keys() == before[folder].keys()
+
+
+def test_offsets_of_an_unreadable_file_are_an_error(tmp_path: Path) -> None:
+    """An empty table would say that no group ever read."""
+    store = unpack_case("offsets-and-backup-zero", tmp_path).folder
+    shown = run("offsets", "show", store)
+    assert shown.code != 0 and "consumerOffset.json" in shown.talk and "blank" in shown.talk
+    assert run("verify", store).code == 1
+    assert run("recover", store, "--apply").code == 7
+    assert run("verify", store).code == 0 and run("offsets", "show", store).code == 0

@@ -24,7 +24,7 @@ def test_the_levels_of_a_real_broker(fixture_store: Any, broker: str) -> None:
     assert all(offset <= ends[level] for level, offset in offsets.levels().items())
     assert offsets.get(1) == ends[1] > 0
     assert offsets.get(17) == 0
-    assert offsets.clamp(lambda level: ends[level]) == []
+    assert offsets.clamp(lambda _topic, queue_id: ends[queue_id + 1]) == []
 
 
 def test_setting_what_was_set_changes_no_byte(fixture_store: Any) -> None:
@@ -42,7 +42,7 @@ def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
     offsets = DelayOffsets(REAL_DISK, str(tmp_path))
     offsets.set(1, 10)
     offsets.set(3, 4)
-    assert offsets.clamp(lambda level: 5) == [ClampedOffset("SCHEDULE_TOPIC_XXXX", 0, 10, 5)]
+    assert offsets.clamp(lambda _topic, _queue_id: 5) == [ClampedOffset("SCHEDULE_TOPIC_XXXX", 0, 10, 5)]
     offsets.persist()
     assert DelayOffsets(REAL_DISK, str(tmp_path)).levels() == {1: 5, 3: 4}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,27 +73,20 @@ def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> Non
         assert [opened.engine.consumer_offsets().get("T0", "g", queue_id) for queue_id in (0, 1)] == [3, 2]
 
 
-def test_a_config_file_without_a_backup_is_named_and_left(store: Path) -> None:
-    """Any replacement would be a guess."""
-    path = store / "config" / "subscriptionGroup.json"
-    path.write_bytes(b'{"subscriptionGroupTable":')
-    assert kinds(store) == {"damaged_config"}
-    assert Recovery(str(store)).apply().actions == []
-    assert path.read_bytes() == b'{"subscriptionGroupTable":'
-
-
-def test_a_config_file_and_its_backup_that_are_both_torn_are_named_and_left(store: Path) -> None:
-    """Neither is guessed, and another torn file that has a backup is repaired."""
+def test_a_config_file_without_a_readable_backup_is_set_aside(store: Path) -> None:
+    """A broker does not start on two damaged copies; the plan says what is lost, and both copies are kept."""
     groups, offsets = store / "config" / "subscriptionGroup.json", store / "config" / "consumerOffset.json"
     for path in (groups, store / "config" / "subscriptionGroup.json.bak", offsets):
         path.write_bytes(b'{"torn":')
     (store / "config" / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T0@g":{0:3}}}')
     named = {problem.file for problem in verify_store(str(store)).problems}
     assert named == {str(groups), str(offsets)}
-    assert Recovery(str(store)).apply().actions == [f"write {offsets} again from its backup"]
-    assert groups.read_bytes() == b'{"torn":' and {problem.file for problem in verify_store(str(store)).problems} == {
-        str(groups)
-    }
+    actions = Recovery(str(store)).apply().actions
+    assert actions[0] == f"write {offsets} again from its backup"
+    assert actions[1].startswith(f"set aside {groups}") and "groups get the defaults" in actions[1]
+    assert not groups.exists() and verify_store(str(store)).is_ok
+    kept = [path.name for path in (store / "brokerstore").iterdir() if path.read_bytes() == b'{"torn":']
+    assert sorted(kept) == [f"kept-config-{name}-0" for name in (offsets.name, groups.name, f"{groups.name}.bak")]
 
 
 def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(store: Path) -> None:
@@ -142,15 +134,29 @@ def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: st
     assert kinds(store) == set() and count(store) == COUNT
 
 
-@pytest.mark.parametrize("look", [verify, plan], ids=["verify", "recover"])
-def test_a_call_that_fails_once_is_no_damage(store: Path, look: Callable[[Path, Disk], object]) -> None:
-    """The process was out of descriptors for a moment; index files must not count as damaged or of RocketMQ's size."""
+def test_a_call_that_fails_once_changes_no_plan(store: Path) -> None:
+    """Index files must not count as damaged, or as of RocketMQ's size, because a disk failed for a moment."""
     counting = FailingDisk(1 << 30)
-    look(store, counting)
+    plan(store, counting)
     assert len(counting.calls) > 100
     for number in range(1, len(counting.calls) + 1):
         with pytest.raises(DiskError):
-            look(store, FailingDisk(number))
+            plan(store, FailingDisk(number))
+
+
+def test_a_call_that_fails_once_leaves_no_store_intact(store: Path) -> None:
+    """`verify` raises the error, or names the file that it could not read and checks the others."""
+    counting = FailingDisk(1 << 30)
+    verify(store, counting)
+    named = set()
+    for number in range(1, len(counting.calls) + 1):
+        try:
+            problems = verify_store(str(store), disk=FailingDisk(number)).problems
+        except DiskError:
+            continue
+        named |= {one.kind for one in problems}
+        assert "unreadable" in {one.kind for one in problems}
+    assert "unreadable" in named
 
 
 def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:

@@ -23,7 +23,11 @@ Row = dict[str, Any]
 
 
 def _table(folder: RocketmqFolder) -> ConsumerOffsets:
-    return offsets_table(REAL_DISK, os.path.join(folder.target.path, "config"))
+    """Return the offsets in effect; raise the error of a file that a broker would replace by an empty table."""
+    table = offsets_table(REAL_DISK, os.path.join(folder.target.path, "config"))
+    if table.damage is not None and table.is_lost:
+        raise table.damage
+    return table
 
 
 def show(folder: RocketmqFolder, group: str | None, topic: str | None) -> Answer:

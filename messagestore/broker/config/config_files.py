@@ -50,8 +50,14 @@ class ConfigFile:
         The backup is read if the file is missing, blank or unparsable. A file is blank if it is empty or contains only zeros,
         as after a power failure. Raises `StoreCorrupt` if the last candidate is unparsable. Changes nothing in any case.
         """
-        damage = None
-        for path, source in ((self.path, Source.FILE), (self.path + BACKUP, Source.BACKUP)):
+        return self._load(((self.path, Source.FILE), (self.path + BACKUP, Source.BACKUP)), None)
+
+    def load_backup(self, damage: StoreCorrupt) -> Loaded:
+        """Return the backup's document as `load` does, because the file's own has the given damage."""
+        return self._load(((self.path + BACKUP, Source.BACKUP),), damage)
+
+    def _load(self, candidates: tuple[tuple[str, Source], ...], damage: StoreCorrupt | None) -> Loaded:
+        for path, source in candidates:
             try:
                 document, hurt = self._read(path)
             except StoreCorrupt as error:
@@ -63,6 +69,11 @@ class ConfigFile:
             if document is not None:
                 return Loaded(document, source, damage)
         return Loaded({}, Source.DEFAULTS, damage)
+
+    @property
+    def has_no_backup(self) -> bool:
+        """Return whether there is no backup file."""
+        return self._disk.stat(self.path + BACKUP) is None
 
     def save(self, document: Document, *, pretty: bool = True) -> None:
         """Replace the file durably; the previous content becomes the backup unless it was damaged.

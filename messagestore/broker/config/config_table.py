@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 
 from ...rocksdb.config import has_config, read_config
-from .config_files import BACKUP, ConfigFile, Document, Source
+from .config_files import BACKUP, ConfigFile, Document, Loaded, Source
 
 INT64_MAX = (1 << 63) - 1
 
@@ -36,13 +36,25 @@ class ConfigTable(ABC):
         self._lock = threading.RLock()
         self._saving = threading.Lock()
         self._file = ConfigFile(disk, self.path)
-        loaded = self._file.load()
-        self.source = loaded.source
-        self.damage = loaded.damage
         self._is_dirty = False
-        self._document = loaded.document
+        self._use(self._file.load())
         self.is_in_rocksdb = self._read_rocksdb(os.path.dirname(folder))
-        self._take(self._map_of(self.table_name))
+        try:
+            self._take(self._map_of(self.table_name))
+        except StoreCorrupt as error:  # JSON, but not of this table
+            if self.is_in_rocksdb or self.source is not Source.FILE or self._file.has_no_backup:
+                raise
+            self._use(self._file.load_backup(error))
+            self._take(self._map_of(self.table_name))
+
+    def _use(self, loaded: Loaded) -> None:
+        """Take the document that was read, and where it is from."""
+        self._document, self.source, self.damage = loaded
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether the table is empty because neither the file nor its backup is readable."""
+        return self.damage is not None and self.source is Source.DEFAULTS
 
     def _read_rocksdb(self, root: str) -> bool:
         """Replace the document by the table in RocksDB and return whether the broker keeps it there."""

@@ -24,7 +24,7 @@ EndOf = Callable[[str, int], int]
 
 
 class ClampedOffset(NamedTuple):
-    """An offset that was behind the end of its queue."""
+    """An offset that was negative or behind the end of its queue."""
 
     key: str
     queue_id: int
@@ -129,7 +129,7 @@ class ConsumerOffsets(ConfigTable):
         self._table.pop(key, None)
 
     def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
-        """Clamp every offset to `end_of(topic, queue_id)` and return the changes.
+        """Clamp every offset to 0 and `end_of(topic, queue_id)` and return the changes.
 
         Otherwise consumers would skip new messages after the log was cut.
         """
@@ -144,9 +144,9 @@ class ConsumerOffsets(ConfigTable):
     def _beyond(self, end_of: EndOf) -> Iterator[ClampedOffset]:
         for key, offsets in self._table.items():
             for queue_id, offset in offsets.items():
-                end = end_of(key.split(JOINT)[0], queue_id)
-                if offset > end:
-                    yield ClampedOffset(key, queue_id, offset, end)
+                bound = max(0, min(offset, end_of(key.split(JOINT)[0], queue_id)))
+                if offset != bound:
+                    yield ClampedOffset(key, queue_id, offset, bound)
 
 
 class LmqConsumerOffsets(ConsumerOffsets):
@@ -201,8 +201,11 @@ class LmqConsumerOffsets(ConsumerOffsets):
     def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
         """Clamp every offset to the end of its queue, of LMQ groups too, and return the changes."""
         with self._lock:
-            ends = {key: end_of(key.split(JOINT)[0], 0) for key in self._lmqs}
-            changed = [ClampedOffset(key, 0, offset, ends[key]) for key, offset in self._lmqs.items() if offset > ends[key]]
+            changed = [
+                ClampedOffset(key, 0, offset, bound)
+                for key, offset in self._lmqs.items()
+                if offset != (bound := max(0, min(offset, end_of(key.split(JOINT)[0], 0))))
+            ]
             for change in changed:
                 self._lmqs[change.key] = change.after
             if changed:

@@ -5,14 +5,12 @@ Levels count from 1; level L waits in queue L - 1 of `SCHEDULE_TOPIC_XXXX`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, InvalidMessage
 
 from .config_files import Document
 from .config_table import ConfigTable
-from .consumer_offsets import ClampedOffset, check_offset
+from .consumer_offsets import ClampedOffset, EndOf, check_offset
 
 VERSION_STEP = 200  # deliveries per step of dataVersion
 
@@ -54,13 +52,16 @@ class DelayOffsets(ConfigTable):
             self._steps += 1
             self._change(counts=self._steps % VERSION_STEP == 0)
 
-    def clamp(self, end_of: Callable[[int], int]) -> list[ClampedOffset]:
-        """Clamp every offset to `end_of(level)` and return the changes, as `ConsumerOffsets.clamp` does."""
+    def clamp(self, end_of: EndOf) -> list[ClampedOffset]:
+        """Clamp every offset to its queue of `SCHEDULE_TOPIC_XXXX` and return the changes, as `ConsumerOffsets.clamp` does."""
         with self._lock:
-            ends = {level: end_of(level) for level in self._table}
-            beyond = {level: offset for level, offset in self._table.items() if offset > ends[level]}
-            for level in beyond:
-                self._table[level] = ends[level]
-            if beyond:
+            changed = [
+                ClampedOffset(SCHEDULE_TOPIC, level - 1, offset, bound)
+                for level, offset in self._table.items()
+                if offset != (bound := max(0, min(offset, end_of(SCHEDULE_TOPIC, level - 1))))
+            ]
+            for change in changed:
+                self._table[change.queue_id + 1] = change.after
+            if changed:
                 self._change()
-            return [ClampedOffset(SCHEDULE_TOPIC, level - 1, offset, ends[level]) for level, offset in beyond.items()]
+            return changed

@@ -7,7 +7,7 @@ from typing import Any
 
 from commitlog.topic_names import LMQ_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 from consumequeue.consume_queues import check_topic
-from storageio import Disk, InvalidMessage
+from storageio import Disk, InvalidMessage, StoreCorrupt
 
 from .config_files import Document
 from .config_table import ConfigTable
@@ -184,6 +184,14 @@ class Topics(ConfigTable):
             del self._raw[name]
             self._change()
             return True
+
+
+def read_topics(disk: Disk, folder: str) -> Topics | None:
+    """Return the topics of a store, None if neither `topics.json` nor its backup can be read."""
+    try:
+        return Topics(disk, folder)
+    except StoreCorrupt:
+        return None
 
 
 def is_deleted(topics: Topics, name: str) -> bool:
