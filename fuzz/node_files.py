@@ -10,11 +10,11 @@ from array import array
 
 from rabbitstore.format.amqp10_cy import Converter
 from rabbitstore.format.amqp10_message import read_sections, to_content
+from rabbitstore.format.config_text import parse_config
 from rabbitstore.format.problems import Problem
 from rabbitstore.format.terms import Atom
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.quorum.command_cy import CommandReader
-from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.entries_cy import Run, take_records
 from rabbitstore.quorum.machine import Machine
 from rabbitstore.quorum.message import info_of, info_of_command, message_term, read_content

@@ -4,7 +4,7 @@
     quorum/<node>/<UId>/config, NNNNNNNN.segment  a queue's settings, and its log in segments
     quorum/<node>/<UId>/snapshots/, checkpoints/  states of the queue
 
-`layout`, `wal`, `segment`, `snapshot`, `tables`, `config_text` and `state` decode bytes and open no file; `machine` applies the
+`layout`, `wal`, `segment`, `snapshot`, `tables` and `state` decode bytes and open no file; `machine` applies the
 commands of a log; `folder` joins the files of one queue, and `check` verifies them.
 `repair` plans new files, which `encode` makes; `rabbitstore.staging` puts them in place.
 """

@@ -12,12 +12,12 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, re
 from storageio.closing import Closing
 
 from ..files import mapped
+from ..format.config_text import damaged_name, machine_config, parse_config, queue_name
 from ..format.message import Content
 from ..format.problems import Problem, to_problem
 from ..format.terms import Atom
 from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
-from .config_text import damaged_name, parse_config
 from .entries import Entry, EntryTable
 from .entries_cy import Run, take_records
 from .machine import Machine, Settings
@@ -212,7 +212,7 @@ class QuorumQueue:
             self.config = self._checked(parse_config(text, f"{self.relative}/config"))
         except StoreCorrupt as error:
             node.problems.append(to_problem(error, "bad_queue_config"))
-        self.vhost, self.queue = self._name()
+        self.vhost, self.queue = queue_name(self.config) or ("", uid)
         self.members = len(self.config.get(Atom("initial_members"), [None]))
         self.lost_entries = 0
         self._log_start = 0
@@ -245,17 +245,7 @@ class QuorumQueue:
     @property
     def machine_config(self) -> dict[Any, Any]:
         """The settings at the declaration; an empty map when `config` lacks them."""
-        machine = self.config.get(Atom("machine"))
-        found = machine[2] if isinstance(machine, tuple) and len(machine) == 3 else None
-        return found if isinstance(found, dict) else {}
-
-    def _name(self) -> tuple[str, str]:
-        resource = self.machine_config.get(Atom("queue_resource"))
-        if isinstance(resource, tuple) and len(resource) == 4 and isinstance(resource[1], bytes):
-            name = resource[3]
-            text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-            return resource[1].decode("utf-8", "replace"), text
-        return "", self.uid
+        return machine_config(self.config)
 
     def _files(self, folder: str, pattern: re.Pattern[str]) -> list[str]:
         path = f"{self.node.path}/{self.uid}/{folder}"

@@ -15,11 +15,11 @@ from typing import Any
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
 
 from ..files import read_if_there
+from ..format.config_text import format_config
 from ..format.dets_table import write_dets
 from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Change, RepairPlan
-from .config_text import format_config
 from .coordinator import is_writer_note
 from .encode import (
     FIRST_ENTRY,

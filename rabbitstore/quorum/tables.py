@@ -28,6 +28,7 @@ from ..format.terms_cy import decode
 TABLE_SIZE_MAX = 64 << 20
 _WORD = 4
 _HEAD_SIZE = 8
+_FREE_HEAD = Struct(">3I")  # size, magic, log2 + 1 of the blocks
 
 
 class MetaRow(NamedTuple):
@@ -90,24 +91,33 @@ def _region(data: bytes, at: int, size: int) -> bytes:
 
 
 def _check_free_blocks(data: bytes, file: str) -> None:
-    """Raise `StoreCorrupt` if the free blocks of the buddy system overlap or lie elsewhere: a server does not start."""
-    magic = FREE_MAGIC.to_bytes(_WORD, "big")
+    """Raise `StoreCorrupt` if the free blocks of the buddy system overlap or lie elsewhere: a server does not start.
+
+    The head has the position of their lists.  Lists of an earlier time lie in blocks that were allocated since.
+    """
     free: list[tuple[int, int]] = []
-    at = data.find(magic)
-    while at >= 0:
-        size, _magic, log = (int.from_bytes(data[at + skip : at + skip + _WORD], "big") for skip in (-_WORD, 0, _WORD))
-        if log != FREE_END:
-            places = range(at + 2 * _WORD, min(at - _WORD + size, len(data) - _WORD + 1), _WORD)
-            blocks = [int.from_bytes(data[place : place + _WORD], "big") - OBJECTS_AT for place in places]
-            if not BLOCK_LOG_MIN < log <= BLOCK_LOG_MAX + 1 or any(block % (1 << (log - 1)) for block in blocks):
-                raise StoreCorrupt(
-                    "wrong free blocks", file=file, offset=at, expected="blocks of a power of two", found=blocks[:3]
-                )
-            free += ((block, block + (1 << (log - 1))) for block in blocks)
-        at = data.find(magic, at + 1)
+    at = int.from_bytes(data[:_WORD], "big")
+    while at + _HEAD_SIZE + _WORD <= len(data):
+        size, magic, log = _FREE_HEAD.unpack_from(data, at)
+        if magic != FREE_MAGIC or size < _FREE_HEAD.size:
+            break
+        if log == FREE_END:
+            _check_order(free, file)
+            return
+        places = range(at + _FREE_HEAD.size, min(at + size, len(data) - _WORD + 1), _WORD)
+        blocks = [int.from_bytes(data[place : place + _WORD], "big") - OBJECTS_AT for place in places]
+        if not BLOCK_LOG_MIN < log <= BLOCK_LOG_MAX + 1 or any(block % (1 << (log - 1)) for block in blocks):
+            raise StoreCorrupt("wrong free blocks", file=file, offset=at, expected="blocks of a power of two", found=blocks[:3])
+        free += ((block, block + (1 << (log - 1))) for block in blocks)
+        at += size
+    raise StoreCorrupt("wrong free blocks", file=file, offset=at, expected="lists of free blocks", found=data[at : at + 12])
+
+
+def _check_order(free: list[tuple[int, int]], file: str) -> None:
+    """Raise `StoreCorrupt` if blocks overlap or leave the space that the buddy system has."""
     free.sort()
     if any(left[1] > right[0] for left, right in pairwise([(0, 0), *free, (1 << BLOCK_LOG_MAX, 0)])):
-        raise StoreCorrupt("wrong free blocks", file=file, offset=0, expected="blocks that do not overlap", found=free[-1])
+        raise StoreCorrupt("wrong free blocks", file=file, offset=0, expected="blocks that do not overlap", found=free[-1:])
 
 
 def _read_objects(data: bytes, at: int, stop: int, file: str, found: list[Term]) -> int:

@@ -15,12 +15,12 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from storageio import REAL_DISK, Disk, Kind, read_head
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, read_head
 
+from ..format.config_text import parse_config, queue_name
 from .unsupported import read_flags
 
 _CONFIG_MAX = 1 << 20
-_RESOURCE = re.compile(rb'queue_resource\s*=>\s*\{resource,\s*<<"([^"]*)"[^>]*>>,\s*queue,\s*<<"((?:[^"\\]|\\.)*)"')
 _RELEASE = re.compile(r"rabbitmq_(\d+)\.(\d+)\.(\d+)\Z")
 UNKNOWN = "unknown"
 
@@ -72,9 +72,16 @@ def _quorum_queues(disk: Disk, path: str) -> list[str]:
         for uid in _folders(disk, f"{path}/quorum/{node}"):
             text = read_head(disk, f"{path}/quorum/{node}/{uid}/config", _CONFIG_MAX)
             if text is not None:
-                named = _RESOURCE.search(text)
-                found.append(named[2].decode("utf-8", "replace") if named else uid)
+                found.append(_queue_name(text, uid))
     return sorted(found)
+
+
+def _queue_name(text: bytes, uid: str) -> str:
+    try:
+        found = queue_name(parse_config(text, f"{uid}/config"))
+    except StoreCorrupt:  # reported when the queue is read
+        found = None
+    return uid if found is None else found[1]
 
 
 def _set_version(found: Node, flags: list[str], file: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -211,8 +212,15 @@ def _skip(scan: Scan, segment: OpenSegment, first_offset: int, since_ms: int | N
 
 
 def folder_prefix(vhost: str, queue: str) -> str:
-    """Return the start of a folder's name; the time of the declaration follows it."""
-    return _UNSAFE.sub("_", f"{vhost}_{queue}")
+    """Return the start of a folder's name; the time of the declaration follows it.
+
+    A character and the marks that are combined with it become one `_`.
+    """
+    found = ""
+    for character in f"{vhost}_{queue}":
+        is_mark = unicodedata.category(character).startswith("M")
+        found = found[:-1] + "_" if found and is_mark else found + _UNSAFE.sub("_", character)
+    return found
 
 
 def stream_folders(node: str, disk: Disk = REAL_DISK, *, vhost: str = "/") -> list[StreamFolder]:

@@ -9,9 +9,9 @@ import struct
 
 import pytest
 
+from rabbitstore.format.config_text import parse_config
 from rabbitstore.format.dets_table import ACTIVE, CLOSED_AT, SEGMENT_AT, SLOTS, read_dets
 from rabbitstore.node_folder import NodeFolder
-from rabbitstore.quorum.config_text import parse_config
 from rabbitstore.quorum.encode import LogEntry, LogRecord, plain_enqueue, segment_pieces, wal_pieces
 from rabbitstore.quorum.folder import QuorumNode
 from rabbitstore.quorum.repair import split_name

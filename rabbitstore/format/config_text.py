@@ -1,5 +1,6 @@
 """Parse and write a queue's `config`: one Erlang term as text (docs/formats/rabbitmq-quorum.md#folder).
 
+The server writes and reads a byte for each character up to U+00FF, and escapes the others.  It breaks long strings into parts.
 Maps, tuples, lists, atoms, strings, binaries and numbers become the values of `format.terms`; anything else is kept as text.
 """
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from storageio import StoreCorrupt
 
-from ..format.terms import Atom, is_damaged_name
+from .terms import Atom, is_damaged_name
 
 # Names that the server writes: of keys, modules, functions and settings
 NAMES = {
@@ -26,7 +27,9 @@ _DEPTH_MAX = 32
 _SPACE = re.compile(r"(?:\s+|%[^\n]*)*")
 _ATOM = re.compile(r"[a-z][A-Za-z0-9_@]*")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_PART = r'"((?:[^"\\]|\\.)*)"'
+_STRING = re.compile(rf"{_PART}(?:\s*{_PART})*", re.DOTALL)
+_PARTS = re.compile(_PART, re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+(?:[eE][-+]?[0-9]+)?)?")
 _OTHER = re.compile(r"(?:fun\s[^,}\])]*|#?[A-Za-z]*<[^<>]*>)")
 _BYTES = re.compile(r"<<\s*([0-9,\s]*)>>")
@@ -36,7 +39,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "b": "\b", "f": "\f", 
 
 def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     """Return the map; raise `StoreCorrupt` for other text."""
-    text = data.decode("utf-8", "replace")
+    text = data.decode("latin-1")
     try:
         term, at = _term(text, 0, 0)
         if text[_skip(text, at)] != ".":
@@ -47,6 +50,22 @@ def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     if not isinstance(term, dict):
         raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=text[:40])
     return term
+
+
+def machine_config(config: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the settings at the queue's declaration; an empty map when `config` lacks them."""
+    machine = config.get(Atom("machine"))
+    found = machine[2] if isinstance(machine, tuple) and len(machine) == 3 else None
+    return found if isinstance(found, dict) else {}
+
+
+def queue_name(config: dict[Any, Any]) -> tuple[str, str] | None:
+    """Return the virtual host and the name of the queue; None when `config` lacks them."""
+    resource = machine_config(config).get(Atom("queue_resource"))
+    if not isinstance(resource, tuple) or len(resource) != 4 or not isinstance(resource[1], bytes):
+        return None
+    vhost, name = resource[1], resource[3]
+    return vhost.decode("utf-8", "replace"), name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
 
 
 def damaged_name(term: Any) -> tuple[str, str] | None:
@@ -85,7 +104,7 @@ def _scalar(text: str, at: int) -> tuple[Any, int]:
         (_OTHER, lambda match: match[0]),
         (_ATOM, lambda match: Atom(match[0])),
         (_QUOTED, lambda match: Atom(_plain(match[1]))),
-        (_STRING, lambda match: _plain(match[1])),
+        (_STRING, lambda match: _joined(match[0])),
         (_NUMBER, lambda match: float(match[0]) if match[1] else int(match[0])),
     ):
         match = pattern.match(text, at)
@@ -137,7 +156,12 @@ def _binary(text: str, at: int) -> tuple[bytes, int]:
     if kind not in ("", "/utf8"):
         raise ValueError(f"{kind[:20]!r} at character {match.end()}")
     encoding = "utf-8" if kind else "latin-1"
-    return _plain(match[1]).encode(encoding, "replace"), end + 2
+    return _joined(match[0]).encode(encoding, "replace"), end + 2
+
+
+def _joined(parts: str) -> str:
+    """Return the text of adjacent strings."""
+    return "".join(_plain(match[1]) for match in _PARTS.finditer(parts))
 
 
 def _plain(text: str) -> str:
