@@ -158,15 +158,15 @@ class TaskQueue:
             self._ready.extend(self._consumers[self._lowest].poll(1, timeout_s))
 
     def size(self) -> int:
-        """Return the number of messages that no process acknowledged, without those that this process has."""
-        store, total = self._store, len(self._ready)
+        """Return the number of messages that no process acknowledged, without those that this process handed out."""
+        store, total = self._store, 0
         for topic in self._topics.values():
             committed = store.committed_offsets(topic, GROUP)
             for queue_id in store.queue_ids(topic):
                 low = max(store.min_offset(topic, queue_id), committed.get(queue_id, 0))
                 total += max(0, store.max_offset(topic, queue_id) - low)
         with self._guard:
-            return max(0, total - self._unacked - len(self._ready))
+            return max(0, total - self._unacked)
 
     def purge(self) -> int:
         """Acknowledge what this process can get: everything, if no other process consumes."""

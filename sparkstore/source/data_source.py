@@ -34,7 +34,6 @@ from ..schema import (
     rabbit_schema,
 )
 from .batches import ReadRequest, record_batches
-from .queue_starts import check_queues_exist
 from .splits import LogSplit, RabbitSplit, plan_log, plan_rabbit
 from .stores import find_stores
 from .time_filter import by_milliseconds, narrowed
@@ -128,7 +127,6 @@ class BrokerStoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition per split."""
         splits: list[LogSplit | RabbitSplit] = []
-        check_queues_exist(self._stores, self._options)
         for store in self._stores:
             splits += plan_rabbit(store, self._options) if store.is_rabbit else plan_log(store, self._options)
         return [InputPartition(split) for split in splits]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from brokerstore.identify import FolderKind
 from consumequeue import ConsumeQueues
@@ -37,22 +37,22 @@ def check_queue_starts(store: FoundStore, options: ReadOptions, low: int) -> Non
         LOG.warning("%s; continuing with the messages that exist", lost)
 
 
-def check_queues_exist(stores: Sequence[FoundStore], options: ReadOptions) -> None:
-    """Raise `BadOption` for a queue of an option that no store has: the read would not begin where it should.
+def check_queues_exist(store: FoundStore, options: ReadOptions) -> None:
+    """Raise `BadOption` for a queue of an option that the store does not have: the stream would not begin where it should.
 
     Queue files and `topics.json` are the evidence. Where a store has neither, as a bare log, nothing is checked.
     """
     asked = ({"startingOffsets": options.start.queues, "endingOffsets": options.stop.queues}).items()
     if not any(queues for _, queues in asked):
         return
-    known = [_Known(_places(store)) for store in stores if not is_remote(store.path)]
-    if len(known) < len(stores) or not all(each.has_evidence for each in known):
+    known = None if is_remote(store.path) else _Known(_places(store))
+    if known is None or not known.has_evidence:
         return
     for name, queues in asked:
         for topic, queue_id in queues:
-            if not any(each.has_topic(topic) for each in known):
+            if not known.has_topic(topic):
                 raise BadOption(f"option {name}: the store has no topic {topic!r}")
-            if not any(each.has_queue(topic, queue_id) for each in known):
+            if not known.has_queue(topic, queue_id):
                 raise BadOption(f"option {name}: topic {topic!r} has no queue {queue_id}")
 
 

@@ -90,7 +90,7 @@ class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end()
         if options.start.is_physical:
             return Position(options.start.physical_offset)
-        check_queues_exist([self._store], options)
+        check_queues_exist(self._store, options)
         check_queue_starts(self._store, options, low)
         if options.begin_ms is not None:
             low = max(low, self._ends.start_by_time(options.begin_ms, CLOCK_SLACK_MS))

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,3 +338,44 @@ def test_messages_in_the_topic_of_an_earlier_version_are_delivered(folder: Path)
             queue = connection.SimpleQueue("q:3")
             queue.put("new")
             assert sorted(bodies(connection, queue.queue)) == sorted(expected)
+
+
+def test_a_fetched_message_is_counted_once_and_left_to_others(connection: Any) -> None:
+    """A wait may fetch a message that nobody has taken; closing the queue forgets it, and another process gets it."""
+    connection.SimpleQueue("q").close()
+    queue = connection.transport.queue("q")
+    for body in (b"0", b"1", b"2"):
+        queue.put(body, 0)
+    queue.wait(5)
+    assert queue.size() == 3
+    queue.close()
+    assert queue.size() == 3
+    found = []
+    while (message := queue.get()) is not None:
+        found.append(message.body)
+    assert found == [b"0", b"1", b"2"]
+    queue.close()
+
+
+def test_a_consumer_waits_for_a_message_that_comes_later(connection: Any, folder: Path) -> None:
+    """Until the time-out, looking again and again."""
+    queue = kombu.Queue("q", kombu.Exchange("e"), "q")
+    taken: list[Any] = []
+    with kombu.Consumer(connection.channel(), [queue], callbacks=[lambda body, message: (taken.append(body), message.ack())]):
+        for _ in range(2):
+            with pytest.raises(socket.timeout):
+                connection.drain_events(timeout=0.2)
+        timer = threading.Timer(0.3, publish, (connection, "late", queue.exchange, "q", [queue]))
+        timer.start()
+        connection.drain_events(timeout=20)
+        timer.join()
+    assert taken == ["late"]
+
+
+def test_a_rejected_message_is_settled_in_the_store(connection: Any, folder: Path) -> None:
+    """The transport holds it no longer, and the next process does not get it."""
+    queue = connection.SimpleQueue("q")
+    queue.put("a")
+    queue.get(timeout=5).reject()
+    assert connection.transport.held == {}
+    assert queue.qsize() == 0

@@ -301,3 +301,19 @@ def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
     ):
         with pytest.raises(RemoteError):
             set_mode(**wrong)
+
+
+def test_a_message_that_is_taken_is_not_committed(served: Served) -> None:
+    """The group's offset moves with the acknowledgement, so that a restart does not lose the message."""
+    served.store.create_topic("T", 1)
+    served.client.ask(34, {}, heartbeat("c", "g"))
+    for body in (b"0", b"1"):
+        served.send("T", body)
+    until(lambda: served.store.max_offset("T", 0) == 2)
+    (first,) = pop(served, maxMsgNums=1)
+    assert served.store.committed_offsets("T", "g").get(0, 0) == 0
+    (second,) = pop(served, maxMsgNums=1)
+    assert served.ask_raw(200051, second.fields()).code == 0
+    assert served.store.committed_offsets("T", "g").get(0, 0) == 0
+    assert served.ask_raw(200051, first.fields()).code == 0
+    assert served.store.committed_offsets("T", "g")[0] == 2

@@ -117,6 +117,7 @@ def test_the_command_shows_a_plan_and_executes_it(folder: Path, capsys: pytest.C
     assert settings["mappedFileSizeCommitLog"] == "16384"
     assert (settings["maxHashSlotNum"], settings["maxIndexNum"]) == ("100", "400")
     assert settings["storePathRootDir"] == str(folder)
+    assert settings["storePathCommitLog"] == str(folder / "commitlog")
     assert (settings["brokerRole"], settings["brokerId"]) == ("ASYNC_MASTER", "0")
 
 

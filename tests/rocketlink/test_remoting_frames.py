@@ -94,3 +94,11 @@ def test_a_frame_that_no_peer_takes_is_not_sent() -> None:
 def test_numbers_in_fields_become_text() -> None:
     """Some clients send numbers; null is left out."""
     assert decode(frame(0, b'{"code":1,"extFields":{"a":5,"b":null,"c":true}}')[4:]).fields == {"a": "5", "c": "true"}
+
+
+def test_a_reader_keeps_no_frames_that_it_returned() -> None:
+    """However many a connection sends."""
+    reader = FrameReader()
+    for number in range(1000):
+        assert [command.opaque for command in reader.feed(encode(Command(1, {}, bytes(100), number)))] == [number]
+    assert len(reader._waiting) < 1000

@@ -19,6 +19,7 @@ import pytest
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
 from rocketlink import BrokerServer, HaMaster, MasterDiffers, Replica
+from rocketlink.ha import master as master_module
 from storageio import StoreError
 from storageio.local_sockets import PeerGone
 from storageio.testing import WrappedDisk
@@ -247,6 +248,41 @@ def test_a_master_that_was_replaced_is_refused(tmp_path: Path, count: int) -> No
         with Replica("127.0.0.1", master.broker.port, tmp_path / "s") as replica, pytest.raises(MasterDiffers, match="offset"):
             replica.wait(1 << 40, 20)
     assert log_of(tmp_path / "s")[:end] == before
+
+
+def test_an_error_ends_the_wait_for_the_end(tmp_path: Path) -> None:
+    """The command `replicate` shows it. A replica knows how far it is behind."""
+    with Master(tmp_path / "m") as master:
+        put(master.store, 5)
+        master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True) as replica:
+            assert replica.wait(master.store.log_end, 20)
+            assert replica.status._replace(master_end=replica.status.log_end + 7).lag_bytes == 7
+    with Master(tmp_path / "other") as master:
+        master.tell()
+        with Replica("127.0.0.1", master.broker.port, tmp_path / "s") as replica, pytest.raises(MasterDiffers):
+            replica.wait_for_end()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-replica")]
+
+
+def test_a_master_sends_heartbeats_and_refuses_what_is_not_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave without new bytes hears of it; one host too many, and one that is not admitted, is disconnected."""
+    monkeypatch.setattr(master_module, "REPORT_EVERY_S", 0.01)
+    monkeypatch.setattr(master_module, "SLAVES_MAX", 1)
+    with MessageStore.open(tmp_path / "m", "a", CONFIG) as store, HaMaster(store) as link:
+        with socket.create_connection(("127.0.0.1", link.port)) as slave:
+            slave.settimeout(20)
+            slave.sendall(struct.pack(">q", 0))
+            assert slave.recv(12, socket.MSG_WAITALL) == struct.pack(">qi", 0, 0)
+            with socket.create_connection(("127.0.0.1", link.port)) as other:
+                other.settimeout(20)
+                assert other.recv(1) == b""
+        with (
+            HaMaster(store, admits=lambda _host: False) as closed,
+            socket.create_connection(("127.0.0.1", closed.port)) as other,
+        ):
+            other.settimeout(20)
+            assert other.recv(1) == b""
 
 
 def test_a_broker_that_is_away_is_named(tmp_path: Path) -> None:

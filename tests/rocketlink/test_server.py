@@ -28,7 +28,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
-from rocketlink.server import clients
+from rocketlink.server import clients, connections
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
@@ -612,3 +612,91 @@ def test_a_client_of_another_protocol_is_named_once(
                 assert link.recv(100) == b""
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert f"it speaks {name}" in line and line.startswith("client 127.0.0.1:")
+
+
+@pytest.mark.parametrize(("code", "mark"), [(310, "true"), (320, "false")])
+def test_a_batch_is_known_by_its_request_or_by_its_mark(served: Served, code: int, mark: str) -> None:
+    """Java's client sends the mark, others the code."""
+    data = encode_wire_batch([Message("T", b"0"), Message("T", b"1")])
+    fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "", "m": mark}
+    assert served.ask_raw(code, fields, data).code == 0
+    assert [message.body for message in served.store.read("T", 0)] == [b"0", b"1"]
+
+
+def test_a_message_that_was_retried_often_enough_is_a_dead_letter(served: Served) -> None:
+    """A consumer sends it to its retry topic, as one that is retried once more."""
+    served.send("%RETRY%g", b"again", j=3, l=16)
+    served.send("%RETRY%g", b"dead", j=16, l=16)
+    served.store.engine.settle()
+    assert [message.body for message in served.store.read("%RETRY%g", 0)] == [b"again"]
+    assert [message.body for message in served.store.read("%DLQ%g", 0)] == [b"dead"]
+
+
+def test_a_waiting_pull_ends_without_a_message(served: Served) -> None:
+    """When its time is over; the offset is the end of the queue."""
+    served.send("T", b"x")
+    assert served.pull("T", 1, sysFlag=2 | 4, suspendTimeoutMillis=100).code == codes.PULL_NOT_FOUND
+
+
+def test_the_number_of_groups_is_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of one that is known goes on."""
+    monkeypatch.setattr(clients, "GROUPS_MAX", 1)
+    for name in ("g", "g", "other"):
+        consumer = {"groupName": name, "subscriptionDataSet": []}
+        body = json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+        with pytest.raises(RemoteError, match="more than 1 groups") if name == "other" else contextlib.nullcontext():
+            served.client.ask(34, {}, body)
+
+
+def test_a_group_that_no_broker_would_make_is_ignored(served: Served) -> None:
+    """Neither its retry topic nor a message sent back to it is made."""
+    offset = served.store.put("T", b"x").physical_offset
+    for name in ("my group", "g" * 256, "a.b", ""):
+        consumer = {"groupName": name, "subscriptionDataSet": []}
+        body = json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+        assert served.ask_raw(34, {}, body).code == 0
+        assert served.ask_raw(36, {"group": name, "offset": str(offset), "delayLevel": "0"}).code == 26
+    assert served.store.topics() == ["T"]
+
+
+@pytest.mark.parametrize("name", ["TBW102", "SELF_TEST_TOPIC", "rmq_sys_x", "a b", "x" * 128, ""])
+def test_a_topic_that_no_broker_would_make_is_not_created(served: Served, name: str) -> None:
+    """Code 29, as of RocketMQ 5.3.3."""
+    assert served.ask_raw(17, {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
+    assert served.store.topics() == []
+
+
+class Transport:
+    """What a connection does with its transport."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_arguments, **_options: self.calls.append(name)
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    """Until its answers are gone; then its requests that arrived meanwhile are answered."""
+    handled: list[int] = []
+    every = connections.Connections()
+    every.serve(lambda _connection, request: handled.append(request.code), lambda _connection: None)
+    connection, transport = connections.Connection(every), Transport()
+    connection._transport = transport  # type: ignore[assignment]
+    connection.data_received(encode(Command(1, {}, b"", 1)))
+    connection.pause_writing()
+    assert transport.calls[-1] == "pause_reading"
+    connection.data_received(encode(Command(2, {}, b"", 2)))
+    assert handled == [1]
+    connection.resume_writing()
+    assert (handled, transport.calls[-1]) == ([1, 2], "resume_reading")
+    connection.close("over")
+    connection.data_received(encode(Command(3, {}, b"", 3)))
+    assert handled == [1, 2]
+
+
+def test_a_server_that_is_closed_has_no_thread(tmp_path: Path) -> None:
+    """All of them end with it."""
+    found = Served(tmp_path / "s")
+    found.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from commitlog import Message, PutResult
+from commitlog import Message, PutResult, PutStatus
 from messagestore import FlushMode, MessageStore
 from messagestore.shared._packing_cy import pack_message
 from messagestore.shared.answers import unpack_answer, unpack_packed_result
-from messagestore.shared.protocol import Operation, marked_again, pack_call, pack_frame, parse_frame
+from messagestore.shared.groups import Claim, Opening, Origin
+from messagestore.shared.protocol import NO_CHECK, Operation, marked_again, pack_call, pack_frame, parse_frame
 from messagestore.shared.service import Service
+from storageio import PutRejected
 from tests.messagestore.kit import Clock
 from tests.messagestore.support import put_internally
 from tests.shared.processes import CONFIG
@@ -179,3 +181,46 @@ def test_a_repeated_begin_is_not_another_transactions(opened: Callable[..., Owne
     half = unpack_packed_result(owner.ask(marked_again(begin))[0])
     assert half.physical_offset != other.half.physical_offset
     assert len(owner.store.undecided_transactions()) == 2
+
+
+def test_a_refusal_of_the_missing_ones_is_the_answer(opened: Callable[..., Owner]) -> None:
+    """Although the first was stored by an earlier owner."""
+    owner = opened()
+    good, bad = pack_message(Message("T", b"0"), "KEY0"), pack_message(Message("a b", b"1"), "KEY1")
+    owner.ask(pack_frame(Operation.PUT_MANY, good))
+    result = owner.ask(marked_again(pack_frame(Operation.PUT_MANY, good + bad, NO_CHECK)))
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("mode", list(FlushMode))
+def test_each_of_several_pipelined_puts_has_its_own_outcome(opened: Callable[..., Owner], mode: FlushMode) -> None:
+    """A refusal between them is an error of that one."""
+    owner = opened(flush_disk_type=mode)
+    messages = [Message("T", b"0"), Message("a b", b"1"), Message("T", b"2")]
+    packed = [pack_message(message, f"KEY{number}") for number, message in enumerate(messages)]
+    first, refused, last = owner.ask(pack_frame(Operation.PUT_EACH, b"".join(packed)))
+    assert isinstance(refused, PutRejected)
+    assert (first.status, last.status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
+
+
+def test_a_message_is_sent_back_by_its_offset(opened: Callable[..., Owner]) -> None:
+    """An offset without a record sends nothing; an unknown consumer has to open again."""
+    owner = opened()
+    owner.store.put("T", b"x", queue_id=0)
+    groups = owner.service.groups
+    groups.open("id", Opening("T", "G", None, None, "first", "wait", 0), [], Origin("", None))
+    (place,), _ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
+    assert owner.service._nack("id", place + 1, 0) == [None]
+    (packed,) = owner.service._nack("id", place, 18)  # type: ignore[misc]
+    assert unpack_packed_result(packed).status is PutStatus.PUT_OK  # type: ignore[arg-type]
+    assert owner.service._nack("other", place, 0) is None
+
+
+def test_claims_move_the_offsets_of_ordinary_topics_forward(opened: Callable[..., Owner]) -> None:
+    """Not back, not after a seek, and not those of retry topics, which are counted elsewhere."""
+    owner = opened()
+    owner.store.create_topic("T", 1)
+    offsets = owner.store.engine.consumer_offsets()
+    for topic, done, expected in (("T", 5, 5), ("T", 3, 5), ("T", -1, 5), ("%RETRY%G", 7, None)):
+        owner.service.groups._commit("G", Claim(topic, 0, 9, [], done, False))
+        assert offsets.get(topic, "G", 0) == expected

@@ -15,6 +15,9 @@ import pytest
 
 from commitlog import Message, PutStatus
 from messagestore import FlushMode, MessageStore, SharedStore, StoreConfig
+from messagestore.shared.consumer import _Track
+from messagestore.shared.presence import present
+from messagestore.shared.store import connect
 from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreLocked
 from storageio.local_sockets import PeerGone, connect_local
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
@@ -333,3 +336,27 @@ def test_a_child_of_the_owner_does_not_hide_its_end(tmp_path: Path) -> None:
             assert other.is_owner
         finally:
             os.kill(child_id[0], signal.SIGKILL)
+
+
+def test_a_path_of_bytes_is_refused() -> None:
+    """The error is that of `MessageStore.open`."""
+    with pytest.raises(ValueError, match="the path is text"):
+        connect(b"store")  # type: ignore[arg-type]
+
+
+def test_a_process_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    """The file that shows its consumers is gone."""
+    with open_shared(tmp_path / "s") as store:
+        store.create_topic("T", 1)
+        store.consumer("T", group="G").close()
+        own = str(tmp_path / "s" / "brokerstore")
+        assert len(present(own)) == 1
+    assert present(own) == set()
+
+
+def test_a_queue_in_hand_is_done_before_its_position() -> None:
+    """Until a message is held, or the position was chosen by a seek."""
+    track = _Track(1, 7)
+    assert track.done_before == 7
+    track.held[5] = None
+    assert track.done_before == 5
