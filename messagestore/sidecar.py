@@ -20,6 +20,9 @@ OWN_FILES: dict[
     "delays.json": Kind.FILE,
     "timers.json": Kind.FILE,
     "ring": Kind.FILE,
+    "owner.socket": None,  # of a shared store; a killed owner leaves it
+    "consumers": Kind.FOLDER,
+    "consumers/*": Kind.FILE,
     "*.new": Kind.FILE,  # a new file before its rename
     "cut-*": Kind.FILE,
     "kept-*": None,  # replaced files and folders

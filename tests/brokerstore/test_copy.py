@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from messagestore import MessageStore, StoreConfig
+from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.test_repair_commands import tree
@@ -180,6 +181,18 @@ def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
     with open_waiting(tmp_path / "new", clock) as store:
         deliver(store)
         assert [message.body for message in store.read("T", 0)] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("name", ["broker-live", "broker-timer"])
+def test_a_copy_of_everything_has_the_progress_of_deliveries(fixture_store: Any, tmp_path: Path, name: str) -> None:
+    """A real broker would deliver delayed messages and timers again otherwise: it knows only its own files."""
+    old, new = fixture_store(name).store, tmp_path / "new"
+    assert run("copy", old, "--to", new, "--all").code == 0
+    progress = [DelayOffsets(REAL_DISK, str(folder / "config")).levels() for folder in (old, new)]
+    assert progress[1] == progress[0]
+    timers = [run("verify", folder, "--json").json.get("timers") for folder in (old, new)]
+    assert timers[1] == timers[0]
+    assert run("verify", new).code == 0
 
 
 def open_waiting(folder: Path, clock: Clock) -> MessageStore:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from messagestore import MessageStore
 from rabbitstore import RabbitStore
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
@@ -135,3 +136,15 @@ def test_the_broker_tools_own_names(fixture_store: Any) -> None:
     rows = run("ls", "--json", store).json["queues"]
     found = run("topicStatus", store, "-t", "SpreadTopic", "--json").json["queues"]
     assert found == [row for row in rows if row["topic"] == "SpreadTopic"] != rows
+
+
+def test_an_id_of_another_broker_does_not_call_the_store_corrupt(tmp_path: Path) -> None:
+    """The id has the address of the broker that stored the message; both addresses are named."""
+    with MessageStore.open(tmp_path, "x") as store:
+        found = store.put("t", b"one").message_id
+    assert run("get", "--id", found, tmp_path).code == 0
+    other = "0A0B0C0D00002A9F" + found[16:]
+    refused = run("get", "--id", other, tmp_path)
+    assert refused.code == 1 and "10.11.12.13:10911" in refused.talk and "orrupt" not in refused.talk
+    assert f"run: brokerstore get {tmp_path} --at 0" in refused.talk
+    assert run("get", "--at", 0, tmp_path).code == 0

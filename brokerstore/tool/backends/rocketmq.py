@@ -123,10 +123,11 @@ class RocketmqBackend(RocketmqFolder):
         decoded = decode_offset_id(message_id)
         found = self._message_at(decoded.physical_offset)
         if found.message_id != message_id.upper():
-            raise StoreCorrupt(
-                "another message lies there", file=self.target.path, offset=decoded.physical_offset,
-                expected=message_id, found=found.message_id,
-            )  # fmt: skip
+            path, here = self.target.path, decode_message_id(found.message_id).store_host
+            raise NoSuchMessage(
+                f"{path}: the id names the broker {decoded.store_host}; {here} stored the message at {decoded.physical_offset}",
+                f"run: brokerstore get {quote(path)} --at {decoded.physical_offset}  (shows the message at that offset)",
+            )
         return found
 
     def _message_at(self, offset: int) -> StoredMessage:

@@ -1,7 +1,8 @@
 """Copy selected topics into a new store, which may have files of other sizes.
 
 Records are appended in log order with all their fields: queue, queue offset, times, hosts, flags, properties. Committed
-consumer offsets therefore stay valid. They are copied as well, with the entries of topics.json and subscriptionGroup.json.
+consumer offsets therefore stay valid. They are copied as well, with the entries of topics.json and subscriptionGroup.json, and
+with the progress of delayed messages and timers, if their topics are copied.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import PutStatus
+from commitlog import LogPaths, PutStatus
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from commitlog.topic_names import LMQ_PREFIX
+from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
+from commitlog.walk import LogFiles
 from storageio import InvalidMessage, PutRejected
 
+from ...repair.rebuild_timers import rebuild_timers
+from ...timers.layout import TIMER_TOPIC
+from ..config.delay_offsets import DelayOffsets
 from ..config.subscription_groups import SubscriptionGroups
 from ..config.topics import BATCH_QUEUES, QUEUE_TYPE
+from .delay_resume import delivered_since
 
 if TYPE_CHECKING:
     from commitlog import StoredMessage
@@ -73,6 +79,7 @@ def copy_topics(
         if progress is not None:
             progress(1)
     target.settle()
+    _copy_progress(source, target, wanted)
     return Copied(count, wanted, _copy_groups(source, target, wanted))
 
 
@@ -103,6 +110,26 @@ def _records(source: StoreParts, wanted: set[str]) -> Iterable[StoredMessage]:
     """Return the records of these topics in log order; with a running writer, those dispatched so far."""
     end = source.dispatch_limit() if source.writable else None
     return (message for message in source.log.messages(None, end) if message.topic in wanted)
+
+
+def _copy_progress(source: StoreParts, target: StoreParts, topics: list[str]) -> None:
+    """Copy how far delayed messages and timers are delivered, so that whoever opens the copy delivers none again.
+
+    Deliveries that the file of the source does not count, and those of timers, are found in the copied log.
+    """
+    if SCHEDULE_TOPIC in topics:
+        levels = DelayOffsets(source.disk, source.places.config).levels()
+        table = DelayOffsets(target.disk, target.places.config)
+        for level, offset in levels.items():
+            table.set(level, max(0, min(offset, target.lookup.end_of(SCHEDULE_TOPIC, level - 1))))
+        for level, offset in delivered_since(target, table).items():
+            table.set(level, offset)
+        table.persist()
+    queue = target.queues.get(TIMER_TOPIC, 0)
+    if TIMER_TOPIC in topics and queue is not None:
+        target.log.flush()
+        files = LogFiles(target.disk, LogPaths.parse(target.disk, target.places.commit_log).folders)
+        rebuild_timers(target.disk, target.places, files, queue, keeps=False)
 
 
 def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> list[str]:
