@@ -364,7 +364,9 @@ def _end_of(file: MappedFile, stop: int) -> LogEnd:
 
 def _forget_zeros(file: MappedFile, start: int) -> None:
     """Drop cached pages of a range that was never written, so that it need not be searched; data that follows is kept."""
-    if find_nonzero(file.view, start, min(start + ZEROS_PIECE, file.size_bytes)) < 0:
+    stop = min(start + ZEROS_PIECE, file.size_bytes)
+    pieces = file.pieces_of_data(start, ZEROS_PIECE) if start < stop else ()  # a hole that is read through the map takes memory
+    if all(low >= stop or find_nonzero(file.view, low, min(high, stop)) < 0 for low, high in pieces):
         file.forget_zeros(start)
 
 

@@ -20,6 +20,7 @@ from ..timers.new_files import new_checkpoint, new_units, write_timer_files
 from ..timers.pending import timers_behind
 from ..timers.timer_log import TimerLog
 from ..timers.undelivered import undelivered_timers
+from ..timers.wheel import wheel_snapshots
 from .backups import kept_path
 from .rebuild import delete_tree, take_place
 
@@ -95,6 +96,12 @@ def rebuild_timers(
     write_timer_files(disk, work, units, new_checkpoint(disk, places.root, units, queue_end, now_ms), size)
     disk.sync_folder(places.own)
     take_place(disk, os.path.join(work, LOG_NAME), os.path.join(places.root, LOG_NAME), places.root, keeps=keeps)
+    for _, path in wheel_snapshots(disk, places.root):  # a broker would load the last one instead of the new wheel
+        if keeps:
+            disk.rename(path, kept_path(disk, places.root, path))
+        else:
+            disk.delete(path)
+    disk.sync_folder(places.root)
     for name in (WHEEL_NAME, CHECK_NAME):
         _replace(disk, os.path.join(work, name), os.path.join(places.root, name), places.root, keeps=keeps)
     delete_tree(disk, work)

@@ -17,6 +17,7 @@ from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 
 from ..folder_contents import has_rocksdb, unread_parts
+from ..write.lmq_units import lmq_offsets
 from .config import DATABASES, VERSION_2, has_config, read_config
 from .database import Database, can_read, open_database
 from .queues import RocksdbUnit, code_of_tags, read_ends, read_units, unit_of
@@ -106,6 +107,17 @@ class _Check:
         own = expected._replace(tags_code=unit.tags_code if code is None else code)
         if own != unit[3:]:
             yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(own)}", _text(_Expected(*unit[3:])))
+        if b"INNER_MULTI_DISPATCH" in message.properties_raw:
+            yield from self._lmq_units(message, own)
+
+    def _lmq_units(self, message: StoredMessage, own: _Expected) -> Iterator[Finding]:
+        """Look up the units of a record in LMQs; a broker without LMQs writes none."""
+        for name, number in lmq_offsets(message):
+            unit = unit_of(self._database, name.encode(), 0, number)
+            self._found += unit is not None
+            if unit is not None and own != unit[3:]:
+                where = f"{name} queue 0 offset {number}"
+                yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(own)}", _text(_Expected(*unit[3:])))
 
     def _units(self) -> Iterator[Finding]:
         """Count the units of records that the log has, and compare the last of each queue with the ends."""

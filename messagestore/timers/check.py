@@ -21,7 +21,6 @@ from .layout import (
     NO_UNIT,
     PRECISION_MS,
     REAL_TOPIC,
-    WHEEL_NAME,
     WHEEL_SLOTS,
     Slot,
     TimerCheckpoint,
@@ -32,7 +31,7 @@ from .pending import is_pending
 from .records import TimerRecords
 from .timer_log import TimerLog, refuse_unknown_layout
 from .undelivered import due_of
-from .wheel import read_timer_checkpoint, used_slots
+from .wheel import read_timer_checkpoint, used_slots, wheel_path, wheel_snapshots
 
 FINDINGS_MAX = 100
 
@@ -76,10 +75,13 @@ class _TimerCheck:
         self._low = files.files[0].start_offset if files.files else 0
         self._previous: dict[int, dict[int, int]] = {}  # of each slot: the previous unit of each unit
         self._check = TimerCheckpoint()
+        self._complete = 0
 
     def findings(self, queue_end: int | None) -> Iterator[Finding]:
         check = read_timer_checkpoint(self._disk, self._root)
         self._check = check or TimerCheckpoint()
+        snapshots = wheel_snapshots(self._disk, self._root)
+        self._complete = snapshots[-1][0] if snapshots else self._check.flushed  # the wheel has the units before this position
         yield from self._log.check()
         yield from self._units()
         yield from self._end()
@@ -128,7 +130,7 @@ class _TimerCheck:
 
     def _slots(self) -> Iterator[Finding]:
         """Compare the slots of pending timers with their units."""
-        path = os.path.join(self._root, WHEEL_NAME)
+        path = wheel_path(self._disk, self._root)
         left = dict.fromkeys(self._previous)
         for slot in used_slots(self._disk, self._root):
             if slot.number != slot.due_s % WHEEL_SLOTS:
@@ -138,7 +140,7 @@ class _TimerCheck:
                 yield from self._slot(path, slot)
         for due_s in left:
             units = self._previous[due_s]
-            if max(units) < self._check.flushed:
+            if max(units) < self._complete:
                 offset = Slot(due_s % WHEEL_SLOTS, due_s, 0, 0, 0).offset
                 yield Finding(path, offset, "timer_slot", f"{len(units)} units of {due_s * PRECISION_MS}", "no slot")
 
@@ -160,7 +162,7 @@ class _TimerCheck:
         The broker writes a slot after its units: one with a unit that is not flushed yet may be older, and is read again then.
         """
         units = self._previous.get(slot.due_s, {})
-        if units and max(units) >= self._check.flushed:
+        if units and max(units) >= self._complete:
             return
         chain = _chain(slot.last, units)
         if slot.last not in units or len(chain) != len(units):

@@ -12,12 +12,31 @@ from .layout import CHECK, CHECK_NAME, CHECK_SIZE, SLOT, SLOT_TIMES, WHEEL_NAME,
 _PIECE = SLOT.size << 15
 
 
+def wheel_snapshots(disk: Disk, root: str) -> list[tuple[int, str]]:
+    """Return the snapshots of the wheel, sorted: the position in the timer log up to which each is complete, and its path.
+
+    A broker with `timerWheelSnapshotFlush` writes them, and no longer the wheel itself: it loads the last one.
+    """
+    found = []
+    for entry in disk.list(root) if disk.stat(root) is not None else ():
+        name, _, position = entry.name.partition(".")
+        if name == WHEEL_NAME and position.isascii() and position.isdigit() and entry.kind is Kind.FILE:
+            found.append((int(position), os.path.join(root, entry.name)))
+    return sorted(found)
+
+
+def wheel_path(disk: Disk, root: str) -> str:
+    """Return the path of the wheel that a broker loads."""
+    snapshots = wheel_snapshots(disk, root)
+    return snapshots[-1][1] if snapshots else os.path.join(root, WHEEL_NAME)
+
+
 def used_slots(disk: Disk, root: str) -> Iterator[Slot]:
-    """Yield every slot that was ever used; holes of the file are not read.
+    """Yield every slot that was ever used, of the last snapshot if there is one; holes of the file are not read.
 
     Raises `UnsupportedFormat` for a slot time that is not in seconds: the broker has another timerPrecisionMs.
     """
-    path = os.path.join(root, WHEEL_NAME)
+    path = wheel_path(disk, root)
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return

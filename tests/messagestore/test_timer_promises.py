@@ -173,7 +173,7 @@ def test_a_timer_that_arrives_late_is_not_put_into_the_slot_that_is_being_delive
 
 
 def test_a_copy_stands_for_the_timer_with_its_body(tmp_path: Path, world: Any) -> None:
-    """Of two timers that only differ in their bodies, the one whose copy is in the log was delivered."""
+    """Two timers differ only in their bodies: the one whose copy is in the log was delivered."""
     with open_idle(world, tmp_path, Clock(), deliver_delayed=False) as store:
         more: dict[str, Any] = {"queue_id": 0, "born_timestamp_ms": 7}
         waiting = [
