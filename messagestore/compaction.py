@@ -6,7 +6,6 @@ queue id. The broker removes older messages of a key from them, and its consumer
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,9 +20,8 @@ from storebytes.java_hash import java_hash_code
 
 from .folder_contents import COMPACTION, NOT_READ, is_folder
 
-QUEUES, POSITIONS = "compactionCq", "position-checkpoint"
+QUEUES = "compactionCq"
 UNFINISHED = ("compacting", "replicating")  # folders of a compaction, or of a copy from the master, that was interrupted
-POSITIONS_SIZE_MAX = 64 << 20
 UNITS_SIZE_MAX = 64 << 20  # of one file; the default of a broker is 10 MiB
 UNIT, RECORD, ORDER, MISSING = "compaction_unit", "compaction_record", "compaction_order", "missing_file"
 _IN_USE = "files that a broker replaces at any time"
@@ -94,22 +92,6 @@ def compaction_findings(disk: Disk, root: str, *, is_in_use: bool) -> Iterator[F
         return
     for queue in queues:
         yield from _Check(disk, queue).findings()
-    yield from _position_findings(disk, os.path.join(folder, POSITIONS))
-
-
-def _position_findings(disk: Disk, path: str) -> Iterator[Finding]:
-    """Check that the table of compacted offsets is JSON; without it the broker compacts everything once more."""
-    entry = disk.stat(path)
-    if entry is None or entry.kind is not Kind.FILE:
-        return
-    data = read_head(disk, path, POSITIONS_SIZE_MAX) or b""
-    try:
-        table = json.loads(data).get("queueOffsetMap", {})
-        is_sound = all(type(offset) is int for offset in table.values())
-    except (ValueError, AttributeError, RecursionError):
-        is_sound = False
-    if not is_sound:
-        yield Finding(path, 0, "damaged_config", "a JSON object with offsets by queue", repr(data[:40]))
 
 
 class _Check:

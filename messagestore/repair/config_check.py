@@ -22,6 +22,7 @@ from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.request_modes import RequestModes
 from ..broker.config.subscription_groups import SubscriptionGroups
 from ..broker.config.topics import Topics, is_system_topic
+from ..folder_contents import COMPACTION
 from ..rocksdb.config import has_config
 
 QueueKey = tuple[str, int]
@@ -38,6 +39,12 @@ class _AnyTable(ConfigTable):
 
     def _fill(self, document: Document) -> None:
         pass
+
+
+class _Positions(_AnyTable):
+    """Up to where compacted topics are compacted; without it a broker compacts them once more."""
+
+    file_name, table_name = "position-checkpoint", "queueOffsetMap"
 
 
 def _any_table(name: str) -> type[ConfigTable]:
@@ -60,7 +67,7 @@ class DamagedConfig(NamedTuple):
 
 
 def damaged_config(disk: Disk, root: str) -> Iterator[DamagedConfig]:
-    """Yield each damaged file of `config/`; it is lost if its backup is not readable either."""
+    """Yield each damaged table of a broker; it is lost if its backup is not readable either."""
     for _, damaged in _tables(disk, root):
         if damaged is not None:
             yield damaged
@@ -68,8 +75,9 @@ def damaged_config(disk: Disk, root: str) -> Iterator[DamagedConfig]:
 
 def _tables(disk: Disk, root: str) -> Iterator[tuple[ConfigTable | None, DamagedConfig | None]]:
     """Yield each table that can be read, and the damage of its file."""
-    folder = os.path.join(root, "config")
-    for kind in TABLES:
+    places: list[tuple[str, type[ConfigTable]]] = [("config", kind) for kind in TABLES]
+    for name, kind in [*places, (COMPACTION, _Positions)]:
+        folder = os.path.join(root, name)
         path = os.path.join(folder, kind.file_name)
         try:
             table = kind(disk, folder)

@@ -26,6 +26,7 @@ LOST = {
     "lmqConsumerOffset.json": "the offsets are lost: every group begins anew",
     "delayOffset.json": "each level goes on behind the last message that the log shows as delivered",
     "subscriptionGroup.json": "the settings are lost: groups get the defaults",
+    "position-checkpoint": "a broker compacts each topic once more",
     "consumerFilter.json": "consumers register their filters again when they start",
 }
 LOST_OTHERS = "a broker begins it anew"

@@ -171,6 +171,16 @@ def test_each_damage_is_named(store: Path, damage: Callable[[Path], None]) -> No
     assert {place for _, place in found} == {"compaction"}
 
 
+@pytest.mark.parametrize("content", [b"", bytes(40), b'{"queueOffsetMap":[1]}'], ids=["empty", "zeros", "another table"])
+def test_a_lost_table_of_positions_is_set_aside(store: Path, content: bytes) -> None:
+    """Without it and its backup a broker compacts each topic once more, as in a new store."""
+    for name in ("position-checkpoint", "position-checkpoint.bak"):
+        (store / "compaction" / name).write_bytes(content)
+    assert run("verify", store).code == 1
+    assert run("recover", "--apply", store).code == 7
+    assert run("verify", store).code == 0
+
+
 def test_a_file_of_units_over_the_limit_is_named(store: Path) -> None:
     """Its units are not compared, so none of the records counts as one without a unit."""
     with (store / UNITS / FIRST).open("r+b") as file:
