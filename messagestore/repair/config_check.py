@@ -75,9 +75,8 @@ def damaged_config(disk: Disk, root: str) -> Iterator[DamagedConfig]:
 
 def _tables(disk: Disk, root: str) -> Iterator[tuple[ConfigTable | None, DamagedConfig | None]]:
     """Yield each table that can be read, and the damage of its file."""
-    places: list[tuple[str, type[ConfigTable]]] = [("config", kind) for kind in TABLES]
-    for name, kind in [*places, (COMPACTION, _Positions)]:
-        folder = os.path.join(root, name)
+    for kind in (*TABLES, _Positions):
+        folder = os.path.join(root, COMPACTION if kind is _Positions else "config")
         path = os.path.join(folder, kind.file_name)
         try:
             table = kind(disk, folder)
