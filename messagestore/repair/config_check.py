@@ -75,7 +75,8 @@ def damaged_config(disk: Disk, root: str) -> Iterator[DamagedConfig]:
 
 def _tables(disk: Disk, root: str) -> Iterator[tuple[ConfigTable | None, DamagedConfig | None]]:
     """Yield each table that can be read, and the damage of its file."""
-    for kind in (*TABLES, _Positions):
+    kinds: tuple[type[ConfigTable], ...] = (*TABLES, _Positions)
+    for kind in kinds:
         folder = os.path.join(root, COMPACTION if kind is _Positions else "config")
         path = os.path.join(folder, kind.file_name)
         try:
