@@ -1,0 +1,103 @@
+"""A real broker on a copy, and on folders whose damaged configuration `recover` repaired."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.topic_names import SCHEDULE_TOPIC
+from messagestore import MessageStore
+from messagestore.broker.config.delay_offsets import DelayOffsets
+from messagestore.repair.recover import Recovery
+from messagestore.repair.verification import verify_store
+from messagestore.timers.layout import LOG_FILE_SIZE
+from messagestore.timers.timer_log import TimerLog
+from storageio import REAL_DISK
+from tests.brokerstore.tool import run
+from tests.cases import unpack_case
+
+from .jvm import prepare_or_skip
+from .real_broker import RealBroker, until
+
+BOTH = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "consumerFilter.json")
+
+
+def depths(store: Path) -> dict[str, int]:
+    """Return the number of messages by topic of users."""
+    with MessageStore.open(store, "r") as opened:
+        return {
+            topic: sum(opened.max_offset(topic, queue_id) for queue_id in opened.queue_ids(topic))
+            for topic in opened.topics()
+            if topic.startswith("Live")
+        }
+
+
+def settings(store: Path) -> dict[str, Any]:
+    """Return the settings of a broker that has the sizes of the folder."""
+    with MessageStore.open(store, "r") as opened:
+        config = opened.config
+        return {
+            "mappedFileSizeCommitLog": opened.engine.log.file_size_bytes,
+            "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
+            "maxHashSlotNum": config.max_hash_slot_num,
+            "maxIndexNum": config.max_index_num,
+            "mappedFileSizeTimerLog": TimerLog(REAL_DISK, str(store)).file_size_bytes or LOG_FILE_SIZE,
+        }
+
+
+def test_a_broker_on_a_copy_delivers_nothing_again(fixture_store: Any, tmp_path: Path) -> None:
+    """Delayed messages and timers that were delivered before stay delivered."""
+    prepare_or_skip()
+    source, copy = fixture_store("broker-live").store, tmp_path / "copy"
+    with MessageStore.open(source, "r") as store:
+        levels = DelayOffsets(REAL_DISK, str(source / "config")).levels()
+        waiting = sum(store.max_offset(SCHEDULE_TOPIC, level - 1) - offset for level, offset in levels.items())
+        store.copy_topics(copy, store.topics())
+    overdue = waiting + run("verify", source, "--json").json["timers"][0]["timers"]  # all are due since 2026-11-20
+    before = depths(copy)
+    assert before == depths(source)
+    with RealBroker(copy, tmp_path / "broker", **settings(copy)) as broker:
+        until(
+            lambda: len(broker.ask("read", topic="LiveDelay", brief=True)) >= before["LiveDelay"] + overdue, "all are delivered"
+        )
+        time.sleep(5)  # for what must not come
+        broker.kill()
+    after = depths(copy)
+    assert {topic: after[topic] - count for topic, count in before.items() if after[topic] != count} == {"LiveDelay": overdue}
+
+
+@pytest.mark.parametrize("damage", [lambda data: bytes(len(data)), lambda _data: b"", lambda data: data[: len(data) // 2]])
+@pytest.mark.parametrize("name", BOTH)
+def test_a_broker_starts_after_recover_repaired_its_config(
+    fixture_store: Any, tmp_path: Path, name: str, damage: Any
+) -> None:  # fmt: skip
+    """Both copies of a file are damaged; it starts, and reads what `dump` lists."""
+    prepare_or_skip()
+    store = tmp_path / "store"
+    shutil.copytree(fixture_store("broker-live").store, store)
+    for path in (store / "config" / name, store / "config" / f"{name}.bak"):
+        path.write_bytes(damage((store / "config" / name).read_bytes()))
+    assert not verify_store(str(store)).is_ok
+    Recovery(str(store)).apply()
+    assert verify_store(str(store)).is_ok
+    expected = depths(store)
+    with RealBroker(store, tmp_path / "broker", **settings(store)) as broker:
+        assert len(broker.ask("read", topic="LiveNormal", brief=True)) == expected["LiveNormal"]
+        broker.kill()
+
+
+def test_a_broker_knows_the_topics_of_a_log_without_anything_else(tmp_path: Path) -> None:
+    """`recover` makes the topic table from the log."""
+    prepare_or_skip()
+    store = unpack_case("only-the-commitlog", tmp_path).folder
+    Recovery(str(store)).apply()
+    expected = depths(store)
+    with RealBroker(store, tmp_path / "broker", **settings(store)) as broker:
+        for topic in ("LiveNormal", "LiveOrder", "LiveTran"):
+            assert len(broker.ask("read", topic=topic, brief=True)) == expected[topic]
+        broker.kill()
+    assert depths(store)["LiveOrder"] == expected["LiveOrder"]
