@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from storageio import InvalidMessage, StoreCorrupt, UnsupportedFormat, random_bytes
 
 from . import properties as blocks
 from .container import CONTAINER, read_amqp_0_9_1, read_container
-from .content_cy import NAME, check_msg_id, encode_parts, split_container, split_term
+from .content_cy import CLASS_ID, NAME, check_msg_id, encode_parts, split_container, split_term
 from .layout import MSG_ID_SIZE
 from .message import Content
 from .terms import FALSE, TRUE, Atom, Term, is_damaged_name
@@ -94,6 +95,10 @@ def content_of(found: Term, *, file: str = "", base: int = 0, needs_id: bool = T
         content = read_container(found, file, base, needs_id=needs_id) if is_container else _content(found, file, base)
     except (ValueError, TypeError, AttributeError, LookupError, InvalidMessage) as error:
         text = repr(found)[:80]
+        if not _is_damaged_record(found):
+            raise UnsupportedFormat(
+                "message term", file=file, offset=base, found=text, supported="those of 3.8 to 4.3"
+            ) from error
         raise StoreCorrupt("not a message", file=file, offset=base, expected="a message", found=text) from error
     return content
 
@@ -120,6 +125,47 @@ def _is_damaged_container(name: str, size: int) -> bool:
     if len(name) != len(CONTAINER) or size != _CONTAINER_SIZE:
         return False
     return sum((ord(one) ^ ord(known)).bit_count() for one, known in zip(name, CONTAINER, strict=True)) == 1
+
+
+_KNOWN_WORDS = """
+    basic_message resource exchange content none true false rabbit_framing_amqp_0_9_1 P_basic undefined
+    mc mc_amqpl mc_amqp mc_mqtt mqtt_msg v1 x rk id d p ttl ts rts deaths
+"""
+_WORDS = frozenset(_KNOWN_WORDS.split())
+_DEPTH_MAX = 6  # of the records around properties and body
+
+
+def _is_damaged_record(term: Term) -> bool:
+    """Return whether a whole term that is not understood is a known record with damage, and not one of another form.
+
+    No record: no server stores it as a message.  In a record the damage is in a name or in the class: one character differs
+    from a known name, a character is no text, or one bit of the class differs.
+    """
+    if not isinstance(term, tuple):
+        return True
+    records = (part for part in term if isinstance(part, tuple) and len(part) > 1 and part[0] == "content")
+    classes = (part[1] for part in records if isinstance(part[1], int))
+    return any((one ^ CLASS_ID).bit_count() == 1 for one in classes) or any(map(_is_damaged_word, _atoms(term, 0)))
+
+
+def _atoms(term: Any, depth: int) -> Iterator[Atom]:
+    """Yield the atoms of the outer records."""
+    if isinstance(term, Atom):
+        yield term
+    elif isinstance(term, tuple | list | dict) and depth < _DEPTH_MAX:
+        for part in term:
+            yield from _atoms(part, depth + 1)
+        for part in term.values() if isinstance(term, dict) else ():
+            yield from _atoms(part, depth + 1)
+
+
+def _is_damaged_word(found: Atom) -> bool:
+    if found in _WORDS:
+        return False
+    if not found.isprintable() or "\ufffd" in found:
+        return True
+    known = (word for word in _WORDS if len(word) == len(found))
+    return any(sum(one != other for one, other in zip(found, word, strict=True)) == 1 for word in known)
 
 
 _CONTAINER_SIZE = 4

@@ -38,6 +38,9 @@ def read_journal(
 ) -> tuple[dict[int, JournalEntry], int]:
     """Return the entries by sequence number, and where the valid bytes end.  A torn tail is dropped and reported.
 
+    Marks that contradict each other keep the server from starting and are reported.  An acknowledgement that comes before the
+    publish does not count: the message is kept.
+
     The tail begins at the first entry that does not fit, whose number is torn, or that `is_whole` rejects.
     """
     found: dict[int, JournalEntry] = {}
@@ -51,11 +54,17 @@ def read_journal(
         if entry is None:
             entry = JournalEntry(at)
         if kind in (JOURNAL_PUBLISH_PERSISTENT, JOURNAL_PUBLISH_TRANSIENT):
+            is_second = entry.publish is not None or entry.delivered or entry.acked
             size = _read_publish(data, at, seq_id, kind == JOURNAL_PUBLISH_PERSISTENT, entry, file)
             if not size or (entry.publish is not None and entry.publish.offset == at and not is_whole(entry.publish)):
                 break
+            if is_second:
+                problems.append(Problem(file, at, "published_twice", "a publish before its marks, once", f"message {seq_id}"))
+                entry.acked = entry.acked and entry.publish is not None and entry.publish.offset < at
         else:
             size = JOURNAL_HEAD.size
+            if entry.acked or (entry.delivered and kind != JOURNAL_ACKNOWLEDGED):
+                problems.append(Problem(file, at, "mark_too_many", "delivered, then acknowledged, once", f"message {seq_id}"))
             if kind == JOURNAL_ACKNOWLEDGED:
                 entry.acked = True
             else:

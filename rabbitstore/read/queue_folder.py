@@ -155,8 +155,17 @@ class QueueFolder:
         """Return a version-1 segment by relative number, with the journal's entries of this segment."""
         first = number * self.segment_entries
         in_file = self.segment(number, problems)
+        if not in_file and not journal:
+            self._report_lost_segment(number, problems)
         problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.has_message))
         return join_journal(in_file, journal, first)
+
+    def _report_lost_segment(self, number: int, problems: list[Problem]) -> None:
+        """Report a segment of zeros only: its entries are in no file, since a flush empties the journal after them."""
+        data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
+        if data and not any(data):
+            where = f"{self.relative}/{number}.idx"
+            problems.append(Problem(where, 0, "lost_index", "the entries of a segment", f"{len(data)} zeros"))
 
     def _segments_v2(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
         """Do the same for version 2."""

@@ -61,6 +61,8 @@ class QueueStore:
     @cached_property
     def _ends_whole(self) -> bool:
         at = V2_HEAD_SIZE
+        if not any(self.data[:V2_HEAD_SIZE]):
+            return False
         while at + V2_CHUNK.size < len(self.data):
             at += V2_CHUNK.size + int.from_bytes(self.data[at : at + 4], "big")
         return at == len(self.data)

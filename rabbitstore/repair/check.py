@@ -35,7 +35,8 @@ class Checked:
     `notes` are not damage: unsupported formats, which were not checked, and `VhostFolder.notes`.  `lost` are index entries
     whose message is in no file or damaged, `bad_records` damaged records that an entry refers to, `found_past_damage` whole
     records that a scan does not reach, `salvaged` the ids and terms of damaged records by their offset, `compaction_ids` the
-    messages of unfinished compactions, which are not lost.
+    messages of unfinished compactions, which are not lost.  `queue_names` has the queue of each folder, `unindexed` the number
+    of messages by queue that a witness counts and no index has.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -50,11 +51,24 @@ class Checked:
     salvaged: dict[str, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     compaction_ids: set[bytes] = field(default_factory=set)
     segment_entries: int = layout.SEGMENT_ENTRIES_NEW
+    queue_names: dict[str, str] = field(default_factory=dict)
+    unindexed: dict[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether everything was checked and is intact."""
         return not self.problems and all(note.kind != UNSUPPORTED for note in self.notes)
+
+    def lost_by_queue(self) -> dict[str, int]:
+        """Return the number of lost messages by queue: entries without a message, and messages without an entry."""
+        lost = {(entry.file, entry.offset): queue.queue for queue, entry in self.lost}
+        for one in self.problems:  # entries of version 2 whose own file lacks the message are not read
+            if one.kind == "message_lost":
+                lost.setdefault((one.file, one.offset), self.queue_names.get(one.file.rpartition("/")[0], one.file))
+        counts = dict(self.unindexed)
+        for name in lost.values():
+            counts[name] = counts.get(name, 0) + 1
+        return counts
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints."""
@@ -122,6 +136,7 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
     unacked: dict[int, int] = {}
     highest = -1
     found.files += len(queue.segment_numbers())
+    found.queue_names[queue.relative] = queue.queue
     entries = layout.V2_SEGMENT_ENTRIES if queue.version == 2 else folder.segment_entries
     unread = _count_unsupported(found)
     for part in queue.counted(found.problems):
@@ -180,6 +195,10 @@ def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, un
         bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"next_seq_id above {highest}", str(terms.next_seq_id))
         found.problems.append(bad)
     known = {number: count for number, count in terms.segments.items() if count}
+    missing = sum(max(0, count - unacked.get(number, 0)) for number, count in known.items())
+    missing -= sum(one.kind == "message_lost" and one.file.startswith(f"{queue.relative}/") for one in found.problems)
+    if missing > 0:
+        found.unindexed[queue.queue] = found.unindexed.get(queue.queue, 0) + missing
     if terms.segments and known != unacked:
         bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"{queue.folder}: {unacked}", str(known))
         found.problems.append(bad)

@@ -18,7 +18,7 @@ from ..folder_lock import lock_folder
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from ..format.problems import Problem
+from ..format.problems import UNSUPPORTED, Problem
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
 from ..read.queue_folder import QueueFolder
@@ -37,6 +37,9 @@ _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("unfinished_compaction", ""): "salvage",
     ("torn_journal", ""): "cut_journal",
     ("entries_differ", ""): "join_journal",
+    ("published_twice", "jif"): "join_journal",
+    ("mark_too_many", "jif"): "join_journal",
+    ("lost_index", "idx"): "rewrite_segment",
     **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term", "bad_record")},
     **{(kind, ""): "rewrite_segment"
        for kind in ("torn_segment", "published_twice", "mark_without_publish", "mark_too_many")},
@@ -64,7 +67,9 @@ class Plan:
     valid_end: dict[str, int] = field(default_factory=dict)
     records_kept: int = 0
     records_dropped: int = 0
+    dropped_by_queue: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    unsupported: list[Problem] = field(default_factory=list)  # left as it is
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -73,6 +78,7 @@ class Plan:
             "valid_end": self.valid_end,
             "records_kept": self.records_kept,
             "records_dropped": self.records_dropped,
+            **({"dropped_by_queue": self.dropped_by_queue} if self.dropped_by_queue else {}),
             "actions": [action._asdict() for action in self.actions],
         }
         return {"plan": plan, "applied": self.applied}
@@ -85,8 +91,10 @@ def plan_recovery(path: str, disk: Disk = REAL_DISK, progress: Progress | None =
     """
     refuse_unsupported(path, disk, for_repair=True)
     checked = verify(path, disk, progress)
-    found = Plan(path, problems=checked.problems)
-    found.records_dropped = len(checked.lost)
+    unsupported = [note for note in checked.notes if note.kind == UNSUPPORTED]
+    found = Plan(path, problems=checked.problems, unsupported=unsupported)
+    found.dropped_by_queue = checked.lost_by_queue()
+    found.records_dropped = sum(found.dropped_by_queue.values())
     found.records_kept = checked.messages - len(checked.lost)
     steps = [action for problem in checked.problems if (action := _action_for(disk, path, problem, found)) is not None]
     steps += [Action("drop_entries", queue.relative, "message_lost") for queue, _entry in checked.lost]

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from rabbitstore import RabbitStore
+from rabbitstore import RabbitSettings, RabbitStore
 from rabbitstore.format.content import decode_content
 from rabbitstore.format.properties import Typed, decode
 from rabbitstore.format.terms import FALSE, NONE, TRUE, UNDEFINED, Atom, CharList, encode
 from rabbitstore.read.vhost_folder import find_vhosts
 from rabbitstore.repair.check import verify
 from rabbitstore.repair.recover import apply_recovery, plan_recovery
-from storageio import UnsupportedFormat
+from storageio import StoreCorrupt, UnsupportedFormat
+from tests.brokerstore.tool import run
 from tests.cases import unpack_case
 from tests.rabbitstore.delivered import delivered
 
@@ -143,3 +144,48 @@ def test_properties_that_are_not_understood_are_no_damage(form: Any, decoded: An
     """A whole term of another form is an unsupported format, never a damaged message."""
     with pytest.raises(UnsupportedFormat):
         decode_content(form(decoded), vhost="/")
+
+
+def changed(term: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in term
+    return term.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_damage"),
+    [
+        (b"content", b"comtent", True),
+        (b"content", b"co\0\0ent", True),
+        (b"content", b"payload", False),
+        (b"a<", b"a=", True),
+        (b"a<", b"aZ", False),
+        (b"P_basic", b"P_basis", False),
+        (b"P_basic", b"P_queue", False),
+    ],
+)
+def test_whole_record_of_another_form_is_no_damage(old: bytes, new: bytes, is_damage: bool) -> None:
+    """One changed character of a name, or one bit of the class, is damage; other forms and unknown properties are not."""
+    with pytest.raises(StoreCorrupt if is_damage else UnsupportedFormat):
+        decode_content(changed(message((Atom("P_basic"), *NOTHING)), old, new))
+
+
+@pytest.mark.parametrize("form", ["in the index", "in the store"])
+def test_message_that_is_not_understood_is_left_as_it_is(form: str, tmp_path: Path) -> None:
+    """`dump` and `verify` report it with code 3; `recover` and an opening for writing keep its bytes."""
+    with RabbitStore.open(str(tmp_path), settings=RabbitSettings(background=False, index_version=1)) as store:
+        store.declare_queue("q")
+        for _ in range(3):
+            store.publish("q", b"body" * (2 if form == "in the index" else 2000))
+    (file,) = tmp_path.glob("queues/*/0.idx" if form == "in the index" else "msg_store_persistent/0.rdq")
+    data = file.read_bytes()
+    at = data.index(b"content", data.index(b"content") + 1)
+    file.write_bytes(data[:at] + b"payload" + data[at + 7 :])
+    term = data[at - 40 : at] + b"payload" + data[at + 7 : at + 60]
+    for command in (["verify"], ["dump"], ["export"], ["recover"], ["recover", "--apply"]):
+        assert (command, run(*command, tmp_path).code) == (command, 3)
+    shown = run("dump", "--json", tmp_path)
+    assert len(shown.lines) == 2 and "message term" in shown.talk
+    assert term in file.read_bytes()
+    with RabbitStore.open(str(tmp_path), "r+", settings=RabbitSettings(background=False)) as store:
+        assert store.lost == []
+    assert term in file.read_bytes() and verify(str(tmp_path)).problems == []

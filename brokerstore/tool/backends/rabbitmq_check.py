@@ -61,7 +61,10 @@ def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
         node = plan_node_recovery(backend.target.path) if has_others else None
         if node is not None and repair.apply and node.actions:
             apply_node_recovery(node, keep_backup=repair.keep_backup)
-    code = max(_code(plan.actions, plan.applied, plan.records_dropped), 0 if node is None else _code_of_node(node))
+    code = max(
+        _code(plan.actions, plan.applied, plan.records_dropped) or outcome(plan.unsupported),
+        0 if node is None else _code_of_node(node),
+    )
     facts = plan.to_json()
     if node is not None:
         facts = {**facts, "applied": plan.applied or node.applied, "node": node.to_json()}
@@ -108,8 +111,10 @@ def _text_of_both(plan: Plan, node: NodePlan) -> list[str | dict[str, object] | 
     text: list[str | dict[str, object] | Table] = [verdict, counts]
     if plan.actions:
         text.append(f"classic queues: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped")
+        text += [f"queue {queue}: {count} dropped" for queue, count in plan.dropped_by_queue.items()]
     text += [f"problem: {problem_text(problem)}" for problem in [*plan.problems, *node.problems]]
     text += [f"not repaired: {problem_text(problem)}" for problem in node.unrepaired]
+    text += [f"left as it is: {problem_text(problem)}" for problem in plan.unsupported]
     actions = [*plan.actions, *node.actions]
     if actions:
         text.append(Table(["step", "file", "because of"], [list(action) for action in actions]))
@@ -123,7 +128,9 @@ def _text(plan: Plan) -> list[str | dict[str, object] | Table]:
     else:
         verdict = "Nothing was changed; --apply executes the plan." if plan.actions else "Nothing to repair."
     text: list[str | dict[str, object] | Table] = [verdict, counts]
+    text += [f"queue {queue}: {count} dropped" for queue, count in plan.dropped_by_queue.items()]
     text += [f"problem: {problem_text(problem)}" for problem in plan.problems]
+    text += [f"left as it is: {problem_text(problem)}" for problem in plan.unsupported]
     if plan.actions:
         text.append(Table(["step", "file", "because of"], [list(action) for action in plan.actions]))
     return text
