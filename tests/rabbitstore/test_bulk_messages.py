@@ -100,12 +100,12 @@ def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
 
 
 def test_a_term_with_an_id_of_another_length_is_no_message():
-    """A term of the wrong form, or with an atom in place of the properties, is not a message."""
+    """A term of the wrong form, or with an atom in place of the properties, is a whole term that is not understood."""
     resource = (Atom("resource"), b"/", Atom("exchange"), b"")
     body = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [b"x"])
     good = (Atom("basic_message"), resource, [b"q"], body, bytes(16), Atom("true"))
     assert decode_content(encode(good)).body == b"x"
     atom = (*body[:3], Atom("none"), *body[4:])
     for wrong in ((*good[:4], bytes(15), good[5]), (*good[:3], atom, *good[4:])):
-        with pytest.raises(StoreCorrupt, match="not a message"):
+        with pytest.raises(UnsupportedFormat, match="message term"):
             decode_content(encode(wrong))
