@@ -182,7 +182,8 @@ class NodeFolder:
                 found_problems, found_notes = check_log(node)
                 problems += found_problems
                 notes += found_notes
-        notes += [*self._unknown, *(problem for problem in problems if problem.kind == UNSUPPORTED)]
+        problems += self._unknown
+        notes += [*(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 
 

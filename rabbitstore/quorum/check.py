@@ -31,8 +31,8 @@ def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -
     for queue in queues:
         entries += len(queue.entries())
         messages += _check_queue(queue)
-    node.notes += _unregistered(node, queues)
-    _check_meta(node)
+        node.check_end(queue)
+    _check_tables(node, queues)
     return CheckedQuorum(len(queues), entries, messages, list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes)))
 
 
@@ -41,10 +41,9 @@ def check_log(node: QuorumNode) -> tuple[list[Problem], list[Problem]]:
     queues = node.queues()
     node.logged()
     for queue in queues:
-        queue.entries()
-    notes = node.notes + _unregistered(node, queues)
-    _check_meta(node)
-    return list(dict.fromkeys(node.problems)), list(dict.fromkeys(notes))
+        node.check_end(queue)
+    _check_tables(node, queues)
+    return list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes))
 
 
 def _check_queue(queue: QuorumQueue) -> int:
@@ -68,6 +67,11 @@ def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
         problems.append(message.problem(error, "bad_properties"))
 
 
+def _check_tables(node: QuorumNode, queues: list[QuorumQueue]) -> None:
+    node.problems += _unregistered(node, queues)
+    _check_meta(node)
+
+
 def _check_meta(node: QuorumNode) -> None:
     """Report a missing or damaged `meta.dets`: without it a server dead-letters again what the log has."""
     file = f"{node.relative}/meta.dets"
@@ -89,7 +93,7 @@ def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:
         node.problems.append(Problem(file, 0, "bad_names_table", "a table", "no file"))
         return []
     try:
-        known = registered(read_rows(data, file))
+        known = set(registered(read_rows(data, file)).values())
     except StoreCorrupt as error:
         node.problems.append(to_problem(error, "bad_names_table"))
         return []

@@ -35,13 +35,13 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
 
 
 def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Problem]:
-    """Return the streams that are not in `names`, those of the coordinator, if the node has one: a server cannot start them."""
-    if any(disk.stat(f"{node}/{name}") is None for name in ("coordination", "stream")):
+    """Return the streams that are not in `names`, those of the coordinator: a server cannot start them."""
+    if disk.stat(f"{node}/stream") is None:
         return []
+    lost = "none" if disk.stat(f"{node}/coordination") is not None else "no folder coordination"
+    found = f"{lost}; a server cannot serve it, while dump and export read it"
     return [
-        Problem(
-            f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", "none; a server cannot serve it"
-        )
+        Problem(f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", found)
         for entry in disk.list(f"{node}/stream")
         if entry.kind is Kind.FOLDER and entry.name not in names
     ]

@@ -37,7 +37,7 @@ from .messages import Message, MessageList
 from .segment import read_segment_runs
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
-from .tables import TABLE_SIZE_MAX, meta_rows, read_rows
+from .tables import TABLE_SIZE_MAX, meta_rows, read_rows, registered
 from .wal import WalRecord, WalScan
 
 _WAL = re.compile(r"[0-9]{8,16}\.wal\Z")
@@ -47,6 +47,7 @@ _CONFIG_SIZE_MAX = 1 << 20
 _STATES_MAX = 64
 _SETTINGS = b"\x0dupdate_config"
 _READY_MORE = (READY, "", 0, 0, "")  # `QuorumMessage.more` of a message that was never delivered
+_CLUSTER_COMMAND = b"\x83h\x04w\x0b$ra_cluster"  # the deletion of a queue is the only one
 _SETTINGS_BEFORE = 4096  # bytes of an entry in which the name of its command is: processes have the names of their nodes
 
 
@@ -95,13 +96,36 @@ class QuorumNode(Closing):
         return self._stack.enter_context(mapped(self.disk, f"{self.path}/{file}"))
 
     def queues(self) -> list[QuorumQueue]:
-        """Return the folders with a `config` or a log, by the queue's name; the tables of the node may lack young ones."""
+        """Return the folders with a `config` or a log, by the queue's name; the tables of the node may lack young ones.
+
+        A registered queue that lost its folder has what the write-ahead logs have of it.
+        """
         names = [entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER]
         parts = ("config", "snapshots")
         found = [
             QuorumQueue(self, name) for name in names if any(self.disk.stat(f"{self.path}/{name}/{part}") for part in parts)
         ]
+        known = {queue.registered_name for queue in found}
+        for name, uid in self._registered().items():
+            if uid not in names and name not in known and not self._is_deleted(uid):
+                found.append(QuorumQueue(self, uid))
         return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
+
+    def _registered(self) -> dict[str, str]:
+        """Return the folder of each name in `names.dets`; nothing when it is damaged."""
+        data = read_head(self.disk, f"{self.path}/names.dets", TABLE_SIZE_MAX)
+        try:
+            return {} if data is None else registered(read_rows(data, f"{self.relative}/names.dets"))
+        except StoreCorrupt:  # reported by the check of the table
+            return {}
+
+    def _is_deleted(self, uid: str) -> bool:
+        """Return whether the log of a queue ends with its deletion: a kill soon after it leaves the queue in the tables."""
+        entries = self.logged().get(uid)
+        if entries is None or entries.last is None:
+            return False
+        entry = entries[entries.last]
+        return bytes(entry.view[entry.at : entry.at + min(entry.size, len(_CLUSTER_COMMAND))]) == _CLUSTER_COMMAND
 
     def _has(self, file: str) -> bool:
         return self.disk.stat(f"{self.path}/{file}") is not None
@@ -126,6 +150,21 @@ class QuorumNode(Closing):
                 rows = []
             self._applied = {row.uid: row.last_applied or 0 for row in rows}
         return self._applied
+
+    def check_end(self, queue: QuorumQueue) -> int:
+        """Return how many entries `meta.dets` has as applied behind the end of a queue's log; they are a problem.
+
+        So is a log without entries: a server takes its queue for one that is being declared, and holds no election.
+        """
+        applied, last = self.last_applied().get(queue.uid, 0), queue.entries().last or 0
+        if 0 < last >= applied or 0 < (last := queue.last_index()) >= applied:
+            return 0
+        if not last:
+            self.problems.append(Problem(queue.relative, 0, "missing_entries", "entry 1", "an empty log"))
+        if applied > last:
+            found = f"entry {last}; the later ones are lost, unless there is a copy of their write-ahead log"
+            self.problems.append(Problem(queue.relative, 0, "applied_ahead", f"entry {applied}, the last applied one", found))
+        return applied - last
 
     def wal_files(self) -> list[str]:
         """Return the names of the write-ahead logs, oldest first."""
@@ -278,6 +317,10 @@ class QuorumQueue:
             for run in self.node.logged().get(self.uid, EntryTable()).runs:
                 self._entries.add(run)
         return self._entries
+
+    def last_index(self) -> int:
+        """Return the index of the last entry, or of a newer state."""
+        return max([self.entries().last or 0, *(state.index for state in self.snapshots()[:1])])
 
     def _read_segment(self, name: str, entries: EntryTable) -> None:
         view, file = self.node.map(f"{self.uid}/{name}"), f"{self.relative}/{name}"

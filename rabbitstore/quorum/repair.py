@@ -96,11 +96,12 @@ class _Repair:
         """Read a queue; return its messages, and the kinds of damage for which it needs a new log, None without any."""
         before = len(self.node.problems)
         entries, states = queue.entries(), queue.snapshots()[:1]
-        self.last[queue.uid] = max([*entries, *(state.index for state in states)], default=0)
+        self.last[queue.uid] = queue.last_index()
+        self.plan.lost += self.node.check_end(queue)
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
             self._plan_log(queue)
-            if queue.registered_name == METADATA and not entries and not states:
+            if not self.last[queue.uid] and queue.registered_name in (METADATA, COORDINATOR):
                 self._renew(queue)
             return None
         messages = self._messages(queue)
@@ -152,19 +153,24 @@ class _Repair:
         self.plan.lost += lost
         self._write_log(log.uid, new, [name for name in log.files() if "/" not in name], "missing_entries")
 
-    def _renew(self, store: QuorumQueue) -> None:
-        """Let the server make the metadata store again: with an empty log it has no members, and no start ends.
+    def _renew(self, log: QuorumQueue) -> None:
+        """Let the server make a log of `coordination` again: with an empty one it has no members, and no start ends.
 
-        Where the store is in use (`khepri_db`), its loss is that of all queues, and nothing is changed.
+        Where the metadata store is in use (`khepri_db`), its loss is that of all queues, and nothing is changed; nor is it
+        where other nodes have the log.
         """
         above = self.node.path.rstrip("/").rsplit("/", 2)[0]
         flags = read_head(self.node.disk, f"{above}-feature_flags", _CLUSTER_SIZE_MAX)
-        if flags is None or _KHEPRI in flags:
-            found = "no entry; it may have had the declarations of all queues"
-            self.plan.unrepaired.append(Problem(store.relative, 0, "missing_entries", "the log of the metadata store", found))
+        own_node, nodes = self._cluster()
+        if log.registered_name == METADATA:
+            found = "no entry; it may have had the declarations of all queues" if flags is None or _KHEPRI in flags else ""
         else:
-            self.renewed.add(store.uid.encode())
-            self._change("move_aside", store.uid, "missing_entries")
+            found = "no entry; remove this node from the cluster and add it again" if nodes - {own_node} else ""
+        if found:
+            self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "the log", found))
+        else:
+            self.renewed.add(log.uid.encode())
+            self._change("move_aside", log.uid, "missing_entries")
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
         """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.

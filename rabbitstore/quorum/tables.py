@@ -134,10 +134,10 @@ def _read_objects(data: bytes, at: int, stop: int, file: str, found: list[Term])
     return at
 
 
-def registered(rows: list[Term]) -> set[str]:
-    """Return the folders that `names.dets` names: a server finds a queue's folder by its name there."""
+def registered(rows: list[Term]) -> dict[str, str]:
+    """Return the folder of each queue that `names.dets` has: a server finds it there by the queue's registered name."""
     pairs = [row for row in rows if isinstance(row, tuple) and len(row) == 2]
-    return {uid.decode("utf-8", "replace") for _name, uid in pairs if isinstance(uid, bytes)}
+    return {str(name): uid.decode("utf-8", "replace") for name, uid in pairs if isinstance(uid, bytes)}
 
 
 def meta_rows(rows: list[Term]) -> list[MetaRow]:

@@ -63,8 +63,6 @@ class WalScan:
 
     def records(self) -> Iterator[WalRecord]:
         """Yield every whole record; raise `UnsupportedFormat` for another version."""
-        if not len(self.view):
-            return
         self._check_head()
         while self.position < len(self.view):
             if not self.view[self.position] and self._is_zero_to_end():
@@ -79,11 +77,13 @@ class WalScan:
             yield record
 
     def _check_head(self) -> None:
-        magic = bytes(self.view[:4])
-        if magic != layout.WAL_MAGIC:
-            error = StoreCorrupt("wrong magic", file=self.file, offset=0, expected=layout.WAL_MAGIC, found=magic)
+        head = bytes(self.view[: layout.WAL_HEAD_SIZE])
+        if len(head) < layout.WAL_HEAD_SIZE or head[:-1] != layout.WAL_MAGIC:
+            error = StoreCorrupt(
+                "wrong head", file=self.file, offset=0, expected=layout.WAL_MAGIC, found=head or "an empty file"
+            )
             self.problems.append(to_problem(error, "bad_wal_head"))
-        elif len(self.view) >= layout.WAL_HEAD_SIZE and self.view[4] != layout.WAL_VERSION:
+        elif head[-1] != layout.WAL_VERSION:
             supported = str(layout.WAL_VERSION)
             raise UnsupportedFormat("log version", file=self.file, offset=4, found=self.view[4], supported=supported)
 

@@ -103,7 +103,8 @@ def _text_of_both(plan: Plan, node: NodePlan) -> list[str | dict[str, object] | 
         verdict = "Repaired."
     else:
         is_damaged = plan.actions or node.actions
-        verdict = "Nothing was changed; --apply executes the plan." if is_damaged else "Nothing to repair."
+        nothing = "Nothing can be repaired; a person has to decide." if node.unrepaired else "Nothing to repair."
+        verdict = "Nothing was changed; --apply executes the plan." if is_damaged else nothing
     counts = f"{count_text(node.messages_kept, 'message')} of quorum queues and streams kept"
     if node.lost_entries or node.lost_offsets:
         entries = "entry" if node.lost_entries == 1 else "entries"

@@ -18,10 +18,11 @@ HEAD = 48
 
 @pytest.fixture
 def copy(sources, tmp_path):
-    """Return a function that copies one stream of the real server into a node's folder; it returns the folder."""
+    """Return a function that copies a stream and its coordinator into a node's folder; it returns the stream's folder."""
 
     def make(name="s.segments", kind="rabbitmq4-streams"):
         source = next((sources[kind].node / "stream").glob(f"__{name.replace('.', '_')}_*"))
+        shutil.copytree(sources[kind].node / "coordination", tmp_path / "node/coordination", dirs_exist_ok=True)
         return shutil.copytree(source, tmp_path / "node/stream" / source.name)
 
     return make

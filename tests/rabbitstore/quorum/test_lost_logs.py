@@ -1,0 +1,118 @@
+"""Logs that are empty, gone or older than what the tables of the node have: a loss is counted, and never intact."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+
+import pytest
+
+from rabbitstore.node_folder import NodeFolder
+from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
+from tests.brokerstore.tool import run
+from tests.cases import unpack_case
+
+DROPPED, KEPT = 6, 7
+MESSAGES = {"plain": 3, "tür": 3, "tör": 3, "日本": 3, "strüm": 3}
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Return a node of a killed 4.0.5 whose logs are all in the newest write-ahead log."""
+    return unpack_case("rabbit-quorum-latin1-4.0.5", tmp_path).folder
+
+
+def checked(node):
+    """Return the kinds of the problems, and the numbers of the messages that can be read."""
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:
+        kinds = {problem.kind for problem in folder.check().problems}
+        return kinds, {row.queue: row.messages for row in folder.queues()}
+
+
+def wal_of(node, folder="quorum"):
+    """Return the newest write-ahead log."""
+    return sorted((node / folder).glob("*/*.wal"))[-1]
+
+
+def table_of(node, name):
+    """Return a table of the quorum queues."""
+    return next((node / "quorum").glob(f"*/{name}"))
+
+
+def test_an_empty_newest_log_of_a_real_node(tmp_path):
+    """The server does not start with it; every message is in the older log."""
+    node = unpack_case("rabbit-wal-empty-4.0.5", tmp_path).folder
+    assert checked(node) == ({"bad_wal_head"}, MESSAGES)
+    assert run("verify", node).code == 1
+    assert run("recover", node, "--apply").code == KEPT
+    assert checked(node) == (set(), MESSAGES) and run("verify", node).code == 0
+    assert wal_of(node).read_bytes() == b"RAWA\x01"
+
+
+@pytest.mark.parametrize("size", [0, 3, 4])
+@pytest.mark.parametrize("folder", ["quorum", "coordination"])
+def test_a_log_without_a_whole_head(node, folder, size):
+    """The server ends with an error while it reads the head."""
+    file = wal_of(node, folder)
+    newer = file.with_name("00000009.wal")
+    newer.write_bytes(file.read_bytes()[:size])
+    assert checked(node) == ({"bad_wal_head"}, MESSAGES)
+    assert run("recover", node, "--apply").code == KEPT
+    assert checked(node) == (set(), MESSAGES)
+
+
+@pytest.mark.parametrize("how", ["empty", "zeros", "missing", "head", "older"])
+def test_a_newest_log_without_the_entries_that_were_applied(node, how):
+    """`meta.dets` has how far each queue came: the entries are counted as lost, and the copy of the file is kept."""
+    file = wal_of(node)
+    data = file.read_bytes()
+    file.unlink()
+    if how != "missing":
+        sizes = {"empty": b"", "zeros": bytes(len(data)), "head": data[:5], "older": data[: len(data) // 2]}
+        file.write_bytes(sizes[how])
+    kinds, left = checked(node)
+    assert "applied_ahead" in kinds and sum(left.values()) < sum(MESSAGES.values())
+    assert ("bad_wal_head" in kinds) == (how in ("empty", "zeros")) and ("missing_entries" in kinds) == (how != "older")
+    assert run("verify", node).code == 1
+    plan = plan_node_recovery(str(node))
+    assert plan.lost_entries > 0
+    assert run("recover", node, "--apply").code == DROPPED
+    assert checked(node) == (set(), left)
+    with contextlib.closing(NodeFolder(str(node), "/")) as folder:  # a server elects no leader of an empty log
+        assert all(queue.last_index() > 0 for queue in folder.quorum_queues)
+
+
+def test_a_log_that_has_what_was_applied_is_whole(node):
+    """A killed server has more in its log than in `meta.dets`, never less."""
+    assert checked(node) == (set(), MESSAGES) and run("verify", node).code == 0
+
+
+def test_a_registered_queue_whose_folder_is_gone(node):
+    """The log of all queues has its entries; the folder comes back with a `config` like that of another queue."""
+    folder = next((node / "quorum").glob("*/2F_PLA*"))
+    shutil.rmtree(folder)
+    kinds, left = checked(node)
+    assert kinds == {"bad_queue_config"} and sum(left.values()) == 15 and left[folder.name] == 3
+    apply_node_recovery(plan_node_recovery(str(node)))
+    assert checked(node) == (set(), MESSAGES)
+
+
+def test_a_registered_queue_of_which_nothing_is_left(node):
+    """The number of its entries in `meta.dets` is counted as lost."""
+    folder = next((node / "quorum").glob("*/2F_PLA*"))
+    shutil.rmtree(folder)
+    wal_of(node).unlink()
+    assert "applied_ahead" in checked(node)[0]
+    with contextlib.closing(NodeFolder(str(node), "/")) as opened:
+        assert folder.name in {queue.uid for queue in opened.quorum_queues}
+
+
+def test_streams_without_their_coordinator(node):
+    """A server finds no stream without it, although its messages are all there; a person has to restore the folder."""
+    shutil.rmtree(node / "coordination")
+    kinds, left = checked(node)
+    assert (kinds, left) == ({"unregistered_stream"}, MESSAGES)
+    ended = run("verify", node)
+    assert ended.code == 1 and "dump" in ended.out
+    assert [one.kind for one in plan_node_recovery(str(node)).unrepaired] == ["unregistered_stream"]
+    assert run("recover", node).code == 1
