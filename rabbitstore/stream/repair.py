@@ -111,7 +111,7 @@ class _Repair:
                 yield self._filler(chunk.chunk_id, is_first=is_first)
             is_first = False
             apply_chunk(self.tracking, segment.view, chunk, segment.file)
-            self.expected, self.epoch, self.timestamp_ms = chunk.next_id, max(self.epoch, chunk.epoch), chunk.timestamp_ms
+            self.expected, self.epoch, self.timestamp_ms = chunk.next_id, chunk.epoch, chunk.timestamp_ms
             head = b"" if chunk == found else new_head(segment.view, chunk)
             yield _Part(record_of(chunk), chunk.position + len(head), chunk.stop, head)
 

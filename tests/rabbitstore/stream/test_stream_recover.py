@@ -287,3 +287,23 @@ def test_a_lost_only_segment(copy):
     apply_node_recovery(plan)
     assert [action.kind for action in plan.actions] == ["move_aside"] and not list(folder.iterdir())
     assert check_stream(stream_of(folder)).problems == []
+
+
+def test_a_chunk_whose_records_do_not_fit_in_it(copy):
+    """Its CRC is right, but a consumer ends with an error there; its offsets are covered, and nothing else is lost."""
+    folder = copy()
+    file = segments(folder)[1]
+    before = listed(folder)
+    at, stop, first, count = chunks(file)[3]
+    data = bytearray(file.read_bytes())
+    start = at + HEAD + data[at + 44]
+    size = struct.unpack_from(">I", data, at + 36)[0]
+    struct.pack_into(">I", data, start, (1 << 31) - 1)
+    struct.pack_into(">I", data, at + 32, zlib.crc32(data[start : start + size]))
+    file.write_bytes(data)
+    plan = plan_node_recovery(node_of(folder))
+    apply_node_recovery(plan)
+    lost = set(range(first, first + count))
+    assert stop > start and plan.lost_offsets == count
+    assert listed(folder) == {number: raw for number, raw in before.items() if number not in lost}
+    assert check_stream(stream_of(folder)).problems == []
