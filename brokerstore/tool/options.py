@@ -7,6 +7,7 @@ The decorators turn errors of the library into a line on stderr, a hint, and an 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,10 @@ from storageio import StoreError
 
 from .backends import open_backend, refuse_options
 from .codes import exit_code
+from .escapes import quote
 from .filters import Filters
 from .hints import after_answer, after_error
-from .output import OutputClosedError, say, time_ms
+from .output import NEXT_STEPS, OutputClosedError, say, time_ms
 
 Command = Callable[..., int]
 I32_MAX = (1 << 31) - 1
@@ -126,8 +128,10 @@ def store_command(name: str, *examples: str, sizes: bool = False) -> Callable[[C
             backend = open_backend(find_target(folder, about))
             refuse_options(backend, click.get_current_context(), _command_name())
             code = command(backend, **options)
-            choice = next((f"--{name.replace('_', '-')}" for name in ("skip_bad", "truncate") if options.get(name)), "")
-            _say_next(after_answer(code, _command_name(), folder, choice))
+            choice = " ".join(f"--{name.replace('_', '-')}" for name in ("force", "skip_bad", "truncate") if options.get(name))
+            steps = click.get_current_context().meta.get(NEXT_STEPS) or [after_answer(code, _command_name(), folder, choice)]
+            for step in steps:
+                _say_next(step)
             return code
 
         wrapped: Command = run
@@ -168,7 +172,24 @@ def _command_name() -> str:
 
 def _say_next(line: str) -> None:
     if line:
-        say(f"brokerstore: {line}")
+        say(f"brokerstore: {_with_options(line)}")
+
+
+def _with_options(line: str) -> str:
+    """Return a next step with the options of this command that the next one takes as well, such as `--config`."""
+    found = re.match(r"(run: brokerstore ([a-z-]+) (?:'[^']*'|\S+))(.*)", line)
+    context = click.get_current_context()
+    group = context.find_root().command
+    following = group.get_command(context.find_root(), found[2]) if found and isinstance(group, click.Group) else None
+    if found is None or following is None:
+        return line
+    known = {option.name for option in following.params}
+    kept = [
+        f" {option.opts[0]} {quote(str(context.params[option.name]))}"
+        for option in context.command.params
+        if option.name in TARGET_OPTIONS and option.name in known and context.params.get(option.name) is not None
+    ]
+    return found[1] + "".join(kept) + found[3]
 
 
 def refuse_reversed(**bounds: tuple[int | None, int | None]) -> None:

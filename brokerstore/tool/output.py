@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
 from storageio import DiskError, DiskFull, InvalidMessage
 
 from .codes import CLEAN
@@ -40,16 +42,21 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[object]]
 
 
+NEXT_STEPS = "brokerstore.next_steps"
+
+
 class Answer(NamedTuple):
     """The answer of a command: a JSON object, the same as lines, fields and tables, and the exit code."""
 
     facts: dict[str, Any]
     text: Sequence[str | dict[str, object] | Table]
     code: int = CLEAN
+    next_steps: Sequence[str] = ()  # lines of what to run next, where the exit code alone does not tell
 
 
 def show(answer: Answer, as_json: bool) -> int:
-    """Print an answer and return its exit code."""
+    """Print an answer and return its exit code; keep its next steps for `store_command`, which prints them last."""
+    click.get_current_context().meta[NEXT_STEPS] = answer.next_steps
     if as_json:
         emit_json(answer.facts)
         return answer.code

@@ -9,15 +9,17 @@ ARCHITECTURE.md, "Recovery", has the rules.
 from __future__ import annotations
 
 import logging
+import os
 from typing import NamedTuple
 
 from commitlog import LogPaths
 from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles
-from storageio import DiskError, StoreError
+from storageio import DiskError, StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
 
 from ..broker.config.delay_offsets import DelayOffsets
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..parts import StoreParts
 from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
@@ -40,6 +42,7 @@ from .log_end import (
     read_clean,
     refuse_hole,
 )
+from .witnesses import Claim, claims_behind, lacks_synced_records
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
@@ -71,13 +74,12 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     clean_stop = read_clean(parts.disk, parts.places.root)
     if parts.was_clean:
         end = end_after_clean_stop(parts.log, clean_stop)
-        points_behind = _points_behind(parts, end, clean_stop)
     else:
         end = end_after_crash(parts.log, parts.checkpoint, clean_stop)
-        points_behind = False
+    _refuse_missing_end(parts, end, clean_stop)
     index = parts.index
     drops_index = parts.was_clean and index is not None and index.has_other_sizes
-    checks_queues = not parts.was_clean or points_behind or _lacks_queues(parts, end)
+    checks_queues = not parts.was_clean or _lacks_queues(parts, end)
     lacks_index = (
         end.last_offset >= 0
         and index is not None
@@ -86,19 +88,35 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
 
 
-def _points_behind(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None) -> bool:
-    """Return whether queues point behind the end of the log, because it lost its last files since a clean stop.
+def _refuse_missing_end(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None) -> None:
+    """Raise `StoreCorrupt` if the log has lost its end, so that the next messages would get the positions of lost ones.
 
-    The next messages would be mistaken for those of the queues.  Raises `StoreCorrupt` if records follow behind the end,
-    because the log then lost a part in its middle.
+    After a clean stop everything that a queue, the index or `clean.json` names was in the log.  After a crash they may be newer
+    than the log, and are cut, unless the checkpoint says that newer records than the last one were synced.
     """
-    if clean_stop is not None and (clean_stop.end_offset, clean_stop.last_offset) == (end.offset, end.last_offset):
-        return False
-    if parts.queues.max_physical_offset() <= end.offset and not parts.derived.points_behind(end.offset):
-        return False
+    if (
+        parts.was_clean
+        and clean_stop is not None
+        and (clean_stop.end_offset, clean_stop.last_offset) == (end.offset, end.last_offset)
+    ):
+        return
+    lacks_synced = lacks_synced_records(parts.log, end, parts.checkpoint)
+    if not parts.was_clean and not lacks_synced:
+        return
+    behind = claims_behind(parts.places.root, end, parts.queues, parts.derived.batch, parts.index, clean_stop)
+    claim = next(behind, None)
+    if claim is None and parts.was_clean and lacks_synced:
+        claim = Claim(
+            os.path.join(parts.places.root, CHECKPOINT_NAME),
+            f"a record stored after {parts.checkpoint.values.log_timestamp_ms}",
+        )
+    if claim is None:
+        return
     refuse_hole(parts.log, end)
-    LOG.warning("%s: queues point behind the end of the log at %d: they are cut there", parts.places.root, end.offset)
-    return True
+    raise StoreCorrupt(
+        "the log has lost its end; see `brokerstore recover`", file=claim.file, offset=0,
+        expected=claim.names, found=f"a log that ends at {end.offset}, last record stored at {end.store_timestamp_ms}",
+    )  # fmt: skip
 
 
 def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:

@@ -14,16 +14,20 @@ from typing import NamedTuple
 from commitlog import StoredMessage
 from commitlog._scan_cy import Reader
 from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
-from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.layout import BLANK_SIZE, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
-from consumequeue import ConsumeQueues
 from storageio import StoreCorrupt
 
-from .fillers import Lost
+from .fillers import MARK, Lost, least_size
 from .lost_messages import Gap, lost_messages
+from .named_messages import NamedMessages, by_queue, reach_of
 
 MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
+NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
+MISSING_END = "missing_end"  # the kind of a hole behind the last record, where queues, index or `clean.json` name messages
+OFFSET_MAX = (1 << 63) - 1
+END_SIZE_MIN = least_size("") + len(MARK) + 128  # space for a filler in a hole whose last record has an unknown size
 
 
 class Hole(NamedTuple):
@@ -49,6 +53,10 @@ class Survey:
     records_after: list[int] = field(default_factory=list)  # for each hole, the number of whole records before it
     gaps: list[Gap] = field(default_factory=list)  # jumps in queue offsets across holes
     lost: dict[int, list[Lost]] = field(default_factory=dict)  # lost messages by the start of their hole
+    lost_counts: list[int] = field(default_factory=list)  # for each hole, the number of messages that anything names in it
+    lost_by_queue: dict[str, int] = field(default_factory=dict)  # messages that queues name in the holes
+    cut_by_queue: dict[str, int] = field(default_factory=dict)  # and from the first hole on
+    ends_if_cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # ends of queues: then, and now
     times: list[int] = field(default_factory=list)  # store time of the last record before each hole
     findings: list[Finding] = field(default_factory=list)  # findings about file names, sizes and gaps
 
@@ -57,11 +65,16 @@ class Survey:
         """Return whether safely stored data is damaged; opening for writing refuses such a store."""
         return self.first_damaged >= 0
 
+    @property
+    def end_with_holes(self) -> int:
+        """Return the end of the log after all holes are filled."""
+        return max([self.end, *(hole.stop for hole in self.holes)])
+
 
 def survey(
-    files: LogFiles, safe_ms: int, queues: ConsumeQueues | None, progress: Callable[[int], None] | None = None,
+    files: LogFiles, safe_ms: int, named: NamedMessages | None, progress: Callable[[int], None] | None = None,
     is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, force: bool = False,
-    take: Callable[[Piece], None] | None = None,
+    take: Callable[[Piece], None] | None = None, stopped_at: int = -1,
 ) -> Survey:  # fmt: skip
     """Scan the whole log. Records stored at or before `safe_ms` were on disk at the last checkpoint.
 
@@ -69,12 +82,60 @@ def survey(
     records. `is_unnumbered` names topics without
     ordinary queues, in which a missing record does not shift other queue offsets. Raises `UnsupportedFormat` for a record of an
     unknown version; `force` treats it as damage if everything but its magic number is a whole record of a known version.
+    `named` is what queues and index name, and `stopped_at` where the last clean stop ended the log: what they name behind the
+    last record is a hole as well.
     """
     found = _walk(files, safe_ms, in_detail=False, progress=progress, take=take, force=force)
     if found.holes:
         found = _walk(files, safe_ms, in_detail=True, force=force)
-        found.lost = lost_messages(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], queues)
+    _add_missing_end(found, files, max(reach_of(named, found.last_offset), stopped_at), safe_ms)
+    if found.holes:
+        found.lost = lost_messages(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], named)
+        _count_lost(found, named)
     return found
+
+
+def _add_missing_end(found: Survey, files: LogFiles, reach: int, safe_ms: int) -> None:
+    """Add holes for what is named behind the last record: one for each file that it would be in.
+
+    After a clean stop, and after a crash if the checkpoint is newer than the last record, it was on the disk.
+    """
+    tail, size = found.tail, files.file_size_bytes
+    end = tail.start if tail is not None else found.end
+    if reach <= end or (not files.files and not size):
+        return
+    is_safe = safe_ms > max(found.last_store_timestamp_ms, 0)
+    start = end if files.files else 0
+    while start < reach and len(found.holes) < MISSING_MAX:
+        file_end = (start // size + 1) * size if size else reach
+        stop = min(max(reach, start + END_SIZE_MIN), file_end)
+        if file_end - stop < BLANK_SIZE:
+            stop = file_end
+        missing = Finding(file_name(start), 0, MISSING_END, f"records up to {reach}", f"the log ends at {end}")
+        finding = tail.finding if tail is not None and start == end else missing
+        found.holes.append(Hole(start, stop, file_end, finding))
+        found.records_after.append(found.records)
+        found.times.append(found.last_store_timestamp_ms)
+        start = file_end
+    if found.first_damaged < 0 and is_safe:
+        found.first_damaged = found.holes[0].start
+    found.tail = None
+
+
+def _count_lost(found: Survey, named: NamedMessages | None) -> None:
+    """Count what queues and index name in the holes, and what cutting the log at the first of them loses."""
+    for hole in found.holes:
+        units = list(named.between(hole.start, hole.stop)) if named is not None else []
+        messages = {unit.physical_offset: unit.messages for unit in units}
+        indexed = named.indexed(hole.start, hole.stop) - set(messages) if named is not None else set()
+        count = max(sum(messages.values()) + len(indexed), len(found.lost.get(hole.start, ())))
+        found.lost_counts.append(count or (hole.finding.kind not in NO_RECORD_LOST))
+        for queue, number in by_queue(iter(units)).items():
+            found.lost_by_queue[queue] = found.lost_by_queue.get(queue, 0) + number
+    if named is not None:
+        found.ends_if_cut = named.ends_at(found.holes[0].start)
+        ends = found.ends_if_cut.items()
+        found.cut_by_queue = {f"{topic}/{number}": now - then for (topic, number), (then, now) in sorted(ends) if now > then}
 
 
 def _walk(

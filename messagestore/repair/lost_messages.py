@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from commitlog.layout import BLANK_SIZE
-from consumequeue import ConsumeQueues
 
 from ..write.lmq_units import is_lmq
 from .fillers import Lost, least_size
+from .named_messages import NamedMessages, NamedUnit
 
 
 class Gap(NamedTuple):
@@ -50,47 +50,29 @@ class Bounds(Protocol):
         """Return the end of the file that contains it."""
 
 
-class _Unit(NamedTuple):
-    """A queue unit that points into a hole."""
-
-    physical_offset: int
-    topic: str
-    queue_id: int
-    place: int
-
-
 Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 
-def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], queues: ConsumeQueues | None) -> dict[int, list[Lost]]:
+def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
     """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
     places = _Places(holes)
-    for number, hole in enumerate(holes if queues is not None else ()):
-        assert queues is not None
-        places.put_known(number, sorted(_units_in(hole, queues)))
+    for number, hole in enumerate(holes if named is not None else ()):
+        assert named is not None
+        places.put_known(number, sorted(named.between(hole.start, hole.stop)))
     for gap in sorted(gaps, key=lambda gap: (gap.last_hole, gap.first_hole)):  # gaps with the fewest later holes choose first
         places.take(gap)
     return places.by_start()
 
 
-def _units_in(hole: Bounds, queues: ConsumeQueues) -> Iterator[_Unit]:
-    """Yield the units of all queues that point into a hole, even without a later record."""
-    for queue in queues:
-        place = queue.find_physical(hole.start)
-        while (unit := queue.unit(place)) is not None and hole.start <= unit.physical_offset < hole.stop:
-            yield _Unit(unit.physical_offset, queue.topic, queue.queue_id, place)
-            place += 1
-
-
-def _messages(units: list[_Unit]) -> Iterator[Lost]:
+def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
     """Yield the messages of sorted units; units of LMQs are merged with the unit at the same physical offset."""
     for _, group in groupby(units, lambda unit: unit.physical_offset):
         there = list(group)
         lmq_units = [unit for unit in there if is_lmq(unit.topic) and unit.queue_id == 0]
         first, *doubles = [unit for unit in there if unit not in lmq_units] or lmq_units[:1]
-        lmqs = tuple((unit.topic, unit.place) for unit in lmq_units if unit is not first)
-        yield Lost(first.topic, first.queue_id, first.place, lmqs)
-        yield from (Lost(unit.topic, unit.queue_id, unit.place) for unit in doubles)
+        lmqs = tuple((unit.topic, unit.queue_offset) for unit in lmq_units if unit is not first)
+        yield Lost(first.topic, first.queue_id, first.queue_offset, lmqs)
+        yield from (Lost(unit.topic, unit.queue_id, unit.queue_offset) for unit in doubles)
 
 
 class _Places:
@@ -103,9 +85,9 @@ class _Places:
         self._has_guessed: set[int] = set()
         self._room_bytes = [hole.stop - hole.start - (BLANK_SIZE if hole.stop == hole.file_end else 0) for hole in holes]
 
-    def put_known(self, number: int, units: list[_Unit]) -> None:
+    def put_known(self, number: int, units: list[NamedUnit]) -> None:
         """Assign messages whose units tell their physical offsets."""
-        self._known.update((unit[1:], number) for unit in units)
+        self._known.update((unit[1:4], number) for unit in units)
         for lost in _messages(units):
             self._put(lost, number)
 

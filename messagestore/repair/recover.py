@@ -28,13 +28,14 @@ from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
+from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
 from ..store_settings import refuse_unknown_shape
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .comparison import Comparison
 from .cross_check import NO_FOLDER, OF_THE_LOG
-from .damage import Hole, Survey, survey
+from .damage import MISSING_END, Hole, Survey, survey
 from .excluded_topics import excluded_topics
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
@@ -42,12 +43,11 @@ from .rebuild import INDEX, QUEUES
 from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import add_topics, plan_config, restore_config, unknown_topics
-from .repair_files import plan_files, repair_files
+from .repair_files import make_files, plan_files, repair_files
 from .store_queues import queues_kind
 from .symlinks import refuse_links
 
 BATCH = "batchconsumequeue"
-NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
 
 
 FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
@@ -59,6 +59,15 @@ class Choice(Enum):
     REFUSE = "refuse"  # make a plan, change nothing
     SKIP = "skip-bad"  # close holes with filler records and keep all later records
     TRUNCATE = "truncate"  # end the log at the first hole, as RocketMQ does
+
+
+class Cost(NamedTuple):
+    """What one choice loses."""
+
+    messages_lost: int
+    lost_by_queue: dict[str, int]  # by `topic/queue`; a message in several queues counts in each
+    bytes_lost: int  # bytes of the log that are cut, or replaced by filler records
+    offsets_set_back: int  # consumer offsets beyond the new end of their queue
 
 
 @dataclass
@@ -77,6 +86,7 @@ class Plan:
     problems: list[dict[str, Any]] = field(default_factory=list)
     force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
     is_forced: bool = False
+    costs: dict[str, Cost] = field(default_factory=dict)  # by choice, where there is one
 
     @property
     def needs_force(self) -> bool:
@@ -90,7 +100,8 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a dictionary for JSON."""
-        return asdict(self) | {"needs_choice": self.needs_choice, "needs_force": self.needs_force}
+        costs = {choice: cost._asdict() for choice, cost in self.costs.items()}
+        return asdict(self) | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
 def cut_refusals(disk: Disk, root: str) -> list[str]:
@@ -165,7 +176,7 @@ class Recovery:
         plan_files(self._files(), plan.actions)
         has_sound_files = not plan.actions
         self._plan_log(found, plan)
-        has_sound_log = not plan.actions
+        has_sound_log = has_sound_files and not found.holes and found.tail is None
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
         _plan_derived(wrong, plan)
@@ -230,50 +241,78 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
-        with self.queues.bounds() as queues:
+        clean_stop = read_clean(self.disk, self.root)
+        stopped_at = clean_stop.end_offset if clean_stop is not None else -1
+        with self.queues.named() as named:
             try:
                 return survey(
-                    self._files(), self._safe_ms(), queues, self.progress, self.is_ignored(), force=self.force, take=take
-                )
+                    self._files(), self._safe_ms(), named, self.progress, self.is_ignored(), force=self.force, take=take,
+                    stopped_at=stopped_at,
+                )  # fmt: skip
             except (DiskError, UnsupportedFormat):
                 raise
             except StoreError:  # unreadable queue files: survey the log alone
-                return survey(self._files(), self._safe_ms(), None, None, self.is_ignored(), force=self.force)
+                files, safe_ms = self._files(), self._safe_ms()
+                return survey(files, safe_ms, None, None, self.is_ignored(), force=self.force, stopped_at=stopped_at)
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Add the repair of holes and tail to the plan."""
         cut = self._cut_at(found)
         plan.valid_end = found.end if cut is None else cut
         plan.records_kept = found.records
+        if found.holes:
+            plan.costs = {Choice.SKIP.value: self._cost_of_filling(found), Choice.TRUNCATE.value: self._cost_of_cutting(found)}
         if found.holes and cut == found.holes[0].start:
-            plan.records_kept = found.records_after[0]
-            plan.records_dropped = found.records - plan.records_kept
-            plan.actions.append(f"cut the log at {cut}, dropping {plan.records_dropped} records behind it")
-        elif found.holes:
-            for hole in found.holes:
-                lost = len(found.lost.get(hole.start, ()))
-                plan.records_dropped += lost or (hole.finding.kind not in NO_RECORD_LOST)
+            cost = plan.costs[Choice.TRUNCATE.value]
+            plan.records_kept, plan.records_dropped = found.records_after[0], cost.messages_lost
+            plan.bytes_cut = cost.bytes_lost
+            dropped = found.records - found.records_after[0]
+            what = f"cut the log at {cut}, dropping {dropped} records behind it"
+            if not dropped and not found.is_damaged:
+                what = f"cut the crash tail at {cut}: {found.holes[0].finding.kind}"
+            plan.actions.append(f"{what}; messages lost: {cost.messages_lost}")
+        elif found.holes and self._fills(found):
+            plan.records_dropped = sum(found.lost_counts)
+            for hole, lost in zip(found.holes, found.lost_counts, strict=True):
                 plan.actions.append(
-                    f"close the hole {hole.start}..{hole.stop} with filler records for {lost} known messages{FILLERS_SEEN}"
+                    f"close the hole {hole.start}..{hole.stop} with filler records for {lost} lost messages{FILLERS_SEEN}"
                 )
         if found.tail is not None:
-            is_lost = self.was_clean and self.queues.has_units_behind(found.tail.start)  # it was complete once
-            plan.records_dropped += is_lost
-            what = "damaged last record" if is_lost else "crash tail"
-            plan.actions.append(f"cut the {what} at {found.tail.start}: {found.tail.finding.kind}")
-            plan.bytes_cut = found.tail.file_end - found.tail.start
+            plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
+            plan.bytes_cut += found.tail.file_end - found.tail.start
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
 
+    def _cost_of_filling(self, found: Survey) -> Cost:
+        size = sum(max(0, min(hole.stop, found.end) - hole.start) for hole in found.holes)
+        return Cost(sum(found.lost_counts), found.lost_by_queue, size, 0)
+
+    def _cost_of_cutting(self, found: Survey) -> Cost:
+        """Return the cost of ending the log at the first hole."""
+        cut = found.holes[0].start
+        lost = sum(found.lost_counts) + found.records - found.records_after[0]
+        ends = found.ends_if_cut
+        beyond = clamp_offsets(
+            self.disk, self.places.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[0], None
+        )  # fmt: skip
+        torn = [hole.file_end for hole in found.holes if hole.stop > found.end and hole.finding.kind != MISSING_END]
+        return Cost(lost, found.cut_by_queue, max(found.end, *torn, cut) - cut, len(beyond))
+
     def _cut_at(self, found: Survey) -> int | None:
         """Return the offset at which to cut the log, or None if it keeps its end."""
+        tail = found.tail.start if found.tail is not None else None
         if not found.holes:
-            return found.tail.start if found.tail is not None else None
-        if self.choice is Choice.SKIP:
-            return found.tail.start if found.tail is not None else None
-        if self.choice is Choice.TRUNCATE or not found.is_damaged:
+            return tail
+        if self._fills(found):
+            return tail if found.end_with_holes == found.end else found.end_with_holes
+        if self.choice is Choice.SKIP or self.choice is Choice.TRUNCATE or not found.is_damaged:
             return found.holes[0].start
         return None
+
+    def _fills(self, found: Survey) -> bool:
+        """Return whether holes are filled; not what only a crash took from the end of the log, as RocketMQ cuts there."""
+        is_torn_end = bool(found.holes) and not found.is_damaged and found.holes[0].start >= found.end
+        return self.choice is Choice.SKIP and not is_torn_end
 
     def _compared(self) -> dict[str, list[dict[str, Any]]]:
         """Compare queues and index with a log that was repaired."""
@@ -365,10 +404,13 @@ class Recovery:
 
     def _repair_log(self, found: Survey) -> None:
         """Fill the holes, or cut the log at the first of them; then cut the tail."""
+        fills = self._fills(found)
+        if fills:
+            make_files(self._files(), self.disk, self.places.commit_log, [hole.start for hole in found.holes])
         log = self._log(writable=True)
         try:
             cut = self._cut_at(found)
-            if self.choice is Choice.SKIP:
+            if fills:
                 for number, hole in enumerate(found.holes):
                     self._fill(log, hole, found, found.times[number])
             if cut is not None:

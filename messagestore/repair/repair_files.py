@@ -55,6 +55,16 @@ def repair_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -
         _make_empty(disk, os.path.dirname(files.files[0].path), start, files.file_size_bytes)
 
 
+def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int]) -> None:
+    """Create the files that are missing at the end of the log and would contain these physical offsets."""
+    size = files.file_size_bytes
+    folder = os.path.dirname(files.files[-1].path) if files.files else commit_log.split(",")[0]
+    starts = {file.start_offset for file in files.files}
+    disk.make_folder(folder)
+    for start in sorted({offset // size * size for offset in offsets if size} - starts):
+        _make_empty(disk, folder, start, size)
+
+
 def _put_aside(disk: Disk, path: str, folder: str) -> None:
     """Move a file into a folder under a free name; copy it if the folder is on another file system."""
     disk.make_folder(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
@@ -16,7 +16,8 @@ from commitlog.findings import Finding
 from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
-from storageio import Disk, DiskError, StoreCorrupt, StoreError
+from indexfile import IndexFiles
+from storageio import Disk, StoreCorrupt
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
@@ -33,6 +34,7 @@ from ..rocksdb.queues import RocksdbEnd, read_ends, unit_of
 from ..timers.layout import TIMER_TOPIC
 from .backups import keep_file
 from .excluded_topics import excluded_topics
+from .named_messages import FileMessages, NamedMessages, RocksdbMessages
 from .rebuild import QUEUES, Progress, Rebuilt, rebuild
 from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement
 from .rebuild_timers import TimersQueue
@@ -58,19 +60,17 @@ class StoreQueues:
         assert size
         return closing(ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size))
 
-    def bounds(self) -> AbstractContextManager[ConsumeQueues | None]:
-        """Open what tells which messages a hole in the log has lost; None if the queues cannot."""
-        return self._open()
-
-    def has_units_behind(self, offset: int) -> bool:
-        """Return whether a queue has a unit for a record that ends behind `offset`; False if the queues cannot be read."""
-        with self._open() as queues:
-            try:
-                return queues.max_physical_offset() > offset
-            except DiskError:
-                raise
-            except StoreError:
-                return False
+    @contextmanager
+    def named(self) -> Iterator[NamedMessages | None]:
+        """Open what tells which messages a hole in the log has lost."""
+        slots, items = self.config.max_hash_slot_num, self.config.max_index_num
+        assert slots and items
+        index = IndexFiles(self.disk, self.places.index, writable=False, slots=slots, items=items)
+        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        with self._open() as queues, closing(batch), closing(index):
+            with suppress(StoreCorrupt):  # files of an index that cannot be read name nothing
+                index.load()
+            yield FileMessages(queues, batch, index)
 
     @contextmanager
     def timers(self) -> Iterator[TimersQueue | None]:
@@ -137,9 +137,14 @@ class RocksdbQueues(StoreQueues):
 
     is_rocksdb = True
 
-    def bounds(self) -> AbstractContextManager[None]:
-        """Return None: lost messages are then known from the log alone."""
-        return nullcontext()
+    @contextmanager
+    def named(self) -> Iterator[NamedMessages | None]:
+        """Read the units of the database; None without a readable one."""
+        if not has_rocksdb(self.disk, self.places.queues):
+            yield None
+            return
+        with open_database(self.places.queues) as database:
+            yield RocksdbMessages(database)
 
     def _ends(self) -> dict[tuple[str, int], RocksdbEnd]:
         """Return the last unit of each queue, by topic and queue id."""
@@ -147,12 +152,6 @@ class RocksdbQueues(StoreQueues):
             return {}
         with open_database(self.places.queues) as database:
             return {(end.topic, end.queue_id): end for end in read_ends(database) if end.is_max}
-
-    def has_units_behind(self, offset: int) -> bool:
-        """Compare the start of each queue's last record with the offset."""
-        with suppress(StoreCorrupt):
-            return any(end.physical_offset >= offset for end in self._ends().values())
-        return False
 
     @contextmanager
     def timers(self) -> Iterator[TimersQueue | None]:

@@ -187,10 +187,6 @@ class DerivedQueues:
                 self._writer(queue.topic, queue.queue_id).truncate(None)
                 self._queues.remove(queue.topic, queue.queue_id)
 
-    def points_behind(self, physical_offset: int) -> bool:
-        """Return whether a batch queue has a record at or behind `physical_offset`."""
-        return any(queue.max_physical_offset >= physical_offset for queue in self.batch)
-
     def lacks_batch_queues(self) -> bool:
         """Return whether topics should have batch queues and none exists."""
         return len(self.batch) == 0 and self.has_batch_topics

@@ -243,7 +243,7 @@ def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> 
         (2, ("dump", "--limit", "-1", log.store), "Try 'brokerstore dump --help'"),
         (3, ("info", tmp_path / "missing"), "run: find"),
         (5, ("info", "x" * 5000), "run: ls -ld"),
-        (7, ("recover", store, "--apply"), f"run: brokerstore verify {store}"),
+        (6, ("recover", store, "--apply"), f"run: brokerstore verify {store}"),
     ]
     for code, arguments, wanted in cases:
         ran = run(*arguments)

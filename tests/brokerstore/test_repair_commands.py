@@ -175,7 +175,7 @@ def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: s
     fixture = fixture_store(name, own=True)
     assert run("recover", *SIZES, fixture.store).code == 1
     ran = run("recover", "--apply", "--json", *SIZES, fixture.store)
-    assert ran.code == 7
+    assert ran.code == (6 if name == "crash-torn" else 7)  # a unit names the torn record
     truth = fixture.truth("recovered.json")
     assert run("dump", "--json", fixture.store).lines == [expected(message) for message in truth["messages"]]
     assert run("verify", fixture.store).code == 0
@@ -207,7 +207,7 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     assert {message["physicalOffset"] for message in truth if message is not victim} <= left
     assert run("verify", fixture.store).code == 0
     ran = run("recover", "--apply", "--truncate", "--no-backup", "--json", copy)
-    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, len(truth) - 301)
+    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, len(truth) - 300)
     assert len(run("dump", "--json", copy).lines) == 300
     assert run("verify", copy).code == 0
 

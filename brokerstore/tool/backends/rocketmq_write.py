@@ -8,12 +8,19 @@ from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.rebuild_store import ALL, rebuild_store
 from messagestore.repair.recover import Choice, Plan, Recovery
+from storageio import UnsupportedFormat
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from ..escapes import quote
 from ..output import Answer, Table, count_text, progress, say, size_text
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
 
+QUEUES_SHOWN = 5
+_KEEPS = {
+    "skip-bad": "fillers take the positions of lost messages",
+    "truncate": "the log ends at the first damage; a copy of what follows is kept",
+}
 PLAN_PASSES, APPLY_PASSES = 1, 4  # over the log at most: check and compare; repair, compare again, build
 
 
@@ -49,14 +56,43 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
             folder.target.path, Choice(repair.choice), folder.config(), keep_backup=repair.keep_backup,
             follow_links=repair.follow_links, force=repair.force, progress=advance,
         )  # fmt: skip
-        plan = recovery.apply() if repair.apply else recovery.plan()
+        try:
+            plan = recovery.apply() if repair.apply else recovery.plan()
+        except UnsupportedFormat as error:
+            if not repair.force and _is_known_but_for_magic(folder, repair):
+                error.add_note(_step(folder, "--force --skip-bad", "if no newer program wrote it"))
+            raise
     if plan.needs_choice:
-        say("brokerstore: safely stored data is damaged: choose --skip-bad (keeps what follows the damage) or --truncate")
+        say("brokerstore: safely stored data is damaged or missing: choose --skip-bad (keeps what follows) or --truncate")
     for reason in plan.force_reasons:
         say(f"brokerstore: {reason}; recover does not change these files")
     if plan.needs_force:
         say("brokerstore: a broker may lose such messages: --skip-bad keeps every offset; --force truncates anyway")
-    return _answer(plan, recovery.report_path, folder.target.path)
+    steps: list[str] = []
+    if plan.needs_choice:
+        steps = [
+            _step(folder, f"--{name} --apply", f"loses {count_text(cost.messages_lost, 'message')}; {_KEEPS[name]}")
+            for name, cost in plan.costs.items()
+        ]
+    elif plan.needs_force:
+        steps = [
+            _step(folder, "--skip-bad --apply", _KEEPS["skip-bad"]),
+            _step(folder, "--truncate --force --apply", _KEEPS["truncate"]),
+        ]
+    return _answer(plan, recovery.report_path, folder.target.path)._replace(next_steps=steps)
+
+
+def _step(folder: RocketmqFolder, options: str, why: str) -> str:
+    return f"run: brokerstore recover {quote(folder.target.path)} {options}  ({why})"
+
+
+def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:
+    """Return whether a recovery with `force` would understand the log."""
+    try:
+        Recovery(folder.target.path, Choice(repair.choice), folder.config(), force=True).plan()
+    except UnsupportedFormat:
+        return False
+    return True
 
 
 def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
@@ -68,12 +104,30 @@ def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
     text: list[str | dict[str, object] | Table] = [verdict, counts]
     if plan.problems:
         text.append(Table(["problem", "file", "offset", "expected", "found"], [_row(one, folder) for one in plan.problems]))
+    if plan.needs_choice:
+        text.append(_costs(plan))
     if plan.actions:
         text.append(Table(["", "done" if applied else "step"], list(enumerate(plan.actions, 1))))
     code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force else CLEAN
     if applied:
         code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
     return Answer({"plan": plan.as_dict(), "applied": applied, "report": report_path}, text, code)
+
+
+def _costs(plan: Plan) -> Table:
+    """Return what each choice loses, in the same units."""
+    rows = [
+        [f"--{name}", cost.messages_lost, _queues_text(cost.lost_by_queue), cost.bytes_lost, cost.offsets_set_back]
+        for name, cost in plan.costs.items()
+    ]
+    return Table(["choice", "messages lost", "of queues", "bytes lost", "offsets set back"], rows)
+
+
+def _queues_text(counts: dict[str, int]) -> str:
+    """Return the queues that lose the most messages, with their numbers."""
+    most = sorted(counts.items(), key=lambda one: -one[1])
+    more = [f"{len(most) - QUEUES_SHOWN} more"] if len(most) > QUEUES_SHOWN else []
+    return ", ".join([*(f"{name}: {number}" for name, number in most[:QUEUES_SHOWN]), *more])
 
 
 def _row(problem: dict[str, object], folder: str) -> list[object]:
