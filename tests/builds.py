@@ -53,7 +53,9 @@ def _import_all() -> dict[str, ModuleType]:
         *PACKAGES,
         *kernel_modules(Path(__file__).parent.parent),
         "brokerstore.migrate",
+        "commitlog.verify",
         "messagestore.repair.recover",
+        "messagestore.repair.verification",
         *kit,
     ]:
         module = importlib.import_module(name)

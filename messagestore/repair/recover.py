@@ -461,7 +461,8 @@ class Recovery:
         except StoreError:
             pass  # the queue is rebuilt
         reason = plan_timers(self.disk, self.places, self._files(), end, queue_end)
-        if reason is None and found.holes and has_timers(self.disk, self.root):
+        has_hole = self._fills(found) or any(hole.start < found.end for hole in found.holes)
+        if reason is None and has_hole and has_timers(self.disk, self.root):
             return "records of timers may be among those that are lost"
         return reason
 

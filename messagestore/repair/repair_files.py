@@ -59,7 +59,7 @@ def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int])
     """Create the files that are missing at the end of the log and would contain these physical offsets."""
     size = files.file_size_bytes
     folder = os.path.dirname(files.files[-1].path) if files.files else commit_log.split(",")[0]
-    starts = {file.start_offset for file in files.files}
+    starts = {file.start_offset for file in files.files if file.size_bytes}  # an open deletes an empty last file
     disk.make_folder(folder)
     for start in sorted({offset // size * size for offset in offsets if size} - starts):
         _make_empty(disk, folder, start, size)
