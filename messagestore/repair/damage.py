@@ -58,6 +58,7 @@ class Survey:
     cut_by_queue: dict[str, int] = field(default_factory=dict)  # and from the first hole on
     ends_if_cut: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # ends of queues: then, and now
     times: list[int] = field(default_factory=list)  # store time of the last record before each hole
+    next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)  # the next queue offset of each queue
     findings: list[Finding] = field(default_factory=list)  # findings about file names, sizes and gaps
 
     @property
@@ -86,13 +87,32 @@ def survey(
     last record is a hole as well.
     """
     found = _walk(files, safe_ms, in_detail=False, progress=progress, take=take, force=force)
-    if found.holes:
+    reach = max(reach_of(named, found.last_offset), stopped_at)
+    if found.holes or reach > found.end:
         found = _walk(files, safe_ms, in_detail=True, force=force)
-    _add_missing_end(found, files, max(reach_of(named, found.last_offset), stopped_at), safe_ms)
+    _add_missing_end(found, files, reach, safe_ms)
     if found.holes:
-        found.lost = lost_messages(found.holes, [gap for gap in found.gaps if not is_unnumbered(gap.topic)], named)
+        gaps = [gap for gap in found.gaps if not is_unnumbered(gap.topic)]
+        found.lost = _continuing(found, lost_messages(found.holes, gaps, named))
         _count_lost(found, named)
     return found
+
+
+def _continuing(found: Survey, lost: dict[int, list[Lost]]) -> dict[int, list[Lost]]:
+    """Leave out messages behind the end of the log that do not continue their queue.
+
+    Their units are those of another store, or others before them are lost too: a filler would leave a gap in the queue.
+    """
+    following = dict(found.next_offsets)
+    kept: dict[int, list[Lost]] = {}
+    for start, messages in sorted(lost.items()):
+        for one in messages:
+            queue_key = one.topic, one.queue_id
+            expected = following.get(queue_key, one.queue_offset)
+            if start < found.end or one.queue_offset == expected:
+                kept.setdefault(start, []).append(one)
+                following[queue_key] = max(expected, one.queue_offset + 1)
+    return kept
 
 
 def _add_missing_end(found: Survey, files: LogFiles, reach: int, safe_ms: int) -> None:
@@ -261,5 +281,6 @@ class _Walk:
 
     def finish(self) -> None:
         """Make the hole that is still open the tail; nothing behind its first byte is whole."""
+        self._found.next_offsets = self._next
         if self._open:
             self._found.tail = self._open[0]
