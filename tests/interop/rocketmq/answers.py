@@ -71,6 +71,11 @@ def _our_queue(store: MessageStore, topic: str, queue_id: int) -> dict[str, Any]
     }
 
 
+def is_filler(found: object) -> bool:
+    """Return whether a step of a walk is a filler record of a recovery."""
+    return isinstance(found, StoredMessage) and found.is_filler
+
+
 def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
     """Return times to query in each queue and keys to query: a sample, and some that match nothing."""
     by_offset = {message["physical_offset"]: message["store_timestamp_ms"] for message in messages}
@@ -89,7 +94,11 @@ def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
     messages, queues = our_messages(folder), our_queues(ours)
     told = real.ask("messages")
     assert [from_java(message) for message in told["messages"]] == messages
-    assert [queue for queue in real.ask("queues") if queue["max_offset"]] == [queue for queue in queues if queue["max_offset"]]
+    fillers = {one.physical_offset for one in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if is_filler(one)}
+    theirs = [queue for queue in real.ask("queues") if queue["max_offset"]]
+    for queue in theirs:  # the real store leaves it to its clients to drop them
+        queue["consumed"] = [offset for offset in queue["consumed"] if offset not in fillers]
+    assert theirs == [queue for queue in queues if queue["max_offset"]]
     times, keys = questions(messages, queues)
     answers = [
         [ours.offset_by_time(*one, boundary) for boundary in (Boundary.LOWER, Boundary.UPPER)]  # type: ignore[misc]
