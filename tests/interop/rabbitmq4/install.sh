@@ -1,9 +1,11 @@
 #!/bin/bash
-# RabbitMQ 4.0 of Debian trixie and its dependencies, unpacked into a folder that is used with chroot; installed packages stay as they
+# RabbitMQ of a Debian release and its dependencies, unpacked into a folder that is used with chroot; installed packages stay as they
 # are.  Requires root.  Mirror and key are those of the machine's apt configuration.
-#   install.sh [DIR]      DIR/root is the chroot; ~/.cache/brokerstore/rabbitmq-4.0 by default
+#   install.sh [SUITE [DIR]]      SUITE: bullseye (3.8.9), bookworm (3.10.8), trixie (4.0.5, the default) or sid (4.3)
+#                                 DIR/root is the chroot; ~/.cache/brokerstore/rabbitmq-SUITE by default
 set -euo pipefail
-DIR=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/brokerstore/rabbitmq-4.0}
+SUITE=${1:-trixie}
+DIR=${2:-$HOME/.cache/brokerstore/rabbitmq-$SUITE}
 "${PYTHON:-python3}" -m pip install -q pika
 [ ! -s "$DIR/version" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "chroot and mknod need root" >&2; exit 1; }
@@ -29,7 +31,7 @@ print(*(found or [("", "")])[0])
 PY
 )
 [ -n "$MIRROR" ] || { echo "no Debian mirror among this machine's apt sources" >&2; exit 1; }
-echo "deb [signed-by=${KEY:-/usr/share/keyrings/debian-archive-keyring.gpg}] $MIRROR trixie main" >"$DIR/apt/sources.list"
+echo "deb [signed-by=${KEY:-/usr/share/keyrings/debian-archive-keyring.gpg}] $MIRROR $SUITE main" >"$DIR/apt/sources.list"
 : >"$DIR/apt/status"
 APT=(apt-get -q -y -o Dir::Etc::sourcelist="$DIR/apt/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State="$DIR/apt"
      -o Dir::State::status="$DIR/apt/status" -o Dir::Cache="$DIR/apt/cache" -o APT::Install-Recommends=false
@@ -48,6 +50,7 @@ done
 echo 'root:x:0:0:root:/root:/bin/bash' >"$ROOT/etc/passwd"
 echo 'root:x:0:' >"$ROOT/etc/group"
 printf '127.0.0.1 localhost\n127.0.0.1 %s\n' "$(hostname)" >"$ROOT/etc/hosts"
+echo 'hosts: files' >"$ROOT/etc/nsswitch.conf"  # Erlang of bullseye and bookworm finds no localhost without it
 [ -e "$ROOT/usr/bin/awk" ] || ln -s mawk "$ROOT/usr/bin/awk"
 rm -rf "$DIR/apt"
 ls "$ROOT/usr/lib/rabbitmq/lib" | sed -n 's/^rabbitmq_server-//p' >"$DIR/version"

@@ -16,7 +16,7 @@ from rabbitstore.stream import StreamFolder
 from rabbitstore.stream.scan import Scan
 from storageio import StoreCorrupt
 
-from .server import Server
+from .server import HOME, Server
 
 HEARTBEAT_OFF = 0
 _SETTLE_S = 2.0
@@ -41,13 +41,14 @@ class Delivered(NamedTuple):
 class Judge:
     """A server whose data folder can be saved and put back."""
 
-    def __init__(self, name: str, shift: int, *, is_patient: bool = True) -> None:
+    def __init__(self, name: str, shift: int, *, is_patient: bool = True, node_name: str = "", home: Path = HOME) -> None:
         """Prepare a node of its own name and ports, which writes segments and snapshots soon.
 
-        One that is not patient expects queues that cannot be served.
+        One that is not patient expects queues that cannot be served.  The node's name is part of its folders, which only a
+        node of the same name can serve.
         """
         self._patience_s, self._attempts = (_PATIENCE_S, _ATTEMPTS) if is_patient else (_STABLE_S, 1)
-        self.server = Server(name, node_name=name, shift=shift, advanced=_ADVANCED, settings=_SETTINGS)
+        self.server = Server(name, node_name=node_name or name, shift=shift, advanced=_ADVANCED, settings=_SETTINGS, home=home)
 
     @property
     def node(self) -> Path:
@@ -66,8 +67,8 @@ class Judge:
         (self.server.outside / "mnesia").mkdir()
         shutil.copytree(source, self.node)
         shutil.copy(f"{source}-feature_flags", f"{self.node}-feature_flags")
-        for file in (self.server.outside / "log").iterdir():
-            file.unlink()
+        shutil.rmtree(self.server.outside / "log")  # has a folder in 3.8
+        (self.server.outside / "log").mkdir()
 
     def connect(self) -> Any:
         """Return a connection to the node."""

@@ -1,4 +1,4 @@
-"""A temporary RabbitMQ 4.0 node in the chroot of `install.sh`, on loopback, with its own data, cookie and ports."""
+"""A temporary RabbitMQ node in a chroot of `install.sh`, on loopback, with its own data, cookie and ports."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import subprocess
 import time
 from pathlib import Path
 
-HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or Path.home() / ".cache/brokerstore/rabbitmq-4.0")
+HOMES = Path(os.environ.get("BROKERSTORE_RABBITMQ_SERVERS") or Path.home() / ".cache/brokerstore")
+HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or HOMES / "rabbitmq-trixie")
 AMQP_PORT = int(os.environ.get("BROKERSTORE_RABBITMQ4_PORT") or 5783)  # another one for each run at the same time
 DISTRIBUTION_PORT, MAPPER_PORT = AMQP_PORT + 20000, AMQP_PORT - 1400
 _PATIENCE_S = 120
 
 
-def why_not() -> str:
+def home_of(suite: str) -> Path:
+    """Return where `install.sh` puts the server of a Debian release."""
+    return HOMES / f"rabbitmq-{suite}"
+
+
+def why_not(home: Path = HOME) -> str:
     """Return why no server can run here; an empty text if it can."""
     if os.environ.get("BROKERSTORE_INTEROP") != "1":
         return "set BROKERSTORE_INTEROP=1 to start a real RabbitMQ 4"
     if os.geteuid() != 0:
         return "RabbitMQ 4 runs in a chroot, which needs root"
-    if not (HOME / "version").exists():
-        return "RabbitMQ 4 is not installed (tests/interop/rabbitmq4/install.sh)"
+    if not (home / "version").exists():
+        return f"no RabbitMQ is installed in {home} (tests/interop/rabbitmq4/install.sh)"
     return ""
 
 
@@ -39,11 +45,13 @@ class Server:
         plugins: str = "",
         advanced: str = "",
         settings: str = "",
+        home: Path = HOME,
     ) -> None:
         """Prepare the node; its folder /srv/`name` in the chroot is recreated.
 
         `shift` is added to all ports.  `plugins` and `advanced` are Erlang terms, `settings` lines of `rabbitmq.conf`.
         """
+        self.home = home
         self.node_name = f"{node_name}@localhost"
         self.port, self._distribution_port, self._mapper_port = (
             AMQP_PORT + shift,
@@ -51,7 +59,7 @@ class Server:
             MAPPER_PORT + shift,
         )
         self.inside = f"/srv/{name}"
-        self.outside = HOME / "root" / "srv" / name
+        self.outside = home / "root" / "srv" / name
         shutil.rmtree(self.outside, ignore_errors=True)
         for folder in ("mnesia", "log"):
             (self.outside / folder).mkdir(parents=True)
@@ -59,14 +67,15 @@ class Server:
         (self.outside / "advanced.config").write_text(f"[{advanced}].\n")
         (self.outside / "environment.conf").write_text("")
         (self.outside / "rabbitmq.conf").write_text(
-            f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 50MB\n{settings}"
+            f"listeners.tcp.local = 127.0.0.1:{self.port}\ndisk_free_limit.absolute = 50MB\n"
+            f"vm_memory_calculation_strategy = erlang\n{settings}"  # 3.8 does not start without /proc otherwise
         )
         self.node = self.outside / "mnesia" / self.node_name
         self._pid_file = self.outside / "pid"
         self._process: subprocess.Popen[bytes] | None = None
 
     def _command(self, *words: str) -> list[str]:
-        version = (HOME / "version").read_text().strip()
+        version = (self.home / "version").read_text().strip()
         base = self.inside
         settings = {
             "HOME": base,
@@ -86,7 +95,14 @@ class Server:
             "RABBITMQ_PID_FILE": f"{base}/pid",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1:1",
         }
-        return ["chroot", str(HOME / "root"), "env", "-i", *(f"{name}={value}" for name, value in settings.items()), *words]
+        return [
+            "chroot",
+            str(self.home / "root"),
+            "env",
+            "-i",
+            *(f"{name}={value}" for name, value in settings.items()),
+            *words,
+        ]
 
     def start(self) -> None:
         """Start the node and wait until it accepts connections."""

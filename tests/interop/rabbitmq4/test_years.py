@@ -1,0 +1,56 @@
+"""Servers of four years: their healthy folders are intact, read as the server delivers them, and come through `recover`.
+
+RabbitMQ 4.0.5 runs everywhere; the others, which take a minute each, with BROKERSTORE_JUDGE=all.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.brokerstore.tool import run
+
+from .judge import Judge
+from .server import home_of, why_not
+from .years import SUITES, listed, make_folders, served
+
+pytestmark = pytest.mark.slow
+IN_CI = ("trixie",)
+
+
+def reason(suite):
+    """Return why a release cannot be judged here, or an empty text."""
+    if suite not in IN_CI and os.environ.get("BROKERSTORE_JUDGE") != "all":
+        return "set BROKERSTORE_JUDGE=all to judge every release"
+    return why_not(home_of(suite))
+
+
+def _parameter(suite):
+    return pytest.param(suite, marks=pytest.mark.skipif(bool(reason(suite)), reason=reason(suite) or "-"), id=SUITES[suite])
+
+
+@pytest.fixture(scope="module", params=[_parameter(suite) for suite in SUITES])
+def year(request, tmp_path_factory):
+    """Return a release's judge and its folders."""
+    judge = Judge(f"years-{request.param}", 40, node_name="years", home=home_of(request.param))
+    try:
+        yield judge, make_folders(judge, request.param, tmp_path_factory.mktemp(request.param))
+    finally:
+        judge.server.close()
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_a_healthy_folder_of_every_year(year, how):
+    """`verify` is 0, `dump` lists what the server delivers, and after `recover --apply` it delivers the same."""
+    judge, folders = year
+    folder = folders[how]
+    checked = run("verify", folder.path)
+    assert checked.code == 0, checked.out
+    before = listed(folder.path, folder.queues)
+    assert served(judge, folder.path, folder.queues, before) == []
+    recovered = run("recover", "--apply", "--json", folder.path)
+    assert recovered.json["plan"]["records_dropped"] == 0
+    assert run("verify", folder.path).code == 0
+    assert listed(folder.path, folder.queues) == before
+    assert served(judge, folder.path, folder.queues, before) == []
