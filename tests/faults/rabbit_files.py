@@ -22,6 +22,7 @@ from tests.faults.rabbit_witnesses import Message, Witnesses, queue_names
 from tests.interop.rabbitmq4.damages import FILES
 
 STEPS_MAX = 6
+COUNTS = ("records_dropped", "lost_entries", "lost_offsets")
 PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 VHOST = "msg_stores/vhosts/*/"
 KINDS = FILES | {
@@ -89,9 +90,7 @@ def damaged(base: Base, above: Path, seed: int) -> Iterator[tuple[Path, list[Dam
             if flags.exists():
                 shutil.copy(flags, f"{folder}-feature_flags")
             wished = [(kind, how)] + ([random.choice(pairs)] if random.random() < 0.25 else [])
-            damages = [
-                Damage(one, str(random.choice(kinds[one]).relative_to(base.folder)), change) for one, change in wished
-            ]
+            damages = [Damage(one, str(random.choice(kinds[one]).relative_to(base.folder)), change) for one, change in wished]
             if made := [damage for damage in damages if damager.apply(folder, damage)]:
                 yield folder, made
             else:
@@ -179,10 +178,5 @@ class Judge:
 
 
 def _counted(found: Any) -> int:
-    """Return everything that the result of a recovery counts as lost."""
-    if isinstance(found, dict):
-        return sum(
-            value if isinstance(value, int) and re.search("lost|dropped", key) else _counted(value)
-            for key, value in found.items()
-        )
-    return sum(map(_counted, found)) if isinstance(found, list) else 0
+    """Return how many messages, log entries and stream offsets the result of a recovery counts as lost."""
+    return sum(part.get(name, 0) for part in (found["plan"], found.get("node") or {}) for name in COUNTS)

@@ -2,7 +2,7 @@
 
 It is written from `docs/formats` alone and shares no code with the product.  A message is named by its body, wherever that
 lies whole in a file; by a live entry of an index or journal of a classic queue; by a record of a stream's index; and an entry
-of a Raft log by the last index that `meta.dets` shows as applied.  `read_witnesses` never fails: what it cannot read names nothing.
+of a Raft log by the last index that `meta.dets` shows as applied.  `Witnesses` never fails: an unreadable file names nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +52,14 @@ class Witnesses:
 
     def disagreements(self) -> list[str]:
         """Return what one part of the folder names and another one does not have, without any knowledge of the messages."""
-        found = [f"stream {name}: index names a chunk at {at}, segment has {size}" for name, (at, size) in self.chunks.items() if at >= size > 0 or (at and not size)]
-        return found + [f"{uid}: {done} are applied, its log ends at {last}" for uid, (done, last) in self.applied.items() if done > last]
+        found = [
+            f"stream {name}: index names a chunk at {at}, segment has {size}"
+            for name, (at, size) in self.chunks.items()
+            if at >= size > 0 or (at and not size)
+        ]
+        return found + [
+            f"{uid}: {done} are applied, its log ends at {last}" for uid, (done, last) in self.applied.items() if done > last
+        ]
 
 
 def queue_names(node: Path) -> dict[str, str]:

@@ -2,10 +2,10 @@
 # RabbitMQ of a Debian release and its dependencies, unpacked into a folder that is used with chroot; installed packages stay as they
 # are.  Requires root.  Mirror and key are those of the machine's apt configuration.
 #   install.sh [SUITE [DIR]]      SUITE: bullseye (3.8.9), bookworm (3.10.8), trixie (4.0.5, the default) or sid (4.3)
-#                                 DIR/root is the chroot; ~/.cache/brokerstore/rabbitmq-SUITE by default
+#                                 DIR/root is the chroot; by default ~/.cache/brokerstore/rabbitmq-SUITE, rabbitmq-4.0 for trixie
 set -euo pipefail
 SUITE=${1:-trixie}
-DIR=${2:-$HOME/.cache/brokerstore/rabbitmq-$SUITE}
+DIR=${2:-$HOME/.cache/brokerstore/rabbitmq-${SUITE/#trixie/4.0}}
 "${PYTHON:-python3}" -m pip install -q pika
 [ ! -s "$DIR/version" ] || exit 0
 [ "$(id -u)" = 0 ] || { echo "chroot and mknod need root" >&2; exit 1; }

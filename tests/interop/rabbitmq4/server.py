@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 HOMES = Path(os.environ.get("BROKERSTORE_RABBITMQ_SERVERS") or Path.home() / ".cache/brokerstore")
-HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or HOMES / "rabbitmq-trixie")
+HOME = Path(os.environ.get("BROKERSTORE_RABBITMQ4") or HOMES / "rabbitmq-4.0")
 AMQP_PORT = int(os.environ.get("BROKERSTORE_RABBITMQ4_PORT") or 5783)  # another one for each run at the same time
 DISTRIBUTION_PORT, MAPPER_PORT = AMQP_PORT + 20000, AMQP_PORT - 1400
 _PATIENCE_S = 120
@@ -19,7 +19,7 @@ _PATIENCE_S = 120
 
 def home_of(suite: str) -> Path:
     """Return where `install.sh` puts the server of a Debian release."""
-    return HOMES / f"rabbitmq-{suite}"
+    return HOME if suite == "trixie" else HOMES / f"rabbitmq-{suite}"
 
 
 def why_not(home: Path = HOME) -> str:

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import datetime
 import decimal
+import json
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -59,8 +60,7 @@ class Row(NamedTuple):
     redelivered: bool
     exchange: str
     routing_key: str
-    priority: int | None
-    headers: frozenset[str]
+    properties: str
 
 
 class Folder(NamedTuple):
@@ -180,21 +180,28 @@ def _got(judge: Judge, name: str, count: int) -> list[Row] | str:
 
 
 def _row(method: Any, properties: Any, content: bytes) -> Row:
-    names = frozenset(properties.headers or {}) - COUNTED
-    return Row(
-        properties.message_id or "",
-        content,
-        method.redelivered,
-        method.exchange,
-        method.routing_key,
-        properties.priority,
-        names,
-    )
+    text = _text({name: value for name, value in vars(properties).items() if value is not None})
+    return Row(properties.message_id or "", content, method.redelivered, method.exchange, method.routing_key, text)
+
+
+def _text(properties: dict[str, Any]) -> str:
+    """Return properties with the values of headers as a text that `dump` and the client agree on."""
+    headers = {name: value for name, value in (properties.get("headers") or {}).items() if name not in COUNTED}
+    return json.dumps(properties | {"headers": headers}, default=_json, sort_keys=True)
+
+
+def _json(value: Any) -> Any:
+    """Return the JSON that `dump` writes for a value of a header."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, datetime.datetime):
+        return int(value.replace(tzinfo=datetime.UTC).timestamp())
+    return str(value)
 
 
 def _plain(message_id: str, content: bytes) -> Row:
     """Return a message of a stream, whose place and headers other tests compare."""
-    return Row(message_id, content, False, "", "", None, frozenset())
+    return Row(message_id, content, False, "", "", "")
 
 
 def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]]:
@@ -206,10 +213,7 @@ def listed(node: Path, queues: dict[str, dict[str, Any]]) -> dict[str, list[Row]
             continue
         properties, content = one["properties"], base64.b64decode(one["body_base64"])
         message_id = properties.get("message_id", "")
-        row = Row(
-            message_id, content, one["redelivered"], one["exchange"], (one["routing_keys"] or [""])[0],
-            properties.get("priority"), frozenset(properties.get("headers") or {}) - COUNTED,
-        )  # fmt: skip
+        row = Row(message_id, content, one["redelivered"], one["exchange"], (one["routing_keys"] or [""])[0], _text(properties))
         is_stream = queues.get(one["queue"], {}).get("x-queue-type") == "stream"
         found.setdefault(one["queue"], []).append(_plain(message_id, content) if is_stream else row)
     return found
@@ -243,5 +247,5 @@ def _difference(name: str, expected: list[Row], got: list[Row] | str, *, exact: 
     if expected == got:
         return ""
     first = next(((one, other) for one, other in zip(expected, got, strict=False) if one != other), None)
-    fields = [f"{field} {a!r} {b!r}"[:90] for field, a, b in zip(Row._fields, *first, strict=True) if a != b] if first else []
+    fields = [f"{field} {a!r} {b!r}"[:300] for field, a, b in zip(Row._fields, *first, strict=True) if a != b] if first else []
     return f"{name}: {len(expected)} listed, {len(got)} delivered {'; '.join(fields)}"
