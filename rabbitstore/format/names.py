@@ -10,6 +10,7 @@ from .md5 import md5
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ENTRIES = re.compile(rb"^\s*\{\s*segment_entry_count\s*,\s*(\d{1,9})\s*\}\s*\.", re.MULTILINE)
 _NUMBERED = re.compile(r"(0|[1-9][0-9]{0,18})\.([a-z]{2,3})\Z")
+HASHED = re.compile(r"[0-9A-Z]{20,25}")  # names of folders, which nearly always have 24 or 25 digits
 _INDEX_LINE = re.compile(rb"INDEX: v([0-9]{1,4})\n\Z")
 CONFIG_TEXT = b"%%%% This file is auto-generated! Edit at your own risk!\n{segment_entry_count, %d}."
 

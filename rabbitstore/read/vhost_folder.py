@@ -13,6 +13,7 @@ from ..format.content import decode_content
 from ..format.dets_table import is_closed
 from ..format.entry_cy import IndexEntry
 from ..format.message import Content
+from ..format.names import HASHED, read_queue_name, vhost_folder_name
 from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
 from .index_restore import SharedMessage, arrival_ms
@@ -93,8 +94,7 @@ class VhostFolder:
         self.problems: list[Problem] = []
         self.notes: list[Problem] = []
         self._compared = 0
-        name = read_head(disk, f"{path}/{layout.VHOST_NAME_FILE}", SMALL_SIZE_MAX)
-        self.vhost = "/" if name is None else name.decode("utf-8", "replace")
+        self.vhost = self._read_name()
         self.stores = {name: StoreFolder(disk, path, name) for name in layout.STORE_FOLDERS}
         self.recovery = self._read_recovery()
         config = read_head(disk, f"{path}/{layout.CONFIG_NAME}", SMALL_SIZE_MAX)
@@ -102,6 +102,25 @@ class VhostFolder:
         if not is_right:
             expected = f"{{segment_entry_count, {self.segment_entries}}}."
             self.problems.append(Problem(layout.CONFIG_NAME, 0, "bad_config", expected, str(config)[:200]))
+
+    def _read_name(self) -> str:
+        """Return the name in `.vhost`, or the one that the names of this folder and of its queues show in its place."""
+        text = read_head(self.disk, f"{self.path}/{layout.VHOST_NAME_FILE}", SMALL_SIZE_MAX)
+        written = (text or b"").strip(b"\0").decode("utf-8", "replace")
+        folder = self.path.rstrip("/").rsplit("/", 1)[-1]
+        if written and (vhost_folder_name(written) == folder or not HASHED.fullmatch(folder)):
+            return written
+        names = ["/", *self._vhosts_of_queues()]
+        found = next((name for name in names if vhost_folder_name(name) == folder), written or names[-1])
+        if text is not None and found != written:
+            self.problems.append(Problem(layout.VHOST_NAME_FILE, 0, "bad_vhost_name", found, written))
+        return found
+
+    def _vhosts_of_queues(self) -> Iterator[str]:
+        for name in self._queue_folder_names():
+            text = read_head(self.disk, f"{self.path}/{layout.QUEUES_FOLDER}/{name}/{layout.QUEUE_NAME_FILE}", SMALL_SIZE_MAX)
+            if (found := read_queue_name(text or b"", name)) is not None:
+                yield found[0]
 
     def _read_recovery(self) -> dict[str, tables.RecoveryRow] | None:
         """Return the terms of the last clean stop; None without one, so that every message counts as redelivered."""
@@ -127,11 +146,13 @@ class VhostFolder:
 
     def queue_folders(self) -> list[QueueFolder]:
         """Return every queue's folder, by name; the parts of a priority queue from the highest priority down."""
-        above = f"{self.path}/{layout.QUEUES_FOLDER}"
-        names = [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
         settings = self.segment_entries, self.problems, self.has_message, self
-        found = [QueueFolder(self.disk, self.path, name, *settings) for name in names]
+        found = [QueueFolder(self.disk, self.path, name, *settings) for name in self._queue_folder_names()]
         return sorted(found, key=lambda folder: (folder.queue, -1 if folder.priority is None else -folder.priority))
+
+    def _queue_folder_names(self) -> list[str]:
+        above = f"{self.path}/{layout.QUEUES_FOLDER}"
+        return [entry.name for entry in self.disk.list(above) if entry.kind is Kind.FOLDER] if self.disk.stat(above) else []
 
     def queues(self) -> list[QueueInfo]:
         """Return one row per queue."""

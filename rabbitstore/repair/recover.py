@@ -32,6 +32,7 @@ from .index_v2 import rewrite_segment_v2
 _INDEX_DAMAGE = ("bad_index_entry", "bad_index_head", "torn_index", "lost_index", "message_lost", "bad_message_head")
 _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("bad_config", ""): "write_config",
+    ("bad_vhost_name", ""): "write_vhost",
     ("bad_queue_name", ""): "write_name",
     ("strange_sidecar", ""): "move_aside",
     ("unfinished_compaction", ""): "salvage",
@@ -203,6 +204,11 @@ def _write_config(disk: Disk, path: str, file: str, checked: Checked) -> None:
     replace_file(disk, f"{path}/{file}", CONFIG_TEXT % checked.segment_entries)
 
 
+def _write_vhost(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+    with closing(VhostFolder(path, disk)) as folder:
+        replace_file(disk, f"{path}/{file}", folder.vhost.encode())
+
+
 def _write_name(disk: Disk, path: str, file: str, _checked: Checked) -> None:
     """Find the name among the routing keys of the queue's messages: the folder's name is its hash."""
     wanted = file.split("/")[1]
@@ -306,6 +312,7 @@ _STEPS = {
     "move_aside": _move_aside,
     "delete": _delete,
     "write_config": _write_config,
+    "write_vhost": _write_vhost,
     "write_name": _write_name,
     "salvage": _salvage,
     "rewrite_records": _rewrite_records,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from tests.archives import unpack
 from tests.brokerstore.printed_steps import endings
-from tests.cases import ROCKETMQ_CASES, unpack_case
+from tests.cases import RABBITMQ_CASES, ROCKETMQ_CASES, unpack_case
+from tests.rabbitstore.later import node_of
 
+UNSUPPORTED = 3
 DATA = Path(__file__).parent.parent / "data"
 FIXTURES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz") if not path.name.startswith("rabbit"))
 
@@ -50,6 +53,24 @@ def assert_all_end(folder: Path) -> None:
 def test_the_printed_commands_repair_a_reported_folder(name: str, tmp_path: Path) -> None:
     """Each case that an operator reported, with each option where `recover` asks for a choice."""
     assert_all_end(unpack_case(name, tmp_path / "case").folder)
+
+
+@pytest.mark.parametrize("name", RABBITMQ_CASES)
+def test_the_printed_commands_end_at_an_intact_node_or_a_person(name: str, tmp_path: Path) -> None:
+    """A format that is not understood is left alone, with exit 3."""
+    for ending in endings(unpack_case(name, tmp_path / "case").folder):
+        is_left = ending.last.code == UNSUPPORTED or "a person has to decide: " in ending.last.talk
+        assert ending.is_intact or is_left, str(ending)
+
+
+def test_streams_without_a_coordinator_end_at_a_person(tmp_path: Path) -> None:
+    """`recover` has no step for them and does not print one."""
+    unpack(DATA / "rabbitmq4-streams.tar.xz", tmp_path / "source")
+    node_of("rabbitmq4-streams", tmp_path / "source", tmp_path / "node")
+    shutil.rmtree(next((tmp_path / "node" / "coordination").iterdir()))
+    (ending,) = endings(tmp_path / "node")
+    assert [step.split()[0] for step in ending.steps] == ["verify", "recover"]
+    assert "a person has to decide: brokerstore export" in ending.last.talk
 
 
 @pytest.mark.parametrize("name", FIXTURES)

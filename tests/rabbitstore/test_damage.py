@@ -118,6 +118,10 @@ def wrong_config(folder, _manifest):
     (folder / ".config").write_text("{segment_entry_count, many}.")
 
 
+def vhost_name_of_zeros(folder, _manifest):
+    (folder / ".vhost").write_bytes(bytes(1))
+
+
 def config_of_larger_segments(folder, _manifest):
     """A segment begins after the queue's next sequence number of the last stop."""
     (folder / ".config").write_text("{segment_entry_count, 16384}.")
@@ -228,6 +232,7 @@ TABLE = [
     (mark_of_nobody, {"mark_without_publish"}, 0),
     (published_twice, {"published_twice"}, 0),
     (wrong_config, {"bad_config"}, 0),
+    (vhost_name_of_zeros, {"bad_vhost_name"}, 0),
     (config_of_larger_segments, {"bad_config"}, 0),
     (config_of_smaller_segments, {"bad_config"}, 0),
     (damaged_locations, {"bad_table"}, 0),

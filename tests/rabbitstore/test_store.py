@@ -575,3 +575,16 @@ def test_many_threads_publish_and_consume(path):
     for number in range(3):
         mine = [int(body.split(b":")[1]) for body in found if body.startswith(b"%d:" % number)]
         assert mine == list(range(400))
+
+
+@pytest.mark.parametrize("text", [b"", bytes(5), b"another", None])
+def test_a_damaged_vhost_name_is_read_from_the_folders(text, tmp_path):
+    """The names of the folder and of its queues show the virtual host; a server writes `.vhost` again when it starts."""
+    place = tmp_path / vhost_folder_name("orders")
+    with RabbitStore.open(str(place), vhost="orders", settings=QUIET) as store:
+        store.declare_queue("q")
+        store.publish("q", b"body")
+    name = place / ".vhost"
+    name.unlink() if text is None else name.write_bytes(text)
+    assert RabbitStore.open(str(place), "r").vhost == "orders"
+    assert [problem.kind for problem in verify(str(place)).problems] == ([] if text is None else ["bad_vhost_name"])

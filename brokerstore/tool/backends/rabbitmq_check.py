@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rabbitstore import RabbitStore
 from rabbitstore.format.problems import UNSUPPORTED
@@ -15,6 +15,7 @@ from rabbitstore.repair.recover import Action, Plan, apply_recovery, plan_recove
 from storageio import UnsupportedFormat
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
+from ..escapes import quote
 from ..output import Answer, Table, check_answer, count_text, problem_text, progress, say
 from . import Repair
 from .rabbitmq import RabbitmqBackend, open_node, outcome
@@ -68,7 +69,15 @@ def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
     facts = plan.to_json()
     if node is not None:
         facts = {**facts, "applied": plan.applied or node.applied, "node": node.to_json()}
-    return Answer(facts, _text(plan) if node is None else _text_of_both(plan, node), code)
+    text = _text(plan) if node is None else _text_of_both(plan, node)
+    return Answer(facts, text, code, () if node is None else _steps_after(plan, node, quote(backend.target.path)))
+
+
+def _steps_after(plan: Plan, node: NodePlan, place: str) -> Sequence[str]:
+    """Return what is left to a person, where a recovery leaves damage and has no step of its own."""
+    if not node.unrepaired or plan.actions or node.actions:
+        return ()
+    return (f"a person has to decide: brokerstore export {place} --out FILE saves what is still readable",)
 
 
 def _classic(path: str, repair: Repair, advance: Callable[[int], None], *, is_needed: bool) -> Plan:

@@ -234,15 +234,17 @@ def served(
     finally:
         judge.kill()
     nameless = [f"{name}: {len(rows)} listed, no such queue" for name, rows in expected.items() if rows and name not in queues]
-    return nameless + [text for name in queues if (text := _difference(name, expected.get(name, []), got[name], exact=exact))]
+    differences = (_difference(name, queues[name], expected.get(name, []), got[name], exact=exact) for name in queues)
+    return nameless + [text for text in differences if text]
 
 
-def _difference(name: str, expected: list[Row], got: list[Row] | str, *, exact: bool) -> str:
+def _difference(name: str, arguments: dict[str, Any], expected: list[Row], got: list[Row] | str, *, exact: bool) -> str:
     if isinstance(got, str):
         return f"{name}: {len(expected)} listed, {got}" if expected else ""
     if name == DEAD:
         got = got[: len(expected)]
     if not exact:
+        expected = expected[-arguments.get("x-max-length", len(expected) + 1) :]  # a start removes those above the limit
         expected, got = ([_plain(*row[:2]) for row in rows] for rows in (expected, got))
     if expected == got:
         return ""
