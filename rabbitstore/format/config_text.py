@@ -39,6 +39,14 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "b": "\b", "f": "\f", 
 
 def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     """Return the map; raise `StoreCorrupt` for other text."""
+    term = parse_term(data, file)
+    if not isinstance(term, dict):
+        raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=data[:40].decode("latin-1"))
+    return term
+
+
+def parse_term(data: bytes, file: str) -> Any:
+    """Return the term of a text with one; raise `StoreCorrupt` for other text."""
     text = data.decode("latin-1")
     try:
         term, at = _term(text, 0, 0)
@@ -47,8 +55,6 @@ def parse_config(data: bytes, file: str) -> dict[Any, Any]:
     except (ValueError, IndexError) as error:
         found = "a text that ends before it" if isinstance(error, IndexError) else str(error)
         raise StoreCorrupt("not an Erlang term", file=file, offset=0, expected="a map", found=found) from error
-    if not isinstance(term, dict):
-        raise StoreCorrupt("not a map", file=file, offset=0, expected="a map", found=text[:40])
     return term
 
 

@@ -17,6 +17,7 @@ from ..format.problems import Problem
 from ..quorum.coordinator import stream_names, unregistered_streams
 from ..quorum.folder import QuorumNode
 from ..quorum.repair import plan_node
+from ..read.metadata import metadata_problems
 from ..staging import Change, commit, discard, is_staged, stage
 from ..stream.folder import stream_folders
 from ..stream.repair import plan_stream
@@ -94,7 +95,7 @@ def _plan(path: str, disk: Disk, stack: ExitStack) -> tuple[NodePlan, list[Chang
         found.messages_kept += plan.kept
         found.problems += plan.problems
         found.unrepaired += plan.unrepaired
-    found.unrepaired += unregistered_streams(path, stream_names(path, disk), disk)
+    found.unrepaired += unregistered_streams(path, stream_names(path, disk), disk) + metadata_problems(path, disk)
     found.actions = [Action(change.kind, change.file, change.reason) for change in changes]
     return found, changes
 

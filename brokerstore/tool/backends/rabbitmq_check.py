@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rabbitstore import RabbitStore
 from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.node_folder import CheckedNode
+from rabbitstore.read.metadata import metadata_problems
 from rabbitstore.read.node import survey
 from rabbitstore.repair.check import size_bytes, verify
 from rabbitstore.repair.node_recover import NodePlan, apply_node_recovery, plan_node_recovery
@@ -27,7 +28,8 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     with progress("verify", size_bytes(path), quiet=quiet) as advance:
         found = verify(path, progress=advance)
         node = _check_node(backend)
-    problems, notes = found.problems + node.problems, found.notes + node.notes
+    problems = found.problems + node.problems + metadata_problems(backend.target.path)
+    notes = found.notes + node.notes
     unsupported = [note for note in notes if note.kind == UNSUPPORTED]
     verdict = "OK: the folder is intact."
     if problems:
@@ -37,7 +39,7 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     counts = {name: getattr(found, name) + getattr(node, name) for name in ("queues", "messages", "records", "files")}
     details = ", ".join(count_text(count, name.removesuffix("s")) for name, count in counts.items())
     code = outcome(problems + unsupported)
-    return check_answer(verdict, problems, notes, counts, details, {}, code, found.ok and not node.problems)
+    return check_answer(verdict, problems, notes, counts, details, {}, code, found.ok and not problems)
 
 
 def _check_node(backend: RabbitmqBackend) -> CheckedNode:
@@ -56,7 +58,7 @@ def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
     """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path = backend.path
     survey_of_node = survey(backend.target.path)
-    has_others = survey_of_node is not None and bool(survey_of_node.not_read())
+    has_others = bool(survey_of_node and (survey_of_node.not_read() or metadata_problems(backend.target.path)))
     with progress("recover", size_bytes(path) * (1 + repair.apply), quiet=quiet) as advance:
         plan = _classic(path, repair, advance, is_needed=not has_others)
         node = plan_node_recovery(backend.target.path) if has_others else None

@@ -1,0 +1,72 @@
+"""Check the files from which a server of RabbitMQ 3 or 4.0 learns its queues, users and virtual hosts (docs/formats/rabbitmq-4.md).
+
+schema.DAT                 a DETS table: which tables there are
+NAME.DCD  NAME.DCL         disk logs: the rows of a table, and the changes since they were written
+*.LOG                      disk logs of transactions
+cluster_nodes.config  nodes_running_at_shutdown    an Erlang term as text
+
+A disk log begins with 01020304 and 63584d0b, or 06070809 while it is open.  An item is its size:32, "bWLA", of a large one an
+MD5:16, and a term.  The terms are not read.  A server that cannot read one of these files does not start, or knows no queue.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat, read_head
+
+from ..format.config_text import parse_term
+from ..format.dets_table import COOKIE, is_closed, read_dets
+from ..format.problems import Problem, to_problem
+
+_SCHEMA, _KHEPRI = "schema.DAT", "rabbitmq_metadata"
+_TABLES = tuple(f"rabbit_{name}.DCD" for name in ("durable_queue", "user", "user_permission", "vhost"))
+_TERMS = ("cluster_nodes.config", "nodes_running_at_shutdown")
+_SIZE_MAX = 1 << 30
+_MAGIC, _CLOSED, _OPENED = b"\1\2\3\4", b"cXM\x0b", b"\6\7\x08\x09"
+_HEAD, _ITEM_MAGIC = 8, b"bWLA"
+_MD5_FROM, _MD5_SIZE = 65528, 16
+_KIND = "bad_metadata"
+
+
+def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+    """Return what a server could not read of a node's metadata; nothing for a folder without Mnesia's files."""
+    names = {entry.name for entry in disk.list(node)} if disk.stat(f"{node}/msg_stores") is not None else set()
+    if _KHEPRI in names or not names & {_SCHEMA, "LATEST.LOG", *_TABLES}:
+        return []
+    found = [
+        Problem(name, 0, _KIND, "a file that every server has", "none; without it a server knows none of the queues")
+        for name in sorted({_SCHEMA, *_TABLES} - names)
+    ]
+    for name in sorted(names):
+        if name == _SCHEMA or name in _TERMS or name.endswith((".DCD", ".DCL", ".LOG")):
+            try:
+                _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
+            except (StoreCorrupt, UnsupportedFormat) as error:
+                found.append(to_problem(error, _KIND))
+    return found
+
+
+def _check(name: str, data: bytes) -> None:
+    """Raise `StoreCorrupt` for a file that the server would not read."""
+    if name in _TERMS:
+        parse_term(data, name)
+    elif name != _SCHEMA:
+        _check_log(name, data)
+    elif data[4:8] != COOKIE or is_closed(data):  # the server repairs an open one
+        read_dets(data, name)
+
+
+def _check_log(name: str, data: bytes) -> None:
+    """Walk the items of a closed log; the server cuts an open one where it ends, and makes an empty one again."""
+    if not data and not name.endswith(".DCD"):
+        return
+    if data[:4] != _MAGIC or data[4:_HEAD] not in (_CLOSED, _OPENED):
+        raise StoreCorrupt("not a disk log", file=name, offset=0, expected=_MAGIC + _CLOSED, found=data[:_HEAD])
+    at = _HEAD
+    while at < len(data) and data[4:_HEAD] == _CLOSED:
+        size = struct.unpack_from(">I", data.ljust(at + 4, b"\0"), at)[0]
+        stop = at + _HEAD + size + (_MD5_SIZE if size >= _MD5_FROM else 0)
+        if data[at + 4 : at + _HEAD] != _ITEM_MAGIC or stop > len(data):
+            raise StoreCorrupt("disk log item", file=name, offset=at, expected=_ITEM_MAGIC, found=data[at : at + _HEAD])
+        at = stop

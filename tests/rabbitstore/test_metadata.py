@@ -1,0 +1,86 @@
+"""A node whose server does not start, or knows no queue, is not intact: its metadata beside the messages.
+
+What each damage leads to is what a real RabbitMQ 4.0.5 did with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rabbitstore.read.metadata import metadata_problems
+from tests.archives import unpack
+from tests.brokerstore.tool import run
+
+from .conftest import DATA
+from .later import node_of
+
+DOES_NOT_START = ("schema.DAT", "cluster_nodes.config", "nodes_running_at_shutdown")
+KNOWS_NOTHING = ("rabbit_user.DCD", "rabbit_user_permission.DCD", "rabbit_vhost.DCD", "rabbit_durable_queue.DCD")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the folder of a node that was stopped cleanly."""
+    above = tmp_path_factory.mktemp("metadata")
+    unpack(DATA / "rabbitmq4-streams.tar.xz", above / "source")
+    node_of("rabbitmq4-streams", above / "source", above / "node")
+    return above / "node"
+
+
+@pytest.fixture
+def node(whole, tmp_path):
+    """Return a copy of it."""
+    return Path(shutil.copytree(whole, tmp_path / "node"))
+
+
+def test_a_servers_own_metadata_is_intact(node):
+    """Tables without a row and without changes among them."""
+    assert metadata_problems(str(node)) == []
+
+
+@pytest.mark.parametrize("change", [b"", bytes(3000), b"\1\2\3\4cXM\x0b" + bytes(30)], ids=["empty", "zeros", "zeroed"])
+@pytest.mark.parametrize("name", [*DOES_NOT_START, *KNOWS_NOTHING])
+def test_unreadable_metadata_is_reported(name, change, node):
+    """A server that starts on it delivers nothing; `recover` leaves the choice to a person."""
+    (node / name).write_bytes(change)
+    assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
+
+
+@pytest.mark.parametrize("name", ["schema.DAT", *KNOWS_NOTHING])
+def test_missing_metadata_is_reported(name, node):
+    """The server starts without it and refuses every client."""
+    (node / name).unlink()
+    assert [problem.file for problem in metadata_problems(str(node))] == [name]
+
+
+@pytest.mark.parametrize("name", ["cluster_nodes.config", "nodes_running_at_shutdown", "rabbit_durable_route.DCD"])
+def test_metadata_that_a_server_makes_again_may_be_missing(name, node):
+    """It starts and delivers everything without these."""
+    (node / name).unlink()
+    assert metadata_problems(str(node)) == []
+
+
+def test_a_folder_without_any_metadata_is_an_archive_of_messages(node):
+    """Operators copy `msg_stores` alone; nothing is missing then."""
+    for path in [path for path in node.iterdir() if path.is_file()]:
+        path.unlink()
+    assert metadata_problems(str(node)) == []
+
+
+def test_a_log_that_was_open_at_a_kill_may_end_anywhere(node):
+    """The server cuts its end."""
+    path = node / "LATEST.LOG"
+    path.write_bytes(b"\1\2\3\4\6\7\x08\x09" + path.read_bytes()[8:-3])
+    assert metadata_problems(str(node)) == []
+
+
+def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node):
+    """`recover` has no step for it, and prints none."""
+    (node / "schema.DAT").unlink()
+    verified, recovered = run("verify", node), run("recover", node)
+    assert (verified.code, recovered.code) == (1, 1)
+    assert "bad metadata" in verified.out and "not repaired: schema.DAT" in recovered.out
+    assert "a person has to decide: " in recovered.talk
