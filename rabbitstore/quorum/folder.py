@@ -384,7 +384,7 @@ class QuorumQueue:
         for gap, _indexes in self.wal_gaps():
             found = Problem(gap.file, gap.position, "bad_wal_entry", f"entry {gap.first}", f"entry {gap.stop}")
             self.node.problems.append(found)
-        self._check_start(first)
+        self.check_start(first)
         expected = first
         applied = self.node.last_applied().get(self.uid, 0)
         for run in entries.runs:
@@ -405,8 +405,8 @@ class QuorumQueue:
             if found:
                 yield gap, found
 
-    def _check_start(self, first: int) -> None:
-        """Report entries that are missing before a checkpoint: a start needs all entries after the snapshot."""
+    def check_start(self, first: int) -> None:
+        """Report entries that are missing before `first`: a start needs all entries after the snapshot."""
         entries = self.entries()
         if entries.count(self._log_start, first) < first - self._log_start:
             expected = next(index for index in range(self._log_start, first) if index not in entries)

@@ -1,4 +1,4 @@
-"""Check the files from which a server of RabbitMQ 3 or 4.0 learns its queues, users and virtual hosts (docs/formats/rabbitmq-4.md).
+"""Check the files from which a server of RabbitMQ 3 or 4.0 learns its queues and users (docs/formats/rabbitmq-4.md).
 
 schema.DAT                 a DETS table: which tables there are
 NAME.DCD  NAME.DCL         disk logs: the rows of a table, and the changes since they were written

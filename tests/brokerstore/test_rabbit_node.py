@@ -12,6 +12,7 @@ import pytest
 from tests.archives import unpack
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
+from tests.cases import unpack_case
 from tests.rabbitstore.conftest import DATA
 from tests.rabbitstore.later import node_of
 
@@ -109,3 +110,12 @@ def test_names_of_streams_come_from_the_coordinator(node: Node) -> None:
     path, manifest = node
     names = {row["queue"] for row in run("ls", "--json", path).json["queues"] if row["type"] == "stream"}
     assert names == {name for name, row in manifest["queues"].items() if row["type"] == "stream"}
+
+
+@pytest.mark.parametrize("name", ["quorum/*/*.wal", "coordination/*/names.dets"])
+def test_a_damaged_log_of_a_node_without_quorum_queues_is_repaired(name: str, tmp_path: Path) -> None:
+    """A server of 3.10 has these files from its first start on, and does not start on a damaged one."""
+    node = unpack_case("rabbit-dlx-3.10.8", tmp_path).folder
+    path = next(node.glob(name))
+    path.write_bytes(bytes(path.stat().st_size))
+    assert [run("verify", node).code, run("recover", node, "--apply").code, run("verify", node).code] == [1, 7, 0]

@@ -61,10 +61,10 @@ def unread_keys(queues: Collection[str]) -> dict[str, Any]:
     return {"not_read": {"quorum_queues": list(queues), "streams": []}} if queues else {}
 
 
-def open_node(path: str, vhost: str) -> NodeFolder | None:
-    """Open the quorum queues and streams of a node's folder; return None for a folder without any."""
+def open_node(path: str, vhost: str, *, even_empty: bool = False) -> NodeFolder | None:
+    """Open the quorum queues and streams of a node's folder; return None for a folder without any, unless `even_empty`."""
     node = survey(path)
-    if node is None or not (node.quorum_queues or node.streams):
+    if node is None or not (node.not_read() or even_empty):
         return None
     from rabbitstore.node_folder import NodeFolder  # 12 ms that a folder of classic queues saves
 

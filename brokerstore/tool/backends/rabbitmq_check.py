@@ -43,25 +43,30 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
 
 
 def _check_node(backend: RabbitmqBackend) -> CheckedNode:
-    """Check the quorum queues and streams of a node's folder; there are none in any other folder."""
+    """Check the quorum queues and streams of a node's folder, and the logs that a server needs without any of them too."""
     with RabbitStore.open(backend.target.path, "r", vhost=backend.target.vhost) as store:
         folder = store.folder()
-        node = open_node(backend.target.path, folder.vhost)
+        node = open_node(backend.target.path, folder.vhost, even_empty=True)
         folder.close()
     if node is None:
         return CheckedNode(0, 0, 0, 0, [], [])
     with contextlib.closing(node):
-        return node.check()
+        found = node.check()
+    if found.queues:
+        return found
+    return found._replace(notes=[note for note in found.notes if note.kind == UNSUPPORTED])  # 3.8 fills a new log with zeros
 
 
 def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
     """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path = backend.path
     survey_of_node = survey(backend.target.path)
-    has_others = bool(survey_of_node and (survey_of_node.not_read() or metadata_problems(backend.target.path)))
+    has_others = survey_of_node is not None and bool(survey_of_node.not_read())
     with progress("recover", size_bytes(path) * (1 + repair.apply), quiet=quiet) as advance:
         plan = _classic(path, repair, advance, is_needed=not has_others)
-        node = plan_node_recovery(backend.target.path) if has_others else None
+        node = plan_node_recovery(backend.target.path) if survey_of_node is not None else None
+        if node is not None and not (has_others or node.actions or node.unrepaired):
+            node = None
         if node is not None and repair.apply and node.actions:
             apply_node_recovery(node, keep_backup=repair.keep_backup)
     code = max(
