@@ -92,6 +92,20 @@ GROUPS = {
             "tests/lab/test_regressions.py",
         ),
     ),
+    "quorum": Group(
+        _below(
+            "rabbitstore/quorum", "check", "coordinator", "encode", "entries", "folder", "machine", "message", "messages",
+            "repair", "segment", "snapshot", "state", "state_lists", "tables", "wal",
+        ),
+        ("tests/rabbitstore/quorum",),
+    ),
+    "stream": Group(
+        _below(
+            "rabbitstore/stream", "check", "chunk", "compression", "folder", "head_repair", "index", "message", "repair",
+            "scan", "tracking",
+        ),
+        ("tests/rabbitstore/stream",),
+    ),
     "shared": Group(
         _below(
             "messagestore/shared", "_packing_cy", "aio", "answers", "client", "consumer", "election", "groups", "owner",
