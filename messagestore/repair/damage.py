@@ -19,6 +19,7 @@ from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import StoreCorrupt
 
+from ..write.derived_queues import batch_unit
 from .fillers import MARK, Lost, least_size
 from .lost_messages import Gap, lost_messages
 from .named_messages import NamedMessages, by_queue, reach_of
@@ -74,25 +75,26 @@ class Survey:
 
 def survey(
     files: LogFiles, safe_ms: int, named: NamedMessages | None, progress: Callable[[int], None] | None = None,
-    is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, force: bool = False,
+    is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, is_batch: Callable[[str], bool] = lambda _topic: False,
+    force: bool = False,
     take: Callable[[Piece], None] | None = None, stopped_at: int = -1,
 ) -> Survey:  # fmt: skip
     """Scan the whole log. Records stored at or before `safe_ms` were on disk at the last checkpoint.
 
     `progress` is called with the number of record bytes scanned since its last call, and `take` with each range of whole
-    records. `is_unnumbered` names topics without
-    ordinary queues, in which a missing record does not shift other queue offsets. Raises `UnsupportedFormat` for a record of an
+    records. `is_unnumbered` names topics without ordinary queues, in which a missing record does not shift other queue offsets,
+    and `is_batch` those with batch queues, whose consumers do not get past a gap. Raises `UnsupportedFormat` for a record of an
     unknown version; `force` treats it as damage if everything but its magic number is a whole record of a known version.
     `named` is what queues and index name, and `stopped_at` where the last clean stop ended the log: what they name behind the
     last record is a hole as well.
     """
-    found = _walk(files, safe_ms, in_detail=False, progress=progress, take=take, force=force)
+    found = _walk(files, safe_ms, is_batch, in_detail=False, progress=progress, take=take, force=force)
     reach = max(reach_of(named, found.last_offset), stopped_at)
     if found.holes or reach > found.end:
-        found = _walk(files, safe_ms, in_detail=True, force=force)
+        found = _walk(files, safe_ms, is_batch, in_detail=True, force=force)
     _add_missing_end(found, files, reach, safe_ms)
     if found.holes:
-        gaps = [gap for gap in found.gaps if not is_unnumbered(gap.topic)]
+        gaps = [gap for gap in found.gaps if gap.is_batch or not is_unnumbered(gap.topic)]
         found.lost = _continuing(found, lost_messages(found.holes, gaps, named))
         _count_lost(found, named)
     return found
@@ -111,7 +113,7 @@ def _continuing(found: Survey, lost: dict[int, list[Lost]]) -> dict[int, list[Lo
             expected = following.get(queue_key, one.queue_offset)
             if start < found.end or one.queue_offset == expected:
                 kept.setdefault(start, []).append(one)
-                following[queue_key] = max(expected, one.queue_offset + 1)
+                following[queue_key] = max(expected, one.queue_offset + one.messages)
     return kept
 
 
@@ -148,7 +150,7 @@ def _count_lost(found: Survey, named: NamedMessages | None) -> None:
         units = list(named.between(hole.start, hole.stop)) if named is not None else []
         messages = {unit.physical_offset: unit.messages for unit in units}
         indexed = named.indexed(hole.start, hole.stop) - set(messages) if named is not None else set()
-        count = max(sum(messages.values()) + len(indexed), len(found.lost.get(hole.start, ())))
+        count = max(sum(messages.values()) + len(indexed), sum(one.messages for one in found.lost.get(hole.start, ())))
         found.lost_counts.append(count or (hole.finding.kind not in NO_RECORD_LOST))
         for queue, number in by_queue(iter(units)).items():
             found.lost_by_queue[queue] = found.lost_by_queue.get(queue, 0) + number
@@ -159,13 +161,13 @@ def _count_lost(found: Survey, named: NamedMessages | None) -> None:
 
 
 def _walk(
-    files: LogFiles, safe_ms: int, *, in_detail: bool, progress: Callable[[int], None] | None = None,
-    take: Callable[[Piece], None] | None = None, force: bool,
+    files: LogFiles, safe_ms: int, is_batch: Callable[[str], bool], *, in_detail: bool,
+    progress: Callable[[int], None] | None = None, take: Callable[[Piece], None] | None = None, force: bool,
 ) -> Survey:  # fmt: skip
     """Scan the log once. `in_detail` decodes every record, to find lost messages and records older than `safe_ms`."""
     _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
-    walk = _Walk(files, safe_ms, found, in_detail)
+    walk = _Walk(files, safe_ms, found, is_batch, in_detail)
     for step in files.walk():
         if isinstance(step, Piece):
             walk.piece(step)
@@ -197,7 +199,8 @@ def _refuse_wide_gaps(files: LogFiles) -> None:
 class _Walk:
     """Converts the steps of a scan into holes."""
 
-    def __init__(self, files: LogFiles, safe_ms: int, found: Survey, in_detail: bool) -> None:
+    def __init__(self, files: LogFiles, safe_ms: int, found: Survey, is_batch: Callable[[str], bool], in_detail: bool) -> None:
+        self._is_batch = is_batch
         self._in_detail = in_detail
         self._starts = {file.path: file.start_offset for file in files.files}
         self._size = files.file_size_bytes
@@ -248,7 +251,7 @@ class _Walk:
         """Count a record and detect what is missing before it."""
         found = self._found
         if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
-            self._sequence((message.topic, message.queue_id), message.queue_offset)
+            self._sequence(message)
         found.last_store_timestamp_ms, found.last_offset = message.store_timestamp_ms, message.physical_offset
         if found.holes and found.first_damaged < 0 and message.store_timestamp_ms <= self._safe_ms:
             found.first_damaged = found.holes[0].start
@@ -271,12 +274,19 @@ class _Walk:
             self._found.times.append(self._found.last_store_timestamp_ms)
         self._open = []
 
-    def _sequence(self, queue_key: tuple[str, int], queue_offset: int) -> None:
+    def _sequence(self, message: StoredMessage) -> None:
         """Record a jump in the queue offsets: these messages were in the holes since the queue was last seen."""
+        queue_key, is_batch = (message.topic, message.queue_id), self._is_batch(message.topic)
+        queue_offset, count = message.queue_offset, 1
+        if is_batch:
+            unit = batch_unit(message)
+            if not unit.is_valid:
+                return  # a record without numbers is in no queue
+            queue_offset, count = unit.base_offset, unit.batch_size
         expected, since, now = self._next.get(queue_key), self._last_hole.get(queue_key, 0), len(self._found.holes)
         if expected is not None and queue_offset > expected and now > since:
-            self._found.gaps.append(Gap(*queue_key, expected, queue_offset, since, now - 1))
-        self._next[queue_key] = queue_offset + 1
+            self._found.gaps.append(Gap(*queue_key, expected, queue_offset, since, now - 1, is_batch))
+        self._next[queue_key] = queue_offset + count
         self._last_hole[queue_key] = now
 
     def finish(self) -> None:

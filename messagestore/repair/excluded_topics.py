@@ -16,6 +16,20 @@ QUEUE_FOLDER = "consumequeue"
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
+def with_batch_queues(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
+    """Return a predicate for topics with batch queues, by their attribute or by a folder. `topics` as in `excluded_topics`."""
+    known = topics or read_topics(disk, os.path.join(root, "config"))
+    folder = os.path.join(root, BATCH_FOLDER)
+    has_any = disk.stat(folder) is not None
+    batch = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
+
+    def is_batch(topic: str) -> bool:
+        config = known.get(topic) if known is not None else None
+        return topic in batch or (config is not None and config.is_batch)
+
+    return is_batch
+
+
 def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_slave: bool = False) -> Callable[[str], bool]:
     """Return a predicate for topics that are deleted, have batch queues, or have a name that no folder can have.
 
@@ -25,18 +39,14 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_s
     treated as deleted.
     """
     known = topics or read_topics(disk, os.path.join(root, "config"))
-    folder = os.path.join(root, BATCH_FOLDER)
-    has_any = disk.stat(folder) is not None
-    batch = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
+    is_batch = with_batch_queues(disk, root, known)
 
     def has_folder(topic: str) -> bool:
         return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
 
     def is_left_alone(topic: str) -> bool:
-        config = known.get(topic) if known is not None else None
-        has_others = topic in batch or (config is not None and config.is_batch)
         return (
-            has_others
+            is_batch(topic)
             or has_no_folder_name(topic)  # before a look at the disk, which raises for such a name
             or (not is_slave and known is not None and is_deleted(known, topic) and not has_folder(topic))
         )

@@ -2,8 +2,10 @@
 
 A blank record in the middle of a file would make a real broker skip to the next file. So a hole becomes records that add up to
 its size. One record per lost message keeps the queue offsets of all later messages: a batch of no messages, so that clients of
-RocketMQ 5, which unpack it, deliver nothing (docs/formats/commitlog.md#filler-records). The rest is padding that enters no
-queue because its transaction bits mean "rolled back". A hole that extends to the end of a file is closed by a blank record.
+RocketMQ 5, which unpack it, deliver nothing (docs/formats/commitlog.md#filler-records). In a batch topic the filler has as many
+queue offsets as the lost record, because RocketMQ's consumers repeat the batch below a gap and never pass it. The rest is
+padding that enters no queue because its transaction bits mean "rolled back". A hole that extends to the end of a file is closed
+by a blank record.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from commitlog.layout import (
     TRANSACTION_ROLLBACK,
 )  # fmt: skip
 
+from ..broker.services.names import INNER_BASE, INNER_COUNT
 from ..broker.services.putting import encoded_pairs
 from ..write.lmq_units import DISPATCH, OFFSETS
 
@@ -39,25 +42,28 @@ HOST = "127.0.0.1:10911"
 
 
 class Lost(NamedTuple):
-    """A lost message for which a queue has a position."""
+    """A lost record for which a queue has a position."""
 
     topic: str
     queue_id: int
     queue_offset: int
     lmqs: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
+    messages: int = 1  # queue offsets that it had; more than one only in a batch queue
 
     @property
     def least_bytes(self) -> int:
         """Return the minimum size of its filler record in bytes."""
-        return least_size(self.topic) + len(self.lmq_pairs)
+        return least_size(self.topic) + len(self.pairs)
 
     @property
-    def lmq_pairs(self) -> bytes:
-        """Return the encoded properties that put a record into LMQs."""
-        if not self.lmqs:
-            return b""
-        names, numbers = (",".join(map(str, column)) for column in zip(*self.lmqs, strict=True))
-        return encoded_pairs({DISPATCH: names, OFFSETS: numbers})
+    def pairs(self) -> bytes:
+        """Return the encoded properties that put a record into LMQs, and that number its messages in a batch queue."""
+        pairs: dict[str, str] = {}
+        if self.lmqs:
+            pairs[DISPATCH], pairs[OFFSETS] = (",".join(map(str, column)) for column in zip(*self.lmqs, strict=True))
+        if self.messages > 1:
+            pairs |= {INNER_BASE: str(self.queue_offset), INNER_COUNT: str(self.messages)}
+        return encoded_pairs(pairs) if pairs else b""
 
 
 def least_size(topic: str) -> int:
@@ -152,7 +158,7 @@ def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_t
         max(len(body), 1),
     )
     appender.attach(view, offset + at, 0)
-    raw = mark + lost.lmq_pairs + _pair_of(rest)
+    raw = mark + lost.pairs + _pair_of(rest)
     flags = sys_flag | FILLER_FLAGS | (COMPRESSED if body.startswith(FILLER_BODY) else 0)
     message = Message(lost.topic, body, queue_id=lost.queue_id, sys_flag=flags, properties_raw=raw or None)
     result = appender.append(message)

@@ -9,14 +9,16 @@ Units of LMQs with the same physical offset as another queue's unit belong to th
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from commitlog.layout import BLANK_SIZE
+from consumequeue.batch import BATCH_SIZE_MAX
 
 from ..write.lmq_units import is_lmq
-from .fillers import Lost, least_size
+from .fillers import Lost
 from .named_messages import NamedMessages, NamedUnit
 
 
@@ -32,6 +34,7 @@ class Gap(NamedTuple):
     stop: int
     first_hole: int
     last_hole: int
+    is_batch: bool = False  # whether one record may have many of them
 
 
 class Bounds(Protocol):
@@ -71,8 +74,8 @@ def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
         lmq_units = [unit for unit in there if is_lmq(unit.topic) and unit.queue_id == 0]
         first, *doubles = [unit for unit in there if unit not in lmq_units] or lmq_units[:1]
         lmqs = tuple((unit.topic, unit.queue_offset) for unit in lmq_units if unit is not first)
-        yield Lost(first.topic, first.queue_id, first.queue_offset, lmqs)
-        yield from (Lost(unit.topic, unit.queue_id, unit.queue_offset) for unit in doubles)
+        yield Lost(first.topic, first.queue_id, first.queue_offset, lmqs, first.messages)
+        yield from (Lost(unit.topic, unit.queue_id, unit.queue_offset, messages=unit.messages) for unit in doubles)
 
 
 class _Places:
@@ -80,14 +83,17 @@ class _Places:
 
     def __init__(self, holes: Sequence[Bounds]) -> None:
         self._holes = holes
-        self._known: dict[Key, int] = {}  # message -> number of its hole
+        self._known: dict[Key, tuple[int, int]] = {}  # message -> number of its hole, and messages in its record
+        self._known_offsets: dict[tuple[str, int], list[int]] = {}  # queue offsets of these by queue, sorted
         self._in_hole: list[list[Lost]] = [[] for _ in holes]
         self._has_guessed: set[int] = set()
         self._room_bytes = [hole.stop - hole.start - (BLANK_SIZE if hole.stop == hole.file_end else 0) for hole in holes]
 
     def put_known(self, number: int, units: list[NamedUnit]) -> None:
         """Assign messages whose units tell their physical offsets."""
-        self._known.update((unit[1:4], number) for unit in units)
+        for unit in units:
+            self._known[unit[1:4]] = number, unit.messages
+            insort(self._known_offsets.setdefault(unit[1:3], []), unit.queue_offset)
         for lost in _messages(units):
             self._put(lost, number)
 
@@ -97,18 +103,29 @@ class _Places:
 
     def take(self, gap: Gap) -> None:
         """Assign the missing messages of a gap in order. Ends when the holes are full, however large the gap is."""
-        least, number = least_size(gap.topic), gap.first_hole
-        for place in range(gap.first, gap.stop):
+        number, place = gap.first_hole, gap.first
+        while place < gap.stop:
             key = (gap.topic, gap.queue_id, place)
             if key in self._known:
-                number = max(number, self._known[key])
+                hole, messages = self._known[key]
+                number, place = max(number, hole), place + messages
                 continue
-            while number <= gap.last_hole and self._room_bytes[number] < least:
+            lost = Lost(*key, messages=self._unknown(gap, place))
+            while number <= gap.last_hole and self._room_bytes[number] < lost.least_bytes:
                 number += 1
             if number > gap.last_hole:
                 return
-            self._put(Lost(*key), number)
+            self._put(lost, number)
             self._has_guessed.add(number)
+            place += lost.messages
+
+    def _unknown(self, gap: Gap, place: int) -> int:
+        """Return how many queue offsets from `place` on one filler closes: in a batch queue, up to the next known record."""
+        if not gap.is_batch:
+            return 1
+        known = self._known_offsets.get((gap.topic, gap.queue_id), [])
+        behind = bisect_right(known, place)
+        return min([gap.stop - place, BATCH_SIZE_MAX, *(at - place for at in known[behind : behind + 1])])
 
     def by_start(self) -> dict[int, list[Lost]]:
         """Return the result: in log order, or in queue offset order where the log order is not known."""

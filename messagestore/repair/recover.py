@@ -36,7 +36,7 @@ from .backups import keep_file
 from .comparison import Comparison
 from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import MISSING_END, Hole, Survey, survey
-from .excluded_topics import excluded_topics
+from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .rebuild import INDEX, QUEUES
@@ -243,17 +243,20 @@ class Recovery:
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
         clean_stop = read_clean(self.disk, self.root)
         stopped_at = clean_stop.end_offset if clean_stop is not None else -1
+        is_batch = with_batch_queues(self.disk, self.root)
         with self.queues.named() as named:
             try:
                 return survey(
-                    self._files(), self._safe_ms(), named, self.progress, self.is_ignored(), force=self.force, take=take,
-                    stopped_at=stopped_at,
+                    self._files(), self._safe_ms(), named, self.progress, self.is_ignored(), is_batch=is_batch,
+                    force=self.force, take=take, stopped_at=stopped_at,
                 )  # fmt: skip
             except (DiskError, UnsupportedFormat):
                 raise
             except StoreError:  # unreadable queue files: survey the log alone
                 files, safe_ms = self._files(), self._safe_ms()
-                return survey(files, safe_ms, None, None, self.is_ignored(), force=self.force, stopped_at=stopped_at)
+                return survey(
+                    files, safe_ms, None, None, self.is_ignored(), is_batch=is_batch, force=self.force, stopped_at=stopped_at
+                )  # fmt: skip
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Add the repair of holes and tail to the plan."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ import pytest
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.repair import batch_cross_check as batch_agreement
+from messagestore.repair.fillers import Lost, fill
+from messagestore.repair.lost_messages import Gap, lost_messages
+from messagestore.repair.named_messages import NamedUnit
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import StoreError
 from storageio.testing import FailingDisk
+from tests.messagestore.test_lost_messages import Bytes
 
 UNIT = struct.Struct(">qiqqqhii")  # docs/formats/consumequeue.md#batch-unit
 FILE_SIZE = 20 * UNIT.size
@@ -190,3 +194,69 @@ def test_what_was_prepared_or_rolled_back_is_in_no_batch_queue(tmp_path: Path) -
     Recovery(str(folder), Choice.SKIP).apply()
     assert verify_store(str(folder)).problems == []
     assert [(row[4], row[5]) for row in units(folder, "B", 0)] == [(0, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("lost", [{20}, {10, 11, 30}, {-1}], ids=["one", "three", "last"])
+@pytest.mark.parametrize("has_units", [True, False], ids=["sound-queue", "zeroed-queue"])
+def test_filler_of_a_batch_has_all_its_queue_offsets(fixture: Any, lost: set[int], has_units: bool) -> None:
+    """RocketMQ's consumers get the batch below a gap again and again, so the numbers must continue."""
+    store, expected = fixture.store, truth(fixture)["BcqTopic", 0]
+    rows = [expected[number] for number in sorted(lost)]
+    (first, *_) = sorted((store / "commitlog").iterdir())
+    for offset, size, *_ in rows:
+        path = store / "commitlog" / f"{offset // first.stat().st_size * first.stat().st_size:020d}"
+        write(path, offset % first.stat().st_size, b"\xee" * size)
+    for path in files_of(store) if not has_units else ():
+        (store / path).write_bytes(bytes(FILE_SIZE))
+    plan = Recovery(str(store), Choice.SKIP).apply()
+    is_named = has_units or -1 not in lost  # without its unit, nothing names the last record of a queue
+    assert plan.records_dropped >= (sum(row[5] for row in rows) if is_named else 1)
+    found = [(row[4], row[5]) for row in units(store, "BcqTopic", 0)]
+    bases = [base for base, _ in found]
+    assert bases[1:] == [base + count for base, count in found][:-1], "no gap"
+    assert {row[4] for row in expected} - {row[4] for row in rows} <= set(bases), "every other batch keeps its numbers"
+    assert verify_store(str(store)).problems == []
+    with MessageStore.open(store, "r") as opened:
+        bodies = [message.body for message in opened.read("BcqTopic", 0)]
+    assert len(bodies) == len(expected) - len(rows), "no reader takes a filler for a message"
+
+
+def test_filler_of_a_batch_in_an_lmq_has_the_numbers_of_both_queues() -> None:
+    """Units of a batch queue and of an LMQ name the same lost record; another batch without a unit lies before it."""
+    units = [NamedUnit(1500, "%LMQ%a", 0, 7), NamedUnit(1500, "batches", 2, 40, 9)]
+    gap = Gap("batches", 2, 30, 49, 0, 0, is_batch=True)
+    found = lost_messages([Bytes(1000, 2000, 4000)], [gap], Named(units))
+    assert found == {1000: [Lost("batches", 2, 30, (), 10), Lost("batches", 2, 40, (("%LMQ%a", 7),), 9)]}
+    data, left_out = fill(1000, 1000, found[1000], 1, to_file_end=False)
+    for pair in (b"INNER_BASE\x0140\x02", b"INNER_NUM\x019\x02", b"INNER_MULTI_QUEUE_OFFSET\x017\x02"):
+        assert pair.rstrip(b"\x02") in data
+    assert left_out == []
+
+
+def test_no_filler_has_more_messages_than_a_batch_can_have() -> None:
+    """INNER_NUM is a signed 16-bit number (docs/formats/put-rules.md#batch-topics)."""
+    found = lost_messages([Bytes(1000, 2000, 4000)], [Gap("batches", 0, 1, 40_001, 0, 0, is_batch=True)], None)
+    assert [(lost.queue_offset, lost.messages) for lost in found[1000]] == [(1, 32767), (32768, 7233)]
+
+
+class Named:
+    """Units of queues, without an index."""
+
+    def __init__(self, units: list[NamedUnit]) -> None:
+        self.units = units
+
+    def between(self, start: int, stop: int) -> Iterator[NamedUnit]:
+        """Yield the units in the range."""
+        return (unit for unit in self.units if start <= unit.physical_offset < stop)
+
+    def indexed(self, start: int, stop: int) -> set[int]:
+        """Return no index items."""
+        return set()
+
+    def reach(self, last_offset: int) -> int:
+        """Return that no unit is behind the log."""
+        return -1
+
+    def ends_at(self, offset: int) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return no queue ends."""
+        return {}

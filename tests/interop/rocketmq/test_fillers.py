@@ -9,9 +9,12 @@ import pytest
 
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
+from tests.faults.damaged_stores import template
+from tests.faults.file_damage import copied
 from tests.faults.test_unknown_formats import records
 
 from .folders import JAVA_NAMES
+from .judged import RealStoreJudge
 from .jvm import prepare_or_skip, why_not
 from .live import deliveries
 from .real_broker import RealBroker, until
@@ -55,3 +58,24 @@ def test_real_consumers_get_no_filler(tmp_path: Path) -> None:
         until(lambda: len(deliveries(file)) >= len(expected), "every message came")
         broker.ask("stop_consumer", name="p")
         assert sorted(one.body for one in deliveries(file)) == expected
+
+
+@pytest.mark.parametrize("has_units", [True, False], ids=["sound-queues", "zeroed-queues"])
+def test_real_batch_queues_are_read_past_the_fillers(tmp_path: Path, *, has_units: bool) -> None:
+    """The first log file is an older copy. The real store delivers each batch once, also those behind the lost ones."""
+    prepare_or_skip()
+    made = template("batchcq", tmp_path / "template")
+    folder = copied(made.folder, tmp_path / "damaged" / "store")
+    assert made.older is not None
+    first = min((folder / "commitlog").iterdir())
+    first.write_bytes((made.older / "commitlog" / first.name).read_bytes())
+    for path in (folder / "batchconsumequeue").rglob("0*") if not has_units else ():
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+    assert Recovery(str(folder), Choice.SKIP).apply().records_dropped > 100
+    assert not verify_store(str(folder)).problems
+    judge = RealStoreJudge(tmp_path / "stderr")
+    try:
+        assert judge(folder, made.settings) == ""
+    finally:
+        judge.end()
