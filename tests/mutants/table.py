@@ -124,6 +124,21 @@ GROUPS = {
         ),
         ("tests/rocketlink",),
     ),
+    "timers": Group(
+        (
+            *_below(
+                "messagestore/timers", "check", "layout", "live", "new_files", "pending", "records", "timer_log", "undelivered",
+                "wheel",
+            ),
+            "messagestore/broker/services/timers.py",
+        ),
+        (
+            *_tests(
+                "messagestore", "timer_cuts", "timer_delivery", "timer_promises", "timer_rebuild", "timers", "wheel_snapshots",
+            ),
+            "tests/lab/test_timer_crashes.py",
+        ),
+    ),
     "kombu": Group(
         _below("brokerstore/kombu", "base", "bindings", "queues", "transport"),
         _tests("brokerstore", "kombu", "celery", "missing_extras"),
