@@ -64,9 +64,17 @@ def _kind(disk: Disk, folder: str, names: set[str]) -> FolderKind | None:
         return FolderKind.DLEDGER
     if _LOG in names and is_folder(disk, os.path.join(folder, _LOG)):
         return FolderKind.ROCKETMQ
+    if _is_store_without_log(disk, folder, names):
+        return FolderKind.ROCKETMQ
     if ".vhost" in names or "msg_store_persistent" in names or is_folder(disk, os.path.join(folder, _VHOSTS)):
         return FolderKind.RABBITMQ
     return FolderKind.LOG if _is_log(disk, folder) else None
+
+
+def _is_store_without_log(disk: Disk, folder: str, names: set[str]) -> bool:
+    """Return whether the folder is a RocketMQ store whose log is missing: what lies beside a log is there."""
+    queues = any(is_folder(disk, os.path.join(folder, name)) for name in ("consumequeue", "batchconsumequeue"))
+    return queues or {"checkpoint", "index"} <= names or {"checkpoint", "config"} <= names
 
 
 def _is_log(disk: Disk, folder: str) -> bool:
@@ -86,6 +94,6 @@ def _hint(disk: Disk, folder: str, names: set[str]) -> str:
     for inner in ("store", "vhosts"):
         if is_folder(disk, os.path.join(folder, inner)):
             return f"; did you mean {os.path.join(folder, inner)}?"
-    if names & {"consumequeue", "index", "checkpoint"}:
+    if names & {"index", "checkpoint"}:
         return "; this looks like a RocketMQ store whose log is elsewhere (--commitlog)"
     return ""

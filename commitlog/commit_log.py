@@ -96,11 +96,8 @@ class CommitLog:
             self._next_file, size, offsets or QueueOffsets(), encode_host(host), with_crc, clock, body_size_max
         )
         self.buffers: WriteBuffers | None = None  # set before `attach`
-        if writable:
-            paths.make()
-            for files in listed:
-                if files and files[-1].size_bytes == 0:  # left by a crash
-                    disk.delete(files[-1].path)
+        self._paths = paths
+        self._is_prepared = not writable
 
     @property
     def file_size_bytes(self) -> int:
@@ -132,6 +129,7 @@ class CommitLog:
 
     def attach(self, offset: int, store_timestamp_ms: int = 0) -> None:
         """Continue writing at a physical offset: where recovery found the end of the records."""
+        self._prepare_folders()
         self.queue.truncate(offset)
         if self.buffers is not None:
             self.buffers.committed_offset = offset
@@ -150,12 +148,23 @@ class CommitLog:
             last = self.queue.files[-1]
             self.appender.attach(last.view, last.start_offset, last.size_bytes, store_timestamp_ms)
 
+    def _prepare_folders(self) -> None:
+        """Create the folders and delete empty files that a crash left.  Until the first write every byte stays as it is."""
+        if self._is_prepared:
+            return
+        self._paths.make()
+        for files in self._paths.listed():
+            if files and files[-1].size_bytes == 0:
+                self.disk.delete(files[-1].path)
+        self._is_prepared = True
+
     def _allocate(self, end: int) -> int:
         """Allocate blocks of the last file; the appender calls this under its lock, before it writes there."""
         return self.queue.files[-1].allocate(end)
 
     def _next_file(self) -> tuple[memoryview, int]:
         """Return the next file; the appender calls this under its lock, before it closes the present file with a blank."""
+        self._prepare_folders()
         if self.buffers is not None:
             return self.buffers.next_file()
         files = self.queue.files

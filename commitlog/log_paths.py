@@ -23,6 +23,11 @@ class LogPaths:
         """Parse a comma-separated list, the format of `storePathCommitLog`."""
         return cls(disk, [part.strip() for part in text.split(",") if part.strip()])
 
+    @property
+    def missing(self) -> list[str]:
+        """The folders that do not exist."""
+        return [folder for folder in self.folders if self._disk.stat(folder) is None]
+
     def folder_for(self, start_offset: int, file_size_bytes: int) -> str:
         """Return the folder of a new file; a folder marked full is used only if all are."""
         available = [folder for folder in self.folders if folder not in self.full_folders] or self.folders

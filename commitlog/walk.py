@@ -271,7 +271,7 @@ class _Walk:
             if file.size_bytes and self._is_there(file):
                 yield from self._file(file)
         if self._tail is not None:
-            expected, ends = "newer records behind a bad place", "none: a crash tail, which opening for writing cuts off"
+            expected, ends = "newer records behind a bad place", "none: the end of the log, behind which a record was torn"
             yield note(self._tail.file, self._tail.offset, "tail", expected, ends)
 
     def _is_there(self, file: MappedFile) -> bool:

@@ -141,7 +141,7 @@ class Checkpoint:
     def __init__(self, disk: Disk, folder: str, *, writable: bool = False) -> None:
         """Read the values. `folder` is the store's folder.
 
-        `writable` creates the file durably if it is missing, and keeps it open. Damage stays until `flush`.
+        `writable` calls `open`. Damage stays until `flush`.
         """
         self.path = os.path.join(folder, FILE_NAME)
         self._disk = disk
@@ -153,9 +153,12 @@ class Checkpoint:
         self.index_msg_timestamp_ms = values.index_msg_timestamp_ms
         self.master_flushed_offset = values.master_flushed_offset
         self.confirm_phy_offset = values.confirm_phy_offset
-        self._file = self._open() if writable else None
+        self._file: File | None = None
+        if writable:
+            self.open()
 
-    def _open(self) -> File:
+    def open(self) -> None:
+        """Open the file for writing; create it durably if it is missing."""
         is_new = self._disk.stat(self.path) is None
         file = self._disk.open(self.path, Mode.CREATE)
         try:
@@ -166,7 +169,7 @@ class Checkpoint:
         except BaseException:
             file.close()
             raise
-        return file
+        self._file = file
 
     @property
     def values(self) -> CheckpointValues:

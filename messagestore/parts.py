@@ -85,7 +85,7 @@ class StoreParts:
             max_matches=config.max_msgs_num_batch,
         ) if config.message_index_enable else None  # fmt: skip
         self.key_filters = KeyFilters(disk, places.key_filters, self.index) if self.index is not None else None
-        self.checkpoint = Checkpoint(disk, places.root, writable=self.writable)
+        self.checkpoint = Checkpoint(disk, places.root)  # recovery opens it for writing: a refused opening leaves every byte
         self.abort_file = AbortFile(disk, places.root)
         self.was_clean = not self.abort_file.is_present
         self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)

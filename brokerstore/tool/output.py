@@ -56,7 +56,8 @@ class Answer(NamedTuple):
 
 def show(answer: Answer, as_json: bool) -> int:
     """Print an answer and return its exit code; keep its next steps for `store_command`, which prints them last."""
-    click.get_current_context().meta[NEXT_STEPS] = answer.next_steps
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.meta[NEXT_STEPS] = answer.next_steps
     if as_json:
         emit_json(answer.facts)
         return answer.code

@@ -6,7 +6,7 @@ A consumer whose offset is beyond its queue's end would silently skip the next m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from storageio import Disk, StoreCorrupt
 
@@ -27,12 +27,26 @@ def clamp_offsets(
 
     Unreadable files of all tables are logged.
     """
-    lines = []
+    lines: list[str] = []
+    for table, changed in clamped(disk, config_folder, end_of, tables):
+        name = "RocksDB" if table.is_in_rocksdb else table.file_name
+        found = [f"{name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
+        if save is not None:
+            save(table, changed)
+            for line in found:
+                LOG.warning("set back %s", line)
+        lines += found
+    return lines
+
+
+def clamped(
+    disk: Disk, config_folder: str, end_of: EndOf, tables: Sequence[type[Table]] = OFFSET_TABLES
+) -> Iterator[tuple[Table, list[ClampedOffset]]]:  # fmt: skip
+    """Yield each table with its offsets clamped in memory, and what changed; log unreadable files of all tables."""
     for kind in OFFSET_TABLES:
         table = _readable(kind, disk, config_folder)
         if table is not None and kind in tables:
-            lines += _clamp(table, end_of, save)
-    return lines
+            yield table, table.clamp(end_of)
 
 
 def _readable(kind: type[Table], disk: Disk, config_folder: str) -> Table | None:
@@ -46,15 +60,3 @@ def _readable(kind: type[Table], disk: Disk, config_folder: str) -> Table | None
         begin = "each level is searched in the log" if kind is DelayOffsets else "every group starts anew"
         LOG.warning("%s: neither the file nor its backup is readable: %s: %s", kind.file_name, begin, table.damage)
     return table
-
-
-def _clamp(table: Table, end_of: EndOf, save: Save | None) -> list[str]:
-    """Clamp the offsets of one table."""
-    changed = table.clamp(end_of)
-    name = "RocksDB" if table.is_in_rocksdb else table.file_name
-    lines = [f"{name}: {one.key} queue {one.queue_id} from {one.before} back to {one.after}" for one in changed]
-    if save is not None:
-        save(table, changed)
-        for line in lines:
-            LOG.warning("set back %s", line)
-    return lines

@@ -103,6 +103,20 @@ def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
     return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
 
 
+def torn_end(log: CommitLog) -> LogEnd | None:
+    """Return the end of the records before a torn one, None if newer records follow it."""
+    first = start_file(log, TIMESTAMP_MAX_MS)
+    if first is None:
+        return None
+    stop = _walk(log, first)
+    end = LogEnd(stop.offset, _store_time(log, stop.last_offset), first.start_offset, stop.last_offset, has_tail=True)
+    try:
+        refuse_hole(log, end)
+    except StoreCorrupt:
+        return None
+    return end
+
+
 def refuse_hole(log: CommitLog, end: LogEnd) -> None:
     """Raise `StoreCorrupt` if records follow the end that a scan found after a clean stop, and queues point at them.
 
@@ -137,7 +151,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | No
         return LogEnd(0, 0, 0)
     stop = _walk(log, first)
     last_ms = _store_time(log, stop.last_offset)
-    has_tail = any(True for _ in _used_behind(log, stop.offset))
+    has_tail = any(True for _ in used_behind(log, stop.offset))
     if has_tail:
         log.refuse_unknown_version(stop.offset)
         stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
@@ -232,7 +246,7 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     Zeroing comes before any new write, so that stale records never follow a new one.
     """
     kept = 0
-    for file, start, end in _used_behind(log, offset):
+    for file, start, end in used_behind(log, offset):
         kept += end - start
         if keep_backup:
             keep(disk, root, file.start_offset + start, file.view[start:end])
@@ -246,7 +260,7 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     return kept
 
 
-def _used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
+def used_behind(log: CommitLog, offset: int) -> Iterator[tuple[MappedFile, int, int]]:
     """Yield each file with data behind a physical offset, with the start and end position of that data."""
     for file in log.queue.files:
         start = max(0, offset - file.start_offset)

@@ -9,7 +9,6 @@ ARCHITECTURE.md, "Recovery", has the rules.
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
 
 from commitlog import LogPaths
@@ -19,12 +18,13 @@ from storageio import DiskError, StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
 
 from ..broker.config.delay_offsets import DelayOffsets
-from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..parts import StoreParts
+from ..repair.named_messages import FileMessages
 from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
 from ..timers.layout import TIMER_TOPIC
 from ..timers.pending import timers_behind
+from ..timers.timer_log import TimerLog
 from ..write.dispatcher import QueueGap
 from ..write.pool import PooledFiles
 from ..write.ring import restore
@@ -40,9 +40,9 @@ from .log_end import (
     end_after_clean_stop,
     end_after_crash,
     read_clean,
-    refuse_hole,
+    torn_end,
 )
-from .witnesses import Claim, claims_behind, lacks_synced_records
+from .witnesses import is_cut_tail, refuse_lost_end
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
@@ -73,13 +73,15 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     """
     clean_stop = read_clean(parts.disk, parts.places.root)
     if parts.was_clean:
-        end = end_after_clean_stop(parts.log, clean_stop)
+        end = _end_after_clean_stop(parts, clean_stop)
     else:
         end = end_after_crash(parts.log, parts.checkpoint, clean_stop)
-    _refuse_missing_end(parts, end, clean_stop)
+    is_known = parts.was_clean and (end.has_tail or clean_stop == (end.offset, end.last_offset))
+    if not is_known:
+        refuse_lost_end(parts.disk, parts.places, _named(parts), parts.log, end, was_clean=parts.was_clean)
     index = parts.index
     drops_index = parts.was_clean and index is not None and index.has_other_sizes
-    checks_queues = not parts.was_clean or _lacks_queues(parts, end)
+    checks_queues = not parts.was_clean or end.has_tail or _lacks_queues(parts, end)
     lacks_index = (
         end.last_offset >= 0
         and index is not None
@@ -88,35 +90,19 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
 
 
-def _refuse_missing_end(parts: StoreParts, end: LogEnd, clean_stop: CleanStop | None) -> None:
-    """Raise `StoreCorrupt` if the log has lost its end, so that the next messages would get the positions of lost ones.
+def _named(parts: StoreParts) -> FileMessages:
+    return FileMessages(parts.queues, parts.derived.batch, parts.index, TimerLog(parts.disk, parts.places.root))
 
-    After a clean stop everything that a queue, the index or `clean.json` names was in the log.  After a crash they may be newer
-    than the log, and are cut, unless the checkpoint says that newer records than the last one were synced.
-    """
-    if (
-        parts.was_clean
-        and clean_stop is not None
-        and (clean_stop.end_offset, clean_stop.last_offset) == (end.offset, end.last_offset)
-    ):
-        return
-    lacks_synced = lacks_synced_records(parts.log, end, parts.checkpoint)
-    if not parts.was_clean and not lacks_synced:
-        return
-    behind = claims_behind(parts.places.root, end, parts.queues, parts.derived.batch, parts.index, clean_stop)
-    claim = next(behind, None)
-    if claim is None and parts.was_clean and lacks_synced:
-        claim = Claim(
-            os.path.join(parts.places.root, CHECKPOINT_NAME),
-            f"a record stored after {parts.checkpoint.values.log_timestamp_ms}",
-        )
-    if claim is None:
-        return
-    refuse_hole(parts.log, end)
-    raise StoreCorrupt(
-        "the log has lost its end; see `brokerstore recover`", file=claim.file, offset=0,
-        expected=claim.names, found=f"a log that ends at {end.offset}, last record stored at {end.store_timestamp_ms}",
-    )  # fmt: skip
+
+def _end_after_clean_stop(parts: StoreParts, clean_stop: CleanStop | None) -> LogEnd:
+    """Return the end; behind it may be what a recovery cut before the stop, as RocketMQ does."""
+    try:
+        return end_after_clean_stop(parts.log, clean_stop)
+    except StoreCorrupt:
+        end = torn_end(parts.log)
+        if end is None or not is_cut_tail(parts.disk, parts.places, _named(parts), parts.log, end):
+            raise
+        return end
 
 
 def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
@@ -132,6 +118,7 @@ def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
 def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
     """Execute a plan; return the physical offset at which dispatch has to begin."""
     config, log, index, end = parts.config, parts.log, parts.index, decided.end
+    parts.checkpoint.open()
     if end.has_tail:
         cut_tail(log, end.offset, parts.disk, parts.places.root)
     if config.uses_ring:

@@ -1,76 +1,136 @@
 """What the parts of a folder say about how far its log reaches.
 
-Queue units, index headers, `clean.json` and the checkpoint each name messages, or the time of one.  If one of them names a
-message behind the last record, the log has lost its end: a file was removed, is an older copy, or is on a disk that is not
-mounted.  The positions behind the end must not be used again while such a part is there: it would lead to other messages.
+Queue units, index items, timers, `clean.json`, the checkpoint and the offsets of consumers each name messages, or the time of
+one.  If one of them names a message behind the last record, the log has lost its end: a file was removed, is an older copy, or
+is on a disk that is not mounted.  The positions behind the end must not be used again while such a part is there: it would
+lead to other messages.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from commitlog import CommitLog
-from consumequeue import BatchQueues, ConsumeQueues
-from indexfile import IndexFiles
+from commitlog.checks import EMPTY
+from storageio import Disk, StoreCorrupt
 
-from ..checkpoint import Checkpoint
-from .log_end import CleanStop, LogEnd, clean_path
+from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
+from ..checkpoint import CheckpointValues, read_checkpoint
+from ..paths import StorePaths
+from ..repair.named_messages import Claim, NamedMessages, by_queue
+from .clamp_offsets import clamped
+from .log_end import CleanStop, LogEnd, clean_path, read_clean, refuse_hole, used_behind
 
 FILES_WITH_TIMES = 2  # files at the end of the log in which a record as new as the checkpoint is looked for
 
 
-class Claim(NamedTuple):
-    """One part of a folder that names something behind the end of the log."""
+class UnplacedClaim(NamedTuple):
+    """A part of the folder that shows that messages were lost, but not where they were in the log."""
 
     file: str
-    names: str  # what it names
+    names: str
+    lost_by_queue: dict[str, int]  # the least numbers, by `topic/queue`
+    offsets: int  # how many offsets lead to them
 
 
-def claims_behind(
-    root: str, log_end: LogEnd, queues: ConsumeQueues, batch: BatchQueues, index: IndexFiles | None,
-    clean_stop: CleanStop | None,
-) -> Iterator[Claim]:  # fmt: skip
-    """Yield the parts that name a message behind the end of the log."""
-    end = log_end.offset
-    for queue in queues:
-        if queue.max_physical_offset > end:
-            yield Claim(queue.folder, f"a record that ends at {queue.max_physical_offset}")
-    for batch_queue in batch:
-        if batch_queue.max_physical_offset >= end:
-            yield Claim(batch_queue.folder, f"a record at {batch_queue.max_physical_offset}")
-    offset = last_indexed(index)
-    if index is not None and offset >= max(end, 0) and not know_last_record(queues, batch, log_end.last_offset):
-        yield Claim(index.files[-1].path, f"a record at {offset}")
-    if clean_stop is not None and clean_stop.end_offset > end:
-        yield Claim(clean_path(root), f"a log that ended at {clean_stop.end_offset}")
+def claims(root: str, named: NamedMessages | None, last_offset: int, clean_stop: CleanStop | None) -> Iterator[Claim]:
+    """Yield how far the log reached by each part that tells an offset; `last_offset` is where its last record begins.
 
-
-def know_last_record(queues: ConsumeQueues, batch: BatchQueues, last_offset: int) -> bool:
-    """Return whether a queue has a unit of the log's last record.
-
-    RocketMQ cuts queues, but not the index, when it finds a torn tail.  So items behind the end say nothing if the queues agree
-    with the log.
+    A part that cannot be read says nothing here; it is reported and repaired as damage of its own.
     """
-    ends = [queues.max_physical_offset(), *(queue.max_physical_offset + 1 for queue in batch)]
-    return 0 <= last_offset < max(ends)
+    with suppress(StoreCorrupt):
+        if named is not None:
+            yield from named.claims(last_offset)
+    if clean_stop is not None:
+        yield Claim(clean_path(root), clean_stop.end_offset - 1, clean_stop.end_offset)
 
 
-def last_indexed(index: IndexFiles | None) -> int:
-    """Return the physical offset of the last item, -1 without one that header and item agree on."""
-    header = index.last_header() if index is not None else None
-    if index is None or header is None or not header.items_used or index.has_other_sizes:
-        return -1
-    last = index.last_item(header.end_physical_offset + 1)
-    return last[1] if last is not None and last[1] == header.end_physical_offset else -1
+def unplaced_claims(
+    disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd
+) -> Iterator[UnplacedClaim]:  # fmt: skip
+    """Yield the parts that show, after a clean stop, a loss at an offset that is unknown or not believed.
+
+    Offsets of consumers and delay levels count only if the log has no record at all: else `recover` and an opening clamp them.
+    """
+    path = os.path.join(places.root, CHECKPOINT_NAME)
+    checkpoint = read_checkpoint(disk, path).values
+    if lacks_synced_records(log, end, checkpoint):
+        yield UnplacedClaim(path, f"a record stored after {checkpoint.log_timestamp_ms}", {}, 0)
+    behind = [part for part in claims(places.root, named, end.last_offset, None) if part.start >= end.offset]
+    if named is not None and behind:
+        stop = max(part.start for part in behind) + 1
+        yield UnplacedClaim(
+            behind[0].file, f"a log that ended at {behind[0].end}", by_queue(named.between(end.offset, stop)), 0
+        )
+    if end.last_offset >= 0 or end.offset > 0 or named is None:
+        return
+    ends = named.ends_at(0)
+    for table, changed in clamped(disk, places.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[1]):
+        lost: dict[str, int] = {}
+        beyond = [one for one in changed if one.before > one.after]
+        for one in beyond:
+            queue = f"{one.key.split('@')[0]}/{one.queue_id}"
+            lost[queue] = max(lost.get(queue, 0), one.before - one.after)
+        if beyond:
+            yield UnplacedClaim(table.path, f"offset {beyond[0].before} of {beyond[0].key}", lost, len(beyond))
 
 
-def lacks_synced_records(log: CommitLog, end: LogEnd, checkpoint: Checkpoint) -> bool:
+def refuse_lost_end(
+    disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd, *, was_clean: bool
+) -> None:  # fmt: skip
+    """Raise `StoreCorrupt` if the log has lost its end, so that the next messages would get the positions of lost ones.
+
+    After a clean stop everything that a part of the folder names was in the log.  After a crash these parts may be newer than
+    the log, and are cut, unless the checkpoint says that newer records than the last one were synced.
+    """
+    checkpoint = read_checkpoint(disk, os.path.join(places.root, CHECKPOINT_NAME)).values
+    if not was_clean and not lacks_synced_records(log, end, checkpoint):
+        return
+    clean_stop = read_clean(disk, places.root)
+    parts = claims(places.root, named, end.last_offset, clean_stop)
+    lost = next(((part.file, f"a log that ended at {part.end} or later") for part in parts if part.start >= end.offset), None)
+    if lost is None and was_clean:
+        lost = next(((part.file, part.names) for part in unplaced_claims(disk, places, named, log, end)), None)
+    if lost is None:
+        return
+    refuse_hole(log, end)
+    raise StoreCorrupt(
+        "the log has lost its end; see `brokerstore recover`", file=lost[0], offset=0, expected=lost[1],
+        found=f"a log that ends at {end.offset}, last record stored at {end.store_timestamp_ms}",
+    )  # fmt: skip
+
+
+def is_cut_tail(disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd) -> bool:
+    """Return whether a recovery cut what lies behind the end, and the store was stopped cleanly after it.
+
+    RocketMQ leaves the bytes of a torn record in the log, and may leave its unit.  Then the checkpoint is that of the record
+    before, and nothing names a record that is neither there nor torn.  `docs/explanation/torn-tail-and-damage.md` has the rule.
+    """
+    checkpoint = read_checkpoint(disk, os.path.join(places.root, CHECKPOINT_NAME))
+    covers_end = 0 < checkpoint.values.physic_msg_timestamp_ms <= end.store_timestamp_ms and not checkpoint.is_damaged
+    clean_stop, used = read_clean(disk, places.root), list(used_behind(log, end.offset))
+    names_more = clean_stop is not None and clean_stop.end_offset > end.offset
+    if named is None or names_more or not covers_end or len(used) != 1 or log.check(end.offset) == EMPTY:
+        return False
+    file, torn_from, torn_to = used[0]
+    size = int.from_bytes(file.view[torn_from : torn_from + 4], "big")
+    return (
+        file.start_offset + torn_from == end.offset
+        and torn_to < torn_from + size  # the end of the record was never written; any other change of its bytes is damage
+        and all(part.end <= file.end_offset for part in named.claims(end.last_offset))
+        and all(unit.physical_offset < file.start_offset + torn_to for unit in named.between(end.offset, file.end_offset))
+    )
+
+
+def lacks_synced_records(log: CommitLog, end: LogEnd, checkpoint: CheckpointValues) -> bool:
     """Return whether the checkpoint says that a record was synced which is newer than all that are left.
 
     Times may go back when a clock is set, so every record of the last files is looked at before the checkpoint is believed.
     """
-    synced_ms = checkpoint.values.log_timestamp_ms
+    synced_ms = checkpoint.log_timestamp_ms
     if synced_ms <= end.store_timestamp_ms:
         return False
     files = [file for file in log.queue.files if file.start_offset < end.offset][-FILES_WITH_TIMES:]

@@ -14,15 +14,16 @@ from typing import NamedTuple
 from commitlog import StoredMessage
 from commitlog._scan_cy import Reader
 from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
-from commitlog.layout import BLANK_SIZE, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from commitlog.layout import BLANK_SIZE, FILE_SIZE_DEFAULT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import StoreCorrupt
 
+from ..recovery.log_end import LogEnd
 from ..write.derived_queues import batch_unit
 from .fillers import MARK, Lost, least_size
 from .lost_messages import Gap, lost_messages
-from .named_messages import NamedMessages, by_queue, reach_of
+from .named_messages import NamedMessages, by_queue
 
 MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record
@@ -63,6 +64,12 @@ class Survey:
     findings: list[Finding] = field(default_factory=list)  # findings about file names, sizes and gaps
 
     @property
+    def log_end(self) -> LogEnd:
+        """Return the end of the whole records."""
+        end = self.tail.start if self.tail is not None else self.end
+        return LogEnd(end, self.last_store_timestamp_ms, end, self.last_offset)
+
+    @property
     def is_damaged(self) -> bool:
         """Return whether safely stored data is damaged; opening for writing refuses such a store."""
         return self.first_damaged >= 0
@@ -76,8 +83,8 @@ class Survey:
 def survey(
     files: LogFiles, safe_ms: int, named: NamedMessages | None, progress: Callable[[int], None] | None = None,
     is_unnumbered: Callable[[str], bool] = lambda _topic: False, *, is_batch: Callable[[str], bool] = lambda _topic: False,
-    force: bool = False,
-    take: Callable[[Piece], None] | None = None, stopped_at: int = -1,
+    force: bool = False, take: Callable[[Piece], None] | None = None,
+    reach_of: Callable[[Survey], int] = lambda _found: -1,
 ) -> Survey:  # fmt: skip
     """Scan the whole log. Records stored at or before `safe_ms` were on disk at the last checkpoint.
 
@@ -85,14 +92,14 @@ def survey(
     records. `is_unnumbered` names topics without ordinary queues, in which a missing record does not shift other queue offsets,
     and `is_batch` those with batch queues, whose consumers do not get past a gap. Raises `UnsupportedFormat` for a record of an
     unknown version; `force` treats it as damage if everything but its magic number is a whole record of a known version.
-    `named` is what queues and index name, and `stopped_at` where the last clean stop ended the log: what they name behind the
-    last record is a hole as well.
+    `named` is what queues and index name, and `reach_of` returns how far the log reached by what lies beside it: what is
+    missing behind its last record is a hole as well.
     """
     found = _walk(files, safe_ms, is_batch, in_detail=False, progress=progress, take=take, force=force)
-    reach = max(reach_of(named, found.last_offset), stopped_at)
+    reach = reach_of(found)
     if found.holes or reach > found.end:
         found = _walk(files, safe_ms, is_batch, in_detail=True, force=force)
-    _add_missing_end(found, files, reach, safe_ms)
+    _add_missing_end(found, files, named, reach, safe_ms)
     if found.holes:
         gaps = [gap for gap in found.gaps if gap.is_batch or not is_unnumbered(gap.topic)]
         found.lost = _continuing(found, lost_messages(found.holes, gaps, named))
@@ -117,19 +124,22 @@ def _continuing(found: Survey, lost: dict[int, list[Lost]]) -> dict[int, list[Lo
     return kept
 
 
-def _add_missing_end(found: Survey, files: LogFiles, reach: int, safe_ms: int) -> None:
+def _add_missing_end(found: Survey, files: LogFiles, named: NamedMessages | None, reach: int, safe_ms: int) -> None:
     """Add holes for what is named behind the last record: one for each file that it would be in.
 
     After a clean stop, and after a crash if the checkpoint is newer than the last record, it was on the disk.
     """
-    tail, size = found.tail, files.file_size_bytes
+    tail, size = found.tail, files.file_size_bytes or FILE_SIZE_DEFAULT
     end = tail.start if tail is not None else found.end
-    if reach <= end or (not files.files and not size):
+    if reach <= end:
         return
     is_safe = safe_ms > max(found.last_store_timestamp_ms, 0)
-    start = end if files.files else 0
+    start = end
+    if not files.files:  # the files before the first that is named may have expired
+        units = named.between(0, reach) if named is not None else ()
+        start = min((unit.physical_offset for unit in units), default=0) // size * size
     while start < reach and len(found.holes) < MISSING_MAX:
-        file_end = (start // size + 1) * size if size else reach
+        file_end = (start // size + 1) * size
         stop = min(max(reach, start + END_SIZE_MIN), file_end)
         if file_end - stop < BLANK_SIZE:
             stop = file_end

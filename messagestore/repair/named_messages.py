@@ -1,25 +1,27 @@
-"""Read which messages queues and index name, by physical offset: what a hole has lost, and how far the log once reached."""
+"""Read which messages queues, index and timers name, by physical offset: what a hole has lost, and how far the log reached."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from commitlog.layout import RECORD_SIZE_MIN
-from consumequeue import BatchQueues, ConsumeQueues
+from consumequeue import BatchQueue, BatchQueues, ConsumeQueue, ConsumeQueues
 from indexfile import IndexFiles
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import DiskError, StoreError
+from storageio import DiskError, StoreCorrupt, StoreError, UnsupportedFormat
 
-from ..recovery.witnesses import know_last_record, last_indexed
 from ..rocksdb.database import Database
 from ..rocksdb.queues import read_ends, read_units
+from ..timers.timer_log import TimerLog
 
 QueueKey = tuple[str, int]
+UNNAMED_FILES_MAX = 2  # log files between two records that anything names
 _ITEM = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
@@ -33,6 +35,14 @@ class NamedUnit(NamedTuple):
     messages: int = 1
 
 
+class Claim(NamedTuple):
+    """One part of a folder that names a message, or tells how far the log reached."""
+
+    file: str
+    start: int  # physical offset of a byte that the log had, by this part: where the last record that it names begins
+    end: int  # the least physical offset at which the log ended
+
+
 class NamedMessages(Protocol):
     """What the queues of a store name."""
 
@@ -40,12 +50,13 @@ class NamedMessages(Protocol):
         """Yield the units of records that begin at physical offsets from `start` to before `stop`."""
 
     def indexed(self, start: int, stop: int) -> set[int]:
-        """Return the physical offsets in this range that the index names."""
+        """Return the physical offsets in this range that the index or a timer names."""
 
-    def reach(self, last_offset: int) -> int:
-        """Return the greatest physical offset that a named record reaches, -1 without one.
+    def claims(self, last_offset: int) -> Iterator[Claim]:
+        """Yield for each part the end of the last record that it names.
 
-        `last_offset` is where the last record of the log begins.
+        `last_offset` is where the last record of the log begins. RocketMQ cuts queues, but neither index nor timers, when it
+        finds a torn tail. So these say nothing if a queue ends with the log's last record.
         """
 
     def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
@@ -53,13 +64,22 @@ class NamedMessages(Protocol):
 
 
 class FileMessages:
-    """What queues in files, batch queues and the index name."""
+    """What queues in files, batch queues, the index and the timer log name."""
 
-    def __init__(self, queues: ConsumeQueues, batch: BatchQueues, index: IndexFiles | None) -> None:
-        """Take files that were opened for reading."""
-        self._queues = queues
-        self._batch = batch
+    def __init__(self, queues: ConsumeQueues, batch: BatchQueues, index: IndexFiles | None, timers: TimerLog) -> None:
+        """Take files that were opened for reading.  A queue that cannot be read names nothing."""
+        self._all_queues = queues
+        self._all_batch = batch
         self._index = index
+        self._timers = timers
+
+    @cached_property
+    def _queues(self) -> list[ConsumeQueue]:
+        return [queue for queue in self._all_queues if _is_readable(queue)]
+
+    @cached_property
+    def _batch(self) -> list[BatchQueue]:
+        return [queue for queue in self._all_batch if _is_readable(queue)]
 
     def between(self, start: int, stop: int) -> Iterator[NamedUnit]:
         """Yield the units of all queues in the range, even without a later record."""
@@ -74,8 +94,8 @@ class FileMessages:
                     yield NamedUnit(one.physical_offset, batch.topic, batch.queue_id, one.base_offset, one.batch_size)
 
     def indexed(self, start: int, stop: int) -> set[int]:
-        """Read the items of the files whose header overlaps the range."""
-        found: set[int] = set()
+        """Read the items of the files whose header overlaps the range, and all timers."""
+        found = {at for at, _ in self._timed if start <= at < stop}
         for file in self._index.files if self._index is not None else ():
             header = file.header
             if header.begin_physical_offset < stop and header.end_physical_offset >= start:
@@ -85,14 +105,32 @@ class FileMessages:
                 found |= set(offsets[(offsets >= start) & (offsets < stop)].tolist())
         return found
 
-    def reach(self, last_offset: int) -> int:
-        """Read the last unit of each queue, and the last item of the index if no queue has the log's last record."""
-        ends = [self._queues.max_physical_offset()]
-        ends += [unit.physical_offset + unit.size_bytes for queue in self._batch if (unit := queue.last_unit)]
-        if not know_last_record(self._queues, self._batch, last_offset):
-            indexed = last_indexed(self._index)
-            ends.append(indexed + RECORD_SIZE_MIN if indexed >= 0 else -1)
-        return max(ends)
+    def claims(self, last_offset: int) -> Iterator[Claim]:
+        """Read the last unit of each queue, and where no queue has the log's last record, the last item and all timers."""
+        knows_last = False
+        for queue in self._queues:
+            end, last = queue.max_physical_offset, queue.unit(queue.max_offset - 1)
+            if end >= 0 and last is not None:
+                yield Claim(queue.folder, last.physical_offset, end)
+                knows_last |= 0 <= last_offset <= last.physical_offset
+        for batch in self._batch:
+            if (unit := batch.last_unit) is not None:
+                yield Claim(batch.folder, unit.physical_offset, unit.physical_offset + unit.size_bytes)
+                knows_last |= 0 <= last_offset <= unit.physical_offset
+        if knows_last:
+            return
+        if self._index is not None and (indexed := _last_indexed(self._index)) >= 0:
+            yield Claim(self._index.files[-1].path, indexed, indexed + RECORD_SIZE_MIN)
+        if self._timed:
+            yield Claim(self._timers.folder, *max(self._timed))
+
+    @cached_property
+    def _timed(self) -> set[tuple[int, int]]:
+        """The bounds of all records that timers point to; of a timer log that cannot be read, those before the damage."""
+        found: set[tuple[int, int]] = set()
+        with suppress(StoreCorrupt, UnsupportedFormat):
+            found.update((unit.log_offset, unit.log_end) for unit in self._timers.units())
+        return found
 
     def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
         """Search each queue for the first unit behind the offset."""
@@ -125,9 +163,11 @@ class RocksdbMessages:
         """Return nothing: every record with keys has a unit."""
         return set()
 
-    def reach(self, last_offset: int) -> int:
-        """Return the least end of the last record that a queue ends with."""
-        return max((end.physical_offset + RECORD_SIZE_MIN for end in read_ends(self._database) if end.is_max), default=-1)
+    def claims(self, last_offset: int) -> Iterator[Claim]:
+        """Yield the least end of the last record of each queue."""
+        path = self._database.path
+        starts = (end.physical_offset for end in read_ends(self._database) if end.is_max)
+        return (Claim(path, start, start + RECORD_SIZE_MIN) for start in starts)
 
     def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
         """Return the ends of all queues."""
@@ -149,11 +189,40 @@ def by_queue(units: Iterator[NamedUnit]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def reach_of(named: NamedMessages | None, last_offset: int) -> int:
-    """Return how far the named records reach; -1 if that cannot be read."""
+def reach_of(claims: Iterable[Claim], named: NamedMessages | None, end: int, told_end: int, file_size: int) -> int:
+    """Return how far a log that ends at `end` reached by all claims together; -1 if that cannot be read.
+
+    `told_end` is what the last clean stop says, -1 if nothing does. A lone unit that names a place whole files away from
+    everything else that is named is damaged, and no reason to write these files.
+    """
     try:
-        return named.reach(last_offset) if named is not None else -1
+        behind = [claim for claim in claims if claim.start >= end]
+        if not behind:
+            return -1
+        stop = max(claim.start for claim in behind) + 1
+        starts = {unit.physical_offset for unit in named.between(end, stop)} | named.indexed(end, stop) if named else set()
+        last = max(end or min(starts, default=0), told_end)
+        for start in sorted(starts):
+            last = max(last, start) if start - last <= UNNAMED_FILES_MAX * file_size else last
+        believed = (claim for claim in behind if claim.start <= last)
+        return max((min(claim.end, (claim.start // file_size + 1) * file_size) for claim in believed), default=-1)
     except DiskError:
         raise
     except StoreError:
         return -1
+
+
+def _is_readable(queue: ConsumeQueue | BatchQueue) -> bool:
+    try:
+        return queue.max_physical_offset is not None
+    except StoreCorrupt:
+        return False
+
+
+def _last_indexed(index: IndexFiles) -> int:
+    """Return the physical offset of the last item, -1 without one that header and item agree on."""
+    header = index.last_header()
+    if header is None or not header.items_used or index.has_other_sizes:
+        return -1
+    last = index.last_item(header.end_physical_offset + 1)
+    return last[1] if last is not None and last[1] == header.end_physical_offset else -1

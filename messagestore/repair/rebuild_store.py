@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
-from commitlog import LogPaths
+from commitlog import CommitLog, LogPaths
 from commitlog.layout import FOREVER_MS
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
@@ -15,12 +16,13 @@ from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
+from ..recovery.log_end import LogEnd
+from ..recovery.witnesses import refuse_lost_end
 from ..store_settings import refuse_unknown_shape
 from .damage import survey
-from .named_messages import reach_of
 from .rebuild import INDEX, QUEUES, Rebuilt
 from .rebuild_timers import rebuild_timers
-from .store_queues import StoreQueues, queues_kind
+from .store_queues import queues_kind
 
 ALL = frozenset({QUEUES, INDEX})
 TIMERS = "timers"
@@ -54,11 +56,13 @@ def rebuild_store(
             refuse_unknown_shape(disk, places.index, places.own, config)
         sizes = found_sizes(config, places, disk, is_locked=True)
         files = LogFiles(disk, folders, sizes.mapped_file_size_commit_log)
-        end_offset, last_offset = _sound_end(files)
+        end = _sound_end(files)
+        end_offset = end.offset
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
         queues = kind(disk, places, sizes, progress, keeps=False)
-        if not AbortFile(disk, root).is_present:
-            _refuse_missing_end(queues, root, end_offset, last_offset)
+        paths = LogPaths.parse(disk, places.commit_log)
+        with closing(CommitLog(paths, disk=disk, file_size_bytes=files.file_size_bytes)) as log, queues.named() as named:
+            refuse_lost_end(disk, places, named, log, end, was_clean=not AbortFile(disk, root).is_present)
         if what - {TIMERS}:
             made = queues.rebuild(set(what - {TIMERS}), files, end_offset)
         if QUEUES in what:
@@ -72,22 +76,11 @@ def rebuild_store(
         lock.release()
 
 
-def _refuse_missing_end(queues: StoreQueues, root: str, end: int, last_offset: int) -> None:
-    """Raise `StoreCorrupt` if queues or index name messages behind the end of the log, which a rebuild would forget."""
-    with queues.named() as named:
-        reach = reach_of(named, last_offset)
-    if reach > end:
-        expected, found = f"a log that reaches {reach}", f"a log that ends at {end}"
-        raise StoreCorrupt(
-            "the log has lost its end; see `brokerstore recover`", file=root, offset=0, expected=expected, found=found
-        )
-
-
-def _sound_end(files: LogFiles) -> tuple[int, int]:
-    """Return the end of the records and where the last begins, without a crash tail. Raises `StoreCorrupt` for damage."""
+def _sound_end(files: LogFiles) -> LogEnd:
+    """Return the end of the records without a crash tail. Raises `StoreCorrupt` for damage."""
     found = survey(files, FOREVER_MS, None)
     problems = [*found.findings, *(hole.finding for hole in found.holes)]
     if problems:
         first = problems[0]
         raise StoreCorrupt(first.kind, file=first.file, offset=first.offset, expected=first.expected, found=first.found)
-    return found.end, found.last_offset
+    return LogEnd(found.end, found.last_store_timestamp_ms, found.end, found.last_offset)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
-from commitlog.layout import FOREVER_MS
+from commitlog.findings import Finding
+from commitlog.layout import FILE_SIZE_DEFAULT, FOREVER_MS
 from commitlog.walk import LogFiles, Piece
 from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
@@ -30,6 +32,7 @@ from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
+from ..recovery.witnesses import claims, is_cut_tail, unplaced_claims
 from ..store_settings import refuse_unknown_shape
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
@@ -39,6 +42,7 @@ from .damage import MISSING_END, Hole, Survey, survey
 from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
+from .named_messages import NamedMessages, reach_of
 from .rebuild import INDEX, QUEUES
 from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
@@ -175,8 +179,12 @@ class Recovery:
         plan.problems += [hole.finding.as_dict() for hole in found.holes]
         plan_files(self._files(), plan.actions)
         has_sound_files = not plan.actions
+        missing = LogPaths.parse(self.disk, self.places.commit_log).missing
+        plan.actions += [f"make the missing folder {os.path.basename(folder)}" for folder in missing]
         self._plan_log(found, plan)
         has_sound_log = has_sound_files and not found.holes and found.tail is None
+        if has_sound_log and self.was_clean:
+            self._plan_unplaced(found, plan)
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
         _plan_derived(wrong, plan)
@@ -219,7 +227,8 @@ class Recovery:
             log.close()
 
     def _files(self) -> LogFiles:
-        folders = LogPaths.parse(self.disk, self.places.commit_log).folders
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        folders = [folder for folder in paths.folders if folder not in paths.missing]
         return LogFiles(self.disk, folders, self.config.mapped_file_size_commit_log)
 
     def _safe_ms(self) -> int:
@@ -241,22 +250,38 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
-        clean_stop = read_clean(self.disk, self.root)
-        stopped_at = clean_stop.end_offset if clean_stop is not None else -1
+        files, safe_ms, clean_stop = self._files(), self._safe_ms(), read_clean(self.disk, self.root)
         is_batch = with_batch_queues(self.disk, self.root)
+
+        def reach(found: Survey, named: NamedMessages | None) -> int:
+            if self._is_cut_tail(found, named):
+                return -1
+            told_end = clean_stop.end_offset if clean_stop is not None else -1
+            file_size = files.file_size_bytes or FILE_SIZE_DEFAULT
+            return reach_of(
+                claims(self.root, named, found.last_offset, clean_stop), named, found.log_end.offset, told_end, file_size
+            )
+
+        def look(named: NamedMessages | None, progress: Callable[[int], None] | None) -> Survey:
+            return survey(
+                files, safe_ms, named, progress, self.is_ignored(), is_batch=is_batch, force=self.force,
+                take=take if named is not None else None, reach_of=lambda found: reach(found, named),
+            )  # fmt: skip
+
         with self.queues.named() as named:
             try:
-                return survey(
-                    self._files(), self._safe_ms(), named, self.progress, self.is_ignored(), is_batch=is_batch,
-                    force=self.force, take=take, stopped_at=stopped_at,
-                )  # fmt: skip
+                return look(named, self.progress)
             except (DiskError, UnsupportedFormat):
                 raise
             except StoreError:  # unreadable queue files: survey the log alone
-                files, safe_ms = self._files(), self._safe_ms()
-                return survey(
-                    files, safe_ms, None, None, self.is_ignored(), is_batch=is_batch, force=self.force, stopped_at=stopped_at
-                )  # fmt: skip
+                return look(None, None)
+
+    def _is_cut_tail(self, found: Survey, named: NamedMessages | None) -> bool:
+        """Return whether an earlier recovery cut the tail, so that no message of it was lost since the clean stop."""
+        if not self.was_clean or found.tail is None or found.holes or found.findings:
+            return False
+        with closing(self._log(writable=False)) as log:
+            return is_cut_tail(self.disk, self.places, named, log, found.log_end)
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Add the repair of holes and tail to the plan."""
@@ -285,6 +310,23 @@ class Recovery:
             plan.bytes_cut += found.tail.file_end - found.tail.start
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
+
+    def _plan_unplaced(self, found: Survey, plan: Plan) -> None:
+        """Ask for a choice if messages were lost, of which nothing tells where they were in the log."""
+        with closing(self._log(writable=False)) as log, self.queues.named() as named:
+            lost = list(unplaced_claims(self.disk, self.places, named, log, found.log_end))
+        if not lost:
+            return
+        by_queue: dict[str, int] = {}
+        for one in lost:
+            by_queue |= {name: max(number, by_queue.get(name, 0)) for name, number in one.lost_by_queue.items()}
+        cost = Cost(sum(by_queue.values()) or 1, by_queue, 0, sum(one.offsets for one in lost))
+        plan.is_damaged, plan.costs = True, {Choice.TRUNCATE.value: cost}
+        plan.records_dropped = cost.messages_lost if self.choice is not Choice.REFUSE else 0
+        plan.problems += [
+            Finding(one.file, 0, MISSING_END, one.names, f"the log ends at {found.end}").as_dict() for one in lost
+        ]
+        plan.actions.append(f"end the log at {found.end}; messages lost: at least {cost.messages_lost}")
 
     def _cost_of_filling(self, found: Survey) -> Cost:
         size = sum(max(0, min(hole.stop, found.end) - hole.start) for hole in found.holes)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from itertools import pairwise
 
+from commitlog.layout import FILE_SIZE_DEFAULT
 from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import LogFiles
 from storageio import Disk, DiskError, File, Mode
@@ -57,11 +58,11 @@ def repair_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -
 
 def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int]) -> None:
     """Create the files that are missing at the end of the log and would contain these physical offsets."""
-    size = files.file_size_bytes
+    size = files.file_size_bytes or FILE_SIZE_DEFAULT
     folder = os.path.dirname(files.files[-1].path) if files.files else commit_log.split(",")[0]
     starts = {file.start_offset for file in files.files if file.size_bytes}  # an open deletes an empty last file
     disk.make_folder(folder)
-    for start in sorted({offset // size * size for offset in offsets if size} - starts):
+    for start in sorted({offset // size * size for offset in offsets} - starts):
         _make_empty(disk, folder, start, size)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
@@ -32,6 +32,7 @@ from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, read_ends, unit_of
 from ..timers.layout import TIMER_TOPIC
+from ..timers.timer_log import TimerLog
 from .backups import keep_file
 from .excluded_topics import excluded_topics
 from .named_messages import FileMessages, NamedMessages, RocksdbMessages
@@ -70,7 +71,7 @@ class StoreQueues:
         with self._open() as queues, closing(batch), closing(index):
             with suppress(StoreCorrupt):  # files of an index that cannot be read name nothing
                 index.load()
-            yield FileMessages(queues, batch, index)
+            yield FileMessages(queues, batch, index, TimerLog(self.disk, self.places.root))
 
     @contextmanager
     def timers(self) -> Iterator[TimersQueue | None]:
@@ -139,12 +140,14 @@ class RocksdbQueues(StoreQueues):
 
     @contextmanager
     def named(self) -> Iterator[NamedMessages | None]:
-        """Read the units of the database; None without a readable one."""
-        if not has_rocksdb(self.disk, self.places.queues):
-            yield None
-            return
-        with open_database(self.places.queues) as database:
-            yield RocksdbMessages(database)
+        """Read the units of the database; without a readable one, what the other parts name."""
+        with ExitStack() as opened:
+            try:
+                opens = has_rocksdb(self.disk, self.places.queues)
+                database = opened.enter_context(open_database(self.places.queues)) if opens else None
+            except StoreCorrupt:
+                database = None
+            yield RocksdbMessages(database) if database is not None else opened.enter_context(super().named())
 
     def _ends(self) -> dict[tuple[str, int], RocksdbEnd]:
         """Return the last unit of each queue, by topic and queue id."""

@@ -26,6 +26,7 @@ from ..config import StoreConfig
 from ..file_sizes import found_sizes
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
+from ..recovery.log_end import clean_path, read_clean
 from ..rocksdb.check import part_findings
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
@@ -33,6 +34,7 @@ from .batch_cross_check import batch_problems, batch_topics
 from .comparison import Comparison
 from .config_check import config_findings
 from .cross_check import END_MAX, LogBounds
+from .damage import MISSING_END
 from .misplaced_sidecars import strange_sidecars
 from .repair_config import batch_keys
 from .unreadable import unreadable
@@ -167,7 +169,9 @@ class _Check:
     def __init__(self, root: str, config: StoreConfig, disk: Disk) -> None:
         self.disk = disk
         self.places = StorePaths(root, config.store_path_commit_log)
-        self.folders = LogPaths.parse(disk, self.places.commit_log).folders
+        paths = LogPaths.parse(disk, self.places.commit_log)
+        self.missing = paths.missing
+        self.folders = [folder for folder in paths.folders if folder not in self.missing]
         self.asked = config
         self.config = config
         self.end_offset: int | None = None  # end of the checked log of a store in use
@@ -233,11 +237,31 @@ class _Check:
 
     def all_beside_log(self) -> None:
         """Check what lies beside log, queues and index. A file that cannot be read ends one check, not the others."""
-        for check in (self.batch_queues, self.checkpoint, self.config_files, self.timers, self.sidecars, self.unread_parts):
+        for check in (
+            self.log_reach,
+            self.batch_queues,
+            self.checkpoint,
+            self.config_files,
+            self.timers,
+            self.sidecars,
+            self.unread_parts,
+        ):
             try:
                 check()
             except (StoreCorrupt, DiskError) as error:
                 self._unreadable(error)
+
+    def log_reach(self) -> None:
+        """Report a log whose folder is missing, or that ends before the end of the last clean stop."""
+        for folder in self.missing:
+            self.report.log.add(
+                Finding(folder, 0, "missing_folder", "the commit log, on a disk that is mounted", "no such folder")
+            )
+        clean_stop, log = read_clean(self.disk, self.places.root), self.report.log
+        if clean_stop is not None and self.end_offset is None:
+            end = max(log.end_offset, self.files().end().offset)  # the latter counts a blank that ends a file
+            if end < clean_stop.end_offset:
+                self.problem(clean_path(self.places.root), 0, MISSING_END, f"a log that ends at {clean_stop.end_offset}", end)
 
     def files(self) -> LogFiles:
         """Return the log files up to the end of the checked range."""

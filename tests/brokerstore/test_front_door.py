@@ -69,15 +69,15 @@ def test_a_dledger_log_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> None:
-    """The error also hints at where the store may be."""
+    """The error also hints at where the store may be; a store without its log is one."""
     Log(tmp_path)
     with pytest.raises(UnknownStore) as caught:
         identify(tmp_path)
     for word in ("commitlog", ".vhost", "dledger", f"did you mean {tmp_path}/store"):
         assert word in str(caught.value)
     (tmp_path / "odd" / "consumequeue").mkdir(parents=True)
-    with pytest.raises(UnknownStore, match="whose log is elsewhere"):
-        identify(tmp_path / "odd")
+    assert identify(tmp_path / "odd").kind is FolderKind.ROCKETMQ
+    assert "without its commitlog folder" in run("info", tmp_path / "odd").talk
 
 
 def test_links_to_folders_are_followed(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ DAMAGES: list[Callable[[Path], object]] = [
     cut_inside,
     first_zeroed,
     lambda folder: [path.unlink() for path in (folder / "commitlog").iterdir()],
+    lambda folder: shutil.rmtree(folder / "commitlog"),
 ]
 
 
@@ -82,7 +83,7 @@ def test_the_printed_commands_repair_a_store_of_the_real_system(name: str, tmp_p
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("damage", DAMAGES, ids=["last file gone", "cut", "first file zeroed", "no file"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=["last file gone", "cut", "first file zeroed", "no file", "no folder"])
 @pytest.mark.parametrize("name", ["propcrc", "batchcq", "broker-live"])
 def test_the_printed_commands_repair_a_damaged_log(name: str, damage: Callable[[Path], object], tmp_path: Path) -> None:
     """Each option that the tool names for a log that lost files ends at an intact store."""

@@ -13,7 +13,7 @@ from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.checkpoint import Checkpoint
-from messagestore.recovery import opening
+from messagestore.recovery import witnesses
 from messagestore.recovery.index_hint import UNKNOWN, IndexHint, read_hint
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.write.dispatcher import DispatchService
@@ -294,7 +294,7 @@ def test_index_files_that_lose_what_the_checkpoint_vouched_for_are_vouched_for_n
         return look
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "lacks_synced_records", lambda *_: False)  # as after a clock that was set back
+        patch.setattr(witnesses, "lacks_synced_records", lambda *_: False)  # as after a clock that was set back
         patch.setattr(IndexFiles, "keep_until", looking(index[0]))
         patch.setattr(IndexFiles, "keep_sound", looking(index[1]))
         with MessageStore.open(folder, config=config) as store:

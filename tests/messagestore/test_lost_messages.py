@@ -112,8 +112,8 @@ def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(
     with MessageStore.open(folder, config=SMALL) as store:
         store.put(Message("topic", bytes(500), queue_id=0))
     path = folder / "commitlog" / f"{0:020d}"
-    size = records(folder)[0].size
-    data, left_out = fill(0, size, [Lost(name, 0, number) for number in range(2)], 1, to_file_end=False)
+    size, stored_ms = records(folder)[0].size, records(folder)[0].store_timestamp_ms
+    data, left_out = fill(0, size, [Lost(name, 0, number) for number in range(2)], stored_ms, to_file_end=False)
     path.write_bytes(data + bytes(path.stat().st_size - size))
     rebuild_store(str(folder), config=SMALL)
     with MessageStore.open(folder, "r", SMALL) as store:

@@ -125,7 +125,7 @@ class RocketmqBackend(RocketmqFolder):
         if found.message_id != message_id.upper():
             path, here = self.target.path, decode_message_id(found.message_id).store_host
             raise NoSuchMessage(
-                f"{path}: the id names the broker {decoded.store_host}; {here} stored the message at {decoded.physical_offset}",
+                f"{path}: {message_id} names the broker {decoded.store_host}; {here} stored the message at its offset",
                 f"run: brokerstore get {quote(path)} --at {decoded.physical_offset}  (shows the message at that offset)",
             )
         return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from brokerstore.report import Facts
     from messagestore.repair.verification import StoreReport
 
-BESIDE_THE_LOG = ("consumequeue", "index", "checkpoint", "abort")
+BESIDE_THE_LOG = ("consumequeue", "batchconsumequeue", "index", "timerlog", "config", "checkpoint", "abort", "brokerstore")
 
 
 def verify(folder: RocketmqFolder, quiet: bool, log_only: bool) -> Answer:
@@ -64,10 +64,10 @@ def _verdict(report: LogReport | StoreReport) -> str:
 def _check(
     folder: RocketmqFolder, quiet: bool, log_only: bool, observe: Callable[[Step], None] | None = None
 ) -> LogReport | StoreReport:
-    files, target = folder.files(), folder.target
-    total = sum(file.size_bytes for file in files.files)
+    target, total = folder.target, folder.log_size()
     is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
     if log_only or not is_store:
+        folder.files()  # raises if there is no log
         with progress("verify", total, quiet=quiet) as advance:
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if folder.is_in_use else verify_log

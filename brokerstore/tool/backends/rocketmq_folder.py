@@ -71,10 +71,17 @@ class RocketmqFolder:
         target = self.target
         if not target.log_folders or target.kind is FolderKind.DLEDGER:
             self._refuse_unread()
-            raise UnknownStore(f"{target.path}: a {target.kind.value} folder; it has no commit log to read")
+            kind = target.kind.value
+            missing = UnknownStore(f"{target.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
+            missing.add_note(f"run: brokerstore verify {quote(target.path)}  (shows what is missing)")
+            raise missing
         size = target.settings.get("mapped_file_size_commit_log")
         end_offset = whole_end(REAL_DISK, target.log_folders, size) if self.is_in_use else None
         return LogFiles(REAL_DISK, target.log_folders, size, end_offset=end_offset)
+
+    def log_size(self) -> int:
+        """Return the bytes of the log's files, 0 without a log folder."""
+        return sum(file.size_bytes for file in self.files().files) if self.target.log_folders else 0
 
     def config(self) -> StoreConfig:
         """Return the configuration for the engine."""

@@ -7,8 +7,8 @@ import logging
 from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.rebuild_store import ALL, rebuild_store
-from messagestore.repair.recover import Choice, Plan, Recovery
-from storageio import UnsupportedFormat
+from messagestore.repair.recover import Choice, Plan, Recovery, cut_refusals
+from storageio import REAL_DISK, UnsupportedFormat
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from ..escapes import quote
@@ -21,6 +21,7 @@ _KEEPS = {
     "skip-bad": "fillers take the positions of lost messages",
     "truncate": "the log ends at the first damage; a copy of what follows is kept",
 }
+CHOICES = {"skip-bad": " (keeps what follows)", "truncate": ""}
 PLAN_PASSES, APPLY_PASSES = 1, 4  # over the log at most: check and compare; repair, compare again, build
 
 
@@ -51,7 +52,7 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
     """Exit code 1: something is to be done, or a choice is missing.  6 and 7: it was done."""
     folder.require_index_layout(has_rocksdb=True)
     passes = APPLY_PASSES if repair.apply else PLAN_PASSES
-    with progress("recover", passes * _log_size(folder), quiet=quiet) as advance:
+    with progress("recover", passes * folder.log_size(), quiet=quiet) as advance:
         recovery = Recovery(
             folder.target.path, Choice(repair.choice), folder.config(), keep_backup=repair.keep_backup,
             follow_links=repair.follow_links, force=repair.force, progress=advance,
@@ -63,7 +64,8 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
                 error.add_note(_step(folder, "--force --skip-bad", "if no newer program wrote it"))
             raise
     if plan.needs_choice:
-        say("brokerstore: safely stored data is damaged or missing: choose --skip-bad (keeps what follows) or --truncate")
+        choices = " or ".join(f"--{name}{CHOICES[name]}" for name in plan.costs)
+        say(f"brokerstore: safely stored data is damaged or missing: choose {choices}")
     for reason in plan.force_reasons:
         say(f"brokerstore: {reason}; recover does not change these files")
     if plan.needs_force:
@@ -71,7 +73,11 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
     steps: list[str] = []
     if plan.needs_choice:
         steps = [
-            _step(folder, f"--{name} --apply", f"loses {count_text(cost.messages_lost, 'message')}; {_KEEPS[name]}")
+            _step(
+                folder,
+                f"--{name}{_force(folder, name)} --apply",
+                f"loses {count_text(cost.messages_lost, 'message')}; {_KEEPS[name]}",
+            )
             for name, cost in plan.costs.items()
         ]
     elif plan.needs_force:
@@ -86,6 +92,11 @@ def _step(folder: RocketmqFolder, options: str, why: str) -> str:
     return f"run: brokerstore recover {quote(folder.target.path)} {options}  ({why})"
 
 
+def _force(folder: RocketmqFolder, choice: str) -> str:
+    """Return the option that a choice needs where files may point behind the cut."""
+    return " --force" if choice == Choice.TRUNCATE.value and cut_refusals(REAL_DISK, folder.target.path) else ""
+
+
 def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:
     """Return whether a recovery with `force` would understand the log."""
     try:
@@ -98,7 +109,7 @@ def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:
 def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
     applied = report_path is not None
     verdict = "Nothing to repair."
-    if plan.actions:
+    if plan.actions or plan.needs_choice:
         verdict = f"Repaired; report: {report_path}" if applied else "Nothing was changed; --apply executes the plan."
     counts = f"Log ends at {plan.valid_end}: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped"
     text: list[str | dict[str, object] | Table] = [verdict, counts]
@@ -142,11 +153,11 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answ
     names = ALL if what == "all" else frozenset({what})
     subject = " and ".join(sorted(names))
     if not apply:
-        size = _log_size(folder)
+        size = folder.log_size()
         text = ["Nothing was changed; --apply executes the plan.", f"Rebuild {subject} from {size_text(size)} of log files"]
         return Answer({"plan": sorted(names), "applied": False, "log_bytes": size}, text)
     logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
-    with progress("rebuild", _log_size(folder), quiet=quiet) as advance:
+    with progress("rebuild", folder.log_size(), quiet=quiet) as advance:
         made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)
     text = [f"Rebuilt {subject} from {size_text(made.log_bytes)} of log"]
     text += [f"{count_text(made.queues, 'queue')}, {count_text(made.units, 'unit')}"] if "consumequeue" in names else []
@@ -154,7 +165,3 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answ
     text += [count_text(made.timers, "pending timer")] if "timers" in names else []
     facts = {name: value for name, value in made._asdict().items() if name != "timers" or "timers" in names}
     return Answer({"rebuilt": sorted(names), "applied": True, **facts}, text)
-
-
-def _log_size(folder: RocketmqFolder) -> int:
-    return sum(file.size_bytes for file in folder.files().files)
