@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from commitlog import StoredMessage
 from commitlog.findings import Finding
@@ -13,6 +14,7 @@ from consumequeue import BatchQueues, BatchUnit
 
 from ..broker.config.topics import Topics
 from ..write.derived_queues import batch_unit
+from .excluded_topics import has_topics, topics_of_batches
 
 PROBLEMS_MAX = 100  # problems reported for one queue
 NO_NUMBERS = "batch_numbers"  # a kind of problem that a rebuild does not fix
@@ -42,6 +44,7 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
             found[queue_key] += 1
             yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
             units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)  # resynchronize behind this record
+    units |= _without_records(files, batch, units.keys(), low)
     for queue_key, rest in units.items():
         if found[queue_key] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
             yield Finding(
@@ -53,6 +56,18 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
             )
 
 
+def _without_records(
+    files: LogFiles, batch: BatchQueues, known: Container[QueueKey], low: int
+) -> dict[QueueKey, Iterator[BatchUnit]]:  # fmt: skip
+    """Return the units of other queues than the known ones that point into the log.
+
+    Such a queue was copied here: RocketMQ does not load a store with batch queues of a topic that has no attribute for them.
+    """
+    others = [(queue.topic, queue.queue_id) for queue in batch if (queue.topic, queue.queue_id) not in known]
+    end = files.end().offset if others else 0
+    return {queue_key: (unit for unit in _units(batch, queue_key, low) if unit.physical_offset < end) for queue_key in others}
+
+
 def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> Iterator[StoredMessage]:
     """Yield the records that belong in batch queues, in log order."""
     for message in files.messages():
@@ -62,13 +77,16 @@ def batch_messages(files: LogFiles, is_batch_topic: Callable[[str], bool]) -> It
             yield message
 
 
-def batch_topics(topics: Topics | None, batch: BatchQueues) -> Callable[[str], bool] | None:
-    """Return a predicate for topics with batch queues, by attribute or by folder; without a readable table, by folder.
+def batch_topics(topics: Topics | None, batch: BatchQueues, *, searches_log: bool) -> Callable[[str], bool] | None:
+    """Return a predicate for topics with batch queues, as `with_batch_queues` does.
 
-    None if there are no such topics; the log need not be scanned then.
+    None if there are no such topics; the log need not be scanned then. `searches_log` is whether it may have batches of topics
+    that neither the table nor a folder names.
     """
     configs = [topics.get(name) for name in topics.names()] if topics is not None else []
     named = {config.name for config in configs if config is not None and config.is_batch}
+    if searches_log and not has_topics(topics):
+        named |= topics_of_batches(batch.disk, os.path.dirname(batch.folder))
     return (lambda topic: topic in named or batch.knows(topic)) if named or batch.is_used else None
 
 

@@ -85,6 +85,7 @@ class CrossCheck:
         self._nameless: set[str] = set()
         self._has_lmqs = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
+        self.ignored: set[str] = set()  # topics of the log without ordinary queues
         self.unreadable: dict[QueueKey, StoreError] = {}
         self.units = 0
         self.items = 0
@@ -148,7 +149,10 @@ class CrossCheck:
         if topic not in self._nameless and has_no_folder_name(topic):
             self._nameless.add(topic)
             self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
-        return self.is_ignored(topic)
+        is_ignored = self.is_ignored(topic)
+        if is_ignored:
+            self.ignored.add(topic)
+        return is_ignored
 
     def expect_lmqs(self, kernel: Dispatcher) -> None:
         """Compare LMQs from now on if the kernel met a record of one, even if the folder has none."""

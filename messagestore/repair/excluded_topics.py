@@ -5,29 +5,70 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from commitlog import StoredMessage
+from commitlog.walk import LogFiles, Piece
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
 from ..broker.config.topics import Topics, is_deleted, read_topics
+from ..broker.services.names import INNER_BASE, INNER_COUNT
 from ..paths import OWN_FOLDER
 
 BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
 QUEUE_FOLDER = "consumequeue"
+LOG_FOLDER = "commitlog"
+COUNT_NAME = INNER_COUNT.encode() + b"\x01"
 REPLACED_QUEUES = os.path.join(OWN_FOLDER, "replaced-consumequeue")  # old queues after a killed rebuild
 
 
 def with_batch_queues(disk: Disk, root: str, topics: Topics | None = None) -> Callable[[str], bool]:
-    """Return a predicate for topics with batch queues, by their attribute or by a folder. `topics` as in `excluded_topics`."""
+    """Return a predicate for topics with batch queues, by their attribute or by a folder. `topics` as in `excluded_topics`.
+
+    If no topic is in the table, the records of a topic without any folder decide.
+    """
     known = topics or read_topics(disk, os.path.join(root, "config"))
     folder = os.path.join(root, BATCH_FOLDER)
     has_any = disk.stat(folder) is not None
     batch = {entry.name for entry in disk.list(folder) if entry.kind is Kind.FOLDER} if has_any else set()
 
+    in_log: list[set[str]] = []
+
     def is_batch(topic: str) -> bool:
         config = known.get(topic) if known is not None else None
-        return topic in batch or (config is not None and config.is_batch)
+        if topic in batch or (config is not None and config.is_batch):
+            return True
+        if has_topics(known) or has_no_folder_name(topic) or _has_queue_folder(disk, root, topic):
+            return False
+        if not in_log:
+            in_log.append(topics_of_batches(disk, root))
+        return topic in in_log[0]
 
     return is_batch
+
+
+def has_topics(table: Topics | None) -> bool:
+    """Return whether a table is readable and names any topic."""
+    return table is not None and not table.is_empty
+
+
+def topics_of_batches(disk: Disk, root: str) -> set[str]:
+    """Return topics without ordinary queues that have batches in the log: only a topic with batch queues accepts them."""
+    folder = os.path.join(root, LOG_FOLDER)
+    files = LogFiles(disk, [folder]) if disk.stat(folder) is not None else None
+    found: set[str] = set()
+    for step in files.walk() if files is not None else ():
+        if isinstance(step, Piece) and COUNT_NAME in bytes(step.view[step.start : step.stop]):
+            found |= {message.topic for message in step.messages() if _is_batch(message)}
+    return {topic for topic in found if not has_no_folder_name(topic) and not _has_queue_folder(disk, root, topic)}
+
+
+def _is_batch(message: StoredMessage) -> bool:
+    return {INNER_BASE, INNER_COUNT} <= message.all_properties.keys()
+
+
+def _has_queue_folder(disk: Disk, root: str, topic: str) -> bool:
+    """Return whether a topic has ordinary queues."""
+    return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
 
 
 def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_slave: bool = False) -> Callable[[str], bool]:
@@ -41,14 +82,11 @@ def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_s
     known = topics or read_topics(disk, os.path.join(root, "config"))
     is_batch = with_batch_queues(disk, root, known)
 
-    def has_folder(topic: str) -> bool:
-        return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
-
     def is_left_alone(topic: str) -> bool:
         return (
             is_batch(topic)
             or has_no_folder_name(topic)  # before a look at the disk, which raises for such a name
-            or (not is_slave and known is not None and is_deleted(known, topic) and not has_folder(topic))
+            or (not is_slave and known is not None and is_deleted(known, topic) and not _has_queue_folder(disk, root, topic))
         )
 
     return is_left_alone

@@ -18,7 +18,7 @@ from storageio import Disk, StoreCorrupt
 from ..broker.config.topics import read_topics
 from ..paths import StorePaths
 from ..write.derived_queues import batch_unit
-from .backups import keep_file
+from .backups import keep_file, kept_path
 from .batch_cross_check import NO_NUMBERS, QueueKey, batch_messages, batch_problems, batch_topics
 from .rebuild import delete_tree, take_place
 
@@ -27,7 +27,7 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list
     """Return the problems that a rebuild would fix, queue by queue."""
     unreadable: dict[QueueKey, StoreCorrupt] = {}
     with _opened(disk, places, unreadable) as batch:
-        is_batch_topic = batch_topics(read_topics(disk, places.config), batch)
+        is_batch_topic = batch_topics(read_topics(disk, places.config), batch, searches_log=True)
         problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
     return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
         Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
@@ -43,10 +43,28 @@ def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: boo
     with _opened(disk, places, {}) as batch:
         _build(files, queue_keys, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
     for topic, queue_id in sorted(queue_keys):
-        target = _folder(places, (topic, queue_id))
+        target, fresh = _folder(places, (topic, queue_id)), os.path.join(work, topic, str(queue_id))
+        if disk.stat(fresh) is None:
+            _remove(disk, target, places, keeps=keeps)
+            continue
         disk.make_folder(os.path.dirname(target))
-        take_place(disk, os.path.join(work, topic, str(queue_id)), target, places.root, keeps=keeps)
+        take_place(disk, fresh, target, places.root, keeps=keeps)
     delete_tree(disk, work)
+
+
+def _remove(disk: Disk, target: str, places: StorePaths, *, keeps: bool) -> None:
+    """Remove a queue without records, and the folder of its topic with the last one: it may be a topic without batch queues."""
+    topic_folder = os.path.dirname(target)
+    if keeps:
+        disk.make_folder(places.own)
+        disk.rename(target, kept_path(disk, places.root, target))
+        disk.sync_folder(places.own)
+    else:
+        delete_tree(disk, target)
+    disk.sync_folder(topic_folder)
+    if not disk.list(topic_folder):
+        disk.delete_folder(topic_folder)
+        disk.sync_folder(places.batch)
 
 
 def cut_batch(disk: Disk, places: StorePaths, end_offset: int, *, keeps: bool) -> None:

@@ -176,6 +176,7 @@ class _Check:
         self.config = config
         self.end_offset: int | None = None  # end of the checked log of a store in use
         self.ends: dict[tuple[str, int], int] | None = None  # end offset of every queue; None if the queues could not be read
+        self.has_ignored = False  # whether the log has a topic without ordinary queues
         self.filled: set[tuple[str, int]] = set()  # queues with records; empty if that is not known
 
     def problem(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
@@ -228,6 +229,7 @@ class _Check:
             self.report.units, self.report.items = found.units, found.items
             self.report.more_problems += found.problems
             self._keep_ends(comparison.queues)
+            self.has_ignored = bool(found.ignored)
             self.filled = {*found.queue_keys(), *batch_keys(self.disk, self.places)}
         except StoreCorrupt as error:
             self._unreadable(error)
@@ -299,7 +301,7 @@ class _Check:
         damaged: dict[tuple[str, int], StoreCorrupt] = {}
         batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged)
         try:
-            is_batch_topic = batch_topics(read_topics(self.disk, self.places.config), batch)
+            is_batch_topic = batch_topics(read_topics(self.disk, self.places.config), batch, searches_log=self.has_ignored)
             if is_batch_topic is not None:
                 found = batch_problems(self.files(), batch, is_batch_topic)
                 bounds = self._bounds()

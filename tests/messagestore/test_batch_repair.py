@@ -239,6 +239,33 @@ def test_no_filler_has_more_messages_than_a_batch_can_have() -> None:
     assert [(lost.queue_offset, lost.messages) for lost in found[1000]] == [(1, 32767), (32768, 7233)]
 
 
+def test_batch_queue_of_a_topic_without_records_is_reported_and_put_aside(fixture: Any) -> None:
+    """RocketMQ's load() refuses a store with batch queues of a topic that is no batch topic."""
+    store = fixture.store
+    shutil.copytree(store / TOPIC, store / "batchconsumequeue" / "BcqTöpic")
+    before = files_of(store)
+    found = {problem.file for problem in verify_store(str(store)).problems}
+    assert found == {str(store / "batchconsumequeue" / "BcqTöpic" / queue_id) for queue_id in "01"}
+    Recovery(str(store)).apply()
+    assert verify_store(str(store)).problems == []
+    assert files_of(store) == {path: data for path, data in before.items() if "BcqT\u00f6pic" not in path}
+    assert not (store / "batchconsumequeue" / "BcqTöpic").exists()
+    kept = [path.read_bytes() for path in (store / "brokerstore").glob("kept-batchconsumequeue-BcqT*/0*")]
+    assert sorted(kept) == sorted(data for path, data in before.items() if "BcqT\u00f6pic" in path)
+
+
+def test_lost_batch_queues_without_a_topic_table_are_made_again_from_the_batches(fixture: Any) -> None:
+    """Nothing but the log tells that these topics have batch queues; as ordinary queues they would have gaps."""
+    store, expected = fixture.store, truth(fixture)
+    assert not (store / "config" / "topics.json").exists()
+    shutil.rmtree(store / "batchconsumequeue")
+    assert {problem.kind for problem in verify_store(str(store)).problems} == {"batch_unit"}
+    Recovery(str(store)).apply()
+    assert verify_store(str(store)).problems == []
+    for (topic, queue_id), rows in expected.items():
+        assert [row[:6] for row in units(store, topic, queue_id)] == [row[:6] for row in rows]
+
+
 class Named:
     """Units of queues, without an index."""
 

@@ -89,7 +89,10 @@ def _answers(jvm: RealStores) -> bool:
 
 def _sizes(folder: Path) -> dict[str, int]:
     """Return the sizes that a broker of this folder must be configured with, where they are not the template's."""
-    names = {"mappedFileSizeConsumeQueue": "consumequeue/*/*/0*", "mappedFileSizeTimerLog": "timerlog/0*"}
+    names = {
+        "mappedFileSizeConsumeQueue": "consumequeue/*/*/0*", "mappedFileSizeTimerLog": "timerlog/0*",
+        "mapperFileSizeBatchConsumeQueue": "batchconsumequeue/*/*/0*",
+    }  # fmt: skip
     found = {name: next(folder.glob(pattern), None) for name, pattern in names.items()}
     return {name: path.stat().st_size for name, path in found.items() if path is not None}
 
