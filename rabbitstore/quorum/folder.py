@@ -106,12 +106,12 @@ class QuorumNode(Closing):
             QuorumQueue(self, name) for name in names if any(self.disk.stat(f"{self.path}/{name}/{part}") for part in parts)
         ]
         known = {queue.registered_name for queue in found}
-        for name, uid in self._registered().items():
+        for name, uid in self.registered().items():
             if uid not in names and name not in known and not self._is_deleted(uid):
                 found.append(QuorumQueue(self, uid))
         return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
 
-    def _registered(self) -> dict[str, str]:
+    def registered(self) -> dict[str, str]:
         """Return the folder of each name in `names.dets`; nothing when it is damaged."""
         data = read_head(self.disk, f"{self.path}/names.dets", TABLE_SIZE_MAX)
         try:

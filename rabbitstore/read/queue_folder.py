@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
@@ -72,7 +73,7 @@ class QueueFolder:
         text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}", SMALL_SIZE_MAX)
         named = read_queue_name(text, folder) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
-        self.vhost, self.name = named if named is not None and self.is_named else ("", folder.encode())
+        self.vhost, self.name = named if named is not None and self.is_named else ("", os.fsencode(folder))
         self.queue, self.priority = split_part_name(self.name)
         self.unknown_version = index_version(text) if self.is_named and index_version(text) not in (1, 2) else None
         self.version = 2 if numbers_in(disk, self.path, "qi") or (text or b"").endswith(b"INDEX: v2\n") else 1
@@ -121,8 +122,10 @@ class QueueFolder:
     def journal(self, problems: list[Problem]) -> dict[int, dict[int, JournalEntry]]:
         """Return the journal's entries by segment, then by sequence number."""
         where = f"{self.relative}/{layout.JOURNAL_NAME}"
-        data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}") or b""
-        found, _end = read_journal_past_damage(data, where, problems)
+        data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}")
+        if data is None and self.segment_numbers():  # a segment is written from the journal, which stays there
+            problems.append(Problem(where, 0, "lost_journal", "the journal of the segments", "no file"))
+        found, _end = read_journal_past_damage(data or b"", where, problems)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, entry in found.items():
             by_segment.setdefault(seq_id // self.segment_entries, {})[seq_id] = entry
@@ -148,7 +151,7 @@ class QueueFolder:
 
     def _intact_v1(self, number: int, finish: Finish) -> Any:
         data = map_if_there(self.disk, f"{self.path}/{number}.idx") or b""
-        found = read_intact(data, number, self.segment_entries, f"{self.relative}/{number}.idx")
+        found = read_intact(data, number, self.segment_entries, f"{self.relative}/{number}.idx") if data else None
         return None if found is None else finish(found)
 
     def joined(self, number: int, journal: dict[int, JournalEntry], problems: list[Problem]) -> dict[int, IndexEntry]:
@@ -161,11 +164,12 @@ class QueueFolder:
         return join_journal(in_file, journal, first)
 
     def _report_lost_segment(self, number: int, problems: list[Problem]) -> None:
-        """Report a segment of zeros only: its entries are in no file, since a flush empties the journal after them."""
-        data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
-        if data and not any(data):
+        """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""
+        data = read_if_there(self.disk, f"{self.path}/{number}.idx")
+        if data is not None and not any(data):
             where = f"{self.relative}/{number}.idx"
-            problems.append(Problem(where, 0, "lost_index", "the entries of a segment", f"{len(data)} zeros"))
+            found = f"{len(data)} zeros" if data else "an empty file"
+            problems.append(Problem(where, 0, "lost_index", "the entries of a segment", found))
 
     def _segments_v2(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
         """Do the same for version 2."""

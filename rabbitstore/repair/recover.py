@@ -7,6 +7,7 @@ dropped: a damaged record or entry costs only itself.
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name
 from ..format.problems import UNSUPPORTED, Problem
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
+from ..quorum.declared import declared_names
 from ..read.queue_folder import QueueFolder
 from ..read.salvage import read_segment_past_damage, readable_journal
 from ..read.unsupported import refuse_unsupported
@@ -41,6 +43,7 @@ _STEP_OF = {  # by kind of problem and, where it matters, the file's ending
     ("published_twice", "jif"): "join_journal",
     ("mark_too_many", "jif"): "join_journal",
     ("lost_index", "idx"): "rewrite_segment",
+    ("lost_journal", ""): "join_journal",
     **{(kind, "rdq"): "rewrite_records" for kind in ("torn_record", "record_without_end_mark", "bad_term", "bad_record")},
     **{(kind, ""): "rewrite_segment"
        for kind in ("torn_segment", "published_twice", "mark_without_publish", "mark_too_many")},
@@ -71,6 +74,7 @@ class Plan:
     dropped_by_queue: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     unsupported: list[Problem] = field(default_factory=list)  # left as it is
+    unrepaired: list[Problem] = field(default_factory=list)  # damage without a step
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -128,6 +132,9 @@ def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action 
         found.valid_end[file] = problem.offset
     elif step == "rewrite_index":
         file = f"{file.rpartition('.')[0]}.qi"
+    elif step == "write_name" and _found_name(disk, path, file) is None:
+        found.unrepaired.append(problem)
+        return None
     return Action(step, file, kind)
 
 
@@ -210,16 +217,25 @@ def _write_vhost(disk: Disk, path: str, file: str, _checked: Checked) -> None:
 
 
 def _write_name(disk: Disk, path: str, file: str, _checked: Checked) -> None:
-    """Find the name among the routing keys of the queue's messages: the folder's name is its hash."""
-    wanted = file.split("/")[1]
+    text = _found_name(disk, path, file)
+    if text is not None:
+        replace_file(disk, f"{path}/{file}", text)
+
+
+def _found_name(disk: Disk, path: str, file: str) -> bytes | None:
+    """Return the text of `.queue_name` for a folder, whose name is the hash of the queue's.
+
+    The name is among the routing keys of its messages, or among the queues that the node's metadata declares.
+    """
+    expected = file.split("/")[1]
     with closing(VhostFolder(path, disk)) as folder:
-        for queue in (queue for queue in folder.queue_folders() if queue.folder == wanted):
-            keys = (key for message in folder.messages_in(queue) for key in message.routing_keys)
+        for queue in (queue for queue in folder.queue_folders() if queue.folder == expected):
+            keys = {key: None for message in folder.messages_in(queue) for key in message.routing_keys}
+            keys |= dict.fromkeys(declared_names(os.path.dirname(path).removesuffix("/msg_stores/vhosts"), folder.vhost, disk))
             names = (part_name(key, level) for key in keys for level in (None, *range(256)))
-            name = next((name for name in names if queue_folder_name(folder.vhost, name) == wanted), None)
-            if name is not None:
-                suffix = b"INDEX: v2\n" if queue.version == 2 else b""
-                replace_file(disk, f"{path}/{file}", queue_name_text(folder.vhost, name) + suffix)
+            name = next((name for name in names if queue_folder_name(folder.vhost, name) == expected), None)
+            return None if name is None else queue_name_text(folder.vhost, name, queue.version)
+    return None
 
 
 def _salvage(disk: Disk, path: str, file: str, _checked: Checked) -> None:
@@ -240,8 +256,11 @@ def _rewrite_records(disk: Disk, path: str, file: str, checked: Checked) -> None
 
 
 def _rewrite_segment(disk: Disk, path: str, file: str, checked: Checked) -> None:
-    """Keep every whole entry with its marks: those that `verify` read."""
+    """Keep every whole entry with its marks, those that `verify` read; a server has no file for a segment without entries."""
     found, _end = read_segment_past_damage(read_all(disk, f"{path}/{file}"), 0, checked.segment_entries, file, [])
+    if not found:
+        _delete(disk, path, file, checked)
+        return
     replace_file(disk, f"{path}/{file}", write_segment(found))
 
 

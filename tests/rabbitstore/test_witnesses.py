@@ -97,18 +97,39 @@ def test_acknowledgement_without_a_publish_is_what_an_interrupted_flush_leaves(t
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_segment_of_zeros_is_damage_and_its_messages_are_counted(tmp_path: Path, is_clean: bool) -> None:
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_segment_without_entries_is_damage_and_its_messages_are_counted(tmp_path: Path, is_clean: bool, is_empty: bool) -> None:
     """The terms of the clean stop count what is lost; without them the loss is reported and cannot be counted."""
     queue = store_at(tmp_path, 1)
     if not is_clean:
         kill(tmp_path)
-    (queue / "0.idx").write_bytes(bytes((queue / "0.idx").stat().st_size))
+    (queue / "0.idx").write_bytes(bytes(0 if is_empty else (queue / "0.idx").stat().st_size))
     assert "lost_index" in {problem.kind for problem in verify(str(tmp_path)).problems}
     plan = plan_recovery(str(tmp_path))
     assert plan.dropped_by_queue == ({"orders": COUNT} if is_clean else {})
     apply_recovery(plan)
     assert verify(str(tmp_path)).problems == []
     assert list((tmp_path / "brokerstore/cut").glob("*0.idx"))
+
+
+def test_segment_without_a_journal_is_damage(tmp_path: Path) -> None:
+    """The journal that a segment was written from stays in the folder; the entries that it had since are lost."""
+    queue = store_at(tmp_path, 1)
+    kill(tmp_path)
+    (queue / "journal.jif").unlink()
+    listed = numbers(tmp_path)
+    assert [problem.kind for problem in verify(str(tmp_path)).problems] == ["lost_journal"]
+    apply_recovery(plan_recovery(str(tmp_path)))
+    assert verify(str(tmp_path)).problems == [] and numbers(tmp_path) == listed
+
+
+def test_queue_without_messages_may_have_no_journal(tmp_path: Path) -> None:
+    """A server of 3.8 makes the folder's files when it writes them."""
+    queue = store_at(tmp_path, 1)
+    kill(tmp_path)
+    (queue / "0.idx").unlink()
+    (queue / "journal.jif").unlink()
+    assert verify(str(tmp_path)).problems == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "older"])

@@ -21,6 +21,8 @@ from ..output import Answer, Table, check_answer, count_text, problem_text, prog
 from . import Repair
 from .rabbitmq import RabbitmqBackend, open_node, outcome
 
+_NOTHING_LEFT = "Nothing can be repaired; a person has to decide."
+
 
 def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     """Check every file and entry."""
@@ -70,19 +72,20 @@ def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
         if node is not None and repair.apply and node.actions:
             apply_node_recovery(node, keep_backup=repair.keep_backup)
     code = max(
-        _code(plan.actions, plan.applied, plan.records_dropped) or outcome(plan.unsupported),
+        _code(plan.actions, plan.applied, plan.records_dropped) or outcome(plan.unrepaired + plan.unsupported),
         0 if node is None else _code_of_node(node),
     )
     facts = plan.to_json()
     if node is not None:
         facts = {**facts, "applied": plan.applied or node.applied, "node": node.to_json()}
     text = _text(plan) if node is None else _text_of_both(plan, node)
-    return Answer(facts, text, code, () if node is None else _steps_after(plan, node, quote(backend.target.path)))
+    return Answer(facts, text, code, _steps_after(plan, node, quote(backend.target.path)))
 
 
-def _steps_after(plan: Plan, node: NodePlan, place: str) -> Sequence[str]:
+def _steps_after(plan: Plan, node: NodePlan | None, place: str) -> Sequence[str]:
     """Return what is left to a person, where a recovery leaves damage and has no step of its own."""
-    if not node.unrepaired or plan.actions or node.actions:
+    unrepaired = plan.unrepaired + (node.unrepaired if node is not None else [])
+    if not unrepaired or plan.actions or (node is not None and node.actions):
         return ()
     return (f"a person has to decide: brokerstore export {place} --out FILE saves what is still readable",)
 
@@ -119,7 +122,7 @@ def _text_of_both(plan: Plan, node: NodePlan) -> list[str | dict[str, object] | 
         verdict = "Repaired."
     else:
         is_damaged = plan.actions or node.actions
-        nothing = "Nothing can be repaired; a person has to decide." if node.unrepaired else "Nothing to repair."
+        nothing = _NOTHING_LEFT if plan.unrepaired or node.unrepaired else "Nothing to repair."
         verdict = "Nothing was changed; --apply executes the plan." if is_damaged else nothing
     counts = f"{count_text(node.messages_kept, 'message')} of quorum queues and streams kept"
     if node.lost_entries or node.lost_offsets:
@@ -130,7 +133,7 @@ def _text_of_both(plan: Plan, node: NodePlan) -> list[str | dict[str, object] | 
         text.append(f"classic queues: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped")
         text += [f"queue {queue}: {count} dropped" for queue, count in plan.dropped_by_queue.items()]
     text += [f"problem: {problem_text(problem)}" for problem in [*plan.problems, *node.problems]]
-    text += [f"not repaired: {problem_text(problem)}" for problem in node.unrepaired]
+    text += [f"not repaired: {problem_text(problem)}" for problem in [*plan.unrepaired, *node.unrepaired]]
     text += [f"left as it is: {problem_text(problem)}" for problem in plan.unsupported]
     actions = [*plan.actions, *node.actions]
     if actions:
@@ -143,10 +146,12 @@ def _text(plan: Plan) -> list[str | dict[str, object] | Table]:
     if plan.applied:
         verdict = "Repaired."
     else:
-        verdict = "Nothing was changed; --apply executes the plan." if plan.actions else "Nothing to repair."
+        nothing = _NOTHING_LEFT if plan.unrepaired else "Nothing to repair."
+        verdict = "Nothing was changed; --apply executes the plan." if plan.actions else nothing
     text: list[str | dict[str, object] | Table] = [verdict, counts]
     text += [f"queue {queue}: {count} dropped" for queue, count in plan.dropped_by_queue.items()]
     text += [f"problem: {problem_text(problem)}" for problem in plan.problems]
+    text += [f"not repaired: {problem_text(problem)}" for problem in plan.unrepaired]
     text += [f"left as it is: {problem_text(problem)}" for problem in plan.unsupported]
     if plan.actions:
         text.append(Table(["step", "file", "because of"], [list(action) for action in plan.actions]))

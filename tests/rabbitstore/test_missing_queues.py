@@ -1,0 +1,103 @@
+"""A declared queue without its folder is reported: a server starts it empty, so nothing else shows the loss."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rabbitstore.quorum.declared import missing_queues
+from tests.archives import unpack
+from tests.brokerstore.tool import run
+from tests.cases import unpack_case
+
+from .conftest import DATA
+from .later import node_of
+
+NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+CASES = ("rabbit-clean-3.8.9", "rabbit-dlx-3.10.8", "rabbit-quorum-latin1-4.0.5")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """Return the folders of servers of five releases by name."""
+    above = tmp_path_factory.mktemp("declared")
+    found = {name: unpack_case(name, above / name).folder for name in CASES}
+    for name in NODES:
+        unpack(DATA / f"{name}.tar.xz", above / name / "source")
+        node_of(name, above / name / "source", above / name / "node")
+        found[name] = above / name / "node"
+    return found
+
+
+@pytest.fixture
+def copied(nodes, tmp_path):
+    """Return a function that copies one of them."""
+    return lambda name: Path(shutil.copytree(nodes[name], tmp_path / "node"))
+
+
+@pytest.mark.parametrize("name", [*NODES, *CASES])
+def test_a_healthy_node_has_every_declared_queue(name, nodes):
+    """Clean and killed, of 3.8 to 4.3; version 1 makes no folder for a queue without messages."""
+    assert missing_queues(str(nodes[name])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("rabbit-quorum-latin1-4.0.5", "quorum"),
+        ("rabbit-quorum-latin1-4.0.5", "quorum/*"),
+        ("rabbitmq4-streams", "stream"),
+        ("rabbitmq4-streams", "stream/*"),
+        ("rabbitmq4-clean", "msg_stores/vhosts/*/queues/*"),
+        ("rabbit-dlx-3.10.8", "msg_stores/vhosts/*/queues"),
+        ("rabbitmq43-clean", "quorum"),
+    ],
+)
+def test_a_queue_without_its_folder_is_not_intact(name, folder, copied):
+    """`verify` names it, and `recover` leaves it to a person: the messages are in no file."""
+    node = copied(name)
+    shutil.rmtree(next(node.glob(folder)))
+    verified = run("verify", node)
+    assert verified.code == 1 and "missing queue" in verified.out
+    recovered = run("recover", node)
+    assert recovered.code == 1 and "not repaired: " in recovered.out
+
+
+def test_a_deleted_queue_is_not_missed(copied):
+    """Its row ends with the deletion."""
+    node = copied("rabbitmq4-streams")
+    log = node / "LATEST.LOG"
+    data = log.read_bytes()
+    assert missing_queues(str(node)) == []
+    shutil.rmtree(node / "stream")
+    assert missing_queues(str(node))
+    log.write_bytes(data[:8])
+    (node / "rabbit_durable_queue.DCD").write_bytes(data[:8])
+    assert missing_queues(str(node)) == []
+
+
+@pytest.mark.parametrize("name", ["Тема-é", os.fsdecode(b"caf\xe9")])
+def test_a_folder_that_is_no_queues_is_left_to_a_person(name, copied):
+    """Its name is the hash of no queue's name, and need not be UTF-8; a server deletes such folders when it starts."""
+    node = copied("rabbit-dlx-3.10.8")
+    folder = next(node.glob("msg_stores/vhosts/*/queues/*"))
+    shutil.copytree(folder, folder.with_name(name))
+    assert run("verify", node).code == 1
+    assert run("recover", node, "--apply").code in (1, 7)  # the tables of the clean stop do not know the copy
+    recovered = run("recover", node)
+    assert recovered.code == 1 and "a person has to decide: " in recovered.talk
+
+
+@pytest.mark.parametrize("name", ["rabbit-quorum-latin1-4.0.5", "rabbitmq4-clean", "rabbit-dlx-3.10.8"])
+def test_the_metadata_shows_the_name_of_a_queue_that_lost_it(name, copied):
+    """Also where no routing key of a message is the queue's name."""
+    node = copied(name)
+    for path in node.glob("msg_stores/vhosts/*/queues/*/.queue_name"):
+        text = path.read_bytes()
+        path.write_bytes(bytes(len(text)))
+        assert run("recover", node, "--apply").code == 7
+        assert text.startswith(path.read_bytes())  # an empty queue has no index that shows the version
+    assert run("verify", node).code == 0
