@@ -208,6 +208,8 @@ class Recovery:
         if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
             plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
         if not self.was_clean:
+            unused = self.queues.unused_files()
+            plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
@@ -308,6 +310,9 @@ class Recovery:
         if found.tail is not None:
             plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
             plan.bytes_cut += found.tail.file_end - found.tail.start
+        behind = [os.path.basename(file.path) for file in self._files().files if cut is not None and file.start_offset >= cut]
+        if behind:
+            plan.actions.append(f"delete the log files behind the cut: {', '.join(behind)}")
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.findings import Finding
+from commitlog.offset_files import list_offset_files
 from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
@@ -83,6 +84,16 @@ class StoreQueues:
         """Return disagreements with the log. `compared` are those that `CrossCheck` found of queues in files."""
         return compared
 
+    def unused_files(self) -> list[str]:
+        """List the files behind the end of their queue, which the opening after a crash deletes."""
+        unused: list[str] = []
+        with self._open() as queues:
+            for queue in queues:
+                with suppress(StoreCorrupt):  # it is rebuilt
+                    found = list_offset_files(self.disk, queue.folder)[1:]
+                    unused += [file.path for file in found if file.start_offset >= queue.written]
+        return [os.path.relpath(path, self.places.root) for path in unused]
+
     def rebuild(self, what: set[str], files: LogFiles, end: int) -> Rebuilt:
         """Rebuild queues, index or both from a log without damage that ends at `end`."""
         paths = LogPaths.parse(self.disk, self.places.commit_log)
@@ -137,6 +148,10 @@ class RocksdbQueues(StoreQueues):
     """Queues in RocksDB, whose store only a broker can open."""
 
     is_rocksdb = True
+
+    def unused_files(self) -> list[str]:
+        """Return nothing: there are none."""
+        return []
 
     @contextmanager
     def named(self) -> Iterator[NamedMessages | None]:

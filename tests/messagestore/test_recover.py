@@ -502,3 +502,19 @@ def test_a_topic_that_only_its_queues_name_is_not_taken_for_a_deleted_one(store:
         MessageStore.open(store, "r+").close()
     assert bodies(store) == wanted_bodies([message for message in before if message.topic != "topic-1"])
     assert is_clean(store)
+
+
+@pytest.mark.parametrize("size", [0, None], ids=["empty", "zeros"])
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/BatchTopic/0"])
+def test_every_file_that_a_recovery_deletes_is_in_a_step(fixture_store: Any, folder: str, size: int | None) -> None:
+    """The step names the file, or the kind of files that it makes anew."""
+    store = fixture_store("crash-torn", own=True).store
+    last = max((store / folder).iterdir())
+    file_size = last.stat().st_size
+    last.with_name(f"{int(last.name) + file_size:020d}").write_bytes(bytes(file_size if size is None else size))
+    before = {path for path in store.rglob("*") if path.is_file()}
+    plan = Recovery(str(store)).plan()
+    Recovery(str(store)).apply()
+    deleted = [path for path in before if not path.exists() and path.name != "abort"]
+    assert last.with_name(f"{int(last.name) + file_size:020d}") in deleted
+    assert all(any(path.name in action for action in plan.actions) for path in deleted)
