@@ -57,6 +57,18 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
     yield from (part for part in unread_parts(disk, root) if os.path.relpath(part.file, root) not in read)
 
 
+def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:
+    """Return the end offset of each queue in RocksDB, None if they cannot be read; `part_findings` reports that."""
+    path = os.path.join(root, QUEUES_FOLDER)
+    if not can_read() or not has_rocksdb(disk, path):
+        return None
+    try:
+        with open_database(path) as database:
+            return {(end.topic, end.queue_id): end.queue_offset + 1 for end in read_ends(database) if end.is_max}
+    except StoreCorrupt:
+        return None
+
+
 def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:
     """Yield what is wrong with the queues in the database at `path`, at most `FINDINGS_MAX` of a kind.
 

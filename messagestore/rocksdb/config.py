@@ -57,6 +57,17 @@ def read_config(disk: Disk, root: str) -> RocksdbConfig:
     Raises `MissingExtra` without the package that reads RocksDB, `StoreCorrupt` for what cannot be read, and
     `UnsupportedFormat` for version 2 beside another configuration, because the folder does not show which one the broker uses.
     """
+    try:
+        return _read(disk, root)
+    except StoreCorrupt as error:
+        where = os.path.join(root, "config")
+        error.add_note(
+            f"restore this database from a copy of {where}, or move it elsewhere: a broker then begins without its content"
+        )
+        raise
+
+
+def _read(disk: Disk, root: str) -> RocksdbConfig:
     path = database_path(disk, root, VERSION_2)
     if path is not None:
         beside = [name for name in _BESIDE_VERSION_2 if disk.stat(os.path.join(root, name)) is not None]

@@ -25,7 +25,6 @@ KNOWN: tuple[tuple[str, str], ...] = (
     ("commitlog", "are lost|given up|are gone|do not end|dead end|ends with exit|no copy is kept"),
     ("compactionLog|compactionCq|batchconsumequeue/", "dead end"),
     ("foreign consumequeue", "are lost|given up|ends with exit|no copy is kept"),
-    ("delayOffset.json|consumerFilter.json", "unreadable"),
 )
 Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a folder in the real system, or ""
 

@@ -153,3 +153,38 @@ def test_a_json_file_beside_version_2_is_refused_by_name(store: Path) -> None:
     with pytest.raises(UnsupportedFormat, match=r"consumerOffset\.json"):
         offsets_table(REAL_DISK, str(store / "config"))
     assert run("offsets", "show", store).code == 3
+
+
+@needs_rocksdict
+@pytest.mark.parametrize("data", [b"", bytes(100)], ids=["empty", "zeros"])
+@pytest.mark.parametrize("name", ["delayOffset.json", "consumerFilter.json"])
+def test_damaged_json_beside_rocksdb_is_reported_until_it_is_repaired(fixture_store: Any, name: str, data: bytes) -> None:
+    """A broker with its topics in RocksDB keeps these two in JSON."""
+    folder: Path = fixture_store("broker-rocksdb", own=True).store
+    (folder / "config" / name).write_bytes(data)
+    assert run("verify", folder).code == 1
+    assert run("recover", folder, "--apply").code == 7
+    assert run("verify", folder).code == 0
+
+
+@needs_rocksdict
+def test_delay_offset_behind_its_queue_in_rocksdb_is_reported(fixture_store: Any) -> None:
+    """`recover` sets it back, so `verify` is not 0 before."""
+    folder: Path = fixture_store("broker-rocksdb", own=True).store
+    path = folder / "config" / "delayOffset.json"
+    path.write_text(json.dumps({"offsetTable": {"3": 1000}}))
+    ran = run("verify", folder, "--json")
+    assert ran.code == 1 and [problem["kind"] for problem in ran.json["problems"]] == ["offset_ahead"]
+
+
+@needs_rocksdict
+def test_unreadable_configuration_in_rocksdb_ends_at_a_person(fixture_store: Any) -> None:
+    """Only the operator can choose between a copy of the database and a broker that begins without it."""
+    folder: Path = fixture_store("broker-rocksdb", own=True).store
+    database = folder / "config" / "subscriptionGroups"
+    next(database.glob("*.sst")).unlink()
+    assert run("verify", folder).code == 1
+    ran = run("recover", folder)
+    assert ran.code == 1 and "restore this database" in ran.talk and "run: brokerstore" not in ran.talk
+    database.rename(folder / "subscriptionGroups")
+    assert run("verify", folder).code == 0

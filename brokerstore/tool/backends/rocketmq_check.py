@@ -83,12 +83,16 @@ def _check(
 
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
-    """Add what can be checked of a store with queues in RocksDB: timer files, queues, and which parts are not read."""
+    """Add what can be checked of a store with queues in RocksDB: timers, configuration, queues, and which parts are not read."""
     from messagestore.compaction import compaction_findings
-    from messagestore.rocksdb.check import part_findings
+    from messagestore.repair.config_check import config_findings
+    from messagestore.rocksdb.check import part_findings, queue_ends
     from messagestore.timers.check import timer_findings
 
+    ends = queue_ends(REAL_DISK, folder.target.path)
     for finding in timer_findings(REAL_DISK, folder.target.path, folder.files(), None):
+        report.add(finding)
+    for finding in config_findings(REAL_DISK, folder.target.path, ends, ()):
         report.add(finding)
     for finding in part_findings(REAL_DISK, folder.target.path, folder.files()):
         report.add(finding)
