@@ -83,7 +83,7 @@ def _check(
 
 
 def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
-    """Add what can be checked of a store with queues in RocksDB: timers, configuration, queues, and which parts are not read."""
+    """Add what can be checked of a store with queues in RocksDB: timers, configuration, queues, and parts not read."""
     from messagestore.compaction import compaction_findings
     from messagestore.repair.config_check import config_findings
     from messagestore.rocksdb.check import part_findings, queue_ends
