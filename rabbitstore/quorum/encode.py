@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from os import fsencode
 from typing import Any
 
 from storageio import StoreCorrupt
@@ -52,7 +53,7 @@ def wal_pieces(records: Iterable[LogRecord]) -> Iterator[View]:
         word |= (layout.KNOWN_BIT if is_known else 0) | (layout.TRUNCATE_BIT if record.truncates else 0)
         head = word.to_bytes(layout.WRITER_SIZE, "big")
         if not is_known:
-            name = record.uid.encode()
+            name = fsencode(record.uid)
             head += layout.ID_SIZE.pack(len(name)) + name
         place = layout.WAL_RECORD.pack(0, 0, record.index, record.term)[layout.CHECKED_AT :]
         checksum = zlib.adler32(record.data, zlib.adler32(place))

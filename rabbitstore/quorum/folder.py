@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from os import fsencode
 from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
@@ -262,7 +263,7 @@ class QuorumQueue:
 
     def _checked(self, config: dict[Any, Any]) -> dict[Any, Any]:
         """Raise `StoreCorrupt` unless the names that a `config` repeats agree, and others are known: it has no checksum."""
-        node, uid = Atom(self.node.path.rstrip("/").rpartition("/")[2]), self.uid.encode()
+        node, uid = Atom(self.node.path.rstrip("/").rpartition("/")[2]), fsencode(self.uid)
         identity, arguments = config.get(Atom("id")), config.get(Atom("log_init_args"))
         name = identity[0] if isinstance(identity, tuple) and identity else None
         found = (identity, config.get(Atom("cluster_name")), config.get(Atom("uid")))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from os import fsencode
 from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
@@ -80,7 +81,7 @@ class _Repair:
             self._plan_queue(queue, messages, kinds)
         for name in self.node.wal_files():
             self._plan_wal(name)
-        queues = [queue for queue in queues if queue.uid.encode() not in self.renewed]
+        queues = [queue for queue in queues if fsencode(queue.uid) not in self.renewed]
         self._plan_configs(queues)
         self._plan_names(queues)
         self._plan_meta(queues)
@@ -169,7 +170,7 @@ class _Repair:
         if found:
             self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "the log", found))
         else:
-            self.renewed.add(log.uid.encode())
+            self.renewed.add(fsencode(log.uid))
             self._change("move_aside", log.uid, "missing_entries")
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
@@ -278,7 +279,7 @@ class _Repair:
         model = next((queue for queue in queues if queue.registered_name is not None), None)
         vhosts = {queue.vhost for queue in queues if queue.vhost}
         for queue in queues:
-            name = names.get(queue.uid.encode())
+            name = names.get(fsencode(queue.uid))
             if queue.registered_name is not None:
                 continue
             if not self.node.has_queues:
@@ -322,7 +323,7 @@ class _Repair:
     def _plan_names(self, queues: list[QuorumQueue]) -> None:
         """Register the queues that the table lacks; a name that it has for the folder of another queue stays."""
         rows = self._rows(_NAMES)
-        names = {queue.uid.encode(): queue.registered_name for queue in queues}
+        names = {fsencode(queue.uid): queue.registered_name for queue in queues}
         own = {name for name in names.values() if name is not None}
         known: dict[Term, tuple[Term, ...]] = {
             row[0]: row
@@ -333,7 +334,7 @@ class _Repair:
             and (row[1] in names or row[0] not in own)
         }
         missing = {
-            queue.registered_name: (queue.registered_name, queue.uid.encode())
+            queue.registered_name: (queue.registered_name, fsencode(queue.uid))
             for queue in queues
             if queue.registered_name is not None and queue.registered_name not in known
         }
@@ -345,10 +346,10 @@ class _Repair:
         """Write the table if it is damaged, or if it has applied entries that a log no longer has."""
         rows = self._rows(_META)
         if rows is None:
-            fresh = [(queue.uid.encode(), self.term[queue.uid], UNDEFINED, self.last[queue.uid]) for queue in queues]
+            fresh = [(fsencode(queue.uid), self.term[queue.uid], UNDEFINED, self.last[queue.uid]) for queue in queues]
             self._change("write_meta", _META, "bad_meta_table", lambda: [write_dets(fresh)])
             return
-        limits = {queue.uid.encode(): self.last[queue.uid] for queue in queues}
+        limits = {fsencode(queue.uid): self.last[queue.uid] for queue in queues}
         changed = [_limited(row, limits) for row in rows if row[0] not in self.renewed]
         if changed != rows:
             self._change(
@@ -362,7 +363,7 @@ def new_config(model: QuorumQueue, name: Atom, queue: QuorumQueue, vhosts: set[s
     resource = (Atom("resource"), vhost.encode(), Atom("queue"), own_name.encode())
     changes = {
         repr(model.registered_name): name,
-        repr(model.uid.encode()): queue.uid.encode(),
+        repr(fsencode(model.uid)): fsencode(queue.uid),
         repr(model.machine_config.get(Atom("queue_resource"))): resource,
         repr(model.config.get(Atom("friendly_name"))): f"queue '{own_name}' in vhost '{vhost}'",
     }
@@ -405,7 +406,7 @@ def metadata_config(node: str, uid: str) -> dict[Any, Any]:
 
 
 def _log_config(name: Atom, node: str, uid: str, special: dict[str, Any]) -> dict[Any, Any]:
-    log = uid.encode()
+    log = fsencode(uid)
     found: dict[str, Any] = {
         "id": (name, Atom(node)),
         "cluster_name": name,

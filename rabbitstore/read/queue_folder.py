@@ -123,11 +123,12 @@ class QueueFolder:
         """Return the journal's entries by segment, then by sequence number."""
         where = f"{self.relative}/{layout.JOURNAL_NAME}"
         data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}")
-        if data is None and self.segment_numbers():  # a segment is written from the journal, which stays there
-            problems.append(Problem(where, 0, "lost_journal", "the journal of the segments", "no file"))
-        found, _end = read_journal_past_damage(data or b"", where, problems)
+        if (data is None and self.segment_numbers()) or (data and not any(data)):  # it stays when a segment is written from it
+            found = "no file" if data is None else f"{len(data)} zeros"
+            problems.append(Problem(where, 0, "lost_journal", "the entries since the last segment was written", found))
+        entries, _end = read_journal_past_damage(data or b"", where, problems)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
-        for seq_id, entry in found.items():
+        for seq_id, entry in entries.items():
             by_segment.setdefault(seq_id // self.segment_entries, {})[seq_id] = entry
         return by_segment
 

@@ -96,7 +96,7 @@ class StreamFolder:
     def open_segment(self, number: int, problems: list[Problem]) -> Iterator[OpenSegment]:
         """Map a segment; raise `UnsupportedFormat` for a version that is not known."""
         file = self.file(number, "segment")
-        index = self._index(number, problems)
+        index = self.index_records(number, problems)
         with mapped(self.disk, f"{self.path}/{number:0{layout.DIGITS}}.segment") as view:
             try:
                 check_file_head(view, layout.SEGMENT_MAGIC, file)
@@ -104,7 +104,8 @@ class StreamFolder:
                 problems.append(to_problem(error, "bad_segment_head"))
             yield OpenSegment(number, file, view, index)
 
-    def _index(self, number: int, problems: list[Problem]) -> list[IndexRecord]:
+    def index_records(self, number: int, problems: list[Problem]) -> list[IndexRecord]:
+        """Return the records of an index; none, with a problem added, when it is missing or damaged."""
         path, file = f"{self.path}/{number:0{layout.DIGITS}}.index", self.file(number, "index")
         if self.disk.stat(path) is None:
             problems.append(Problem(file, 0, "missing_stream_index", "an index for each segment", "no file"))

@@ -70,13 +70,21 @@ class _Repair:
                 self._plan_segment(segment, after)
         for number in sorted(set(self.folder.numbers("index")) - set(numbers)):
             self.plan.changes.append(Change("move_aside", self.folder.file(number, "index"), "missing_segment"))
+            if not numbers or not numbers[0] < number < numbers[-1]:  # elsewhere a filler counts its offsets
+                self._count_lost(self.folder.index_records(number, []), number)
         return self.plan
+
+    def _count_lost(self, records: list[IndexRecord], start: int) -> None:
+        """Count the offsets that an index names behind what is left; the number of records in its last chunk is lost too."""
+        self.plan.lost += max([0, *(record.chunk_id + 1 - start for record in records)])
 
     def _plan_segment(self, segment: OpenSegment, after: int | None) -> None:
         self.expected = segment.number
         parts = list(self._parts(segment))
         if after is not None and after > self.expected:
             parts.append(self._filler(after, is_first=not parts))
+        elif after is None and self._kinds(segment.file):
+            self._count_lost(segment.index_records, self.expected)
         index = self.folder.file(segment.number, "index")
         reason = self._kinds(segment.file) or self._kinds(index) or "lost_offsets"
         records = _placed(parts)

@@ -101,3 +101,14 @@ def test_the_metadata_shows_the_name_of_a_queue_that_lost_it(name, copied):
         assert run("recover", node, "--apply").code == 7
         assert text.startswith(path.read_bytes())  # an empty queue has no index that shows the version
     assert run("verify", node).code == 0
+
+
+def test_a_copy_of_a_quorum_queues_folder_is_left_to_a_person(copied):
+    """Its `config` names another folder; the name need not be UTF-8."""
+    node = copied("rabbit-quorum-latin1-4.0.5")
+    folder = next(path for path in node.glob("quorum/*/*") if path.is_dir())
+    shutil.copytree(folder, folder.with_name(os.fsdecode(b"caf\xe9")))
+    assert run("verify", node).code == 1
+    assert run("recover", node, "--apply").code in (1, 6, 7)
+    recovered = run("recover", node)
+    assert recovered.code == 1 and "a person has to decide: " in recovered.talk

@@ -221,12 +221,13 @@ def test_a_lost_segment(copy, number):
     folder = copy()
     files = segments(folder)
     lost = files[number]
-    gone = range(chunks(lost)[0][2], chunks(lost)[-1][2] + chunks(lost)[-1][3])
+    chunks_lost = chunks(lost)  # the index names the first offset of each; how many the last one had is lost with it
+    gone = range(chunks_lost[0][2], chunks_lost[-1][2] + chunks_lost[-1][3])
     expected = expected_without(folder, gone)
     lost.unlink()
     plan = recovered(folder)
     assert listed(folder) == expected and not lost.with_suffix(".index").exists()
-    assert plan.lost_offsets == (len(gone) if number == 2 else 0)
+    assert plan.lost_offsets == (len(gone) if number == 2 else chunks_lost[-1][2] + 1 - gone[0])
     if number == 2:
         assert chunks(files[1])[-1][2:] == (gone[0], len(gone))
 
@@ -276,6 +277,19 @@ def test_random_damage_is_recovered(copy, seed):
     assert listed(folder) == before
     again = plan_node_recovery(node_of(folder))
     assert again.actions == [] or again.unrepaired
+
+
+@pytest.mark.parametrize("damage", ["empty", "zeros", "missing"])
+def test_a_lost_last_segment_is_counted_by_its_index(copy, damage):
+    """Each chunk that the index names had a message at least; the server starts the segment again."""
+    folder = copy("s.mixed")
+    (segment,) = folder.glob("*.segment")
+    last = chunks(segment)[-1][2]
+    segment.unlink() if damage == "missing" else segment.write_bytes(bytes(segment.stat().st_size * (damage == "zeros")))
+    plan = plan_node_recovery(node_of(folder))
+    apply_node_recovery(plan)
+    assert plan.lost_offsets == last + 1
+    assert check_stream(stream_of(folder)).problems == []
 
 
 def test_a_lost_only_segment(copy):
