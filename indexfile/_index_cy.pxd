@@ -5,6 +5,7 @@ cdef Size BLOCK_SLOTS, AHEAD_ITEMS, PAGE_SIZE
 cdef Size BEGIN_OFFSET_AT, BEGIN_TIME_AT, NEXT_ITEM_AT, END_OFFSET_AT, END_TIME_AT, HEADER_SIZE, ITEM_KEY_HASH_AT
 cdef Size ITEM_PHYSICAL_OFFSET_AT, ITEM_PREVIOUS_AT, ITEM_SECONDS_AT, ITEM_SIZE, SLOT_SIZE, SLOTS_USED_AT
 cdef I32 BAD_COUNT, BAD_HASH, BAD_PREVIOUS, BAD_SLOT, FIRST_ITEM, KEY_HASH_NONE, NO_ITEM, SOUND
+cdef I32 SECONDS_OPTIONAL
 cdef I64 MS_PER_SECOND, SECONDS_MAX, TIME_MAX_MS
 cdef Source _JOINT
 
@@ -16,6 +17,7 @@ cdef class IndexBuffer:
     cdef readonly Size items
     cdef public Size limit
     cdef readonly bint is_writable, has_sound_slots
+    cdef public bint with_tags
 
 cdef class MappedIndex:
     cdef IndexBuffer _mapped
@@ -27,6 +29,8 @@ cdef class IndexList:
 cdef I32 key_hash(I32 code) noexcept nogil
 cdef I32 hash_at(IndexBuffer index, Size at) noexcept nogil
 cdef Bool put_item(IndexBuffer index, I32 code, I64 physical_offset, I64 store_ms) noexcept nogil
+cdef Bool put_optional(IndexBuffer index, I32 code, I64 physical_offset) noexcept nogil
+cdef Bool is_optional(IndexBuffer index, Size at) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
 cdef I64 begins_at(IndexBuffer index) noexcept nogil
 cdef I64 ends_at(IndexBuffer index) noexcept nogil

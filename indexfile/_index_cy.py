@@ -33,6 +33,7 @@ from .layout import (
     KEY_HASH_NONE,
     NO_ITEM,
     SECONDS_MAX,
+    SECONDS_OPTIONAL,
     SLOT_SIZE,
     SLOTS_USED_AT,
     SOUND,
@@ -78,7 +79,7 @@ class IndexBuffer:
     Keeps the buffer alive.  One thread puts; any number of threads select.
     """
 
-    __slots__ = ("_target", "_view", "has_sound_slots", "is_writable", "items", "limit", "slots")
+    __slots__ = ("_target", "_view", "has_sound_slots", "is_writable", "items", "limit", "slots", "with_tags")
 
     def __init__(self, buffer: Any, slots: int, items: int) -> None:
         """Take a contiguous buffer with room for all slots and items; `items` includes the unused item 0."""
@@ -92,6 +93,7 @@ class IndexBuffer:
         self.limit = items  # the items before this one have blocks, so they can be stored
         self.is_writable = not view.readonly
         self.has_sound_slots = False
+        self.with_tags = False  # whether a dispatcher adds items of tags, marked optional: for comparisons only
 
     @property
     def data(self) -> memoryview:
@@ -434,6 +436,26 @@ def put_item(index: IndexBuffer, code: I32, physical_offset: I64, store_ms: I64)
     put_i64(out, END_OFFSET_AT, physical_offset)
     put_i64(out, END_TIME_AT, store_ms)
     return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def put_optional(index: IndexBuffer, code: I32, physical_offset: I64) -> Bool:
+    """Add an item that an index may have or lack, for a comparison; return False if there is no room."""
+    count: I32 = next_item(index)
+    if not put_item(index, code, physical_offset, 0):
+        return False
+    put_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * count + ITEM_SECONDS_AT, SECONDS_OPTIONAL)
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_optional(index: IndexBuffer, at: Size) -> Bool:
+    """Return whether `put_optional` added an item."""
+    return get_i32(index._target, HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * at + ITEM_SECONDS_AT) == SECONDS_OPTIONAL
 
 
 @cython.cfunc

@@ -1,6 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from indexfile._index_cy cimport IndexBuffer, next_item
+from indexfile._index_cy cimport IndexBuffer, is_optional, next_item
 
 cdef Size HEADER_SIZE, ITEM_KEY_HASH_AT, ITEM_PHYSICAL_OFFSET_AT, ITEM_SIZE, SLOT_SIZE, ODD_MAX, SAME_RECORD_MAX, FIRST_ITEM
 cdef I64 NO_OFFSET

@@ -1,7 +1,8 @@
 """Compare index items, in the order in which a dispatcher adds them, with those of index files.
 
 Most indexes hold exactly the items of the log's records, in log order.  The kernel goes through both sides together and lists
-the physical offsets at which they differ; a caller gathers the items of those offsets and compares them as sets.
+the physical offsets at which they differ; a caller gathers the items of those offsets and compares them as sets.  An index may
+have or lack the optional items of a record, which follow its others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .layout import FIRST_ITEM, HEADER_SIZE, ITEM_KEY_HASH_AT, ITEM_PHYSICAL_OFF
 if not cython.compiled:
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Nothing, Size, get_i32, get_i64, i64s_of
 
-    from ._index_cy import next_item
+    from ._index_cy import is_optional, next_item
 
 ODD_MAX = 4096  # offsets listed in one call
 SAME_RECORD_MAX = 32  # items of one record that are compared with each other; a record with more is listed
@@ -141,13 +142,21 @@ def _match(
         if offset < low or offset >= end:
             item += 1
             continue
+        may_lack: Bool = is_optional(made, item)
         is_odd: Bool = last == 0
+        if is_odd and may_lack:
+            item += 1
+            continue
         if not is_odd:
             if at >= last:
                 break
             there: I64 = _offset(found, at)
             if there < low or there >= end:
                 at += 1
+                continue
+            if may_lack:
+                at += 1 if there == offset and _hash(found, at) == _hash(made, item) else 0
+                item += 1
                 continue
             if there != offset and (there < offset or (at + 1 < last and _offset(found, at + 1) == offset)):
                 odd[ODD_MAX + odd_found] = there
@@ -206,7 +215,7 @@ def _unique_before(made: IndexBuffer, item: Size) -> Size:
     offset: I64 = _offset(made, before)
     count: Size = 0
     while before >= FIRST_ITEM and _offset(made, before) == offset:
-        count += 0 if _is_repeat(made, before) else 1
+        count += 0 if is_optional(made, before) or _is_repeat(made, before) else 1
         before -= 1
     return count
 

@@ -184,7 +184,9 @@ class CrossCheck:
     def _fresh_index(self) -> IndexBuffer:
         """Return an empty index buffer for one batch. It has a single slot because it is never searched."""
         self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
-        return IndexBuffer(self._items, 1, KEYS_MAX)
+        fresh = IndexBuffer(self._items, 1, KEYS_MAX)
+        fresh.with_tags = True  # RocketMQ 5.4 adds them
+        return fresh
 
     # Queues
 

@@ -19,7 +19,7 @@ from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile._match_cy import ItemMatcher
 from indexfile.index_file import IndexFile
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE
 from storageio import DiskError, StoreCorrupt, StoreError
 
 from .unreadable import unreadable
@@ -41,6 +41,14 @@ class _Range(NamedTuple):
     base: int
     start: int
     stop: int
+
+
+class _Items(NamedTuple):
+    """The columns of some items."""
+
+    offsets: Numbers
+    hashes: Numbers
+    are_optional: Numbers  # of items that the log requires: whether an index may lack them
 
 
 class IndexComparison:
@@ -129,20 +137,21 @@ class IndexComparison:
         odd_made, odd_found = (np.frombuffer(odd, np.int64) for odd in (self._matcher.odd_made, self._matcher.odd_found))
         odd = None if self._is_disordered else np.unique(np.concatenate([odd_made, odd_found]))
         made, found = _joined(self._made_pairs(odd)), _joined(self._found_pairs(odd))
-        offsets = np.unique(np.concatenate([made[0], found[0]]))
-        wanted = np.unique(_keys(made, offsets))
+        offsets = np.unique(np.concatenate([made.offsets, found.offsets]))
+        keys = _keys(made, offsets)
+        wanted, allowed = np.unique(keys[~made.are_optional]), np.unique(keys)
         own = wanted if odd is None else wanted[np.isin(offsets[wanted >> 32], odd_made)]
         self.items = len(own) + (0 if odd is None else self._matcher.unique)
         present = np.unique(_keys(found, offsets))
         wanted, present = wanted[offsets[wanted >> 32] >= low], present[offsets[present >> 32] >= low]
-        differences = (("missing_item", np.setdiff1d(wanted, present)), ("dangling_item", np.setdiff1d(present, wanted)))
+        differences = (("missing_item", np.setdiff1d(wanted, present)), ("dangling_item", np.setdiff1d(present, allowed)))
         for kind, keys in differences:
             if len(keys):
                 offset, key_hash = offsets[keys[0] >> 32], (keys[0] & 0xFFFFFFFF) - HASH_BIAS
                 first = f"the first key hash {key_hash} of the record at {offset}"
                 yield Finding(self._index.folder, 0, kind, f"{self.items} items", f"{len(keys)} {kind.split('_')[0]}, {first}")
 
-    def _made_pairs(self, odd: Numbers | None) -> Iterator[tuple[Numbers, Numbers]]:
+    def _made_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the items that the log requires for the listed offsets."""
         import numpy as np
 
@@ -161,7 +170,7 @@ class IndexComparison:
             finally:
                 file.close()
 
-    def _found_pairs(self, odd: Numbers | None) -> Iterator[tuple[Numbers, Numbers]]:
+    def _found_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the index's items for the listed offsets."""
         for file in self._index.files:
             buffer = self._opened(file)
@@ -193,8 +202,8 @@ def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator
         at = end
 
 
-def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> tuple[Numbers, Numbers]:
-    """Return offsets and hashes of the items of listed offsets in low..end."""
+def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> _Items:
+    """Return the items of listed offsets in low..end."""
     import numpy as np
 
     kind = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
@@ -204,19 +213,19 @@ def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> tupl
     kept = (offsets >= low) & (offsets < end)
     if odd is not None:
         kept &= np.isin(offsets, odd)
-    return offsets[kept], hashes[kept]
+    return _Items(offsets[kept], hashes[kept], items["seconds"][kept] == SECONDS_OPTIONAL)
 
 
-def _joined(parts: Iterator[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
+def _joined(parts: Iterator[_Items]) -> _Items:
     import numpy as np
 
     empty = np.empty(0, np.int64)
-    every = [(empty, empty), *parts]
-    return np.concatenate([offsets for offsets, _ in every]), np.concatenate([hashes for _, hashes in every])
+    every = [_Items(empty, empty, np.empty(0, np.bool_)), *parts]
+    return _Items(*(np.concatenate(column) for column in zip(*every, strict=True)))
 
 
-def _keys(pairs: tuple[Numbers, Numbers], offsets: Numbers) -> Numbers:
-    """Return one number for each pair: the rank of its offset, then its hash."""
+def _keys(items: _Items, offsets: Numbers) -> Numbers:
+    """Return one number for each item: the rank of its offset, then its hash."""
     import numpy as np
 
-    return np.asarray((np.searchsorted(offsets, pairs[0]) << 32) | (pairs[1] + HASH_BIAS), np.int64)
+    return np.asarray((np.searchsorted(offsets, items.offsets) << 32) | (items.hashes + HASH_BIAS), np.int64)

@@ -1,14 +1,14 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._record_cy cimport check_record, growth, topic_place, topic_size_at, topic_size_size
-from indexfile._index_cy cimport IndexBuffer, next_item, put_item
+from indexfile._index_cy cimport IndexBuffer, next_item, put_item, put_optional
 
 cdef Size BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
 cdef Size AHEAD_RECORDS, CACHE_LINE_SIZE, END_OFFSET_AT, UNIT_SIZE, FOUND_SIZE, QUEUES_FIRST, LEVEL_MAX, NAME_SIZE_USUAL, UNITS_MAX
 cdef I32 ORDINARY, SCHEDULED, IGNORED
 cdef I32 BORN_HOST_V6, PAIR_END, SPACE, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 cdef I32 NEW_QUEUE, INDEX_FULL, NO_QUEUE
-cdef Source _UNIQ_KEY, _KEYS, _TAGS, _DELAY
+cdef Source _UNIQ_KEY, _KEYS, _TAGS, _DELAY, _TAG_KIND
 
 @cython.final
 cdef class QueueTable:

@@ -37,7 +37,7 @@ from indexfile.layout import END_OFFSET_AT
 
 if not cython.compiled:
     from commitlog._record_cy import check_record, topic_place, topic_size_at, topic_size_size
-    from indexfile._index_cy import next_item, put_item
+    from indexfile._index_cy import next_item, put_item, put_optional
     from storebytes._bytes_cy import (
         I32,
         I64,
@@ -88,6 +88,7 @@ _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY\x01")
 _KEYS: Source = source_of_bytes(b"KEYS\x01")
 _TAGS: Source = source_of_bytes(b"TAGS\x01")
 _DELAY: Source = source_of_bytes(b"DELAY\x01")
+_TAG_KIND: Source = source_of_bytes(b"T#")
 
 
 class QueueTable:
@@ -515,7 +516,7 @@ def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
 @cython.nogil
 @cython.exceptval(check=False)
 def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, offset: I64, store_ms: I64, done: Size) -> Size:
-    """Add an item for UNIQ_KEY and then for each word of KEYS, except the first `done` - 1 of them if `done` is positive.
+    """Add an item for UNIQ_KEY, for each word of KEYS and, in a comparison, for TAGS; skip the first `done` - 1 if `done` > 0.
 
     Returns 0 if all are added; if the file is full, one more than the number of keys that are added.  `code` is the hash of
     `topic#`.
@@ -535,6 +536,11 @@ def _index_keys(index: IndexBuffer, properties: Source, found: I32s, code: I32, 
                 return key + 1
             key += 1
         at = end + 1
+    at = found[4]
+    if index.with_tags and at:
+        code = java_hash(_TAG_KIND, 0, 2, code)
+        if key >= skip and not put_optional(index, java_hash(properties, at, found[5] - at, code), offset):
+            return key + 1
     return 0
 
 

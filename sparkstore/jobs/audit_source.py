@@ -36,7 +36,7 @@ from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SLOT_SIZE, file_size
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
 from messagestore import StoreConfig
 from messagestore.delay_levels import DelayLevels
 from messagestore.file_sizes import found_sizes
@@ -242,6 +242,7 @@ class _SplitAudit:
         self._is_store = not is_remote(split.store) and _is_store(split.store)
         self._open_runs: dict[tuple[str, int], Row] = {}
         self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
+        self._optional: list[Array] = []  # of those that there may be
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
         self._protection = SplitProtection(split.file, split.file_start)
@@ -302,7 +303,7 @@ class _SplitAudit:
         self._known_queues = _known_queues(self._audit, queues, size) if self._is_store and size else None
         if self._queues is not None:
             self._lmqs = CrossCheck(self._queues, None, self._levels, 0)
-        return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store)
+        return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store, with_tags=True)
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
@@ -379,7 +380,10 @@ class _SplitAudit:
 
     def _take_items(self, items: Array | None) -> None:
         if items is not None and len(items):
-            self._wanted.append(_packed(items["offset"].astype("int64"), items["hash"], self._split.begin))
+            packed = _packed(items["offset"].astype("int64"), items["hash"], self._split.begin)
+            is_optional = items["seconds"] == SECONDS_OPTIONAL
+            self._wanted.append(packed[~is_optional])
+            self._optional.append(packed[is_optional])
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
         """Compare the items of the split's records in both directions."""
@@ -399,7 +403,8 @@ class _SplitAudit:
         found = _distinct(parts)
         if np.array_equal(wanted, found):
             return
-        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, wanted)))
+        allowed = _distinct([wanted, *self._optional])
+        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, allowed)))
         for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
             if len(rows):
                 offset, code = split.begin + (int(rows[0]) >> HASH_BITS), int(rows[0]) & HASH_MAX

@@ -38,8 +38,14 @@ class Run(NamedTuple):
 class Dispatching:
     """Dispatches one split: takes batches in log order, yields runs and items."""
 
-    def __init__(self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool) -> None:
-        """Prepare the kernel; `is_ignored` selects topics without an ordinary queue."""
+    def __init__(
+        self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool, with_tags: bool = False
+    ) -> None:
+        """Prepare the kernel; `is_ignored` selects topics without an ordinary queue.
+
+        `with_tags` adds items of tags, marked optional, for a comparison with an index.
+        """
+        self._with_tags = with_tags
         self.kernel = Dispatcher(delays_ms)
         # `_lmq_runs` makes LMQ units from the property that names the queues
         self._is_ignored = lambda topic: topic.startswith(LMQ_PREFIX) or is_ignored(topic)
@@ -87,7 +93,9 @@ class Dispatching:
         if self._items is None:
             return None
         self._items[: HEADER_SIZE + SLOT_SIZE * _SLOTS] = bytes(HEADER_SIZE + SLOT_SIZE * _SLOTS)
-        return IndexBuffer(self._items, _SLOTS, KEYS_MAX)
+        fresh = IndexBuffer(self._items, _SLOTS, KEYS_MAX)
+        fresh.with_tags = self._with_tags
+        return fresh
 
     def _gathered(self) -> Array:
         """Return the items of the buffer, which the next call of the kernel overwrites, in log order."""

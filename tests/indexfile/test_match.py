@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexfile.layout import FIRST_ITEM
+from indexfile.layout import FIRST_ITEM, SECONDS_OPTIONAL
 from tests.builds import World
 from tests.indexfile.model import HEADER, ITEM, PROPERTY
 
@@ -20,8 +20,8 @@ records = st.lists(st.tuples(st.integers(0, 40).map(lambda at: 25 * at), st.list
 
 
 def buffer_of(world: World, pairs: list[Pair]) -> Any:
-    """Return an index of one slot with these items."""
-    items = b"".join(ITEM.pack(code, offset, 0, 0) for offset, code in pairs)
+    """Return an index of one slot with these items; those of a negative hash are optional."""
+    items = b"".join(ITEM.pack(abs(code), offset, SECONDS_OPTIONAL if code < 0 else 0, 0) for offset, code in pairs)
     header = HEADER.pack(0, 0, 0, 0, 0, len(pairs) + 1)
     return world.module("indexfile._index_cy").IndexBuffer(bytearray(header + bytes(4 + 20) + items), 1, len(pairs) + 1)
 
@@ -93,6 +93,32 @@ def test_an_index_in_log_order_lists_nothing(world: World, made: list[Pair], fil
     matcher = matched(world, [made], parts(made, file))
     assert (list(matcher.odd_made), list(matcher.odd_found)) == ([], [])
     assert matcher.unique == len({pair for pair in made if LOW <= pair[0] < END})
+
+
+@PROPERTY
+@given(
+    st.lists(st.tuples(st.lists(hashes, max_size=3), st.sampled_from(["no tag", "lacks it", "has it"])), max_size=30),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_an_index_may_have_or_lack_the_optional_items_of_each_record(
+    world: World, made: list[tuple[list[int], str]], batch: int, file: int
+) -> None:
+    """They follow the others of their record, and count for nothing."""
+    wanted: list[Pair] = []
+    found: list[Pair] = []
+    for number, (codes, tag) in enumerate(made):
+        offset = LOW + 25 * number
+        wanted += [(offset, code) for code in codes] + ([] if tag == "no tag" else [(offset, -2)])
+        found += [(offset, code) for code in codes] + ([(offset, 2)] if tag == "has it" else [])
+    required = [pair for pair in wanted if pair[1] >= 0]
+    matcher = matched(world, [wanted], parts(found, file))
+    assert (list(matcher.odd_made), list(matcher.odd_found)) == ([], [])
+    assert matcher.unique == len({pair for pair in required if pair[0] < END})
+    split = matched(world, parts(wanted, batch), parts(found, file))
+    own, others = set(split.odd_made), set(split.odd_found)
+    assert {pair for pair in set(required) - set(found) if pair[0] not in own | others and pair[0] < END} == set()
+    assert split.unique == len({pair for pair in required if pair[0] < END and pair[0] not in own})
 
 
 def test_a_record_with_many_keys_is_listed_and_not_counted(world: World) -> None:

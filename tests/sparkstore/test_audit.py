@@ -22,6 +22,7 @@ from sparkstore.jobs import audit_source
 from sparkstore.jobs.dispatching import stored_item
 from sparkstore.jobs.protection import at_seams
 from storageio import REAL_DISK
+from tests.messagestore.test_wheel_snapshots import store_of
 
 from .local import audited, copied, dumped
 from .stores import SMALL
@@ -60,6 +61,13 @@ def numbered(tmp_path: Path) -> Path:
         for number in range(60):
             store.put(Message("t", bytes(700 + number), queue_id=0))
     return tmp_path / "store"
+
+
+def test_items_of_tags_belong_to_their_records(tmp_path: Path) -> None:
+    """Brokers since RocketMQ 5.4 add them to the index."""
+    store = store_of("timersnap551", tmp_path)
+    assert [problem.kind for problem in verify_store(str(store)).problems] == []
+    assert "dangling_item" not in {row["kind"] for row in audited(store).problems}
 
 
 def renumber(store: Path, first: int, by: int) -> None:
