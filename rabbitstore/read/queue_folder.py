@@ -250,10 +250,15 @@ class QueueFolder:
         store = QueueStore(stored, rows, store_file)
         is_durable = any(row.persistent for row in rows)
         found = []
+        unwritten: list[Problem] = []
         for row in rows:
-            pair = _with_message(row, store, where, problems, problems if self.stores is None else self.stores.notes)
+            pair = _with_message(row, store, where, problems, problems if self.stores is None else unwritten)
             if pair is not None:
                 found.append((self._corrected(*pair, is_durable, where, problems), pair[1]))
+        if self.stores is not None and len(problems) == known:
+            self.stores.notes += unwritten
+        else:  # the file is damaged, so nothing shows that it ends where the server stopped
+            problems += (one._replace(kind="message_lost") for one in unwritten)
         return found + self._restored(number, data or b"", rows, store) if is_damaged else found
 
     def _restored(self, number: int, data: bytes, rows: list[V2Entry], store: QueueStore) -> list[Pair]:

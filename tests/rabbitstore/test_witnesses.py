@@ -167,3 +167,18 @@ def test_bodies_of_a_message_file_that_is_gone_are_counted(tmp_path: Path, damag
     assert "orders: 5 dropped" in run("recover", tmp_path).out
     assert run("recover", "--apply", tmp_path).code == 6
     assert verify(str(tmp_path)).problems == []
+
+
+def test_message_file_with_other_damage_has_lost_what_it_lacks(tmp_path: Path) -> None:
+    """Cut behind a message it looks like one that a kill left; a damaged message in front of the cut shows that it is not."""
+    queue = store_at(tmp_path, 2)
+    kill(tmp_path)
+    data = bytearray((queue / "0.qs").read_bytes())
+    stop = 64
+    for _ in range(2):
+        stop += 8 + int.from_bytes(data[stop : stop + 4], "big")
+    (queue / "0.qs").write_bytes(data[:stop])
+    assert verify(str(tmp_path)).problems == []
+    data[64 + 8 + 40] ^= 0xFF
+    (queue / "0.qs").write_bytes(data[:stop])
+    assert plan_recovery(str(tmp_path)).dropped_by_queue == {"orders": COUNT - 1}
