@@ -99,7 +99,7 @@ class QuorumNode(Closing):
     def queues(self) -> list[QuorumQueue]:
         """Return the folders with a `config` or a log, by the queue's name; the tables of the node may lack young ones.
 
-        A registered queue that lost its folder has what the write-ahead logs have of it.
+        A registered queue that lost its folder, or its `config`, has what segments and write-ahead logs have of it.
         """
         names = [entry.name for entry in self.disk.list(self.path) if entry.kind is Kind.FOLDER]
         parts = ("config", "snapshots")
@@ -107,8 +107,9 @@ class QuorumNode(Closing):
             QuorumQueue(self, name) for name in names if any(self.disk.stat(f"{self.path}/{name}/{part}") for part in parts)
         ]
         known = {queue.registered_name for queue in found}
+        known_folders = {queue.uid for queue in found}
         for name, uid in self.registered().items():
-            if uid not in names and name not in known and not self._is_deleted(uid):
+            if uid not in known_folders and name not in known and not self._is_deleted(uid):
                 found.append(QuorumQueue(self, uid))
         return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
 

@@ -239,6 +239,8 @@ class _Repair:
         """Return why a queue cannot get a new log."""
         if queue.members > 1:
             return f"one of {queue.members} members; delete this member and add it again"
+        if not self._has_config(queue):
+            return f"no config, and {self._config_for(queue)[2]}: nothing would read the new log"
         try:
             self._version(queue)
         except (StoreCorrupt, UnsupportedFormat) as error:
@@ -274,25 +276,28 @@ class _Repair:
         yield from wal_pieces(records())
 
     def _plan_configs(self, queues: list[QuorumQueue]) -> None:
-        """Write a lost `config` by the model of another queue's, with the name that the table has for the folder."""
-        names = {row[1]: row[0] for row in self._rows(_NAMES) or [] if len(row) == 2}
-        model = next((queue for queue in queues if queue.registered_name is not None), None)
-        vhosts = {queue.vhost for queue in queues if queue.vhost}
-        for queue in queues:
-            name = names.get(fsencode(queue.uid))
-            if queue.registered_name is not None:
-                continue
-            if not self.node.has_queues:
-                config, expected, found = self._coordinator_config(queue, name)
-            elif model is None or not isinstance(name, Atom):
-                config, found = None, "no queue with a config" if model is None else "no row in names.dets"
-                expected = "a queue with a config, and a name in names.dets"
-            else:
-                config, expected, found = new_config(model, name, queue, vhosts), "", ""
+        """Write a lost `config`."""
+        for queue in (queue for queue in queues if queue.registered_name is None):
+            config, expected, found = self._config_for(queue)
             if config is None:
                 self.plan.unrepaired.append(Problem(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
             else:
                 self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [format_config(config)]))
+
+    def _has_config(self, queue: QuorumQueue) -> bool:
+        """Return whether a queue has its `config` or gets one; without it nothing that names its messages is changed."""
+        return queue.registered_name is not None or self._config_for(queue)[0] is not None
+
+    def _config_for(self, queue: QuorumQueue) -> tuple[dict[Any, Any] | None, str, str]:
+        """Return a `config` by the model of another queue's, with the name that the table has for the folder, or why not."""
+        name = next((row[0] for row in self._rows(_NAMES) or [] if len(row) == 2 and row[1] == fsencode(queue.uid)), None)
+        if not self.node.has_queues:
+            return self._coordinator_config(queue, name)
+        model = next((queue for queue in self.queues if queue.registered_name is not None), None)
+        if model is None or not isinstance(name, Atom):
+            found = "no queue with a config" if model is None else "no row in names.dets"
+            return None, "a queue with a config, and a name in names.dets", found
+        return new_config(model, name, queue, {queue.vhost for queue in self.queues if queue.vhost}), "", ""
 
     def _coordinator_config(self, queue: QuorumQueue, name: Term | None) -> tuple[dict[Any, Any] | None, str, str]:
         """Return the `config` of a log of `coordination`, or why it cannot be made: only it has the members of a cluster."""
@@ -349,7 +354,7 @@ class _Repair:
             fresh = [(fsencode(queue.uid), self.term[queue.uid], UNDEFINED, self.last[queue.uid]) for queue in queues]
             self._change("write_meta", _META, "bad_meta_table", lambda: [write_dets(fresh)])
             return
-        limits = {fsencode(queue.uid): self.last[queue.uid] for queue in queues}
+        limits = {fsencode(queue.uid): self.last[queue.uid] for queue in queues if self._has_config(queue)}
         changed = [_limited(row, limits) for row in rows if row[0] not in self.renewed]
         if changed != rows:
             self._change(

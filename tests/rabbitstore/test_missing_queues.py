@@ -16,7 +16,7 @@ from tests.cases import unpack_case
 from .conftest import DATA
 from .later import node_of
 
-NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")
+NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq43-clean")
 CASES = ("rabbit-clean-3.8.9", "rabbit-dlx-3.10.8", "rabbit-quorum-latin1-4.0.5")
 
 
@@ -112,3 +112,36 @@ def test_a_copy_of_a_quorum_queues_folder_is_left_to_a_person(copied):
     assert run("recover", node, "--apply").code in (1, 6, 7)
     recovered = run("recover", node)
     assert recovered.code == 1 and "a person has to decide: " in recovered.talk
+
+
+@pytest.mark.parametrize("name", ["rabbitmq4-killed", "rabbitmq43-clean", "rabbitmq4-quorum-snapshot"])
+def test_queues_whose_folders_are_all_gone_keep_what_the_log_has(name, copied):
+    """Without any `config` no queue can be made again: `recover` changes nothing, and what the log has stays listed."""
+    node = copied(name)
+    for folder in [path for path in node.glob("quorum/*/*") if path.is_dir()]:
+        has_segments = any(folder.glob("*.segment"))
+        for path in folder.iterdir() if has_segments else [folder]:
+            if path.suffix != ".segment":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    files = {path: path.read_bytes() for path in node.rglob("quorum/**/*") if path.is_file()}
+    listed = run("dump", "--json", node).lines
+    assert run("verify", node).code == 1
+    recovered = run("recover", node, "--apply")
+    assert recovered.code == 1 and "a person has to decide: " in recovered.talk
+    assert {path: path.read_bytes() for path in node.rglob("quorum/**/*") if path.is_file()} == files
+    assert run("dump", "--json", node).lines == listed
+
+
+def test_a_registered_folder_with_segments_alone_is_read(copied):
+    """Its `config` is made by the model of another queue's."""
+    node = copied("rabbitmq4-quorum-snapshot")
+    listed = {line["body_base64"] for line in run("dump", "--json", node).lines}
+    folders = {path.parent for path in node.glob("quorum/*/*/*.segment")}
+    folder = next(path for path in sorted(folders) if not any(path.glob("*/*/snapshot.dat")))
+    for path in folder.iterdir():
+        if path.suffix != ".segment":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert run("verify", node).code == 1
+    run("recover", node, "--apply")
+    assert run("verify", node).code == 0
+    assert {line["body_base64"] for line in run("dump", "--json", node).lines} == listed
