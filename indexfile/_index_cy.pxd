@@ -44,6 +44,8 @@ cdef Nothing ask_for_newest(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
     IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
 ) noexcept nogil
-cdef Nothing replay(IndexBuffer index, Size limit, I32s heads, Target heads_bytes, I64s state) noexcept nogil
+cdef Nothing replay(
+    IndexBuffer index, Size limit, I32s heads, Target heads_bytes, I64s written, Size parts, I64s state
+) noexcept nogil
 cpdef I32 hash_of_texts(str topic, str key) except? -1
 cpdef I32 hash_of(bytes topic, bytes key)

@@ -156,12 +156,17 @@ class IndexBuffer:
         zeros = memoryview(bytearray(4 * self.slots))  # zeros take no memory until written
         return zeros, memoryview(array("q", [0, 0, FIRST_ITEM, 0]))
 
-    def check(self, limit: int, replayed: tuple[memoryview, memoryview] | None = None) -> tuple[int, int]:
+    def check(
+        self, limit: int, replayed: tuple[memoryview, memoryview] | None = None, written: array[int] | None = None
+    ) -> tuple[int, int]:  # fmt: skip
         """Replay the puts of the first `limit` items, or of all, and return the kind of damage and its item or slot.
 
         Returns (SOUND, 0) if every chain is what the puts would have made.  With `replayed` a call continues where the last one
-        stopped.
+        stopped.  `written` has the first and last slot, plus one, of each range that is no hole; others are not read.
         """
+        held_written: memoryview = memoryview(array("q", [0, self.slots]) if written is None else written)
+        parts: Size = len(held_written) // 2
+        ranges: I64s = i64s_of(held_written if parts else memoryview(array("q", [0, 0])))
         zeros: memoryview
         held_state: memoryview
         zeros, held_state = self.new_replay() if replayed is None else replayed
@@ -171,7 +176,7 @@ class IndexBuffer:
         state: I64s = i64s_of(held_state)
         most: Size = limit
         with cython.nogil:
-            replay(self, most, heads, heads_bytes, state)
+            replay(self, most, heads, heads_bytes, ranges, parts, state)
         return held_state[0], held_state[1]
 
     def keep_items(self, next_item: int, log_end: int) -> int:
@@ -606,7 +611,9 @@ def walk(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def replay(index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, state: I64s) -> Nothing:
+def replay(
+    index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, written: I64s, parts: Size, state: I64s
+) -> Nothing:  # fmt: skip
     """Rebuild the chains of the first `limit` items and compare them with the file.
 
     heads[slot] = newest item of the slot so far; `heads_bytes` is the same memory.  state[0] = kind of damage, state[1] = its
@@ -648,16 +655,38 @@ def replay(index: IndexBuffer, limit: Size, heads: I32s, heads_bytes: Target, st
     state[3] = used
     if at < count:
         return
-    slot = 0
-    while slot < index.slots:
-        if get_i32(source, HEADER_SIZE + SLOT_SIZE * slot) != heads[slot]:
-            state[0] = BAD_SLOT
-            state[1] = slot
-            return
-        slot += 1
+    slot = _wrong_slot(index, heads, written, parts)
+    if slot < index.slots:
+        state[0] = BAD_SLOT
+        state[1] = slot
+        return
     if used != get_i32(source, SLOTS_USED_AT):
         state[0] = BAD_COUNT
         state[1] = used
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _wrong_slot(index: IndexBuffer, heads: I32s, written: I64s, parts: Size) -> Size:
+    """Return the first slot that does not lead to its newest item, or the number of slots."""
+    source: Target = index._target
+    slots: Size = index.slots
+    slot: Size = 0
+    part: Size = 0
+    while part <= parts:
+        start: Size = written[2 * part] if part < parts else slots
+        stop: Size = written[2 * part + 1] if part < parts else slots
+        while slot < start:
+            if heads[slot] != NO_ITEM:
+                return slot
+            slot += 1
+        while slot < stop:
+            if get_i32(source, HEADER_SIZE + SLOT_SIZE * slot) != heads[slot]:
+                return slot
+            slot += 1
+        part += 1
+    return slots
 
 
 def hash_of_texts(topic: str, key: str) -> I32:

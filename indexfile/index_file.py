@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import Disk, File, Map, Mode, StoreCorrupt, StoreReadOnly
+from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from ._index_cy import IndexBuffer, MappedIndex
 from .layout import (
@@ -220,15 +220,35 @@ class IndexFile(MappedIndex):
 
         With `at_once` the file is mapped anew after so many items: a map keeps every page that was read.
         """
-        replayed = self.buffer.new_replay()
+        replayed, written = self.buffer.new_replay(), self.written_slots()
         for limit in range(at_once or self.items, self.items + (at_once or self.items), at_once or self.items):
-            kind, place = self.buffer.check(limit, replayed)
+            kind, place = self.buffer.check(limit, replayed, written)
             if kind:
                 break
             if at_once:
                 self.close()
         if kind:
             raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {place}")
+
+    def written_slots(self) -> array[int]:
+        """Return the first and last slot, plus one, of each range that is no hole.
+
+        On tmpfs, a hole that is read through the map takes memory. All slots are one range if the file cannot be opened again.
+        """
+        ranges, stop = array("q"), HEADER_SIZE + SLOT_SIZE * self.slots
+        try:
+            file = self.disk.open(self.path, Mode.READ)
+        except DiskError:  # deleted, or no descriptor is left
+            return array("q", [0, self.slots])
+        try:
+            at = file.next_data(HEADER_SIZE)
+            while at < stop:
+                end = min(max(file.data_end(at), at + SLOT_SIZE), stop)
+                ranges.extend(((at - HEADER_SIZE) // SLOT_SIZE, (end - HEADER_SIZE) // SLOT_SIZE))
+                at = file.next_data(end)
+        finally:
+            file.close()
+        return ranges
 
     def sync(self) -> int:
         """Sync the file and return the end time up to which it is then safe."""

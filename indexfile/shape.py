@@ -132,7 +132,8 @@ def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
         header = file.header
         if header.items_used >= shape.items:
             return False
-        return file.buffer.check(CHECKED_ITEMS)[0] == 0 and header.end_physical_offset in _last_offset(file, header)
+        damage, _ = file.buffer.check(CHECKED_ITEMS, None, file.written_slots())
+        return not damage and header.end_physical_offset in _last_offset(file, header)
     except StoreCorrupt:
         return False
     finally:

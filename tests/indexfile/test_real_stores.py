@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
+
+from indexfile.layout import BAD_SLOT, SOUND
 
 NAMES = ["plain", "cqext", "batchcq", "broker-ext", "broker-live", "lmq", "propcrc"]
 ROLLBACK = 12
@@ -64,3 +67,17 @@ def test_real_files_are_sound_and_say_their_shape(name: str, fixture_store: Any,
     paths, strays = world.indexfile.index_paths(REAL_DISK, str(folder))
     assert strays == []
     assert world.indexfile.find_shape(REAL_DISK, paths) == (500, 2000)
+
+
+def test_slots_in_a_hole_are_empty(fixture_store: Any, index: Any) -> None:
+    """A file of few items has holes between its slots. A hole in place of a used slot is damage."""
+    opened = index(500, 2000, writable=False, folder=fixture_store("broker-ext").store / "index")
+    buffer, items = opened.files[0].buffer, 2000
+    used = [slot for slot in range(500) if any(buffer.data[40 + 4 * slot : 44 + 4 * slot])]
+    assert 1 < len(used) < 500
+    written = array("q", [bound for slot in used for bound in (slot, slot + 1)])
+    assert buffer.check(items, None, written) == buffer.check(items) == (SOUND, 0)
+    for place in (0, len(used) // 2, len(used) - 1):
+        lacking = written[: 2 * place] + written[2 * place + 2 :]
+        assert buffer.check(items, None, lacking) == (BAD_SLOT, used[place])
+    assert buffer.check(items, None, array("q")) == (BAD_SLOT, used[0])

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import Message
 from commitlog.walk import LogFiles
+from messagestore import MessageStore, StoreConfig
 from messagestore.paths import StorePaths
 from messagestore.repair.rebuild_timers import rebuild_timers
+from messagestore.repair.verification import verify_store
 from messagestore.timers.check import timer_findings
 from messagestore.timers.layout import WHEEL_SIZE
 from messagestore.timers.wheel import used_slots, wheel_path
@@ -89,3 +92,34 @@ def test_verify_of_a_sparse_log_on_tmpfs_takes_no_memory(tmp_path_factory: pytes
         assert path.stat().st_blocks * 512 <= 1 << 20
     finally:
         shutil.rmtree(root)
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no tmpfs")
+def test_verify_of_sparse_index_and_queue_files_on_tmpfs_takes_no_memory(tmp_path: Path) -> None:
+    """The slots of an index file have 20 MB, whatever number of items it has."""
+    config = StoreConfig(mapped_file_size_commit_log=1 << 16, max_index_num=2000)
+    with MessageStore.open(tmp_path / "store", config=config) as store:
+        for number in range(100):
+            store.put(Message("T", bytes(100), keys=[str(number)], queue_id=number % 4))
+    root = Path("/dev/shm") / f"brokerstore-sparse-{os.getpid()}"
+    try:
+        for path in (tmp_path / "store").rglob("*"):
+            if path.is_file():
+                copy_sparse(path, root / path.relative_to(tmp_path / "store"))
+        assert sum(path.stat().st_size for path in root.rglob("*")) > 40 << 20
+        assert verify_store(str(root), config).problems == []
+        assert sum(path.stat().st_blocks * 512 for path in root.rglob("*")) <= 1 << 20
+    finally:
+        shutil.rmtree(root)
+
+
+def copy_sparse(source: Path, target: Path) -> None:
+    """Copy a file with a hole for each page of zeros."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    data = source.read_bytes()
+    with target.open("wb") as file:
+        for at in range(0, len(data), 4096):
+            if any(data[at : at + 4096]):
+                file.seek(at)
+                file.write(data[at : at + 4096])
+        file.truncate(len(data))
