@@ -1,5 +1,6 @@
 /* Loaded before the C library by LD_PRELOAD: the FAULT_AT-th call (from 1) that changes a file below FAULT_BELOW fails with
-   FAULT_ERRNO.  It fails once, or with FAULT_FOREVER all later calls fail too; with FAULT_SHORT a write writes half of its bytes.
+   FAULT_ERRNO.  With FAULT_CALL only calls with that in their name count.
+   It fails once, or with FAULT_FOREVER all later calls fail too; with FAULT_SHORT a write writes half of its bytes.
    At the end FAULT_COUNT gets the number of such calls.  FAULT_LOG gets a line for each of them, for each file that O_CREAT
    creates and for each folder that is removed: thread, call and path, separated by tabs. */
 #define _GNU_SOURCE
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 static long made;
-static const char *below, *count_file;
+static const char *below, *count_file, *only;
 static int log_to = -1;
 static long at, error_number;
 static int for_ever, is_short;
@@ -23,6 +24,7 @@ static int for_ever, is_short;
 __attribute__((constructor)) static void begin(void) {
     below = getenv("FAULT_BELOW");
     count_file = getenv("FAULT_COUNT");
+    only = getenv("FAULT_CALL");
     at = getenv("FAULT_AT") ? atol(getenv("FAULT_AT")) : 0;
     error_number = getenv("FAULT_ERRNO") ? atol(getenv("FAULT_ERRNO")) : EIO;
     for_ever = getenv("FAULT_FOREVER") != NULL;
@@ -50,6 +52,7 @@ __attribute__((destructor)) static void end(void) {
 static int is_meant(const char *call, const char *path) {
     if (!is_below(path)) return 0;
     record(call, path);
+    if (only && !strstr(call, only)) return 0;
     long number = __sync_add_and_fetch(&made, 1);
     return number == at || (for_ever && at > 0 && number > at);
 }

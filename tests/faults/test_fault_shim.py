@@ -128,3 +128,39 @@ def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, wanted: 
     assert len(found) == wanted and set(found.values()) == {1}, f"{where}\n{len(found)} messages, {found.most_common(1)}"
     shutil.rmtree(folder)
     return first
+
+
+WRITER = """
+import sys
+from brokerstore import Message, MessageStore
+from storageio import PutRejected
+from tests.faults.test_fault_shim import CONFIG
+
+store = MessageStore.open(sys.argv[1], "a", CONFIG)
+put = []
+try:
+    for number in range(1700):
+        put.append(store.put(Message("T", b"body %d" % number, keys=[f"k{number}"], queue_id=number % 4)).physical_offset)
+except PutRejected:
+    pass
+wrong = [number for number, at in enumerate(put) if [hit.physical_offset for hit in store.query("T", f"k{number}")] != [at]]
+metrics = store.metrics()
+print(len(put), len(wrong), store.undispatched_messages, store.unsearched_bytes, metrics.dispatch_failure)
+store.close()
+"""
+
+
+@pytest.mark.parametrize("below", ["consumequeue", "index"])
+def test_writer_whose_dispatch_stopped_finds_every_acknowledged_key(shim: Path, tmp_path: Path, below: str) -> None:
+    """One sync that fails with EIO ends dispatch: `query` searches the log, and messages that are in no queue are counted."""
+    folder = tmp_path / "store"
+    fault = {"LD_PRELOAD": str(shim), "FAULT_BELOW": str(folder / below), "FAULT_CALL": "sync", "FAULT_AT": "4"}
+    made = subprocess.run([sys.executable, "-c", WRITER, str(folder)], env=os.environ | fault, capture_output=True, text=True,
+                          timeout=120, check=False, cwd=Path(__file__).parents[2])  # fmt: skip
+    assert made.returncode == 0, made.stderr[-2000:]
+    acknowledged, wrong, undispatched, unsearched, failure = made.stdout.split(maxsplit=4)
+    assert "sync" in failure and "Input/output error" in failure
+    assert (int(wrong), int(unsearched)) == (0, 0) and int(acknowledged) > 0 < int(undispatched)
+    assert int(acknowledged) - len(bodies(folder)) == int(undispatched)
+    MessageStore.open(folder, "a", CONFIG).close()
+    assert len(bodies(folder)) == int(acknowledged), "the next opening dispatches the rest"
