@@ -94,7 +94,9 @@ def _sizes(folder: Path) -> dict[str, int]:
         "mapperFileSizeBatchConsumeQueue": "batchconsumequeue/*/*/0*",
     }  # fmt: skip
     found = {name: next(folder.glob(pattern), None) for name, pattern in names.items()}
-    return {name: path.stat().st_size for name, path in found.items() if path is not None}
+    sizes = {name: path.stat().st_size for name, path in found.items() if path is not None}
+    log_size = max((path.stat().st_size for path in folder.glob("commitlog/0*")), default=0)
+    return sizes | ({"mappedFileSizeCommitLog": log_size} if log_size else {})
 
 
 def _expected(folder: Path) -> tuple[Witnesses, dict[Queue, list[int]]]:

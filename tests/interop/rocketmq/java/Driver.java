@@ -243,7 +243,7 @@ public class Driver {
     private static JSONObject messages(Store store) throws Exception {
         JSONArray found = new JSONArray();
         JSONArray blanks = new JSONArray();
-        long at = store.getCommitLog().getMinOffset();
+        long at = Math.max(0, store.getCommitLog().getMinOffset()); // -1 without files
         int fileSize = store.getMessageStoreConfig().getMappedFileSizeCommitLog();
         while (at < store.getMaxPhyOffset()) {
             SelectMappedBufferResult piece = store.getCommitLog().getData(at, false);
@@ -286,7 +286,7 @@ public class Driver {
         ConsumeQueueInterface queue = store.getConsumeQueueTable().get(topic).get(queueId);
         long low = store.getMinOffsetInQueue(topic, queueId), high = store.getMaxOffsetInQueue(topic, queueId);
         JSONArray units = new JSONArray();
-        for (long place = low; place < high; place++) {
+        for (long place = Math.max(0, low); place < high; place++) { // -1 in an empty batch queue
             CqUnit unit = queue.get(place);
             units.add(unit == null ? null : JSONArray.of(unit.getPos(), unit.getSize(), unit.getTagsCode()));
         }
@@ -303,7 +303,7 @@ public class Driver {
     /** The messages that a consumer of the whole queue receives. */
     private static JSONArray consumed(Store store, String topic, int queueId, long low, long high) {
         JSONArray offsets = new JSONArray();
-        for (long at = low; at < high; ) {
+        for (long at = Math.max(0, low); at < high; ) {
             GetMessageResult page = store.getMessage("group", topic, queueId, at, READ_BATCH, null);
             if (page.getStatus() == GetMessageStatus.FOUND) {
                 for (SelectMappedBufferResult piece : page.getMessageMapedList()) {
