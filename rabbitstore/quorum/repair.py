@@ -48,6 +48,8 @@ _COMMAND_BEFORE = 128  # bytes of an entry in which the name of its command is
 _KHEPRI = b"khepri_db"  # the feature flag
 COORDINATOR, METADATA = "rabbit_stream_coordinator", "rabbitmq_metadata"
 _CLUSTER_SIZE_MAX = 1 << 20
+_DIGITS, _DIGITS_LATER = 8, 16
+_WRITERS = "writers.snapshot"
 _FILLERS_MAX = 1 << 16
 _NODE_NAME = re.compile(rb"[A-Za-z0-9_-]+@[A-Za-z0-9_.-]+")
 _NAMES, _META = "names.dets", "meta.dets"
@@ -85,6 +87,8 @@ class _Repair:
         self._plan_configs(queues)
         self._plan_names(queues)
         self._plan_meta(queues)
+        if self.plan.changes and self.node.disk.stat(f"{self.node.path}/{_WRITERS}") is not None:
+            self._change("move_aside", _WRITERS, "rebuild_log")  # 4.3 starts no queue whose log ends before what this names
         self.plan.problems = list(dict.fromkeys(self.node.problems))
         return self.plan
 
@@ -212,12 +216,18 @@ class _Repair:
         """Write a log to new segments, and move the old files aside."""
         self.new_logs[uid] = log
         parts = [log[start : start + SEGMENT_ENTRIES] for start in range(0, len(log), SEGMENT_ENTRIES)]
-        files = {f"{number:08}.segment": part for number, part in enumerate(parts, 1)}
+        files = {f"{number:0{self._digits()}}.segment": part for number, part in enumerate(parts, 1)}
         for name in old:
             if name not in files:
                 self._change("move_aside", f"{uid}/{name}", reason)
         for name, part in files.items():
             self._change("rebuild_log", f"{uid}/{name}", reason, partial(segment_pieces, part))
+
+    def _digits(self) -> int:
+        """Return how many digits the names of new segments have: a server of 4.3 reads no shorter ones once it renamed all."""
+        marker = self.node.disk.stat(f"{self.node.path}/segment_name_upgrade_marker")
+        names = [name.partition(".")[0] for name in self.node.wal_files()]
+        return max([_DIGITS_LATER if marker is not None else _DIGITS, *map(len, names)])
 
     def _version(self, queue: QuorumQueue) -> int:
         """Return the version of the queue machine: that of the other queues if no entry of this one has it.

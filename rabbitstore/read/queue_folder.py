@@ -136,7 +136,10 @@ class QueueFolder:
         """Return a version-1 segment by relative number, without the journal."""
         where = f"{self.relative}/{number}.idx"
         data = read_if_there(self.disk, f"{self.path}/{number}.idx") or b""
-        return read_segment_past_damage(data, number * self.segment_entries, self.segment_entries, where, problems)[0]
+        found, end = read_segment_past_damage(data, number * self.segment_entries, self.segment_entries, where, problems)
+        if found and end < len(data) and not any(data[end:]):  # a power failure may leave them; 3.8 opens no queue then
+            problems.append(Problem(where, end, "torn_segment", "an entry", f"{len(data) - end} zeros"))
+        return found
 
     def _segments_v1(self, problems: list[Problem], in_order: Any, finish: Finish) -> Iterator[Any]:
         """Yield each segment: what `finish` makes of an intact one, and the entries of any other."""

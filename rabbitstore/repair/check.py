@@ -90,6 +90,7 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
             found.queues += 1
             _check_queue(folder, queue, found, counts)
             advance(queue.size_bytes())
+        _check_terms_alone(folder, found)
         for store in folder.stores.values():
             _check_tables(folder, store, found, counts)
             for number, records in store.found_past_damage.items():
@@ -202,6 +203,16 @@ def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, un
     if terms.segments and known != unacked:
         bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"{queue.folder}: {unacked}", str(known))
         found.problems.append(bad)
+
+
+def _check_terms_alone(folder: VhostFolder, found: Checked) -> None:
+    """Report terms of a clean stop that count messages of a queue whose folder is gone."""
+    for name, terms in (folder.recovery or {}).items():
+        count = sum(terms.segments.values())
+        if name and count and f"{layout.QUEUES_FOLDER}/{name}" not in found.queue_names:
+            found.unindexed[name] = found.unindexed.get(name, 0) + count
+            expected = f"{layout.QUEUES_FOLDER}/{name}, with {count} messages"
+            found.problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "no such folder"))
 
 
 def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, counts: dict[bytes, int]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rabbitstore.quorum.declared import missing_queues
+from rabbitstore.repair.node_recover import plan_node_recovery
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -145,3 +146,18 @@ def test_a_registered_folder_with_segments_alone_is_read(copied):
     run("recover", node, "--apply")
     assert run("verify", node).code == 0
     assert {line["body_base64"] for line in run("dump", "--json", node).lines} == listed
+
+
+def test_a_new_log_for_a_later_server_has_its_names_and_no_older_end(copied):
+    """4.3 started no queue whose log ends before the index in `writers.snapshot`, and names segments with 16 digits."""
+    node = copied("rabbitmq43-clean")
+    system = next(node.glob("quorum/*"))
+    (system / "writers.snapshot").write_bytes(bytes.fromhex("837400000000"))
+    wal = max(system.glob("*.wal"), key=lambda path: path.stat().st_size)
+    data = bytearray(wal.read_bytes())
+    data[len(data.rstrip(b"\0")) // 2] ^= 0xFF
+    wal.write_bytes(data)
+    plan = plan_node_recovery(str(node))
+    names = [action.file.rpartition("/")[2] for action in plan.actions if action.kind == "rebuild_log"]
+    assert names and set(map(len, names)) == {len("0000000000000001.segment")}
+    assert any(action.kind == "move_aside" and action.file.endswith("/writers.snapshot") for action in plan.actions)

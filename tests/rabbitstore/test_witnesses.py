@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,28 @@ def test_message_file_with_other_damage_has_lost_what_it_lacks(tmp_path: Path) -
     data[64 + 8 + 40] ^= 0xFF
     (queue / "0.qs").write_bytes(data[:stop])
     assert plan_recovery(str(tmp_path)).dropped_by_queue == {"orders": COUNT - 1}
+
+
+def test_zeros_behind_the_entries_of_a_segment_are_damage(tmp_path: Path) -> None:
+    """A real 3.8.9 closes the whole virtual host over them; a power failure leaves them, and `recover` removes them."""
+    queue = store_at(tmp_path, 1)
+    kill(tmp_path)
+    data = (queue / "0.idx").read_bytes()
+    (queue / "0.idx").write_bytes(data + bytes(600))
+    assert [problem.kind for problem in verify(str(tmp_path)).problems] == ["torn_segment"]
+    listed = numbers(tmp_path)
+    apply_recovery(plan_recovery(str(tmp_path)))
+    assert (numbers(tmp_path), (queue / "0.idx").stat().st_size) == (listed, len(data))
+    assert verify(str(tmp_path)).problems == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_queue_folder_that_is_gone_is_counted_by_the_terms_of_the_stop(tmp_path: Path, version: int) -> None:
+    """`recovery.dets` has the folder's name and its messages."""
+    queue = store_at(tmp_path, version)
+    shutil.rmtree(queue)
+    assert not verify(str(tmp_path)).ok
+    plan = plan_recovery(str(tmp_path))
+    assert plan.dropped_by_queue == {queue.name: COUNT}
+    apply_recovery(plan)
+    assert verify(str(tmp_path)).problems == []
