@@ -62,7 +62,8 @@ class LogBounds:
 class CrossCheck:
     """One comparison of queues and index with the log.
 
-    `problems` lists findings in the order of discovery; `units` and `items` count what was compared.
+    `problems` lists findings in the order of discovery; `units` and `items` count what was compared. `lost_by_queue` has the
+    messages of each queue, by `topic/queue`, that are named behind the last one in the log.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class CrossCheck:
         self.units = 0
         self.items = 0
         self.problems: list[Finding] = []
+        self.lost_by_queue: dict[str, int] = {}
 
     def take(self, piece: Piece) -> None:
         """Compare consecutive whole records with the files. Pieces must come in log order."""
@@ -235,7 +237,13 @@ class CrossCheck:
         if known is None:
             return first, units
         if queue is not None and first not in (goes_on, fresh):
-            self._say(queue.folder, known * UNIT_SIZE, OF_THE_LOG, f"a record of queue offset {fresh}", first)
+            self._say(
+                queue.folder,
+                known * UNIT_SIZE,
+                OF_THE_LOG,
+                f"a record of queue offset {fresh}",
+                f"{first}, at physical offset {UNIT.unpack(units[:UNIT_SIZE])[0]}",
+            )
         if first == 0:
             return known, units[:UNIT_SIZE] + units[UNIT_SIZE * (1 + known) :]
         return known, units[UNIT_SIZE * max(0, known - first) :]
@@ -253,8 +261,10 @@ class CrossCheck:
             return
         if known is None:
             if unit.physical_offset >= self._log_min_offset:
+                self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = end - queue.find_physical(self._log_min_offset)
                 yield Finding(queue.folder, 0, "dangling_queue", "records of this queue in the log", f"{end} units")
         elif end > known:
+            self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = end - known
             yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
 
     def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:

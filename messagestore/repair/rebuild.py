@@ -44,16 +44,17 @@ class Rebuilt(NamedTuple):
 
 def rebuild(
     log: CommitLog, end_offset: int, places: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
-    is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False,
+    is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False, may_lose: bool = True,
 ) -> Rebuilt:  # fmt: skip
     """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`. The caller holds the lock.
 
-    `keeps` keeps the old folders in `brokerstore/`.
+    `keeps` keeps the old folders in `brokerstore/`. Without `may_lose`, a queue that would end earlier than it does now raises
+    `StoreCorrupt`, and nothing changes.
     """
     work = os.path.join(places.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
     try:
-        made = _build(log, end_offset, work, places, config, what, is_ignored, progress)
+        made = _build(log, end_offset, work, places, config, what, is_ignored, progress, may_lose=may_lose)
     except BaseException:  # frees the space on a full disk
         with contextlib.suppress(StoreError):
             delete_tree(disk, work)
@@ -70,7 +71,7 @@ def rebuild(
 
 def _build(
     log: CommitLog, end_offset: int, work: str, places: StorePaths, config: StoreConfig, what: set[str],
-    is_ignored: Callable[[str], bool], progress: Progress | None,
+    is_ignored: Callable[[str], bool], progress: Progress | None, *, may_lose: bool,
 ) -> Rebuilt:  # fmt: skip
     """Build and sync the new folders below `work`."""
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
@@ -107,6 +108,8 @@ def _build(
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
         if QUEUES in what:
             keep_ends(old, queues, low)
+            if not may_lose:
+                refuse_earlier_ends(old, queues)
             queues.kept.report()
         queues.flush(0)
         if index is not None:
@@ -124,6 +127,19 @@ def keep_ends(old: ConsumeQueues, made: ConsumeQueues, log_min_offset: int) -> N
             last = queue.read_unit((queue.max_offset - 1) * UNIT_SIZE)
             if last and queue.is_expired(log_min_offset) and made.get(queue.topic, queue.queue_id) is None:
                 made.get_or_add(queue.topic, queue.queue_id).append_run(queue.max_offset - 1, last)
+
+
+def refuse_earlier_ends(old: ConsumeQueues, made: ConsumeQueues) -> None:
+    """Raise `StoreCorrupt` if a queue names messages behind the last one that the log has."""
+    for queue in old:
+        with contextlib.suppress(InvalidMessage):
+            new = made.get(queue.topic, queue.queue_id)
+            end = new.max_offset if new is not None else 0
+            if queue.max_offset > end:
+                raise StoreCorrupt(
+                    "the log lacks messages of a queue; see `brokerstore recover`", file=queue.folder, offset=end * UNIT_SIZE,
+                    expected=f"records of {queue.max_offset} units", found=f"those of {end}",
+                )  # fmt: skip
 
 
 def old_queues(disk: Disk, places: StorePaths, file_size_bytes: int) -> ConsumeQueues:

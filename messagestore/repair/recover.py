@@ -32,7 +32,7 @@ from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
-from ..recovery.witnesses import claims, is_cut_tail, unplaced_claims
+from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..store_settings import refuse_unknown_shape
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
@@ -98,6 +98,12 @@ class Plan:
         return bool(self.force_reasons) and not self.is_forced
 
     @property
+    def left(self) -> list[str]:
+        """Return the records that do not continue their queue: no step changes the log there."""
+        jumps = [one for one in self.problems if one["kind"] == OF_THE_LOG]
+        return [f"{one['file']}: {one['expected']} expected, {one['found']}" for one in jumps]
+
+    @property
     def needs_choice(self) -> bool:
         """Return whether `apply` needs a choice other than `REFUSE` before it changes anything."""
         return self.is_damaged and self.choice == Choice.REFUSE.value
@@ -159,6 +165,8 @@ class Recovery:
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
         self._unknown_topics: dict[str, int] = {}  # numbers of queues, of topics that the table lacks
+        self._dangling: dict[str, int] = {}  # messages that queues in files name behind the last one in the log
+        self._jumps: list[Finding] = []  # records that do not continue their queue
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
@@ -191,9 +199,11 @@ class Recovery:
         timers = self._plan_timers(plan.valid_end, found)
         if timers is not None:
             plan.actions.append(f"rebuild the timer files: {timers}")
-        last_ms = (
-            found.times[0] if found.times and self._cut_at(found) == found.holes[0].start else found.last_store_timestamp_ms
-        )
+        last_ms = found.last_store_timestamp_ms
+        if has_sound_log:
+            last_ms = max(last_ms, self._files().latest_ms())
+        elif found.times and self._cut_at(found) == found.holes[0].start:
+            last_ms = found.times[0]
         if checkpoint_ahead(self.disk, self.root, last_ms):
             plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
         if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
@@ -207,6 +217,8 @@ class Recovery:
             plan.actions.append("bring the records that are only in the ring to the log")
         if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
             plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
+        if has_sound_log:
+            plan.problems += [finding.as_dict() for finding in self._jumps]
         if not self.was_clean:
             unused = self.queues.unused_files()
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
@@ -320,6 +332,8 @@ class Recovery:
         """Ask for a choice if messages were lost, of which nothing tells where they were in the log."""
         with closing(self._log(writable=False)) as log, self.queues.named() as named:
             lost = list(unplaced_claims(self.disk, self.places, named, log, found.log_end))
+        if self._dangling:
+            lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", self._dangling, 0))
         if not lost:
             return
         by_queue: dict[str, int] = {}
@@ -391,6 +405,8 @@ class Recovery:
             }
             return wrong | {QUEUES: [problem], INDEX: [problem]}
         self._unknown_topics = unknown_topics(self.disk, self.places, result.queue_keys())
+        self._dangling = result.lost_by_queue
+        self._jumps = [finding for finding in result.problems if finding.kind == OF_THE_LOG]
         of_queues = []
         for finding in result.problems:
             if finding.kind in (OF_THE_LOG, NO_FOLDER):
@@ -524,8 +540,7 @@ class Recovery:
 
     def _set_checkpoint_back(self) -> None:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
-        last = self._files().end().last
-        last_ms = last.store_timestamp_ms if last is not None else 0
+        last_ms = self._files().latest_ms()
         is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
         if not is_damaged and not checkpoint_ahead(self.disk, self.root, last_ms):
             return

@@ -94,13 +94,17 @@ class StoreQueues:
                     unused += [file.path for file in found if file.start_offset >= queue.written]
         return [os.path.relpath(path, self.places.root) for path in unused]
 
-    def rebuild(self, what: set[str], files: LogFiles, end: int) -> Rebuilt:
-        """Rebuild queues, index or both from a log without damage that ends at `end`."""
+    def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
+        """Rebuild queues, index or both from a log without damage that ends at `end`.
+
+        Without `may_lose`, `StoreCorrupt` is raised if a queue in files names messages that the log does not have.
+        """
         paths = LogPaths.parse(self.disk, self.places.commit_log)
         is_ignored = excluded_topics(self.disk, self.places.root)
         with closing(CommitLog(paths, disk=self.disk, file_size_bytes=files.file_size_bytes)) as log:
             return rebuild(
-                log, end, self.places, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps
+                log, end, self.places, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps,
+                may_lose=may_lose,
             )  # fmt: skip
 
     def offsets_beyond(self) -> list[str]:
@@ -186,7 +190,7 @@ class RocksdbQueues(StoreQueues):
             return list(rocksdb_findings(self.places.queues, files))
         return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")]
 
-    def rebuild(self, what: set[str], files: LogFiles, end: int) -> Rebuilt:
+    def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
         """Rebuild the database, and the index as for queues in files."""
         made = Rebuilt(0, 0, 0, end - files.files[0].start_offset if files.files else 0)
         if QUEUES in what:

@@ -120,8 +120,6 @@ DERIVED: list[tuple[str, Damage, set[str]]] = [
     ("a_unit_flipped", lambda store: _flip(store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}", 45), {"wrong_unit"}),
     ("units_of_zeros", lambda store: (store / "consumequeue/SpreadTopic/1" / f"{0:020d}").write_bytes(bytes(2000)),
      {"missing_unit"}),
-    ("a_queue_of_nobody", lambda store: shutil.copytree(store / "consumequeue/EdgeTopic", store / "consumequeue/Nobody"),
-     {"dangling_queue"}),
     ("an_item_flipped", lambda store: _flip(next((store / "index").iterdir()), 40 + 4 * 500 + 20 * 9 + 3),
      {"missing_item", "dangling_item", "damaged_index"}),
     ("a_stray_in_a_queue", lambda store: (store / "consumequeue/EdgeTopic/0/x").touch(), {"unreadable"}),

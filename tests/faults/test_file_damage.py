@@ -43,7 +43,6 @@ def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, fold
         assert not wrong
 
 
-@pytest.mark.xfail(strict=True, reason="recover has no step for whole records of another store, whose queue offsets jump")
 def test_a_log_file_of_another_store_ends_at_a_person(make: Make, tmp_path: Path) -> None:
     """The printed commands must end, or say that a person has to decide."""
     made = make("propcrc")

@@ -115,6 +115,7 @@ def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(
     size, stored_ms = records(folder)[0].size, records(folder)[0].store_timestamp_ms
     data, left_out = fill(0, size, [Lost(name, 0, number) for number in range(2)], stored_ms, to_file_end=False)
     path.write_bytes(data + bytes(path.stat().st_size - size))
+    shutil.rmtree(folder / "consumequeue")
     rebuild_store(str(folder), config=SMALL)
     with MessageStore.open(folder, "r", SMALL) as store:
         queue = store.engine.queues.get(name, 0)

@@ -194,10 +194,19 @@ def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) ->
 
 
 def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Path) -> None:
-    """A queue folder was copied from another store: its units point at other records."""
+    """A queue folder was copied from another store, or its messages are lost: nobody can know, so they are counted."""
     shutil.copytree(store / "consumequeue" / "T0", store / "consumequeue" / "Strange")
     assert kinds(store) == {"dangling_queue"}
-    Recovery(str(store)).apply()
+    with pytest.raises(StoreCorrupt, match="lacks messages"):
+        rebuild_store(str(store))
+    plan = Recovery(str(store)).apply()
+    assert plan.needs_choice and kinds(store) == {"dangling_queue"}
+    lost = plan.costs["truncate"].lost_by_queue
+    assert lost == {
+        f"Strange/{path.name}": MessageStore.open(store, "r").max_offset("T0", int(path.name))
+        for path in (store / "consumequeue" / "Strange").iterdir()
+    }
+    Recovery(str(store), Choice.TRUNCATE).apply()
     assert kinds(store) == set() and not (store / "consumequeue" / "Strange").exists()
 
 
