@@ -1,7 +1,10 @@
 """The file `abort` exists while a store is open for writing; if an open finds one, the last stop was unclean.
 
-It holds the process id as text.  It is durable before the first append and removed last.  A real broker leaves an `abort.bak`
-beside it, usually empty, which is ignored.
+It holds the process id as text.  While a recovery repairs a cleanly stopped store, `clean` follows: if that is interrupted, the
+store is still judged as one after a clean stop, in which nothing may be missing.  A broker writes its own text.
+
+The file is durable before the first append and removed last.  A real broker leaves an `abort.bak` beside it, usually empty,
+which is ignored.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from ..checkpoint import read_checkpoint
 
 FILE_NAME = "abort"
 TEXT_SIZE_MAX = 20
+_CLEAN = b"clean"
 
 
 class AbortFile:
@@ -38,20 +42,28 @@ class AbortFile:
 
     def read_process_id(self) -> int | None:
         """Return the last writer's process id, or None without a file or a readable number in it."""
+        text = self._words()[:1]
+        return int(text[0]) if text and text[0].isdigit() else None
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the store was stopped cleanly, even if a recovery of it was interrupted since."""
+        return not self.is_present or self._words()[1:] == [_CLEAN]
+
+    def _words(self) -> list[bytes]:
         if not self.is_present:
-            return None
+            return []
         file = self._disk.open(self.path, Mode.READ)
         try:
-            text = file.read(0, TEXT_SIZE_MAX).strip(b" \t\r\n\0")
+            return file.read(0, TEXT_SIZE_MAX).strip(b" \t\r\n\0").split()
         finally:
             file.close()
-        return int(text) if text.isdigit() else None
 
-    def create(self, process_id: int) -> None:
+    def create(self, process_id: int, *, is_after_clean_stop: bool = False) -> None:
         """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
         file = self._disk.open(self.path, Mode.CREATE)
         try:
-            text = str(process_id).encode()
+            text = str(process_id).encode() + (b" " + _CLEAN if is_after_clean_stop else b"")
             file.write(0, text)
             file.truncate(len(text))
             file.sync()
@@ -68,6 +80,6 @@ class AbortFile:
 
 def durable_ms(disk: Disk, folder: str) -> int:
     """Return the store time in milliseconds up to which every record is durable; no limit after a clean stop."""
-    if not AbortFile(disk, folder).is_present:
+    if AbortFile(disk, folder).was_clean:
         return FOREVER_MS
     return read_checkpoint(disk, os.path.join(folder, CHECKPOINT_NAME)).values.log_timestamp_ms

@@ -78,7 +78,8 @@ def plan(parts: StoreParts) -> RecoveryPlan:
         end = end_after_crash(parts.log, parts.checkpoint, clean_stop)
     is_known = parts.was_clean and (end.has_tail or clean_stop == (end.offset, end.last_offset))
     if not is_known:
-        refuse_lost_end(parts.disk, parts.places, _named(parts), parts.log, end, was_clean=parts.was_clean)
+        was_clean = parts.abort_file.was_clean
+        refuse_lost_end(parts.disk, parts.places, _named(parts), parts.log, end, was_clean=was_clean)
     index = parts.index
     drops_index = parts.was_clean and index is not None and index.has_other_sizes
     checks_queues = not parts.was_clean or end.has_tail or _lacks_queues(parts, end)

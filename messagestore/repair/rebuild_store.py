@@ -59,7 +59,7 @@ def rebuild_store(
         end = _sound_end(files)
         end_offset = end.offset
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
-        queues, was_clean = kind(disk, places, sizes, progress, keeps=False), not AbortFile(disk, root).is_present
+        queues, was_clean = kind(disk, places, sizes, progress, keeps=False), AbortFile(disk, root).was_clean
         paths = LogPaths.parse(disk, places.commit_log)
         with closing(CommitLog(paths, disk=disk, file_size_bytes=files.file_size_bytes)) as log, queues.named() as named:
             refuse_lost_end(disk, places, named, log, end, was_clean=was_clean)

@@ -2,8 +2,8 @@
 
 `apply` works in this order: copy what will be cut or overwritten into `brokerstore/`; repair the log; rebuild queues and index
 that disagree with it; clamp consumer offsets that lie behind the end of their queue; open and close the store once, which
-writes the checkpoint and removes the abort file. The abort file exists from the first change on, so an interrupted recovery
-counts as a crash and can be repeated with the same result.
+writes the checkpoint and removes the abort file. The abort file exists from the first change on, and tells whether the stop
+before was clean, so an interrupted recovery can be repeated with the same result.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Recovery:
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
         self.places = StorePaths(root, self.config.store_path_commit_log)
         self.queues = kind(disk, self.places, self.config, progress, keeps=keep_backup)
-        self.was_clean = not AbortFile(disk, root).is_present
+        self.was_clean = AbortFile(disk, root).was_clean
 
     # Planning
 
@@ -222,6 +222,7 @@ class Recovery:
         if not self.was_clean:
             unused = self.queues.unused_files()
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
+        if AbortFile(self.disk, self.root).is_present:
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
@@ -442,7 +443,7 @@ class Recovery:
             refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
-            AbortFile(self.disk, self.root).create(process_id())
+            AbortFile(self.disk, self.root).create(process_id(), is_after_clean_stop=self.was_clean)
             move_sidecars(self.disk, self.places.own)
             if not seen.has_sound_files:  # first, because the ring needs a log that can be opened
                 repair_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
@@ -461,6 +462,7 @@ class Recovery:
             if self._unknown_topics:
                 add_topics(self.disk, self.places, self._unknown_topics)
             set_back = self.queues.settle()
+            AbortFile(self.disk, self.root).create(process_id())  # the opening checks everything, as after a crash
         finally:
             lock.release()
         set_back += self.queues.reopen()

@@ -249,3 +249,20 @@ def test_recover_writes_no_files_up_to_what_one_damaged_unit_names(store: Path, 
     plan = Recovery(str(store), Choice.SKIP).apply()
     assert plan.records_dropped <= 1 and plan.valid_end == fill.valid_end
     assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().actions == []
+
+
+def test_an_interrupted_recovery_does_not_make_the_loss_a_crash(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The abort file that a recovery leaves tells that the stop before was clean: nothing is cut without a choice."""
+
+    def fail(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(Recovery, "_repair_log", fail)
+        Recovery(str(store), Choice.TRUNCATE).apply()
+    assert (store / "abort").exists()
+    with pytest.raises(StoreCorrupt, match="lost its end"):
+        MessageStore.open(store, "r+")
+    assert Recovery(str(store)).apply().needs_choice
+    assert Recovery(str(store), Choice.TRUNCATE).apply().records_dropped == 96
+    assert verify_store(str(store)).problems == [] and not (store / "abort").exists()
