@@ -21,10 +21,13 @@ NO_NUMBERS = "batch_numbers"  # a kind of problem that a rebuild does not fix
 QueueKey = tuple[str, int]
 
 
-def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool]) -> Iterator[Finding]:
+def batch_problems(
+    files: LogFiles, batch: BatchQueues, is_batch_topic: Callable[[str], bool], topics: Topics | None = None
+) -> Iterator[Finding]:  # fmt: skip
     """Yield missing, wrong and dangling units, and records with invalid numbers.
 
-    At most `PROBLEMS_MAX` wrong units are reported per queue.
+    At most `PROBLEMS_MAX` wrong units are reported per queue. A queue without records whose topic the table `topics` lacks is
+    dangling too: RocketMQ does not load the store.
     """
     units: dict[QueueKey, Iterator[BatchUnit]] = {}
     low = files.files[0].start_offset if files.files else 0
@@ -44,16 +47,13 @@ def batch_problems(files: LogFiles, batch: BatchQueues, is_batch_topic: Callable
             found[queue_key] += 1
             yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
             units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)  # resynchronize behind this record
-    units |= _without_records(files, batch, units.keys(), low)
-    for queue_key, rest in units.items():
+    others = _without_records(files, batch, units.keys(), low)
+    for queue_key, rest in (units | others).items():
+        where = f"{batch.folder}/{queue_key[0]}/{queue_key[1]}"
         if found[queue_key] < PROBLEMS_MAX and (ahead := next(rest, None)) is not None:
-            yield Finding(
-                f"{batch.folder}/{queue_key[0]}/{queue_key[1]}",
-                ahead.physical_offset,
-                "dangling_batch_unit",
-                "a record",
-                str(ahead),
-            )
+            yield Finding(where, ahead.physical_offset, "dangling_batch_unit", "a record", str(ahead))
+        elif queue_key in others and topics is not None and has_topics(topics) and topics.get(queue_key[0]) is None:
+            yield Finding(where, 0, "dangling_batch_queue", "a topic in the table of topics", "none")
 
 
 def _without_records(

@@ -27,8 +27,9 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list
     """Return the problems that a rebuild would fix, queue by queue."""
     unreadable: dict[QueueKey, StoreCorrupt] = {}
     with _opened(disk, places, unreadable) as batch:
-        is_batch_topic = batch_topics(read_topics(disk, places.config), batch, searches_log=True)
-        problems = list(batch_problems(files, batch, is_batch_topic)) if is_batch_topic is not None else []
+        topics = read_topics(disk, places.config)
+        is_batch_topic = batch_topics(topics, batch, searches_log=True)
+        problems = list(batch_problems(files, batch, is_batch_topic, topics)) if is_batch_topic is not None else []
     return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
         Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         for queue_key, error in unreadable.items()

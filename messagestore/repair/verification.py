@@ -301,9 +301,10 @@ class _Check:
         damaged: dict[tuple[str, int], StoreCorrupt] = {}
         batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged)
         try:
-            is_batch_topic = batch_topics(read_topics(self.disk, self.places.config), batch, searches_log=self.has_ignored)
+            topics = read_topics(self.disk, self.places.config)
+            is_batch_topic = batch_topics(topics, batch, searches_log=self.has_ignored)
             if is_batch_topic is not None:
-                found = batch_problems(self.files(), batch, is_batch_topic)
+                found = batch_problems(self.files(), batch, is_batch_topic, topics)
                 bounds = self._bounds()
                 self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
             for error in damaged.values():

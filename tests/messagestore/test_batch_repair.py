@@ -254,6 +254,21 @@ def test_batch_queue_of_a_topic_without_records_is_reported_and_put_aside(fixtur
     assert sorted(kept) == sorted(data for path, data in before.items() if "BcqT\u00f6pic" in path)
 
 
+def test_empty_batch_queue_of_a_topic_that_the_table_lacks_is_put_aside(tmp_path: Path) -> None:
+    """RocketMQ refuses such a folder too; one of a topic that the table has is as good as none."""
+    store = tmp_path / "store"
+    with MessageStore.open(store, "a") as made:
+        made.create_topic("B", 2, attributes={"queue.type": "BatchCQ"})
+        made.put(Message("B", b"one", queue_id=0))
+    (store / "batchconsumequeue" / "B" / "1").mkdir()
+    assert verify_store(str(store)).problems == []
+    strange = store / "batchconsumequeue" / "Ü"
+    (strange / "0").mkdir(parents=True)
+    assert [(one.kind, one.file) for one in verify_store(str(store)).problems] == [("dangling_batch_queue", str(strange / "0"))]
+    Recovery(str(store)).apply()
+    assert verify_store(str(store)).problems == [] and not strange.exists()
+
+
 def test_lost_batch_queues_without_a_topic_table_are_made_again_from_the_batches(fixture: Any) -> None:
     """Nothing but the log tells that these topics have batch queues; as ordinary queues they would have gaps."""
     store, expected = fixture.store, truth(fixture)
