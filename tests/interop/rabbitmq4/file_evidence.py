@@ -56,10 +56,11 @@ Folders in which a rule is broken: {wrong}. Folders with a loss that no file sho
 LIMITED = """
 ## Losses that no file shows
 
-All are of classic queues after a kill. An acknowledgement removes an entry and leaves the message, so an entry that is gone
-looks like an acknowledged one ([docs](../formats/rabbitmq-damage.md#notes)). The server writes an entry of version 2 before its
-message, so a message that is gone from the end of `N.qs` looks like one that was never written; `dump` and `verify` note it.
-After a clean stop the terms and reference counts show both.
+All are of classic queues, and all but one kind after a kill. An acknowledgement removes an entry and leaves the message, so an
+entry that is gone looks like an acknowledged one ([docs](../formats/rabbitmq-damage.md#notes)). The server writes an entry of
+version 2 before its message, so a message that is gone from the end of `N.qs` looks like one that was never written; `dump` and
+`verify` note it. After a clean stop the terms and reference counts show both. No checksum covers a body in `N.rdq`: with zeros
+inside it the server delivers the message as `dump` lists it, changed.
 """
 
 
