@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from array import array
@@ -238,7 +239,9 @@ class IndexFile(MappedIndex):
         ranges, stop = array("q"), HEADER_SIZE + SLOT_SIZE * self.slots
         try:
             file = self.disk.open(self.path, Mode.READ)
-        except DiskError:  # deleted, or no descriptor is left
+        except DiskError as error:
+            if error.errno not in (errno.ENOENT, errno.EMFILE, errno.ENFILE):  # deleted, or no descriptor is left
+                raise
             return array("q", [0, self.slots])
         try:
             at = file.next_data(HEADER_SIZE)

@@ -376,8 +376,9 @@ class Recovery:
 
     def _fills(self, found: Survey) -> bool:
         """Return whether holes are filled; not what only a crash took from the end of the log, as RocketMQ cuts there."""
-        is_torn_end = bool(found.holes) and not found.is_damaged and found.holes[0].start >= found.end
-        return self.choice is Choice.SKIP and not is_torn_end
+        if self.choice is not Choice.SKIP or not found.holes:
+            return False
+        return found.is_damaged or found.holes[0].start < found.end
 
     def _compared(self) -> dict[str, list[dict[str, Any]]]:
         """Compare queues and index with a log that was repaired."""
@@ -461,8 +462,8 @@ class Recovery:
             self._set_checkpoint_back()
             if self._unknown_topics:
                 add_topics(self.disk, self.places, self._unknown_topics)
-            set_back = self.queues.settle()
             AbortFile(self.disk, self.root).create(process_id())  # the opening checks everything, as after a crash
+            set_back = self.queues.settle()
         finally:
             lock.release()
         set_back += self.queues.reopen()
@@ -543,8 +544,8 @@ class Recovery:
     def _set_checkpoint_back(self) -> None:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
         last_ms = self._files().latest_ms()
-        is_damaged = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged
-        if not is_damaged and not checkpoint_ahead(self.disk, self.root, last_ms):
+        found = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
+        if not found.is_damaged and all(getattr(found.values, name) <= last_ms for name in TIMES):
             return
         if self.keep_backup:
             keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
