@@ -35,7 +35,7 @@ class Bindings:
         self._store = store
         self._guard = threading.RLock()
         self._position = 0
-        self._queues: dict[str, tuple[bool, int]] = {}  # whether it is transient, and when it was declared last
+        self._queues: dict[str, bool] = {}  # whether it is transient
         self._tables: dict[str, dict[Binding, int]] = {}
         self._own: set[str] = set()  # declarations and bindings of this process, as JSON
         self._repeated_ms = REAL_DISK.now_ms()
@@ -54,7 +54,7 @@ class Bindings:
         """Apply one event; a later version's kinds of events are skipped."""
         kind, *fields = event
         if kind == "queue":
-            self._queues[fields[0]] = fields[1], time_ms
+            self._queues[fields[0]] = fields[1]
         elif kind == "bind":
             self._tables.setdefault(fields[0], {})[Binding(*fields[1:])] = time_ms
         elif kind == "unbind":
@@ -91,14 +91,14 @@ class Bindings:
     def declare(self, queue: str, is_transient: bool) -> None:
         """Declare a queue; the first declaration says what it is."""
         self.refresh()
-        self._put_own("queue", queue, self._queues.get(queue, (is_transient, 0))[0])
+        self._put_own("queue", queue, self._queues.get(queue, is_transient))
 
     def is_transient(self, queue: str) -> bool:
         """Return whether a queue lives only as long as its process; one that nobody declared does not."""
         with self._guard:
             if queue not in self._queues:
                 self.refresh()
-            return self._queues.get(queue, (False, 0))[0]
+            return self._queues.get(queue, False)
 
     def is_declared(self, queue: str) -> bool:
         """Return whether a process declared a queue."""
@@ -127,9 +127,7 @@ class Bindings:
         oldest_ms = REAL_DISK.now_ms() - FORGET_MS
         with self._guard:
             table = self._tables.get(exchange, {})
-            return [
-                one for one, time_ms in table.items() if time_ms >= oldest_ms or not self._queues.get(one.queue, (False, 0))[0]
-            ]
+            return [one for one, time_ms in table.items() if time_ms >= oldest_ms or not self._queues.get(one.queue, False)]
 
 
 def _is_about(event: list[Any], queue: str) -> bool:

@@ -63,9 +63,6 @@ class Queue(Protocol):
     def ack(self, message: StoredMessage) -> None:
         """Acknowledge a message that `get` returned."""
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until there may be a message, at most for the time-out."""
-
     def size(self) -> int:
         """Return the number of messages that no process has."""
 
@@ -229,10 +226,6 @@ class TransientQueue:
 
     def ack(self, _message: StoredMessage) -> None:
         """Do nothing: the position is this process's own."""
-
-    def wait(self, timeout_s: float) -> None:
-        """Pause; the owner of a position looks again."""
-        time.sleep(timeout_s)
 
     def size(self) -> int:
         """Return the number of messages after the position, up to a page."""

@@ -262,8 +262,6 @@ class Stream:
 
     def append(self) -> bool:
         """Append the whole records that have arrived; return whether the log grew."""
-        if self._known or not self._waiting:
-            return False
         end = max(self._store.log_end, 0)
         if self._at < end:
             self._drop(min(len(self._waiting), end - self._at))

@@ -379,3 +379,36 @@ def test_a_rejected_message_is_settled_in_the_store(connection: Any, folder: Pat
     queue.get(timeout=5).reject()
     assert connection.transport.held == {}
     assert queue.qsize() == 0
+
+
+def test_a_wait_takes_one_message_so_that_a_higher_priority_overtakes_the_rest(connection: Any) -> None:
+    """It comes while two lower ones are there: only the one that the wait has fetched is before it."""
+    connection.SimpleQueue("q").close()
+    queue = connection.transport.queue("q")
+    for body in (b"first", b"second"):
+        queue.put(body, 0)
+    queue.wait(5)
+    queue.put(b"high", 9)
+    assert [queue.get().body for _ in range(3)] == [b"first", b"high", b"second"]
+    queue.close()
+
+
+def test_the_transports_own_topics_have_one_queue(connection: Any) -> None:
+    """The order of declarations, and of a transient queue's messages, is that of a queue."""
+    local = connection.default_channel.connection.opened.store._member.local
+    assert {name: local.engine.topics.get(name).write_queues for name in ("kombu_bindings", "kombu_transient")} == {
+        "kombu_bindings": 1, "kombu_transient": 1,
+    }  # fmt: skip
+
+
+def test_a_connection_that_was_not_opened_or_is_closed_already_can_be_closed(folder: Path) -> None:
+    """kombu closes a transport whatever its state is."""
+    made = connect(folder)
+    made.transport.close_connection(made)
+    assert not folder.exists()
+    made.SimpleQueue("q").put(1)
+    transport = made.transport
+    for _ in range(2):
+        transport.close_connection(made)
+    with MessageStore.open(folder, "r") as store:
+        assert store.engine.was_clean

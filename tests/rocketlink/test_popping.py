@@ -317,3 +317,16 @@ def test_a_message_that_is_taken_is_not_committed(served: Served) -> None:
     assert served.store.committed_offsets("T", "g").get(0, 0) == 0
     assert served.ask_raw(200051, first.fields()).code == 0
     assert served.store.committed_offsets("T", "g")[0] == 2
+
+
+def test_every_member_pops_from_all_queues_unless_it_is_told_how_many_to_share(served: Served) -> None:
+    """As RocketMQ's broker assigns them: with 0 and with as many as there are other members, -1 for any queue."""
+    for client in ("c", "d"):
+        served.client.ask(34, {}, heartbeat(client, "g"))
+    for share in (0, 1):
+        body = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": share}
+        served.client.ask(401, {}, json.dumps(body).encode())
+        for client in ("c", "d"):
+            asked = json.dumps({"topic": "T", "consumerGroup": "g", "clientId": client}).encode()
+            found = json.loads(served.client.ask(400, body=asked).body)["messageQueueAssignments"]
+            assert [(one["mode"], one["messageQueue"]["queueId"]) for one in found] == [("POP", -1)]

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import socket
 import ssl
@@ -28,7 +29,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
-from rocketlink.server import clients, connections
+from rocketlink.server import broker, clients, connections
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
@@ -700,3 +701,72 @@ def test_a_server_that_is_closed_has_no_thread(tmp_path: Path) -> None:
     found = Served(tmp_path / "s")
     found.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]
+
+
+def test_a_server_that_is_closed_has_ended_the_thread_that_looks_for_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was about to look: its store may be closed next."""
+    found = Served(tmp_path / "s")
+    progress = found.store.engine.progress
+    waited, waits = progress.wait, threading.Event()
+
+    def wait_slowly(seen: int, timeout_s: float) -> bool:
+        waits.set()
+        has_moved = waited(seen, timeout_s)
+        time.sleep(0.3)
+        return has_moved
+
+    monkeypatch.setattr(progress, "wait", wait_slowly)
+    assert waits.wait(20)
+    found.server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "brokerstore-server-progress"]
+    monkeypatch.undo()
+    found.close()
+
+
+def test_a_waiting_pull_is_answered_once(served: Served) -> None:
+    """Although its time is not over: the next answer on the connection is that to its next request."""
+    served.send("T", b"0")
+    fields = {
+        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
+        "suspendTimeoutMillis": "20000",
+    }  # fmt: skip
+    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+        link.sendall(encode(Command(11, fields, b"", 1)))
+        until(lambda: served.server._requests._pulling._waiting)
+        served.store.put("T", b"1", queue_id=0)
+        answer = answer_of(link)
+        assert (answer.opaque, [message.body for message in records(answer.body)]) == (1, [b"1"])
+        served.server._call_soon(served.server._requests.wake)
+        link.sendall(encode(Command(30, {"topic": "T", "queueId": "0"}, b"", 2)))
+        assert answer_of(link).opaque == 2
+
+
+def test_transactions_are_checked_at_their_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First when one has passed since the start: producers connect again before that."""
+    monkeypatch.setattr(broker, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(broker, "CHECK_TRANSACTIONS_S", 0.3)
+    times = [time.monotonic()]
+    monkeypatch.setattr(BrokerServer, "_check_transactions", lambda _server: times.append(time.monotonic()))
+    found = Served(tmp_path / "s")
+    until(lambda: len(times) > 3)
+    found.close()
+    assert min(later - before for before, later in itertools.pairwise(times)) >= 0.29
+
+
+def test_a_send_that_waits_for_its_sync_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    """Nothing is synced here; another client is answered."""
+    found = Served(tmp_path / "s", CONFIG.but(flush_disk_type=FlushMode.SYNC, sync_flush_timeout_ms=60_000))
+    try:
+        for thread in found.store.engine.flusher.threads:
+            thread.stop()
+        with socket.create_connection(("127.0.0.1", found.server.port)) as link:
+            link.sendall(encode(Command(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"x", 1)))
+            until(lambda: found.store.log_end > 0)
+            assert found.client.ask(codes.GET_BROKER_RUNTIME_INFO).code == codes.SUCCESS
+            link.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                link.recv(1)
+    finally:
+        found.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from brokerstore import aio
 from commitlog import Message, PutStatus
 from messagestore.shared.election import Member
-from storageio import PutRejected, StoreClosed
+from storageio import PutRejected, StoreBusy, StoreClosed
 from tests.shared.processes import CONFIG, owning_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -184,5 +184,67 @@ def test_the_loop_goes_on_when_the_owner_is_killed(tmp_path: Path, monkeypatch: 
             assert (await putting).queue_offset == 1
             assert (await waiting).body == b"1"
             assert turns > 5, "the takeover blocked the event loop"
+
+    run(work())
+
+
+async def until(is_so: Callable[[], Any]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.005)
+
+
+def test_closing_a_consumer_ends_its_iteration(folder: Path) -> None:
+    """Without a message and without an error."""
+
+    async def work() -> None:
+        async with aio.open(folder, CONFIG) as store:
+            consumer = store.consumer("T", group="G")
+
+            async def iterate() -> list[bytes]:
+                return [message.body async for message in consumer]
+
+            iterating = asyncio.create_task(iterate())
+            await until(lambda: store._news._waiting)
+            await consumer.close()
+            assert await iterating == []
+
+    run(work())
+
+
+def test_a_consumer_that_nobody_waits_for_takes_no_messages(folder: Path) -> None:
+    """Its wait ended with the time-out. What comes then is handed out by the next wait, not kept in this process before."""
+
+    async def work() -> None:
+        async with aio.open(folder, CONFIG) as store:
+            idle, busy = store.consumer("T", group="idle", timeout_s=0.2), store.consumer("T", group="busy")
+            assert [message async for message in idle] == []
+            waiting = asyncio.create_task(anext(busy))
+            await until(lambda: busy in store._news._waiting)
+            await store.put(Message("T", b"x", queue_id=0))
+            assert (await waiting).body == b"x"
+            await asyncio.sleep(0.1)
+            assert idle.opened.position(0) == 0
+            assert [message.body async for message in idle] == [b"x"]
+
+    run(work())
+
+
+def test_an_error_of_the_wait_for_news_reaches_the_coroutine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that does not answer is an error of the iteration, which goes on afterwards."""
+    monkeypatch.setattr("messagestore.shared.aio.NEWS_S", 0.05)
+
+    def silent(_member: Member, _seen: int, _timeout_s: float) -> int:
+        raise StoreBusy("the owner does not answer")
+
+    async def work() -> None:
+        async with aio.open(folder, CONFIG) as store, store.consumer("T", group="G") as consumer:
+            waiting = asyncio.create_task(anext(consumer))
+            await until(lambda: store._news._waiting)
+            with monkeypatch.context() as patched:
+                patched.setattr(Member, "wait_for_news", silent)
+                with pytest.raises(StoreBusy):
+                    await waiting
+            await store.put(Message("T", b"x", queue_id=0))
+            assert (await anext(consumer)).body == b"x"
 
     run(work())

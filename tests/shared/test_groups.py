@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,6 +105,19 @@ def test_a_waiting_consumer_is_woken(served: SharedStore) -> None:
         timer.join()
 
 
+def test_a_poll_whose_time_is_over_waits_for_an_owner_that_is_slow(tmp_path: Path) -> None:
+    """As long as any other request: nothing else says whether it had a message."""
+    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
+    with open_shared(tmp_path / "s") as store, store.consumer("T", group="G") as consumer:
+        assert consumer.poll(1, 0.01) == []
+        owner.stop()
+        timer = threading.Timer(0.3, os.kill, (owner.process_id, signal.SIGCONT))
+        timer.start()
+        assert consumer.poll(1, 0.02) == []
+        timer.join()
+    owner.kill()
+
+
 class Answers(Session):
     """Keeps what a connection would send."""
 
@@ -132,7 +147,7 @@ def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> N
 
 
 def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after a message of another topic. Otherwise the dispatcher would sleep for a minute here."""
+    """Also after a message of another topic, and after several that are put together. Otherwise it sleeps for a minute."""
     monkeypatch.setattr(dispatcher, "POLL_S", 60.0)
     monkeypatch.setattr(dispatcher, "IDLE_S", 61.0)
     with open_shared(tmp_path / "s") as store:
@@ -145,6 +160,10 @@ def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypat
             store.put(Message(topic, b"x"))
             _wait_until(lambda: parked._dispatcher.behind_bytes == 0)
         _wait_until(lambda: bool(answers.sent))
+        with pytest.raises(groups.Parked):
+            parked.poll("id", 8, True, groups.Origin("", answers))
+        store.put_many([Message("T", b"y"), Message("T", b"z")])
+        _wait_until(lambda: len(answers.sent) == 2)
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:
@@ -395,6 +414,58 @@ def test_an_owner_hands_out_nothing_before_its_own_consumers_are_back(tmp_path: 
         assert opened.wait(10)
         thread.join()
         kept.end()
+
+
+def test_consumers_that_come_back_join_in_the_order_in_which_they_were_opened(tmp_path: Path) -> None:
+    """Whichever is back first, so that each has the queues that it had at the owner before."""
+    with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
+        store.put_many([Message("T", b"x", queue_id=queue_id) for queue_id in range(3)])
+        store.engine.settle()
+        opening = Opening("T", "G", None, None, "first", "wait", 0)
+        kept = groups.Groups(store, "me", ["0", "1", "2"])
+        Presence(store.engine.places.own, "me").announce()
+        consumers: dict[int, Consumer] = {}
+
+        def come_back(number: int) -> None:
+            consumers[number] = kept.open(str(number), opening._replace(opened_ns=number), [], Origin("me", None))
+
+        threads = [threading.Thread(target=come_back, args=(number,)) for number in (1, 0, 2)]
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            if count < 3:
+                _wait_until(lambda count=count: len(kept._waiting) == count)  # type: ignore[misc]
+        for thread in threads:
+            thread.join(20)
+        assert {number: consumer.queues for number, consumer in consumers.items()} == {0: [0], 1: [1], 2: [2]}
+        kept.end()
+
+
+def test_what_was_acknowledged_in_a_queue_that_another_process_has_now_stays_so(tmp_path: Path) -> None:
+    """The owner, which has not saved it, and the other process are killed: the one that did it tells the next owner."""
+    gate = Counters(1)
+
+    def own() -> None:
+        with open_shared(tmp_path / "s") as store:
+            store.create_topic("T", 2)
+            gate[0] = 1
+            gate.wait_for(0, 2)
+            with store.consumer("T", group="G") as consumer:
+                gate[0] = 3
+                while True:
+                    consumer.poll(8, 1)
+
+    owner = Child(own)
+    gate.wait_for(0, 1)
+    with open_shared(tmp_path / "s") as store, store.consumer("T", group="G") as consumer:
+        store.put_many([Message("T", b"%d" % number, queue_id=number % 2) for number in range(8)])
+        assert len(drained(consumer)) == 8
+        gate[0] = 2
+        gate.wait_for(0, 3)
+        _wait_until(lambda: consumer.queues == [0])
+        assert consumer.poll(8) == []  # its answer says which queues are left
+        owner.kill()
+        assert drained(consumer) == []
+        assert store.is_owner and store.committed_offsets("T", "G") == {0: 4, 1: 4}
 
 
 def test_consumers_of_two_processes_keep_their_queues_when_the_owner_is_killed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from messagestore.shared.answers import unpack_answer, unpack_packed_result
 from messagestore.shared.groups import Claim, Opening, Origin
 from messagestore.shared.protocol import NO_CHECK, Operation, marked_again, pack_call, pack_frame, parse_frame
 from messagestore.shared.service import Service
-from storageio import PutRejected
+from storageio import PutRejected, StoreClosed
 from tests.messagestore.kit import Clock
 from tests.messagestore.support import put_internally
 from tests.shared.processes import CONFIG
@@ -224,3 +225,15 @@ def test_claims_move_the_offsets_of_ordinary_topics_forward(opened: Callable[...
     for topic, done, expected in (("T", 5, 5), ("T", 3, 5), ("T", -1, 5), ("%RETRY%G", 7, None)):
         owner.service.groups._commit("G", Claim(topic, 0, 9, [], done, False))
         assert offsets.get(topic, "G", 0) == expected
+
+
+def test_a_pipelined_put_that_the_owners_end_interrupts_has_no_outcome(
+    opened: Callable[..., Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends instead, so that the put is repeated at the next owner."""
+    owner = opened(flush_disk_type=FlushMode.SYNC)
+    interrupted: Future[PutResult] = Future()
+    interrupted.set_exception(StoreClosed("closed meanwhile"))
+    monkeypatch.setattr(MessageStore, "put_async", lambda *_: interrupted)
+    with pytest.raises(StoreClosed):
+        owner.ask(pack_frame(Operation.PUT_EACH, pack_message(Message("T", b"x"), "KEY")))

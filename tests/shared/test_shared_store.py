@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -360,3 +361,64 @@ def test_a_queue_in_hand_is_done_before_its_position() -> None:
     assert track.done_before == 7
     track.held[5] = None
     assert track.done_before == 5
+
+
+def test_a_connection_shows_that_the_owner_ended(tmp_path: Path) -> None:
+    """So that its consumer is opened at the next owner, even if no thread uses it then."""
+    owner = owning_child(tmp_path / "s")
+    with open_shared(tmp_path / "s") as store:
+        channel = store._member.new_channel()
+        assert not channel.is_ended
+        owner.kill()
+        assert channel.is_ended
+        channel.close()
+
+
+def test_the_thread_of_a_connection_ends_with_it(tmp_path: Path) -> None:
+    """The owner has no thread for a process that left."""
+    with open_shared(tmp_path / "s"):
+        before = set(threading.enumerate())
+
+        def sessions() -> set[threading.Thread]:
+            return {thread for thread in threading.enumerate() if thread.name == "brokerstore-session"} - before
+
+        with open_shared(tmp_path / "s") as second:
+            second.put(Message("T", b"x"))
+            assert sessions()
+        deadline = time.monotonic() + 20
+        while sessions():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_puts(tmp_path: Path) -> None:
+    """No answer to them comes to the child: its own put says immediately that the store is closed."""
+    owner = owning_child(tmp_path / "s")
+    with open_shared(tmp_path / "s", wait_s=2.0) as store:
+        store.put(Message("T", b"0", queue_id=0))
+        owner.stop()
+        future = store.put_async(Message("T", b"1", queue_id=0))
+
+        def put() -> None:
+            with pytest.raises(StoreClosed):
+                store.put(Message("T", b"2", queue_id=0))
+
+        code = Child(put).exit_code()
+        os.kill(owner.process_id, signal.SIGCONT)
+        assert code == 0
+        assert future.result(20).queue_offset == 1
+        owner.kill()
+
+
+def test_a_wait_for_news_ends_with_the_next_message(tmp_path: Path) -> None:
+    """So that the caller need not ask again and again."""
+    with open_shared(tmp_path / "s") as store:
+        store.put(Message("T", b"0"))
+        local = store._member.local
+        assert local is not None
+        local.engine.settle()
+        seen = local.engine.progress.count
+        timer = threading.Timer(0.1, store.put, (Message("T", b"1"),))
+        timer.start()
+        assert store._member.wait_for_news(seen, 20.0) != seen
+        timer.join()

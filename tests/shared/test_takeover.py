@@ -16,6 +16,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, PutFuture, SharedStore
+from messagestore.shared.election import Member
 from messagestore.shared.service import Service
 from storageio import StoreBusy, StoreCorrupt, StoreLocked
 from tests.shared.kill_run import KillRun
@@ -331,3 +332,21 @@ def test_producers_and_consumers_killed_at_random(tmp_path: Path) -> None:
     run.run(60, 0.05)
     run.check()
     assert run.pauses_ms()
+
+
+def test_a_consumer_whose_opening_the_owner_did_not_survive_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the call returns, so that a message that is put then is behind its first position, the end of the queue."""
+    join = Member._try_to_join
+
+    def join_slowly(member: Member) -> bool:
+        time.sleep(0.1)
+        return join(member)
+
+    monkeypatch.setattr(Member, "_try_to_join", join_slowly)
+    with dying_owner(tmp_path / "s", dies_after("consumer")) as store:
+        store.put(Message("T", b"before", queue_id=0))
+        with store.consumer("T", group="G", start="last") as consumer:
+            store.put(Message("T", b"after", queue_id=0))
+            assert [message.body for message in consumer.poll(8, 5)] == [b"after"]
