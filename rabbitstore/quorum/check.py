@@ -41,6 +41,7 @@ def check_log(node: QuorumNode) -> tuple[list[Problem], list[Problem]]:
     queues = node.queues()
     node.logged()
     for queue in queues:
+        queue.snapshots()  # where the log starts
         queue.check_start((queue.entries().last or 0) + 1)
         node.check_end(queue)
     _check_tables(node, queues)

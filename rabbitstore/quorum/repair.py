@@ -105,6 +105,11 @@ class _Repair:
         self.plan.lost += self.node.check_end(queue)
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
+            damaged = [problem for problem in self.node.problems[before:] if problem.kind == "bad_snapshot"]
+            if damaged:  # such a state has what no entry says
+                self.plan.unrepaired += dict.fromkeys(damaged)
+                self.last[queue.uid] = max(self.last[queue.uid], self.node.last_applied().get(queue.uid, 0))
+                return None
             self._plan_log(queue)
             if not self.last[queue.uid] and queue.registered_name in (METADATA, COORDINATOR):
                 self._renew(queue)

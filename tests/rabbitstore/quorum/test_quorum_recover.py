@@ -6,11 +6,13 @@ import contextlib
 import random
 import shutil
 import struct
+import zlib
 
 import pytest
 
 from rabbitstore.format.config_text import parse_config
 from rabbitstore.format.dets_table import ACTIVE, CLOSED_AT, SEGMENT_AT, SLOTS, read_dets
+from rabbitstore.format.terms import Atom, encode
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.encode import LogEntry, LogRecord, plain_enqueue, segment_pieces, wal_pieces
 from rabbitstore.quorum.folder import QuorumNode
@@ -620,6 +622,44 @@ def test_a_lost_config_of_the_metadata_store(copy, folders):
     file.unlink()
     apply_node_recovery(plan_node_recovery(str(node)))
     assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
+
+
+@pytest.fixture(params=[1, 2])
+def shortened(copy, request):
+    """Return a node whose metadata store has a snapshot after an entry, also after the last one, and the log from there on."""
+    after = request.param
+    node = copy("rabbitmq4-streams")
+    (store,) = [file.parent for file in node.glob("coordination/*/*/config") if b"khepri_machine" in file.read_bytes()]
+    file = next(coordination_of(node).glob("*.wal"))
+    data = file.read_bytes()
+    left = [row for row in WalScan(data, "", [], []).records() if row.uid != store.name or row.index > after]
+    pieces = wal_pieces(LogRecord(row.uid, row.index, row.term, data[row.at : row.stop], row.truncates) for row in left)
+    file.write_bytes(b"".join(map(bytes, pieces)))
+    meta = encode({Atom("index"): after, Atom("term"): 1, Atom("machine_version"): 1, Atom("cluster"): []})
+    body = struct.pack(">I", len(meta)) + meta + encode(Atom("state"))
+    state = store / "snapshots" / f"{1:016X}_{after:016X}" / "snapshot.dat"
+    state.parent.mkdir(parents=True)
+    state.write_bytes(b"RASN\1" + struct.pack(">I", zlib.crc32(body)) + body)
+    return node, state
+
+
+def test_a_log_of_the_metadata_store_may_start_behind_a_snapshot(shortened):
+    """Entries up to the snapshot are not missing."""
+    node, _state = shortened
+    plan = plan_node_recovery(str(node))
+    assert problems(node) == [] and (plan.actions, plan.unrepaired) == ([], [])
+
+
+def test_a_damaged_snapshot_of_the_metadata_store_is_left(shortened):
+    """Only it has what the store was told up to there: entries without effect in place of the others would hide the loss."""
+    node, state = shortened
+    flip(state, 40)
+    before = {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()}
+    assert {"bad_snapshot", "missing_entries"} <= {problem.kind for problem in problems(node)}
+    plan = plan_node_recovery(str(node))
+    assert [one.kind for one in plan.unrepaired] == ["bad_snapshot"] and plan.actions == []
+    apply_node_recovery(plan)
+    assert {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()} == before
 
 
 def coordinator_log(node):
