@@ -495,7 +495,6 @@ class Machine:
             self.checkout(time_ms)
         else:
             self._monitor(identity[1])
-        self._apply_limits()
 
     def _cancel_by_id(self, identity: Any, *, is_removal: bool) -> bool:
         key = self._key_of(identity, -1, is_new_form=True)
@@ -517,7 +516,6 @@ class Machine:
             part.clear()
         self.returns.clear()
         self.taken = self.ready_bytes = 0
-        self._apply_limits()
         return False
 
     def _down(self, _index: int, _time_ms: int, command: Any) -> bool:
@@ -594,7 +592,8 @@ class Machine:
         if consumer is None or consumer.status != _SUSPECTED:
             return
         self._return_all(key, consumer, is_failed=False)
-        if self.settings.is_single_active and self.consumers.pop(key, None) is not None:
+        if self.settings.is_single_active:
+            self.consumers.pop(key, None)
             self._wait(key, consumer)
         self._activate()
 

@@ -19,7 +19,7 @@ _NAMED = rb"[\x00\x80].{2}\x00[\x01-\xff][A-Za-z0-9_]{8}"
 _RECORD = re.compile(b"(?:" + _KNOWN + b"|" + _NAMED + b")", re.DOTALL)
 _SEARCH_FACTOR = 4
 _BLOCK_SIZE = 4096
-_TORN_MAX = 13  # the server drops a bad record with at most this many bytes behind it
+_TORN_MIN = 13  # the server drops a bad record with fewer bytes behind it
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class WalScan:
             raise self._bad("record is cut", at, "a name", f"{len(self.view) - at} bytes")
         size = layout.ID_SIZE.unpack_from(self.view, at)[0]
         at += layout.ID_SIZE.size
-        if not 0 < size <= min(layout.ID_SIZE_MAX, len(self.view) - at):
+        if not 0 < size <= layout.ID_SIZE_MAX:
             raise self._bad("wrong size of a name", at, f"1 to {layout.ID_SIZE_MAX} bytes", size)
         return at + size, bytes(self.view[at : at + size]).decode("utf-8", "replace")
 
@@ -172,7 +172,7 @@ class WalScan:
             at = min(at + 2 + int.from_bytes(self.view[at : at + 2], "big"), len(self.view))
         size = int.from_bytes(self.view[at + 4 : at + 8], "big")
         rest = bytes(self.view[min(at + layout.WAL_RECORD.size + size, len(self.view)) :])
-        return len(rest) < _TORN_MAX or not any(rest)
+        return len(rest) < _TORN_MIN or not any(rest)
 
     def _next_record(self) -> int | None:
         """Return the position of the next whole record that has a checksum."""

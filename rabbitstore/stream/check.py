@@ -66,8 +66,7 @@ def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Pr
             counts[1] += len(read_records(segment.view, chunk, segment.file)) if chunk.kind == layout.USER else 0
         except (StoreCorrupt, UnsupportedFormat) as error:
             problems.append(to_problem(error, "bad_chunk"))
-    if segment.index_records or segment.view[layout.FILE_HEAD_SIZE :]:
-        _compare(segment, found, problems, ahead)
+    _compare(segment, found, problems, ahead)
     return scan.chunk_id if scan.position >= len(segment.view) else None
 
 

@@ -97,14 +97,14 @@ GROUPS = {
             "rabbitstore/quorum", "check", "coordinator", "encode", "entries", "folder", "machine", "message", "messages",
             "repair", "segment", "snapshot", "state", "state_lists", "tables", "wal",
         ),
-        ("tests/rabbitstore/quorum",),
+        ("tests/rabbitstore/quorum", *_tests("rabbitstore", "node_lines")),
     ),
     "stream": Group(
         _below(
             "rabbitstore/stream", "check", "chunk", "compression", "folder", "head_repair", "index", "message", "repair",
             "scan", "tracking",
         ),
-        ("tests/rabbitstore/stream",),
+        ("tests/rabbitstore/stream", *_tests("rabbitstore", "node_lines")),
     ),
     "shared": Group(
         _below(

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
+from rabbitstore.format.message import Content
+from rabbitstore.format.terms import UNDEFINED, Atom, Improper, encode
 from rabbitstore.node_folder import NodeFolder
+from rabbitstore.quorum.coordinator import _names_in, is_writer_note
+from rabbitstore.quorum.entries import Entry
+from rabbitstore.quorum.folder import _is_of
+from rabbitstore.quorum.message import Placed, to_message
+from rabbitstore.quorum.messages import Message
 from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -116,3 +124,67 @@ def test_streams_without_their_coordinator(node):
     assert ended.code == 1 and "dump" in ended.out
     assert [one.kind for one in plan_node_recovery(str(node)).unrepaired] == ["unregistered_stream"]
     assert run("recover", node).code == 1
+
+
+def entry(*command):
+    """Return an entry of the coordinator with a command."""
+    data = encode((Atom("$usr"), {Atom("ts"): 5}, command, UNDEFINED))
+    return Entry(1, memoryview(data), "f", 0, len(data))
+
+
+def resource(name, vhost=b"/", kind="queue"):
+    return Atom("resource"), vhost, Atom(kind), name
+
+
+def test_only_the_command_is_a_note_of_a_writer():
+    """Other commands may name one, and an entry of another form or a damaged one is none."""
+    note = Atom("mnesia_updated")
+    assert is_writer_note(entry(note, b"folder", 5))
+    for other in (entry(Atom("new_stream"), b"mnesia_updated"), entry(Atom("new_stream"), note), entry(b"mnesia_updated")):
+        assert not is_writer_note(other)
+    for data in (encode((note, 1)), encode(note), encode((Atom("$usr"), {}, note, UNDEFINED)), encode((note, note))[:-3]):
+        assert not is_writer_note(Entry(1, memoryview(data), "f", 0, len(data)))
+
+
+def test_names_of_streams_are_those_of_the_newest_state_and_the_entries():
+    """A stream that an older state has may be deleted since; damaged entries, and resources of another form, give no name."""
+    newest = {Atom("streams"): {b"__a_1": (1, Improper((resource(b"a"),), 2)), b"x": (resource(b"x", kind="exchange"),)}}
+    states = [SimpleNamespace(state=newest), SimpleNamespace(state={b"__old_1": resource(b"old")})]
+    new = Atom("new_stream")
+    rows = [
+        entry(new, b"__b_1", {Atom("queue"): resource("b\u00fc".encode(), b"v")}),
+        entry(new, b"__c_1", resource(Atom("c"))),
+        entry(new, b"__d_1", resource(b"d", Atom("/"))),
+        entry(new, Atom("__e_1"), resource(b"e")),
+        entry(new, b"__f_1", (*resource(b"f"), 5)),
+        entry(Atom("other"), b"new_stream", b"__g_1", resource(b"g")),
+        Entry(1, memoryview(b"\x83h\3new_stream"), "f", 0, 13),
+    ]
+    member = SimpleNamespace(snapshots=lambda: states, entries=lambda: dict(enumerate(rows)))
+    assert _names_in(member) == {"__a_1": ("/", "a"), "__b_1": ("v", "b\u00fc")}
+
+
+def test_machine_and_members_of_a_config_are_checked():
+    """A server starts no queue from one of another form, or of another name."""
+    name, own = Atom("%2F_q"), resource(b"q")
+    module, members, known = Atom("module"), Atom("initial_members"), Atom("metrics_key")
+    given = {Atom("name"): name, Atom("queue_resource"): own}
+    good = {Atom("machine"): (module, Atom("m"), given), members: [(name, Atom("a@b")), (name, Atom("c@d"))], known: own}
+    for same in (good, good | {known: name}, {key: value for key, value in good.items() if key != known}):
+        assert _is_of(name, same)
+    machines = [[module, Atom("m"), given], (module, Atom("m")), (Atom("other"), Atom("m"), given), (module, Atom("m"), [])]
+    machines += [(module, Atom("m"), given | {Atom("name"): Atom("%2F_r")})]
+    wrong = [{Atom("machine"): one} for one in machines]
+    wrong += [{members: (name,)}, {members: [name]}, {members: [(name, 1), (Atom("%2F_r"), 1)]}, {known: resource(b"r")}]
+    for change in wrong:
+        assert not _is_of(name, good | change), change
+
+
+@pytest.mark.parametrize(("acquired", "failed"), [(0, 0), (1, 0), (0, 2), (1, 1)])
+def test_a_message_that_came_back_is_redelivered(acquired, failed):
+    """Whether its deliveries failed or not, and while a consumer holds it."""
+    content = Content("/", "", ("q",), b"", b"body", b"", True)
+    for state in ("ready", "checked_out"):
+        placed = Placed(Message(1, 4, acquired, failed), state, "", "")
+        found = to_message(placed, content, "q", ("f", 0))
+        assert found.redelivered == (acquired + failed > 0 or state == "checked_out")

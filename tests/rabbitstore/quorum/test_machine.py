@@ -204,8 +204,11 @@ def test_a_requeue_moves_a_message_to_a_new_index():
     queue.send(2)
     key = queue.consume(1)
     queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    for unknown in ((key, 9), (99, 0)):
+        queue.apply("requeue", *unknown, 1, 10, b"body")
     at = queue.apply("requeue", key, 0, 1, 10, b"body")
     assert queue.ready == [2, at]
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(0, 0), (1, 0)]
 
 
 def test_credit_and_drain():
@@ -473,6 +476,273 @@ def test_other_commands_have_no_effect(command):
     queue.send(2)
     queue.apply(*command)
     assert queue.ready == [1, 2]
+
+
+def down(queue, pid):
+    """Lose the connection to a process's node."""
+    queue.apply("down", pid, Atom("noconnection"))
+
+
+def test_version_8_keeps_what_a_lost_consumer_holds_until_a_timeout():
+    """It gets nothing more meanwhile; the timeout of a consumer that is there changes nothing."""
+    queue = Queue(8)
+    far, near = queue.consume(2, SECOND, b"f"), queue.consume(1, tag=b"n")
+    queue.send(2)
+    down(queue, SECOND)
+    last = queue.send()
+    assert queue.held(far) == {0: 3} and queue.held(near) == {0: 4} and queue.ready == [last]
+    for key in (near, 99):
+        queue.apply("timeout", (Atom("consumer_down_timeout"), key))
+    assert queue.held(far) == {0: 3} and queue.held(near) == {0: 4}
+    queue.apply("timeout", (Atom("consumer_down_timeout"), far))
+    assert queue.held(far) == {} and queue.ready == [3, last]
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (0, 0)]
+
+
+def test_version_8_goes_on_when_the_node_is_back():
+    """The consumer keeps its messages and gets the next ones; one that was cancelled does not."""
+    queue = Queue(8)
+    far, ended = queue.consume(2, SECOND, b"f"), queue.consume(1, SECOND, b"e")
+    queue.send(2)
+    queue.apply("checkout", (b"e", SECOND), Atom("cancel"), {})
+    down(queue, SECOND)
+    queue.send(2)
+    queue.apply("settle", ended, [0])
+    assert queue.ready == [7, 8]
+    queue.apply("nodeup", Atom("a@nowhere"))
+    assert list(queue.held(far).values()) == [3]
+    queue.apply("nodeup", Atom("b@nowhere"))
+    assert list(queue.held(far).values()) == [3, 7] and queue.ready == [8]
+
+
+@pytest.mark.parametrize("version", [5, 8])
+def test_a_waiting_consumer_of_a_lost_node_becomes_active_when_that_is_back(version):
+    """Until then the queue has none."""
+    queue = Queue(version, is_single_active=True)
+    queue.consume(1)
+    second = queue.consume(1, SECOND, b"2")
+    last = queue.send()
+    down(queue, SECOND)
+    queue.apply("down", READER, Atom("normal"))
+    assert queue.machine.consumers == {} and queue.ready == [last]
+    queue.apply("nodeup", Atom("a@nowhere"))
+    assert queue.machine.consumers == {}
+    queue.apply("nodeup", Atom("b@nowhere"))
+    assert list(queue.held(second).values()) == [last]
+
+
+def test_a_lost_active_consumer_gives_way():
+    """Its messages return as failed to the first consumer of another node; it waits behind, and comes back with its node."""
+    queue = Queue(is_single_active=True)
+    first, third = queue.consume(2, SECOND, b"1"), queue.consume(9, SECOND, b"3")
+    second = queue.consume(1, tag=b"2")
+    queue.send(2)
+    down(queue, SECOND)
+    assert list(queue.machine.consumers) == [second] and list(queue.held(second).values()) == [4] and queue.ready == [5]
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 1)]
+    assert {key for key, _one in queue.machine.waiting} == {first, third}
+    queue.apply("down", READER, Atom("normal"))
+    assert queue.machine.consumers == {}
+    queue.apply("nodeup", Atom("b@nowhere"))
+    assert list(queue.machine.consumers) == [third] and len(queue.held(third)) == 2
+
+
+def test_version_8_activates_the_next_one_after_the_timeout_of_the_active():
+    """The lost one waits."""
+    queue = Queue(8, is_single_active=True)
+    first, second = queue.consume(1, SECOND, b"1"), queue.consume(1, tag=b"2")
+    last = queue.send()
+    down(queue, SECOND)
+    assert list(queue.held(first).values()) == [last]
+    queue.apply("timeout", (Atom("consumer_down_timeout"), first))
+    assert list(queue.machine.consumers) == [second] and list(queue.held(second).values()) == [last]
+    assert [key for key, _one in queue.machine.waiting] == [first]
+
+
+def test_an_idle_active_consumer_gives_way_to_a_higher_priority():
+    """It waits then, and is active again after the other one ends."""
+    queue = Queue(is_single_active=True)
+    first = queue.consume(1, tag=b"1")
+    second = queue.consume(1, SECOND, b"2", priority=1)
+    assert list(queue.machine.consumers) == [second] and [key for key, _one in queue.machine.waiting] == [first]
+    queue.apply("down", SECOND, Atom("normal"))
+    assert list(queue.machine.consumers) == [first] and queue.machine.waiting == []
+
+
+def test_removed_nodes_take_their_processes_along():
+    """Messages return as failed, and are delivered by the next command; publishers of the node are forgotten."""
+    queue = Queue()
+    far, near = queue.consume(1, SECOND, b"f"), queue.consume(2, tag=b"n")
+    queue.apply("enqueue", SECOND, 1, b"other")
+    at = queue.send()
+    queue.apply("purge_nodes", UNDEFINED)
+    assert queue.held(far) == {0: 3}
+    queue.apply("purge_nodes", [Atom("b@nowhere"), Atom("c@nowhere")])
+    assert far not in queue.machine.consumers and list(queue.held(near).values()) == [at] and queue.ready == [3]
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert list(queue.held(near).values()) == [at, 3]
+    assert [one.delivery_count for _tag, one in queue.machine.held()] == [0, 1]
+    last = queue.apply("enqueue", SECOND, 1, b"other")
+    assert queue.ready == [last]
+
+
+def test_removed_nodes_take_waiting_consumers_along():
+    """None of them becomes active."""
+    queue = Queue(is_single_active=True)
+    first = queue.consume(1, tag=b"1")
+    queue.consume(1, SECOND, b"2")
+    queue.apply("purge_nodes", [Atom("b@nowhere")])
+    assert list(queue.machine.consumers) == [first] and queue.machine.waiting == []
+
+
+def test_a_priority_in_the_arguments():
+    """Servers before 4.0 have it there, in a row of name, type and value."""
+    queue = Queue()
+    spec = (AUTO, (Atom("simple_prefetch"), 1))
+    long = Atom("long")
+    rows = [(b"x-other", long, 9), (b"x-priority", long, b"8"), (b"x-priority", 7), (b"x-priority", long, 6)]
+    every = [{}, UNDEFINED, {Atom("args"): 5}, {Atom("args"): rows[:3]}, {Atom("args"): rows}]
+    keys = [queue.apply("checkout", (bytes((tag,)), READER), spec, meta) for tag, meta in enumerate(every)]
+    assert [queue.machine.consumers[key].priority for key in keys] == [0, 0, 0, 0, 6]
+    last = queue.send()
+    assert list(queue.held(keys[-1]).values()) == [last]
+
+
+def test_a_removed_consumer_returns_what_it_holds():
+    """That is no failure; a cancelled one keeps it, and one that waits is forgotten in both ways."""
+    queue = Queue()
+    queue.send(2)
+    key = queue.consume(1)
+    queue.apply("checkout", (b"tag", READER), Atom("remove"), {})
+    assert queue.machine.consumers == {} and queue.ready == [1, 2]
+    assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (0, 0)]
+    for word in ("remove", "cancel"):
+        queue = Queue(is_single_active=True)
+        key = queue.consume(1)
+        queue.consume(1, SECOND, b"2")
+        queue.apply("checkout", (b"2", SECOND), Atom(word), {})
+        assert list(queue.machine.consumers) == [key] and queue.machine.waiting == []
+
+
+def test_a_consumer_that_attaches_again_has_its_new_prefetch():
+    """What it holds counts against it, and a cancelled one is up again."""
+    queue = Queue()
+    queue.send(6)
+    key = queue.consume(2)
+    assert queue.consume(3) != key and list(queue.held(key).values()) == [1, 2, 3]
+    queue.apply("checkout", (b"tag", READER), Atom("cancel"), {})
+    queue.consume(1)
+    assert list(queue.held(key).values()) == [1, 2, 3]
+    queue.apply("settle", key, [0, 1, 2])
+    assert list(queue.held(key).values()) == [4]
+
+
+def test_a_get_of_a_queue_whose_messages_have_expired():
+    """The consumer vanishes, and the messages do."""
+    queue = Queue()
+    queue.send(2, ttl_ms=5)
+    queue.time += 5
+    queue.apply("checkout", (b"get", READER), (Atom("dequeue"), Atom("unsettled")), {})
+    assert queue.machine.consumers == {} and queue.ready == []
+
+
+def test_a_get_leaves_what_expires_behind_its_message():
+    """Only a command that gives messages to consumers looks at the next one."""
+    queue = Queue()
+    queue.send()
+    queue.send(ttl_ms=5)
+    queue.time += 5
+    queue.apply("checkout", (b"get", READER), (Atom("dequeue"), Atom("unsettled")), {})
+    assert queue.held((b"get", READER)) == {0: 1} and queue.ready == [2]
+    queue.apply("timeout", Atom("expire_msgs"))
+    assert queue.ready == []
+
+
+def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists():
+    """Those of high priority become 9, all others 4; later ones have lists of their own."""
+    queue = Queue(7)
+    queue.send(2)
+    queue.send(priority=5)
+    assert queue.ready == [3, 1, 2]
+    queue.machine.set_version(8)
+    queue.send(priority=7)
+    queue.send(priority=3)
+    assert queue.ready == [3, 4, 1, 2, 5] and queue.machine.version == 8
+    queue.machine.set_version(8)
+    assert queue.ready == [3, 4, 1, 2, 5]
+
+
+def test_what_version_8_may_have_added_is_named():
+    """A command or timeout of another name, and delayed returns; before, the server ignores them."""
+    others = [
+        (("unheard_of", 1), "unheard_of"),
+        (("timeout", Atom("other")), "timeout other"),
+        (("update_config", {Atom("delayed_retry"): (Atom("linear"), 5)}), "delayed_retry"),
+        (("update_config", {Atom("delayed_retry"): Atom("disabled")}), ""),
+        (("garbage_collection",), ""),
+        (("nodedown", Atom("b@nowhere")), ""),
+        (("timeout", Atom("expire_msgs")), ""),
+    ]
+    for command, expected in others:
+        for version in (7, 8):
+            queue = Queue(version)
+            queue.apply(*command)
+            assert queue.machine.unknown == (expected if version == 8 or expected == "delayed_retry" else "")
+
+
+def test_a_change_of_the_dead_lettering_drops_what_waits_for_it():
+    """Unless it stays at-least-once."""
+    for handler, expected in ((Atom("at_least_once"), [1]), (UNDEFINED, [])):
+        queue = Queue(dead_letters="at_least_once")
+        queue.send()
+        queue.apply("discard", queue.consume(1), [0])
+        queue.apply("update_config", {Atom("dead_letter_handler"): handler})
+        assert [one.index for _reason, one in queue.machine.dead.every()] == expected
+
+
+@pytest.mark.parametrize("reply", [Atom("noreply"), (Atom("await"), {}), (Atom("other"), 1, SENDER), (Atom("notify"), 1)])
+def test_an_enqueue_whose_reply_names_no_process_has_no_number(reply):
+    """Each of them counts."""
+    queue = Queue()
+    for _ in range(2):
+        queue.apply("e", 5, b"body", (0, 10), reply=reply)
+    assert queue.ready == [1, 2]
+
+
+@pytest.mark.parametrize("identity", [b"tag", (b"tag",), (b"tag", READER, 1)])
+def test_a_checkout_of_another_form_has_no_effect(identity):
+    """So has one whose second part is a number."""
+    queue = Queue()
+    queue.send()
+    queue.apply("checkout", identity, (AUTO, (Atom("simple_prefetch"), 1)), {})
+    queue.apply("checkout", (b"tag", READER), 5, {})
+    assert queue.machine.consumers == {} and queue.ready == [1]
+
+
+@pytest.mark.parametrize("how", ["checkout", "register", "enqueue", "get"])
+def test_a_leader_watches_a_process_from_its_first_command_on(how):
+    """Process 9 comes before process 3, so what it holds goes to that one first."""
+    queue = Queue()
+    queue.machine.become_leader()
+    early, late = process(9), process(3)
+    if how == "register":
+        queue.apply("register_enqueuer", early)
+    elif how == "enqueue":
+        queue.apply("enqueue", early, 1, b"first")
+        queue.apply("purge")
+    elif how == "get":
+        queue.apply("enqueue", UNDEFINED, UNDEFINED, b"first")
+        queue.apply("checkout", (b"get", early), (Atom("dequeue"), Atom("unsettled")), {})
+        queue.apply("settle", (b"get", early), [0])
+    if how == "checkout":
+        queue.consume(1, early, b"early")
+        queue.consume(2, late, b"late")
+    else:
+        queue.consume(2, late, b"late")
+        queue.consume(1, early, b"early")
+    for _ in range(2):
+        queue.apply("enqueue", UNDEFINED, UNDEFINED, b"body")
+    assert sorted(message.acquired for message in queue.machine.restarted(0).ready()) == [1, 2]
 
 
 def test_the_lists_of_version_8_have_their_length():

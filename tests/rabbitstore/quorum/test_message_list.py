@@ -50,6 +50,15 @@ def test_it_is_a_queue_of_messages(steps: list[Any]) -> None:
         assert list(one) == expected
 
 
+def test_a_taken_message_takes_no_memory() -> None:
+    """Nor does a message that is only a number."""
+    found = MessageList([Message(1, 2, acquired=1), Message(2, 3), Message(3, 4, expiry_ms=5)])
+    assert len(found._others) == 2
+    while found:
+        found.popleft()
+    assert not found._others and not found._blocks
+
+
 def test_changes_of_a_copied_message_stay_in_the_copy() -> None:
     """A message that is more than a number."""
     found = MessageList([Message(1, 2, delivery_count=1)])

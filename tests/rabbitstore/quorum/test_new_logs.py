@@ -76,3 +76,17 @@ def test_a_record_that_voids_those_behind_it_still_does(copy):
     flip(newer, 0)
     apply_node_recovery(plan_node_recovery(str(node)))
     assert [row.truncates for row in WalScan(newer.read_bytes(), "", [], []).records()] == [True]
+
+
+@pytest.mark.parametrize("has_marker", [False, True])
+def test_the_names_of_new_segments_are_as_long_as_the_server_reads_them(copy, has_marker):
+    """Eight digits; a server of 4.3 that renamed all files reads only those with sixteen."""
+    node = copy("rabbitmq4-streams")
+    (path,) = (node / "quorum").iterdir()
+    if has_marker:
+        (path / "segment_name_upgrade_marker").touch()
+    record = next(row for row in WalScan(wal_of(path).read_bytes(), "", [], []).records() if row.index == 4)
+    flip(wal_of(path), record.at + record.size // 2)
+    apply_node_recovery(plan_node_recovery(str(node)))
+    expected = "0000000000000001.segment" if has_marker else "00000001.segment"
+    assert [file.name for file in (path / record.uid).glob("*.segment")] == [expected]

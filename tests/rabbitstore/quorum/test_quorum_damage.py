@@ -120,6 +120,10 @@ def test_zeros_to_the_end_are_a_note(copy):
     edit(wal_of(path), record.position, bytes(size - record.position))
     kinds, notes, _messages = checked(path)
     assert (kinds, notes) == ({"applied_ahead"}, {"wal_zeros"})
+    (node,) = quorum_nodes(str(path.parent.parent))
+    with node:
+        (note,) = check_node(node).notes
+    assert (note.offset, note.found) == (record.position, f"{size - record.position} zeros")
 
 
 def test_a_zeroed_sector_in_the_log(copy):
@@ -307,6 +311,82 @@ def test_a_hostile_log_ends_soon():
         scan = WalScan(data, "f", [], [])
         assert len(list(scan.records())) in (0, 3000)
         assert scan.budget > -len(data)
+
+
+def walked(data):
+    """Return indexes, problems and notes of a log."""
+    scan = WalScan(memoryview(data), "f", [], [])
+    return [record.index for record in scan.records()], scan.problems, scan.notes
+
+
+def test_an_empty_log_is_said_to_be_empty():
+    """A wrong head is shown instead."""
+    for data, found in ((b"", "an empty file"), (b"RAWB\x01", "b'RAWB\\x01'")):
+        (problem,) = walked(data)[1]
+        assert (problem.kind, problem.found) == ("bad_wal_head", found)
+
+
+NAME = "2F_QXXXXXXXXXXXXX"
+FIRST = log_of([(NAME, 1, 1, b"a")])
+BAD = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"  # of the same writer, with a wrong checksum
+
+
+def test_a_record_without_a_name_is_damage():
+    """A writer's first record has one of at least a byte, although a checksum covers the rest."""
+    place = struct.pack(">QQ", 2, 1) + b"b"
+    unnamed = b"\x00\x00\x02\x00\x00" + struct.pack(">II", zlib.adler32(place), 1) + place
+    assert walked(FIRST + unnamed)[0] == [1]
+
+
+@pytest.mark.parametrize("head", [b"\x40\x00\x01", b"\x00\x00\x02" + struct.pack(">H", len(NAME)) + NAME.encode()])
+@pytest.mark.parametrize("rest", [0, 12, 13])
+def test_what_is_behind_a_damaged_record_tells_a_torn_end(head, rest):
+    """The server drops a record with a wrong checksum if at most twelve bytes, or only zeros, follow it."""
+    bad = head + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"
+    for tail, is_torn in ((b"x" * rest, rest < 13), (bytes(rest), True)):
+        indexes, problems, notes = walked(FIRST + bad + tail)
+        assert indexes == [1]
+        kinds = [one.kind for one in problems], [one.kind for one in notes]
+        assert kinds == (([], ["torn_wal_entry"]) if is_torn else (["bad_wal_entry"], []))
+
+
+def test_a_cut_name_at_the_end_is_searched_without_error():
+    """It looks like the start of a record."""
+    name = b"\x00\x00\x02" + struct.pack(">H", len(NAME)) + NAME.encode()
+    for size in range(len(name) + 24):
+        assert walked(FIRST + BAD + b"x" * 20 + (name + bytes(range(1, 25)))[:size])[0] == [1]
+
+
+def test_a_record_right_behind_what_looks_like_one_is_found():
+    """The last byte of a damaged record makes another head with the bytes that follow it."""
+    place = struct.pack(">QQ", 256, 1) + b"b" * 256
+    good = b"\x40\x00\x01" + struct.pack(">II", zlib.adler32(place), 256) + place
+    assert walked(FIRST + BAD + b"\x40" + good)[0] == [1, 256]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", None),
+        (b"RAS", None),
+        (bytes(7), None),
+        (b"RASG\x00", None),
+        (b"RASH\x00", ("bad_segment_head", 0)),
+        (b"RASG\x00\x02\x10\x00", None),
+        (b"RASG\x00\x03\x10\x00", ("unsupported_format", 4)),
+        (b"RASH\x00\x02\x10\x00", ("bad_segment_head", 0)),
+        (b"RASH\x00\x03\x10\x00", ("bad_segment_head", 0)),
+    ],
+)
+def test_a_new_segment_may_end_in_its_head(copy, data, expected):
+    """What is there of the magic has to be right; another version is named."""
+    path = copy()
+    file = next(path.glob("2F_QSL*")) / "00000009.segment"
+    file.write_bytes(data)
+    (node,) = quorum_nodes(str(path.parent.parent))
+    with node:
+        found = [(one.kind, one.offset) for one in check_node(node).problems]
+    assert found == ([expected] if expected else [])
 
 
 @pytest.mark.deep

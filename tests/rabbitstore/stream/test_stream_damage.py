@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
 
 from rabbitstore.format.problems import UNSUPPORTED
-from rabbitstore.stream import StreamFolder
+from rabbitstore.stream import StreamFolder, layout, stream_folders
 from rabbitstore.stream.check import check_stream
 from rabbitstore.stream.layout import CHUNK_HEAD
 from rabbitstore.stream.scan import Scan
@@ -130,6 +131,71 @@ def test_an_index_that_is_one_record_ahead_is_a_note(copy):
         file.truncate(last.position)
     checked = check_stream(stream)
     assert checked.problems == [] and [note.kind for note in checked.notes] == ["index_ahead"]
+
+
+@pytest.mark.parametrize(("number", "place", "expected"), [(-1, 8, "problem"), (-1, 1 << 31, "note"), (-2, 1 << 31, "problem")])
+def test_a_record_that_points_elsewhere(copy, number, place, expected):
+    """Only the last one may point behind the end; one that points into the segment is damage."""
+    stream = copy("s.mixed")
+    records = list(stream.index_records(stream.segments()[0], []))
+    at = 8 + 29 * (len(records) + number) + 24
+    change(path_of(stream, "index"), at, place.to_bytes(4, "big"))
+    checked = check_stream(stream)
+    target = [one for one in checked.problems if one.offset >= 8] if expected == "problem" else checked.notes
+    assert (target[0].kind, target[0].offset) == ("bad_stream_index" if expected == "problem" else "index_ahead", at - 24)
+
+
+def test_a_segment_of_which_only_the_head_is_left(copy):
+    """Its index says what is gone; without records a server had just made both."""
+    stream = copy("s.mixed")
+    with open(path_of(stream), "r+b") as file:
+        file.truncate(8)
+    checked = check_stream(stream)
+    assert {one.kind for one in checked.problems} == {"bad_stream_index"}
+    assert [one.kind for one in checked.notes] == ["index_ahead"] and (checked.chunks, checked.messages) == (0, 0)
+    with open(path_of(stream, "index"), "r+b") as file:
+        file.truncate(8)
+    assert check_stream(stream)[2:] == ([], [])
+
+
+@pytest.mark.parametrize("place", [0, 7, 1 << 31])
+def test_reading_from_an_offset_whose_record_points_nowhere(copy, place):
+    """The walk starts at the beginning of the segment then."""
+    stream = copy("s.mixed")
+    wanted = [message.raw for message in stream.messages(10)]
+    records = list(stream.index_records(stream.segments()[0], []))
+    number = max(number for number, record in enumerate(records) if record.chunk_id <= 10)
+    assert number > 0
+    change(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
+    assert [message.raw for message in stream.messages(10)] == wanted
+
+
+def test_the_numbers_of_a_check(copy):
+    """Chunks and messages are those that can be read."""
+    stream = copy("s.segments")
+    found = []
+    checked = check_stream(stream, found.append)
+    assert checked.chunks == sum(1 for _ in stream.chunks()) > 0 and checked.messages == sum(1 for _ in stream.messages())
+    assert found == [Path(path_of(stream, number=number)).stat().st_size for number in range(len(stream.segments()))]
+
+
+def test_a_node_without_streams(tmp_path):
+    """No folder is no stream."""
+    assert stream_folders(str(tmp_path)) == []
+
+
+def test_a_tracking_chunk_with_another_size(copy):
+    """Its single entry has the size of its data; the messages are not affected."""
+    stream = copy("s.segments")
+    every = [message.raw for message in stream.messages()]
+    chunk = next(one for one in heads(stream, 1) if one.kind != layout.USER)
+    path = path_of(stream, number=1)
+    flip(path, chunk.data_at + 3)
+    data = Path(path).read_bytes()[chunk.data_at : chunk.trailer_at]
+    change(path, chunk.position + 32, zlib.crc32(data).to_bytes(4, "big"))
+    (problem,) = check_stream(stream).problems
+    assert (problem.kind, problem.offset) == ("bad_tracking", chunk.data_at)
+    assert [message.raw for message in stream.messages()] == every
 
 
 def test_a_zeroed_sector(copy):
@@ -253,6 +319,7 @@ def test_a_wrong_epoch_hides_no_message(copy):
     change(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
     found = check_stream(stream).problems
     assert found[0].expected == "wrong epoch of a chunk: 7"
+    assert found[0].offset == heads(stream)[3].position + 16
     assert [problem.kind for problem in found] == ["bad_chunk", "bad_stream_index"]
     assert [message.raw for message in stream.messages()] == messages
 

@@ -261,6 +261,19 @@ def test_an_unknown_version_is_left_alone(copy):
     assert plan.actions == [] and [one.kind for one in plan.unrepaired] == ["unsupported_format"]
 
 
+def test_more_lost_offsets_than_a_chunk_can_cover(copy):
+    """Nothing is changed then: the name of the last segment may be what is wrong."""
+    folder = copy()
+    last = segments(folder)[-1]
+    for file in (last, last.with_suffix(".index")):
+        file.rename(file.with_name(f"{1 << 40:020}{file.suffix}"))
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    plan = plan_node_recovery(node_of(folder))
+    assert plan.actions == [] and [one.kind for one in plan.unrepaired] == ["lost_offsets"]
+    apply_node_recovery(plan)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(40))
 def test_random_damage_is_recovered(copy, seed):
