@@ -63,7 +63,7 @@ class CrossCheck:
     """One comparison of queues and index with the log.
 
     `problems` lists findings in the order of discovery; `units` and `items` count what was compared. `lost_by_queue` has the
-    messages of each queue, by `topic/queue`, that are named behind the last one in the log.
+    messages of each queue, by `topic/queue`, behind the last one that the log has, whose unit points before the log's end.
     """
 
     def __init__(
@@ -92,10 +92,12 @@ class CrossCheck:
         self.items = 0
         self.problems: list[Finding] = []
         self.lost_by_queue: dict[str, int] = {}
+        self._end = 0  # of the records so far
 
     def take(self, piece: Piece) -> None:
         """Compare consecutive whole records with the files. Pieces must come in log order."""
         at, why, done = piece.start, "full", 0
+        self._end = piece.base + piece.stop
         if self._index is not None:
             self._index.walk(piece)
         while at < piece.stop:
@@ -261,11 +263,16 @@ class CrossCheck:
             return
         if known is None:
             if unit.physical_offset >= self._log_min_offset:
-                self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = end - queue.find_physical(self._log_min_offset)
+                self._lost(queue, queue.find_physical(self._log_min_offset))
                 yield Finding(queue.folder, 0, "dangling_queue", "records of this queue in the log", f"{end} units")
         elif end > known:
-            self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = end - known
+            self._lost(queue, known)
             yield Finding(queue.folder, known * UNIT_SIZE, "dangling_unit", f"{known} units", f"{end} units")
+
+    def _lost(self, queue: ConsumeQueue, first: int) -> None:
+        """Count the units from `first` on in whose places the log has other records."""
+        if (count := queue.find_physical(self._end) - first) > 0:
+            self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = count
 
     def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.problems.append(Finding(file, offset, kind, expected, found))

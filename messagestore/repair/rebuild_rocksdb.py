@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from commitlog import StoredMessage
@@ -16,11 +16,11 @@ from commitlog.layout import TRANSACTION_MASK
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, Kind, StoreCorrupt, StoreError
 
-from ..broker.config.topics import Topics, is_deleted
+from ..broker.config.topics import deleted_topics
 from ..delay_levels import DelayLevels, Entry, waiting_level
 from ..folder_contents import has_rocksdb
 from ..paths import StorePaths, replaced_folder
-from ..rocksdb.config import DATABASES, VERSION_2, has_config, read_config
+from ..rocksdb.config import VERSION_2, has_config, read_config
 from ..rocksdb.database import Database, NewDatabase, new_database, open_database
 from ..rocksdb.queues import (
     CHECKPOINT_TOPIC,
@@ -112,7 +112,7 @@ class _Rebuild:
         self._levels = levels
         self._assumed = DelayLevels([Entry(0, levels.current)])
         self._root = places.root
-        self._is_deleted = _deleted(disk, places)
+        self._is_deleted = deleted_topics(disk, places)
         self._ends: dict[tuple[str, int], list[tuple[int, int]]] = {}  # first and last unit: log and queue offset
         self._units = self._guesses = 0
 
@@ -191,11 +191,3 @@ def _queues_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
     if b"INNER_MULTI_DISPATCH" in message.properties_raw:
         for name, number in lmq_offsets(message):
             yield name, 0, number
-
-
-def _deleted(disk: Disk, places: StorePaths) -> Callable[[str], bool]:
-    """Return a predicate for deleted topics. Version 2 of the configuration lacks topics that clients created by sending."""
-    if not any(has_rocksdb(disk, os.path.join(places.root, name)) for name in DATABASES):
-        return lambda _topic: False
-    topics = Topics(disk, places.config)
-    return lambda topic: is_deleted(topics, topic)

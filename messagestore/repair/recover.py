@@ -165,7 +165,7 @@ class Recovery:
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
         self._unknown_topics: dict[str, int] = {}  # numbers of queues, of topics that the table lacks
-        self._dangling: dict[str, int] = {}  # messages that queues in files name behind the last one in the log
+        self._dangling: dict[str, int] = {}  # messages that queues name where the log has others
         self._jumps: list[Finding] = []  # records that do not continue their queue
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
@@ -191,7 +191,7 @@ class Recovery:
         plan.actions += [f"make the missing folder {os.path.basename(folder)}" for folder in missing]
         self._plan_log(found, plan)
         has_sound_log = has_sound_files and not found.holes and found.tail is None
-        if has_sound_log and self.was_clean:
+        if has_sound_log:
             self._plan_unplaced(found, plan)
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
@@ -331,15 +331,18 @@ class Recovery:
 
     def _plan_unplaced(self, found: Survey, plan: Plan) -> None:
         """Ask for a choice if messages were lost, of which nothing tells where they were in the log."""
-        with closing(self._log(writable=False)) as log, self.queues.named() as named:
-            lost = list(unplaced_claims(self.disk, self.places, named, log, found.log_end))
-        if self._dangling:
-            lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", self._dangling, 0))
+        lost: list[UnplacedClaim] = []
+        if self.was_clean:
+            with closing(self._log(writable=False)) as log, self.queues.named() as named:
+                lost += unplaced_claims(self.disk, self.places, named, log, found.log_end)
+        if self._dangling:  # a crash may leave units behind the end of the log, but not where it has other records
+            lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", {}, 0))
         if not lost:
             return
         by_queue: dict[str, int] = {}
         for one in lost:
             by_queue |= {name: max(number, by_queue.get(name, 0)) for name, number in one.lost_by_queue.items()}
+        by_queue |= {name: number + by_queue.get(name, 0) for name, number in self._dangling.items()}
         cost = Cost(sum(by_queue.values()) or 1, by_queue, 0, sum(one.offsets for one in lost))
         plan.is_damaged, plan.costs = True, {Choice.TRUNCATE.value: cost}
         plan.records_dropped = cost.messages_lost if self.choice is not Choice.REFUSE else 0
@@ -418,6 +421,7 @@ class Recovery:
             else:
                 of_queues.append(finding)
         wrong[QUEUES] = [finding.as_dict() for finding in self.queues.findings(self._files(), of_queues)]
+        self._dangling = self._dangling or self.queues.lost_by_queue
         return wrong
 
     def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:

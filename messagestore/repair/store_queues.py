@@ -22,6 +22,7 @@ from storageio import Disk, StoreCorrupt
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
+from ..broker.config.topics import deleted_topics
 from ..config import StoreConfig
 from ..engine import Engine
 from ..folder_contents import has_rocksdb
@@ -56,6 +57,7 @@ class StoreQueues:
         self.config = config
         self.progress = progress
         self.keeps = keeps
+        self.lost_by_queue: dict[str, int] = {}  # as in `CrossCheck`; `findings` of queues in RocksDB sets it
 
     def _open(self) -> closing[ConsumeQueues]:
         size = self.config.mapped_file_size_consume_queue
@@ -187,7 +189,9 @@ class RocksdbQueues(StoreQueues):
     def findings(self, files: LogFiles, compared: list[Finding]) -> list[Finding]:
         """Compare the database with the log."""
         if has_rocksdb(self.disk, self.places.queues):
-            return list(rocksdb_findings(self.places.queues, files))
+            self.lost_by_queue.clear()
+            deleted = deleted_topics(self.disk, self.places)
+            return list(rocksdb_findings(self.places.queues, files, deleted, self.lost_by_queue))
         return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")]
 
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:

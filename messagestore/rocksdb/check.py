@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from commitlog import StoredMessage
@@ -16,7 +16,9 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_N
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
 
+from ..broker.config.topics import deleted_topics
 from ..folder_contents import has_rocksdb, unread_parts
+from ..paths import StorePaths
 from ..write.lmq_units import lmq_offsets
 from .config import DATABASES, VERSION_2, has_config, read_config
 from .database import Database, can_read, open_database
@@ -43,7 +45,7 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
     if can_read():
         path = os.path.join(root, QUEUES_FOLDER)
         if has_rocksdb(disk, path):
-            yield from rocksdb_findings(path, files)
+            yield from rocksdb_findings(path, files, deleted_topics(disk, StorePaths(root)))
             read.add(QUEUES_FOLDER)
         if has_config(disk, root):
             try:
@@ -69,18 +71,26 @@ def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:
         return None
 
 
-def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:
+def rocksdb_findings(
+    path: str, files: LogFiles, is_deleted: Callable[[str], bool] = lambda _topic: False, lost: dict[str, int] | None = None
+) -> Iterator[Finding]:  # fmt: skip
     """Yield what is wrong with the queues in the database at `path`, at most `FINDINGS_MAX` of a kind.
+
+    `is_deleted` names topics whose units a broker deleted, or soon deletes. `lost` gets the number of units before the
+    end of the log that belong to no record, by `topic/queue`.
 
     Raises `MissingExtra` without the package that reads RocksDB.
     """
     counts: Counter[str] = Counter()
     try:
         with open_database(path) as database:
-            for finding in _Check(database, files).findings():
+            check = _Check(database, files, is_deleted)
+            for finding in check.findings():
                 counts[finding.kind] += 1
                 if counts[finding.kind] <= FINDINGS_MAX:
                     yield finding
+            if lost is not None:
+                lost.update({queue: number for queue, number in check.unmatched.items() if number > 0})
     except StoreCorrupt as error:
         yield Finding(error.file, error.offset, UNREADABLE, str(error.expected), f"{error.reason}: {error.found}")
 
@@ -88,12 +98,14 @@ def rocksdb_findings(path: str, files: LogFiles) -> Iterator[Finding]:
 class _Check:
     """Compares one database with one log."""
 
-    def __init__(self, database: Database, files: LogFiles) -> None:
+    def __init__(self, database: Database, files: LogFiles, is_deleted: Callable[[str], bool]) -> None:
         self._database = database
+        self._is_deleted = is_deleted
         self._files = files
         self._low = files.files[0].start_offset if files.files else 0
         self._end = self._low  # of the last record
         self._found = 0  # units that belong to a record
+        self.unmatched: Counter[str] = Counter()  # units of each queue, less those that belong to a record
 
     def findings(self) -> Iterator[Finding]:
         yield from self._records()
@@ -112,10 +124,13 @@ class _Check:
         code = code_of_tags(message)
         expected = _Expected(message.physical_offset, message.size, code, message.store_timestamp_ms)
         where = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+        if unit is None and self._is_deleted(message.topic):
+            return
         if unit is None:
             yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(expected)}", "no unit")
             return
         self._found += 1
+        self.unmatched[f"{message.topic}/{message.queue_id}"] -= 1
         own = expected._replace(tags_code=unit.tags_code if code is None else code)
         if own != unit[3:]:
             yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(own)}", _text(_Expected(*unit[3:])))
@@ -127,6 +142,7 @@ class _Check:
         for name, number in lmq_offsets(message):
             unit = unit_of(self._database, name.encode(), 0, number)
             self._found += unit is not None
+            self.unmatched[f"{name}/0"] -= unit is not None
             if unit is not None and own != unit[3:]:
                 where = f"{name} queue 0 offset {number}"
                 yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(own)}", _text(_Expected(*unit[3:])))
@@ -138,6 +154,7 @@ class _Check:
         for unit in read_units(self._database):
             last[unit.topic, unit.queue_id] = unit
             inside += unit.physical_offset >= self._low
+            self.unmatched[f"{unit.topic}/{unit.queue_id}"] += self._low <= unit.physical_offset < self._end
             if unit.physical_offset + unit.size_bytes > self._end:
                 where = f"{unit.topic} queue {unit.queue_id} offset {unit.queue_offset}"
                 yield Finding(

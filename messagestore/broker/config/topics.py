@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +11,9 @@ from commitlog.topic_names import LMQ_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, StoreCorrupt
 
+from ...folder_contents import has_rocksdb
+from ...paths import StorePaths
+from ...rocksdb.config import DATABASES
 from .config_files import Document
 from .config_table import ConfigTable
 
@@ -216,3 +221,14 @@ def check_config(config: TopicConfig) -> None:
     for key, value in config.attributes.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidMessage(f"topic {config.name}: attribute {key!r} and its value must be text")
+
+
+def deleted_topics(disk: Disk, places: StorePaths) -> Callable[[str], bool]:
+    """Return a predicate for deleted topics of a store with queues in RocksDB.
+
+    Version 2 of the configuration lacks topics that clients created by sending.
+    """
+    if not any(has_rocksdb(disk, os.path.join(places.root, name)) for name in DATABASES):
+        return lambda _topic: False
+    topics = Topics(disk, places.config)
+    return lambda topic: is_deleted(topics, topic)
