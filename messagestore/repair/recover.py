@@ -25,6 +25,7 @@ from storageio.settings import settings_or_default
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
+from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
@@ -55,6 +56,13 @@ BATCH = "batchconsumequeue"
 
 
 FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
+
+
+_IF_FOREIGN = (
+    "if a log file is one of another store, put the right one in its place, or move it away: recover then shows what is lost; "
+    "if not, the store can be used as it is"
+)
+_RESTORE = "put copies of the files of this queue in their place: the messages of a compacted topic may be nowhere else"
 
 
 class Choice(Enum):
@@ -91,17 +99,12 @@ class Plan:
     force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
     is_forced: bool = False
     costs: dict[str, Cost] = field(default_factory=dict)  # by choice, where there is one
+    left: list[str] = field(default_factory=list)  # what no step repairs, and what a person can do about it
 
     @property
     def needs_force(self) -> bool:
         """Return whether `apply` changes nothing without `force`."""
         return bool(self.force_reasons) and not self.is_forced
-
-    @property
-    def left(self) -> list[str]:
-        """Return the records that do not continue their queue: no step changes the log there."""
-        jumps = [one for one in self.problems if one["kind"] == OF_THE_LOG]
-        return [f"{one['file']}: {one['expected']} expected, {one['found']}" for one in jumps]
 
     @property
     def needs_choice(self) -> bool:
@@ -111,7 +114,8 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a dictionary for JSON."""
         costs = {choice: cost._asdict() for choice, cost in self.costs.items()}
-        return asdict(self) | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
+        facts = {name: value for name, value in asdict(self).items() if name != "left"}  # it is among `problems`
+        return facts | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
 def cut_refusals(disk: Disk, root: str) -> list[str]:
@@ -218,13 +222,22 @@ class Recovery:
         if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
             plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
         if has_sound_log:
-            plan.problems += [finding.as_dict() for finding in self._jumps]
+            self._plan_left(self._jumps, _IF_FOREIGN, plan)
+        compacted = compaction_findings(self.disk, self.root, is_in_use=False)
+        self._plan_left([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
         if not self.was_clean:
             unused = self.queues.unused_files()
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
         if AbortFile(self.disk, self.root).is_present:
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
+
+    def _plan_left(self, findings: list[Finding], advice: str, plan: Plan) -> None:
+        """Add problems that no step repairs."""
+        plan.problems += [finding.as_dict() for finding in findings]
+        if findings:
+            first = findings[0]
+            plan.left.append(f"{first.file}: {first.expected} expected, found {first.found}: {advice}")
 
     def _has_ring(self) -> bool:
         """Return whether a killed process left records in the ring file that it had not committed to the log files."""

@@ -21,10 +21,6 @@ _KEEPS = {
     "skip-bad": "fillers take the positions of lost messages",
     "truncate": "the log ends at the first damage; a copy of what follows is kept",
 }
-_IF_FOREIGN = (
-    "if a log file is one of another store, put the right one in its place, or move it away: recover then shows what is lost; "
-    "if not, the store can be used as it is"
-)
 CHOICES = {"skip-bad": " (keeps what follows)", "truncate": ""}
 PLAN_PASSES, APPLY_PASSES = 1, 4  # over the log at most: check and compare; repair, compare again, build
 
@@ -90,7 +86,7 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
             _step(folder, "--truncate --force --apply", _KEEPS["truncate"]),
         ]
     elif plan.left and not plan.actions:
-        steps = [f"a person has to decide: {plan.left[0]}", _IF_FOREIGN]
+        steps = [f"a person has to decide: {one}" for one in plan.left]
     return _answer(plan, recovery.report_path, folder.target.path)._replace(next_steps=steps)
 
 
