@@ -123,9 +123,9 @@ class QueueFolder:
         """Return the journal's entries by segment, then by sequence number."""
         where = f"{self.relative}/{layout.JOURNAL_NAME}"
         data = read_if_there(self.disk, f"{self.path}/{layout.JOURNAL_NAME}")
-        if (data is None and self.segment_numbers()) or (data and not any(data)):  # it stays when a segment is written from it
-            found = "no file" if data is None else f"{len(data)} zeros"
-            problems.append(Problem(where, 0, "lost_journal", "the entries since the last segment was written", found))
+        if data and not any(data):  # none at all may be a power failure before the first entry in it was confirmed
+            expected = "the entries since the last segment was written"
+            problems.append(Problem(where, 0, "lost_journal", expected, f"{len(data)} zeros"))
         entries, _end = read_journal_past_damage(data or b"", where, problems)
         by_segment: dict[int, dict[int, JournalEntry]] = {}
         for seq_id, entry in entries.items():

@@ -275,7 +275,7 @@ def test_it_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
         assert len(list(reader.follow(timeout_s=0))) == 50
         assert reader.get("t", 0, 0).messages
         assert reader.query("t", "k7")
-    assert set(disk.counts) <= {"open", "list", "stat", "read", "size", "map"}
+    assert set(disk.counts) <= {"open", "list", "stat", "read", "size", "map", "next data", "data end"}
 
 
 def test_closing_it_from_another_thread_ends_the_wait(tmp_path: Path) -> None:
