@@ -1,17 +1,13 @@
 """Compare the queues that a node's metadata declares with the folders that hold their messages (docs/formats/rabbitmq-4.md).
 
-The rows of the table rabbit_durable_queue are in NAME.DCD, the changes since then in NAME.DCL and in the logs of transactions:
-
-row       {amqqueue, Name, Durable, .., Arguments, Process, .., Type, State}      Name: {resource, Vhost, queue, Name}
-change    {{rabbit_durable_queue, Name}, Row, write | delete | ..}
-
-A server starts a queue without its folder as an empty one, so nothing else shows that its messages are gone.
+A server starts a queue without its folder as an empty one, so nothing else shows that its messages are gone.  Of a folder whose
+queue is not declared it delivers nothing.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from contextlib import closing
+from os import fsencode
 from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
@@ -22,12 +18,10 @@ from ..format.layout import QUEUE_NAME_FILE
 from ..format.names import index_version, part_name, queue_folder_name, vhost_folder_name
 from ..format.problems import Problem
 from ..format.terms import Atom
-from ..format.terms_cy import decode
+from ..read.mnesia import QUEUES, read_tables
+from ..read.vhost_folder import VhostFolder, find_vhosts
 from .folder import quorum_nodes
 
-TABLE = "rabbit_durable_queue"
-LOG_HEAD, ITEM_HEAD, MD5_FROM, MD5_SIZE = 8, 8, 65528, 16
-_LOGS = (f"{TABLE}.DCD", f"{TABLE}.DCL", "PREVIOUS.LOG", "LATEST.LOG")
 _SIZE_MAX = 1 << 30
 _ROW_MIN = 18  # fields of a row that has a type
 _PROCESS = 6
@@ -68,6 +62,45 @@ def missing_queues(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
         if folder:
             expected = f"the folder of queue {one.name.decode('utf-8', 'replace')!r}, which the metadata declares"
             found.append(Problem(folder, 0, "missing_queue", expected, "none; a server starts the queue empty"))
+    return found
+
+
+def undeclared_queues(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+    """Return the folders whose messages no server delivers, because Mnesia's table has no such queue.
+
+    A queue that is not durable is not in the table either; none of its messages is persistent.
+    """
+    if disk.stat(f"{node}/schema.DAT") is None or disk.stat(f"{node}/rabbitmq_metadata") is not None:
+        return []
+    rows = _rows(node, disk)
+    found = _undeclared_classic(node, rows, disk) + _undeclared_quorum(node, rows, disk)
+    streams = {one.state.get(Atom("name")) for one in _declared(node, disk)}
+    folders = [entry.name for entry in disk.list(f"{node}/stream")] if disk.stat(f"{node}/stream") is not None else []
+    found += [(f"stream/{name}", name) for name in folders if fsencode(name) not in streams]
+    delivered = "none; no server delivers its messages, while dump and export read them"
+    return [Problem(file, 0, "undeclared_queue", f"a row in {QUEUES} for {name!r}", delivered) for file, name in found]
+
+
+def _undeclared_classic(node: str, rows: list[_Declared], disk: Disk) -> list[tuple[str, str]]:
+    known = {(vhost_folder_name(one.vhost), queue_folder_name(one.vhost, part)) for one in rows for part in _parts(one)}
+    found = []
+    for path in find_vhosts(node, disk):
+        vhost = path.rpartition("/")[2]
+        with closing(VhostFolder(path, disk)) as folder:
+            left = [queue for queue in folder.queue_folders() if (vhost, queue.folder) not in known]
+            names = [(queue.folder, queue.queue) for queue in left if folder.queue_info(queue).persistent]
+        found += [(f"{path.removeprefix(node + '/')}/queues/{place}", name) for place, name in names]
+    return found
+
+
+def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tuple[str, str]]:
+    """Return the queues whose process no row has; a queue may be killed while it is deleted, after its row."""
+    known = {process[0] for one in rows if isinstance(process := one.row[_PROCESS], tuple) and process}
+    found = []
+    for system in quorum_nodes(node, disk):
+        with system:
+            left = [queue for queue in system.queues() if queue.registered_name and queue.registered_name not in known]
+            found += [(queue.relative, queue.queue) for queue in left if not system.is_deleted(queue.uid)]
     return found
 
 
@@ -148,50 +181,10 @@ def _logged(node: str, disk: Disk) -> set[str]:
 
 
 def _declared(node: str, disk: Disk) -> list[_Declared]:
-    rows: dict[Any, Any] = {}
-    for name in _LOGS:
-        for term in _terms(read_head(disk, f"{node}/{name}", _SIZE_MAX) or b""):
-            for key, row in _changes(term):
-                rows[key] = row
-    known = [(key, row) for key, row in rows.items() if row is not None and len(row) >= _ROW_MIN and _is_name(key)]
-    return [_Declared(key[1].decode("utf-8", "replace"), key[3], row) for key, row in known]
+    return [one for one in _rows(node, disk) if len(one.row) >= _ROW_MIN]
 
 
-def _is_name(key: Any) -> bool:
-    return isinstance(key, tuple) and len(key) == 4 and isinstance(key[1], bytes) and isinstance(key[3], bytes)
-
-
-def _terms(data: bytes) -> Iterator[Any]:
-    """Yield the items of a disk log that name a queue, up to the first damaged one, which another check reports."""
-    at = LOG_HEAD
-    while at + ITEM_HEAD <= len(data):
-        size = struct.unpack_from(">I", data, at)[0]
-        start = at + ITEM_HEAD + (MD5_SIZE if size >= MD5_FROM else 0)
-        at = start + size
-        item = data[start:at]
-        if not size or at > len(data):
-            return
-        if b"amqqueue" in item or TABLE.encode() in item:
-            try:
-                yield decode(item)
-            except (StoreCorrupt, UnsupportedFormat):
-                return
-
-
-def _changes(term: Any) -> Iterator[tuple[Any, tuple[Any, ...] | None]]:
-    """Yield name and row of each queue that an item has, None for the row of a deleted one."""
-    if isinstance(term, tuple) and term[:1] == ("amqqueue",):
-        yield term[1], term
-    elif isinstance(term, tuple) and term[:1] == ("commit",):
-        for part in term:
-            for change in part if isinstance(part, list) else ():
-                yield from _change(change)
-    else:
-        yield from _change(term)
-
-
-def _change(change: Any) -> Iterator[tuple[Any, tuple[Any, ...] | None]]:
-    if isinstance(change, tuple) and len(change) == 3 and isinstance(change[0], tuple) and change[0][:1] == (TABLE,):
-        key, row, action = change
-        if len(key) == 2:
-            yield key[1], row if action == "write" and isinstance(row, tuple) else None
+def _rows(node: str, disk: Disk) -> list[_Declared]:
+    """Return every row; those of servers before 3.8 have no type."""
+    rows = read_tables(node, disk)[QUEUES]
+    return [_Declared(key[1].decode("utf-8", "replace"), key[3], row) for key, row in rows.items() if len(row) > _PROCESS]

@@ -109,7 +109,7 @@ class QuorumNode(Closing):
         known = {queue.registered_name for queue in found}
         known_folders = {queue.uid for queue in found}
         for name, uid in self.registered().items():
-            if uid not in known_folders and name not in known and not self._is_deleted(uid):
+            if uid not in known_folders and name not in known and not self.is_deleted(uid):
                 found.append(QuorumQueue(self, uid))
         return sorted(found, key=lambda queue: (queue.vhost, queue.queue, queue.uid))
 
@@ -121,7 +121,7 @@ class QuorumNode(Closing):
         except StoreCorrupt:  # reported by the check of the table
             return {}
 
-    def _is_deleted(self, uid: str) -> bool:
+    def is_deleted(self, uid: str) -> bool:
         """Return whether the log of a queue ends with its deletion: a kill soon after it leaves the queue in the tables."""
         entries = self.logged().get(uid)
         if entries is None or entries.last is None:

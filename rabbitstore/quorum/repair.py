@@ -111,7 +111,7 @@ class _Repair:
                 self.last[queue.uid] = max(self.last[queue.uid], self.node.last_applied().get(queue.uid, 0))
                 return None
             self._plan_log(queue)
-            if not self.last[queue.uid] and queue.registered_name in (METADATA, COORDINATOR):
+            if self._is_empty(queue):
                 self._renew(queue)
             return None
         messages = self._messages(queue)
@@ -172,7 +172,7 @@ class _Repair:
         above = self.node.path.rstrip("/").rsplit("/", 2)[0]
         flags = read_head(self.node.disk, f"{above}-feature_flags", _CLUSTER_SIZE_MAX)
         own_node, nodes = self._cluster()
-        if log.registered_name == METADATA:
+        if self._log_name(log) == METADATA:
             found = "no entry; it may have had the declarations of all queues" if flags is None or _KHEPRI in flags else ""
         else:
             found = "no entry; remove this node from the cluster and add it again" if nodes - {own_node} else ""
@@ -180,7 +180,8 @@ class _Repair:
             self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "the log", found))
         else:
             self.renewed.add(fsencode(log.uid))
-            self._change("move_aside", log.uid, "missing_entries")
+            if self.node.disk.stat(f"{self.node.path}/{log.uid}") is not None:
+                self._change("move_aside", log.uid, "missing_entries")
 
     def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
         """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.
@@ -291,8 +292,8 @@ class _Repair:
         yield from wal_pieces(records())
 
     def _plan_configs(self, queues: list[QuorumQueue]) -> None:
-        """Write a lost `config`."""
-        for queue in (queue for queue in queues if queue.registered_name is None):
+        """Write a lost `config`, but none for a log of `coordination` without an entry: no start would end."""
+        for queue in (queue for queue in queues if queue.registered_name is None and not self._is_empty(queue)):
             config, expected, found = self._config_for(queue)
             if config is None:
                 self.plan.unrepaired.append(Problem(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
@@ -305,7 +306,7 @@ class _Repair:
 
     def _config_for(self, queue: QuorumQueue) -> tuple[dict[Any, Any] | None, str, str]:
         """Return a `config` by the model of another queue's, with the name that the table has for the folder, or why not."""
-        name = next((row[0] for row in self._rows(_NAMES) or [] if len(row) == 2 and row[1] == fsencode(queue.uid)), None)
+        name = self._name_in_table(queue)
         if not self.node.has_queues:
             return self._coordinator_config(queue, name)
         model = next((queue for queue in self.queues if queue.registered_name is not None), None)
@@ -313,6 +314,16 @@ class _Repair:
             found = "no queue with a config" if model is None else "no row in names.dets"
             return None, "a queue with a config, and a name in names.dets", found
         return new_config(model, name, queue, {queue.vhost for queue in self.queues if queue.vhost}), "", ""
+
+    def _name_in_table(self, queue: QuorumQueue) -> Term | None:
+        return next((row[0] for row in self._rows(_NAMES) or [] if len(row) == 2 and row[1] == fsencode(queue.uid)), None)
+
+    def _is_empty(self, log: QuorumQueue) -> bool:
+        return not self.node.has_queues and not self.last[log.uid] and self._log_name(log) in (METADATA, COORDINATOR)
+
+    def _log_name(self, log: QuorumQueue) -> Term | None:
+        """Return the name of a log of `coordination`, which the table has too."""
+        return log.registered_name or self._name_in_table(log)
 
     def _coordinator_config(self, queue: QuorumQueue, name: Term | None) -> tuple[dict[Any, Any] | None, str, str]:
         """Return the `config` of a log of `coordination`, or why it cannot be made: only it has the members of a cluster."""

@@ -6,7 +6,8 @@ NAME.DCD  NAME.DCL         disk logs: the rows of a table, and the changes since
 cluster_nodes.config  nodes_running_at_shutdown    an Erlang term as text
 
 A disk log begins with 01020304 and 63584d0b, or 06070809 while it is open.  An item is its size:32, "bWLA", of a large one an
-MD5:16, and a term.  The terms are not read.  A server that cannot read one of these files does not start, or knows no queue.
+MD5:16, and a term.  A server that cannot read one of these files does not start, or knows no queue.  With an older copy of one
+it starts, and refuses everybody or a virtual host: users, their permissions and the folders of virtual hosts must fit.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat, read_hea
 
 from ..format.config_text import parse_term
 from ..format.dets_table import COOKIE, is_closed, read_dets
+from ..format.names import vhost_folder_name
 from ..format.problems import Problem, to_problem
+from .mnesia import ITEM_HEAD, LOG_HEAD, MD5_FROM, MD5_SIZE, PERMISSIONS, TAGS, USERS, VHOSTS, read_tables
+from .vhost_folder import find_vhosts
 
 _SCHEMA, _KHEPRI = "schema.DAT", "rabbitmq_metadata"
-_TABLES = tuple(f"rabbit_{name}.DCD" for name in ("durable_queue", "user", "user_permission", "vhost"))
+_TABLES = tuple(f"{table}.DCD" for table in TAGS)
 _TERMS = ("cluster_nodes.config", "nodes_running_at_shutdown")
 _SIZE_MAX = 1 << 30
 _MAGIC, _CLOSED, _OPENED = b"\1\2\3\4", b"cXM\x0b", b"\6\7\x08\x09"
-_HEAD, _ITEM_MAGIC = 8, b"bWLA"
-_MD5_FROM, _MD5_SIZE = 65528, 16
+_ITEM_MAGIC = b"bWLA"
 _KIND = "bad_metadata"
 
 
@@ -44,7 +47,28 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
                 _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
             except (StoreCorrupt, UnsupportedFormat) as error:
                 found.append(to_problem(error, _KIND))
-    return found
+    return found or _contradictions(node, disk)
+
+
+def _contradictions(node: str, disk: Disk) -> list[Problem]:
+    """Return why a server that reads all tables would refuse everybody, or all clients of a virtual host."""
+    tables = read_tables(node, disk)
+    users, permissions = tables[USERS], tables[PERMISSIONS]
+    folders = {vhost_folder_name(name.decode("utf-8", "replace")) for name in tables[VHOSTS]}
+    found = [
+        Problem(path.removeprefix(f"{node}/"), 0, "missing_vhost", f"a row in {VHOSTS}", "none; a server refuses its clients")
+        for path in find_vhosts(node, disk)
+        if path.rpartition("/")[2] not in folders
+    ]
+    named = sorted({str(key[1], "utf-8", "replace") for key in permissions if key[1] not in users})
+    if named:
+        expected = f"the users that {PERMISSIONS} names: {', '.join(named)}"
+        found.append(Problem(f"{USERS}.DCD", 0, "missing_user", expected, "none of them; a server refuses them"))
+    return found + [
+        Problem(f"{table}.DCD", 0, kind, "at least one row", "none; a server refuses everybody whom no other service admits")
+        for table, kind in ((USERS, "missing_user"), (PERMISSIONS, "missing_permission"))
+        if not tables[table] and not named
+    ]
 
 
 def _check(name: str, data: bytes) -> None:
@@ -61,12 +85,12 @@ def _check_log(name: str, data: bytes) -> None:
     """Walk the items of a closed log; the server cuts an open one where it ends, and makes an empty one again."""
     if not data and not name.endswith(".DCD"):
         return
-    if data[:4] != _MAGIC or data[4:_HEAD] not in (_CLOSED, _OPENED):
-        raise StoreCorrupt("not a disk log", file=name, offset=0, expected=_MAGIC + _CLOSED, found=data[:_HEAD])
-    at = _HEAD
-    while at < len(data) and data[4:_HEAD] == _CLOSED:
+    if data[:4] != _MAGIC or data[4:LOG_HEAD] not in (_CLOSED, _OPENED):
+        raise StoreCorrupt("not a disk log", file=name, offset=0, expected=_MAGIC + _CLOSED, found=data[:LOG_HEAD])
+    at = LOG_HEAD
+    while at < len(data) and data[4:LOG_HEAD] == _CLOSED:
         size = struct.unpack_from(">I", data.ljust(at + 4, b"\0"), at)[0]
-        stop = at + _HEAD + size + (_MD5_SIZE if size >= _MD5_FROM else 0)
-        if data[at + 4 : at + _HEAD] != _ITEM_MAGIC or stop > len(data):
-            raise StoreCorrupt("disk log item", file=name, offset=at, expected=_ITEM_MAGIC, found=data[at : at + _HEAD])
+        stop = at + ITEM_HEAD + size + (MD5_SIZE if size >= MD5_FROM else 0)
+        if data[at + 4 : at + ITEM_HEAD] != _ITEM_MAGIC or stop > len(data):
+            raise StoreCorrupt("disk log item", file=name, offset=at, expected=_ITEM_MAGIC, found=data[at : at + ITEM_HEAD])
         at = stop

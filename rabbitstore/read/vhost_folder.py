@@ -158,12 +158,13 @@ class VhostFolder:
         """Return one row per queue."""
         found: dict[str, QueueInfo] = {}
         for folder in self.queue_folders():
-            row = self._queue_info(folder)
+            row = self.queue_info(folder)
             known = found.get(folder.queue)
             found[folder.queue] = row if known is None else _merged(known, row)
         return list(found.values())
 
-    def _queue_info(self, folder: QueueFolder) -> QueueInfo:
+    def queue_info(self, folder: QueueFolder) -> QueueInfo:
+        """Return the row of one folder: for a priority queue, of a part."""
         terms = (self.recovery or {}).get(folder.folder)
         bound = terms.next_deliver_seq_id if terms else 0
         messages = unacked = persistent = 0

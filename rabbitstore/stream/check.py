@@ -15,6 +15,8 @@ from .index import IndexRecord, record_of
 from .scan import Scan
 from .tracking import Tracking, apply_chunk
 
+_READABLE, _UNREADABLE = "a name without characters above U+00FF", "a name with which a server does not start the stream"
+
 
 class CheckedStream(NamedTuple):
     """What a check found.  `notes` are states that a killed server leaves and repairs itself."""
@@ -47,6 +49,8 @@ def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = N
     for number in sorted(set(folder.numbers("index")) - set(numbers)):
         wrong = Problem(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file")
         (notes if number == expected and folder.has_empty_index(number) else problems).append(wrong)
+    for name in folder.unreadable_names():
+        problems.append(Problem(f"{folder.relative}/{name}", 0, "unreadable_name", _READABLE, _UNREADABLE))
     return CheckedStream(counts[0], counts[1], list(dict.fromkeys(problems)), notes)
 
 

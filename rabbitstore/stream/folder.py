@@ -26,6 +26,7 @@ from .tracking import Tracking, apply_chunk
 
 _FILE = re.compile(rf"([0-9]{{{layout.DIGITS}}})\.(segment|index)\Z")
 _CREATED = re.compile(r"_[0-9]{16,20}\Z")
+_NOT_LATIN_1, _NOT_UTF_8 = re.compile(r"[^\x00-\xff]"), re.compile(r"[\udc80-\udcff]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -82,6 +83,14 @@ class StreamFolder:
     def segments(self) -> list[int]:
         """Return the first offset of each segment, ascending."""
         return self.numbers("segment")
+
+    def unreadable_names(self) -> list[str]:
+        """Return the names with a character above U+00FF: a server that lists the folder fails, and starts no writer.
+
+        It passes over names that are not UTF-8.
+        """
+        names = (entry.name for entry in self.disk.list(self.path))
+        return sorted(name for name in names if _NOT_LATIN_1.search(name) and not _NOT_UTF_8.search(name))
 
     def has_empty_index(self, number: int) -> bool:
         """Return whether an index has no records: the server creates it before the segment."""

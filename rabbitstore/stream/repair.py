@@ -72,6 +72,8 @@ class _Repair:
             self.plan.changes.append(Change("move_aside", self.folder.file(number, "index"), "missing_segment"))
             if not numbers or not numbers[0] < number < numbers[-1]:  # elsewhere a filler counts its offsets
                 self._count_lost(self.folder.index_records(number, []), number)
+        for name in self.folder.unreadable_names():
+            self.plan.changes.append(Change("move_aside", f"{self.folder.relative}/{name}", "unreadable_name"))
         return self.plan
 
     def _count_lost(self, records: list[IndexRecord], start: int) -> None:

@@ -152,3 +152,16 @@ def node_of(kind: str, source: Path, target: Path) -> Path:
     else:
         shutil.copytree(source / "vhost", target / VHOST)
     return target / VHOST
+
+
+def forget(node: Path, *words: bytes) -> None:
+    """Drop the items with one of these words from the logs of a node's metadata, as an older copy of them lacks them."""
+    for path in [*node.glob("*.DC[DL]"), *node.glob("*.LOG")]:
+        data = path.read_bytes()
+        kept, at = data[:8], 8
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            stop = at + 8 + size + (16 if size >= 65528 else 0)
+            kept += b"" if any(word in data[at:stop] for word in words) else data[at:stop]
+            at = stop
+        path.write_bytes(kept)

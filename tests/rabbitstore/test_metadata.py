@@ -15,7 +15,7 @@ from tests.archives import unpack
 from tests.brokerstore.tool import run
 
 from .conftest import DATA
-from .later import node_of
+from .later import forget, node_of
 
 DOES_NOT_START = ("schema.DAT", "cluster_nodes.config", "nodes_running_at_shutdown")
 KNOWS_NOTHING = ("rabbit_user.DCD", "rabbit_user_permission.DCD", "rabbit_vhost.DCD", "rabbit_durable_queue.DCD")
@@ -84,3 +84,32 @@ def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node):
     assert (verified.code, recovered.code) == (1, 1)
     assert "bad metadata" in verified.out and "not repaired: schema.DAT" in recovered.out
     assert "a person has to decide: " in recovered.talk
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([b"internal_user"], ["missing_user"]),
+        ([b"user_permission"], ["missing_permission"]),
+        ([b"internal_user", b"user_permission"], ["missing_user", "missing_permission"]),
+        ([b"\x05vhost", b"rabbit_vhost"], ["missing_vhost"]),
+    ],
+)
+def test_an_older_copy_of_a_table_with_which_a_server_refuses_clients_is_reported(words, expected, node):
+    """Each file is readable, and the server starts: it knows no user, nobody's permission, or not the virtual host."""
+    forget(node, *words)
+    assert [problem.kind for problem in metadata_problems(str(node))] == expected
+    verified, recovered = run("verify", node), run("recover", node)
+    assert (verified.code, recovered.code) == (1, 1)
+    assert "not repaired: " in recovered.out and "a person has to decide: " in recovered.talk
+
+
+def test_a_permission_of_an_unknown_user_shows_that_the_table_of_users_is_older(node):
+    """The server deletes both together; a user who has no permission yet is no contradiction."""
+    path = node / "LATEST.LOG"
+    data, name = path.read_bytes(), b"user_vhostm\x00\x00\x00\x05"
+    path.write_bytes(data.replace(name + b"guest", name + b"other"))
+    (found,) = metadata_problems(str(node))
+    assert found.kind == "missing_user" and found.expected.endswith(": other")
+    path.write_bytes(path.read_bytes() + data.replace(b"guest", b"other")[8:])
+    assert metadata_problems(str(node)) == []

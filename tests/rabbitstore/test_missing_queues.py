@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore.quorum.declared import missing_queues
+from rabbitstore.quorum.declared import missing_queues, undeclared_queues
 from rabbitstore.repair.node_recover import plan_node_recovery
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
 
 from .conftest import DATA
-from .later import node_of
+from .later import forget, node_of
 
 NODES = ("rabbitmq4-streams", "rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq43-clean")
 CASES = ("rabbit-clean-3.8.9", "rabbit-dlx-3.10.8", "rabbit-quorum-latin1-4.0.5")
@@ -42,7 +42,25 @@ def copied(nodes, tmp_path):
 @pytest.mark.parametrize("name", [*NODES, *CASES])
 def test_a_healthy_node_has_every_declared_queue(name, nodes):
     """Clean and killed, of 3.8 to 4.3; version 1 makes no folder for a queue without messages."""
-    assert missing_queues(str(nodes[name])) == []
+    assert missing_queues(str(nodes[name])) == [] == undeclared_queues(str(nodes[name]))
+
+
+@pytest.mark.parametrize("name", ["rabbitmq4-streams", "rabbitmq4-killed", *CASES[1:]])
+def test_a_queue_that_an_older_table_lacks_is_left_to_a_person(name, copied):
+    """A server delivers none of its messages, while `dump` lists them."""
+    node = copied(name)
+    forget(node, b"amqqueue")
+    listed = {line["queue"] for line in run("dump", "--json", node).lines if line.get("persistent", True)}
+    found = undeclared_queues(str(node))
+    assert {problem.kind for problem in found} == {"undeclared_queue"}
+    expected = {problem.expected for problem in found if not problem.file.startswith("stream/")}
+    assert all(
+        any(text.endswith(f"for {queue!r}") for text in expected) for queue in listed if not queue.startswith(("s.", "str"))
+    )
+    assert sum(problem.file.startswith("stream/") for problem in found) == len(list(node.glob("stream/*")))
+    assert run("verify", node).code == 1
+    recovered = run("recover", node)
+    assert recovered.code == 1 and "not repaired: " in recovered.out
 
 
 @pytest.mark.parametrize(

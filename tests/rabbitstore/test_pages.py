@@ -61,7 +61,8 @@ def test_every_kind_of_damage_of_the_other_queues_is_on_its_page(package):
     name = {"stream": "streams", "quorum": "quorum"}[package]
     listed = set(re.findall(r"^\| `(\w+)`(?: \(note\))? \|", _damage(name), re.MULTILINE))
     sources = "".join(path.read_text() for path in (Path(check.__file__).parents[1] / package).glob("*.py"))
-    words = set(re.findall(r'"((?:applied|bad|torn|lost|missing|wal|index|unregistered)_[a-z_]+)"', sources))
+    prefixes = "applied|bad|torn|lost|missing|wal|index|undeclared|unreadable|unregistered"
+    words = set(re.findall(rf'"((?:{prefixes})_[a-z_]+)"', sources))
     assert listed == words
     assert all(f'"{kind}"' in sources for kind in listed)
 

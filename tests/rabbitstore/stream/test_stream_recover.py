@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -334,3 +335,18 @@ def test_a_chunk_whose_records_do_not_fit_in_it(copy):
     assert stop > start and plan.lost_offsets == count
     assert listed(folder) == {number: raw for number, raw in before.items() if number not in lost}
     assert check_stream(stream_of(folder)).problems == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+def test_a_name_with_which_a_server_does_not_start_the_stream_is_moved_aside(is_folder, copy):
+    """4.0.5 and 4.3.6 start no writer of a stream with a name above U+00FF in its folder; others they pass over."""
+    folder = copy()
+    for name in ("café", os.fsdecode(b"caf\xe9"), "notes.txt"):
+        (folder / name).write_text("x")
+    assert check_stream(stream_of(folder)).problems == []
+    path = folder / "Тема"
+    path.mkdir() if is_folder else path.write_text("x")
+    assert [problem.kind for problem in check_stream(stream_of(folder)).problems] == ["unreadable_name"]
+    assert [action.kind for action in recovered(folder).actions] == ["move_aside"]
+    assert not path.exists() and (folder / "notes.txt").exists()
+    assert [one.name for one in (folder.parent.parent / "brokerstore/cut").iterdir()] == [f"stream__{folder.name}__Тема"]
