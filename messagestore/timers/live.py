@@ -157,7 +157,6 @@ class LiveTimers:
         self._end = place + UNIT_SIZE
         self._link(unit)
         self._changed.add(slot_s(slot_ms))
-        self.queue_offset = timer.queue_offset + 1
         self.is_dirty = True
 
     def units_of(self, due_s: int) -> list[TimerUnit]:

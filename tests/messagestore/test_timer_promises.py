@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from commitlog import LogPaths
 from commitlog.walk import LogFiles
 from messagestore.repair.rebuild_timers import WORK
+from messagestore.repair.verification import verify_store
+from messagestore.timers.timer_log import TimerLog
 from messagestore.timers.undelivered import undelivered_timers
 from storageio import REAL_DISK, DiskError
 from tests.messagestore.kit import START_MS, Clock, SwitchDisk, crash_copy
@@ -187,3 +190,82 @@ def test_a_copy_stands_for_the_timer_with_its_body(tmp_path: Path, world: Any) -
         store.flush()
         files = LogFiles(REAL_DISK, LogPaths.parse(REAL_DISK, store.engine.places.commit_log).folders)
         assert [one.log_offset for one in undelivered_timers(files)] == [waiting[0].physical_offset]
+
+
+def test_a_stop_without_a_change_writes_no_checkpoint(world: Any, tmp_path: Path) -> None:
+    """A store that is only opened leaves its timer files as they are."""
+    with open_idle(world, tmp_path, Clock()) as store:
+        store.put(timer(world, 0, DUE_MS))
+        deliver(store)
+    before = (tmp_path / "config" / "timercheck").read_bytes(), note_of(tmp_path)
+    for _ in range(2):
+        with open_idle(world, tmp_path, Clock()):
+            pass
+        assert ((tmp_path / "config" / "timercheck").read_bytes(), note_of(tmp_path)) == before
+
+
+def test_files_of_delivered_timers_are_closed(world: Any, tmp_path: Path) -> None:
+    """A store that runs for long would have one open for each of them."""
+    clock = Clock()
+    with open_idle(world, tmp_path, clock) as store:
+        for turn in range(5):
+            for number in range(40):
+                store.put(timer(world, number, clock.now_ms + 2000))
+            deliver(store)
+            clock.now_ms += 4000
+            deliver(store)
+            persist(store)
+            assert len(store.engine.timers._files._written) <= 2, turn
+
+
+def test_a_broker_went_on_behind_its_own_checkpoint(world: Any, tmp_path: Path) -> None:
+    """A broker continues behind the message of its last unit, whatever its checkpoint says; so does this store."""
+    clock = Clock()
+    with open_idle(world, tmp_path, clock) as store:
+        for number in range(3):
+            store.put(timer(world, number, DUE_MS))
+        deliver(store)
+    (tmp_path / "brokerstore" / "timers.json").unlink()
+    check = tmp_path / "config" / "timercheck"
+    fields = list(struct.unpack_from(">7q", check.read_bytes()))
+    assert fields[2] == 3
+    fields[2] = 1
+    check.write_bytes(struct.pack(">7q", *fields).ljust(4096, b"\0"))
+    with open_idle(world, tmp_path, clock) as store:
+        clock.now_ms = DUE_MS + 1000
+        deliver(store)
+        assert came(store) == [0, 1, 2]
+
+
+def test_a_slot_whose_units_a_crash_took_is_cleared(world: Any, tmp_path: Path) -> None:
+    """The wheel was written, the checkpoint was not; the timer gets its unit in a later slot, because its own is over."""
+    clock = Clock()
+    first, folder = tmp_path / "first", tmp_path / "s"
+    with open_idle(world, first, clock) as store:
+        store.put(timer(world, 0, DUE_MS + 90_000_000))
+        deliver(store)
+        persist(store)
+        store.put(timer(world, 1, DUE_MS + 500_000))
+        deliver(store)
+        store.engine.timers._files.flush()
+        store.flush()
+        crash_copy(first, folder)
+    clock.now_ms = DUE_MS + 20_000_000
+    with open_idle(world, folder, clock) as store:
+        deliver(store)
+        clock.now_ms += 2000
+        deliver(store)
+        assert came(store) == [1]
+        persist(store)
+    assert not [one for one in verify_store(str(folder)).problems if "timer" in one.kind]
+
+
+def test_more_units_than_are_read_at_once(tmp_path: Path) -> None:
+    """All are found, to the end of the file."""
+    count = (1 << 14) + 3
+    folder = tmp_path / "timerlog"
+    folder.mkdir()
+    data = b"".join(struct.pack(">iqiqiqiiq", 52, -1, 1, 1000, 5000, offset, 100, 0, 0) for offset in range(count))
+    (folder / f"{0:020d}").write_bytes(data.ljust(52 * count + 100, b"\0"))
+    log = TimerLog(REAL_DISK, str(tmp_path))
+    assert [unit.log_offset for unit in log.units()] == list(range(count)) and (log.end, log.rest) == (52 * count, b"")

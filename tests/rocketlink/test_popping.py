@@ -330,3 +330,13 @@ def test_every_member_pops_from_all_queues_unless_it_is_told_how_many_to_share(s
             asked = json.dumps({"topic": "T", "consumerGroup": "g", "clientId": client}).encode()
             found = json.loads(served.client.ask(400, body=asked).body)["messageQueueAssignments"]
             assert [(one["mode"], one["messageQueue"]["queueId"]) for one in found] == [("POP", -1)]
+
+
+def test_a_group_whose_offset_is_behind_the_end_of_a_queue_gets_the_next_message(served: Served) -> None:
+    """Its position is the end of the queue, also of one without a message."""
+    put(served, 1)
+    for queue_id in (0, 1):
+        served.client.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": str(queue_id), "commitOffset": "5"})
+    assert pop(served) == []
+    put(served, 2, 1)
+    assert sorted(one.body for one in pop(served)) == [b"1", b"2"]

@@ -381,8 +381,19 @@ def until(is_so: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
-def test_a_batch_of_a_topic_that_is_new_gets_its_batch_queue(tmp_path: Path) -> None:
-    """The table of topics was fetched before the topic existed; it is fetched again before its first batch is appended."""
+def test_a_batch_of_a_topic_that_is_new_gets_its_batch_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of topics was fetched before the topic existed; it is fetched again before its first batch is appended.
+
+    For later batches it is not.
+    """
+    fetched: list[int] = []
+    fetch = Replica._fetch_now
+
+    def fetch_counted(replica: Replica) -> None:
+        fetched.append(1)
+        fetch(replica)
+
+    monkeypatch.setattr(Replica, "_fetch_now", fetch_counted)
     with MessageStore.open(tmp_path / "m", "a", CONFIG) as store, BrokerServer(store) as server:
         store.put("T", b"0", queue_id=0)
         folder = tmp_path / "s"
@@ -391,8 +402,9 @@ def test_a_batch_of_a_topic_that_is_new_gets_its_batch_queue(tmp_path: Path) -> 
             until(lambda: "T" in replica.store.engine.topics)
             store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
             record = Message("B", b"two", queue_id=0, sys_flag=0x80, properties={"INNER_NUM": "2"})
-            store.put(record)
-            store.put(record)
-            assert replica.wait(store.log_end, 20)
+            for _ in range(2):
+                store.put(record)
+                assert replica.wait(store.log_end, 20)
+                assert len(fetched) == 2
             assert bodies(replica.store, "B") == bodies(store, "B") == [b"two", b"two"]
             assert replica.store.max_offset("B", 0) == store.max_offset("B", 0) == 4

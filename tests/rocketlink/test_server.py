@@ -29,7 +29,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
-from rocketlink.server import broker, clients, connections
+from rocketlink.server import broker, clients, connections, pulling
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
@@ -123,6 +123,15 @@ def test_a_message_that_is_sent_is_in_the_store_as_sent(served: Served) -> None:
     assert found.store_host == served.server.address
     assert (fields["queueId"], fields["queueOffset"], fields["msgId"]) == ("2", "0", found.message_id)
     assert served.store.engine.topics.get("T").write_queues == 4  # type: ignore[union-attr]
+
+
+def test_the_born_host_of_a_message_is_its_client(served: Served) -> None:
+    """Address and port of the connection."""
+    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+        link.sendall(encode(Command(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"x", 1)))
+        assert answer_of(link).code == 0
+        host, port = link.getsockname()
+    assert [message.born_host for message in served.store.get("T", 0, 0).messages] == [f"{host}:{port}"]
 
 
 def test_a_route_names_this_server_for_every_topic_that_exists(served: Served) -> None:
@@ -631,6 +640,8 @@ def test_a_message_that_was_retried_often_enough_is_a_dead_letter(served: Served
     served.store.engine.settle()
     assert [message.body for message in served.store.read("%RETRY%g", 0)] == [b"again"]
     assert [message.body for message in served.store.read("%DLQ%g", 0)] == [b"dead"]
+    table = served.store.engine.topics
+    assert [table.get(name).write_queues for name in ("%RETRY%g", "%DLQ%g")] == [1, 1]  # type: ignore[union-attr]
 
 
 def test_a_waiting_pull_ends_without_a_message(served: Served) -> None:
@@ -770,3 +781,24 @@ def test_a_send_that_waits_for_its_sync_does_not_keep_others_waiting(tmp_path: P
                 link.recv(1)
     finally:
         found.close()
+
+
+def test_a_waiting_pull_of_a_client_that_left_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that another one may wait in its place; here one may."""
+    monkeypatch.setattr(pulling, "WAITING_MAX", 1)
+    served.send("T", b"0")
+    fields = {
+        "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
+        "suspendTimeoutMillis": "20000",
+    }  # fmt: skip
+    waiting = served.server._requests._pulling._waiting
+    with socket.create_connection(("127.0.0.1", served.server.port)) as gone:
+        gone.sendall(encode(Command(11, fields, b"", 1)))
+        until(lambda: waiting)
+        assert served.pull("T", 1, sysFlag=6).code == codes.PULL_NOT_FOUND
+    until(lambda: not waiting)
+    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
+        link.sendall(encode(Command(11, fields, b"", 1)))
+        until(lambda: waiting)
+        served.store.put("T", b"1", queue_id=0)
+        assert [message.body for message in records(answer_of(link).body)] == [b"1"]
