@@ -784,21 +784,35 @@ def test_a_send_that_waits_for_its_sync_does_not_keep_others_waiting(tmp_path: P
 
 
 def test_a_waiting_pull_of_a_client_that_left_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that another one may wait in its place; here one may."""
-    monkeypatch.setattr(pulling, "WAITING_MAX", 1)
+    """So that another one may wait in its place, and no more than that; here two may."""
+    monkeypatch.setattr(pulling, "WAITING_MAX", 2)
     served.send("T", b"0")
     fields = {
         "consumerGroup": "g", "topic": "T", "queueId": "0", "queueOffset": "1", "sysFlag": "6", "subscription": "*",
         "suspendTimeoutMillis": "20000",
     }  # fmt: skip
     waiting = served.server._requests._pulling._waiting
-    with socket.create_connection(("127.0.0.1", served.server.port)) as gone:
-        gone.sendall(encode(Command(11, fields, b"", 1)))
-        until(lambda: waiting)
-        assert served.pull("T", 1, sysFlag=6).code == codes.PULL_NOT_FOUND
-    until(lambda: not waiting)
-    with socket.create_connection(("127.0.0.1", served.server.port)) as link:
-        link.sendall(encode(Command(11, fields, b"", 1)))
-        until(lambda: waiting)
+
+    def wait_until(count: int) -> None:
+        until(lambda: len(waiting.get(("T", 0), [])) == count)
+
+    def is_full() -> bool:
+        late.sendall(encode(Command(11, fields, b"", 1)) + encode(Command(30, {"topic": "T", "queueId": "0"}, b"", 2)))
+        answers = answer_of(late), answer_of(late)
+        return [answer.code for answer in answers] == [codes.PULL_NOT_FOUND, codes.SUCCESS]
+
+    with contextlib.ExitStack() as stack:
+        address = "127.0.0.1", served.server.port
+        gone, stays, comes, late = (stack.enter_context(socket.create_connection(address)) for _ in range(4))
+        for count, link in enumerate((gone, stays), 1):
+            link.sendall(encode(Command(11, fields, b"", 1)))
+            wait_until(count)
+        assert is_full()
+        gone.close()
+        wait_until(1)
+        comes.sendall(encode(Command(11, fields, b"", 1)))
+        wait_until(2)
+        assert is_full()
         served.store.put("T", b"1", queue_id=0)
-        assert [message.body for message in records(answer_of(link).body)] == [b"1"]
+        for link in (stays, comes):
+            assert [message.body for message in records(answer_of(link).body)] == [b"1"]

@@ -283,8 +283,8 @@ def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path:
 
 def test_a_queue_is_given_to_a_new_consumer_when_its_messages_are_acknowledged(tmp_path: Path) -> None:
     """No message is in two hands, and the waiting consumer is woken by the last acknowledgement."""
-    owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 2))
-    with open_shared(tmp_path / "s") as store, open_shared(tmp_path / "s") as other:
+    with open_shared(tmp_path / "s") as owner, open_shared(tmp_path / "s") as store, open_shared(tmp_path / "s") as other:
+        owner.create_topic("T", 2)
         store.put_many([Message("T", b"%d" % number, queue_id=number % 2) for number in range(4)])
         with store.consumer("T", group="G") as first, other.consumer("T", group="G") as second:
             assert first.queues == [0] and second.queues == [1]
@@ -301,7 +301,6 @@ def test_a_queue_is_given_to_a_new_consumer_when_its_messages_are_acknowledged(t
                 thread.join(4)
                 assert [message.body for message in found] == [b"4"]
                 assert (first.queues, third.queues) == ([0], [1])
-    owner.kill()
 
 
 def test_a_consumer_goes_on_when_the_owner_is_killed(tmp_path: Path) -> None:
@@ -437,6 +436,38 @@ def test_consumers_that_come_back_join_in_the_order_in_which_they_were_opened(tm
         for thread in threads:
             thread.join(20)
         assert {number: consumer.queues for number, consumer in consumers.items()} == {0: [0], 1: [1], 2: [2]}
+        kept.end()
+
+
+def test_a_consumer_that_comes_back_does_not_wait_for_one_that_never_joins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only for the time that all have to come back."""
+    monkeypatch.setattr(groups, "GRACE_S", 0.1)
+    entered, released, consumer = threading.Event(), threading.Event(), MessageStore.consumer
+
+    def consumer_slowly(store: MessageStore, topic: str, **options: Any) -> Consumer:
+        if topic == "slow":
+            entered.set()
+            released.wait(30)
+        return consumer(store, topic, **options)
+
+    monkeypatch.setattr(MessageStore, "consumer", consumer_slowly)
+    with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
+        kept = groups.Groups(store, "me")
+        opening = Opening("slow", "G", None, None, "first", "wait", 1)
+        origin = Origin("me", None)
+        slow = threading.Thread(target=kept.open, args=("slow", opening, [], origin))
+        quick = threading.Thread(target=kept.open, args=("quick", opening._replace(topic="T", opened_ns=0), [], origin))
+        slow.start()
+        assert entered.wait(20)
+        quick.start()
+        quick.join(10)
+        has_joined = not quick.is_alive()
+        released.set()
+        slow.join(20)
+        quick.join(20)
+        assert has_joined
         kept.end()
 
 

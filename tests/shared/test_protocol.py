@@ -105,6 +105,7 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
         received(struct.pack(">IBBH", FRAME_MAX + 1, 1, Operation.PUT, 0))
     with pytest.raises(InvalidMessage):
         pack_frame(Operation.PUT, bytes(FRAME_MAX + 1))
+    assert len(pack_frame(Operation.PUT, bytes(FRAME_MAX))) == HEADER.size + FRAME_MAX
 
 
 def test_a_call_comes_back() -> None:

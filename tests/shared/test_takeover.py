@@ -348,5 +348,6 @@ def test_a_consumer_whose_opening_the_owner_did_not_survive_is_opened_again(
     with dying_owner(tmp_path / "s", dies_after("consumer")) as store:
         store.put(Message("T", b"before", queue_id=0))
         with store.consumer("T", group="G", start="last") as consumer:
+            assert store.is_owner  # it waited for an owner
             store.put(Message("T", b"after", queue_id=0))
             assert [message.body for message in consumer.poll(8, 5)] == [b"after"]
