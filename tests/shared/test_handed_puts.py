@@ -209,3 +209,12 @@ def test_the_next_consumer_begins_behind_what_was_acknowledged_before_it_was_dis
         assert [(topic, position) for topic, _, _, position in other.consumer.in_hand()] == [("T", 2)]
     other.end()
     assert other.answers == [[]] and one.handed == 1
+
+
+def test_the_end_of_the_owner_ends_the_polls_that_wait(store: SharedStore) -> None:
+    """Without messages, so that their processes ask the next owner."""
+    poller = Poller(groups_of(store))
+    poller.park()
+    groups_of(store).end()
+    assert poller.answers == [[]]
+    assert groups_of(store).find("id") is None

@@ -17,7 +17,7 @@ from messagestore.shared._packing_cy import (
     unpack_messages,
     unpack_results,
 )
-from messagestore.shared.answers import pack_error, unpack_error
+from messagestore.shared.answers import pack_error, unpack_answer, unpack_error
 from messagestore.shared.protocol import (
     AGAIN,
     FRAME_MAX,
@@ -25,6 +25,7 @@ from messagestore.shared.protocol import (
     Frame,
     FrameReader,
     Operation,
+    batches,
     marked_again,
     pack_call,
     pack_frame,
@@ -106,6 +107,18 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidMessage):
         pack_frame(Operation.PUT, bytes(FRAME_MAX + 1))
     assert len(pack_frame(Operation.PUT, bytes(FRAME_MAX))) == HEADER.size + FRAME_MAX
+
+
+def test_a_request_is_no_answer() -> None:
+    """An owner that sends one is refused."""
+    with pytest.raises(BadFrame, match="is no answer"):
+        unpack_answer(parse_frame(pack_frame(Operation.PUT, b"")))
+
+
+def test_messages_are_divided_by_their_number_and_size() -> None:
+    """A list has at most both limits; a message that is larger than the limit is alone."""
+    packed = [bytes(size) for size in (3, 3, 3, 1, 1, 1, 9, 1)]
+    assert [[len(one) for one in batch] for batch in batches(packed, 3, 6)] == [[3, 3], [3, 1, 1], [1], [9], [1]]
 
 
 def test_a_call_comes_back() -> None:

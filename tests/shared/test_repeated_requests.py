@@ -16,7 +16,7 @@ from messagestore.shared.answers import unpack_answer, unpack_packed_result
 from messagestore.shared.groups import Claim, Opening, Origin
 from messagestore.shared.protocol import NO_CHECK, Operation, marked_again, pack_call, pack_frame, parse_frame
 from messagestore.shared.service import Service
-from storageio import PutRejected, StoreClosed
+from storageio import InvalidMessage, PutRejected, StoreClosed
 from tests.messagestore.kit import Clock
 from tests.messagestore.support import put_internally
 from tests.shared.processes import CONFIG
@@ -237,3 +237,12 @@ def test_a_pipelined_put_that_the_owners_end_interrupts_has_no_outcome(
     monkeypatch.setattr(MessageStore, "put_async", lambda *_: interrupted)
     with pytest.raises(StoreClosed):
         owner.ask(pack_frame(Operation.PUT_EACH, pack_message(Message("T", b"x"), "KEY")))
+
+
+def test_a_roll_back_of_an_unknown_message_is_refused_unless_it_is_repeated(opened: Callable[..., Owner]) -> None:
+    """The earlier owner had rolled it back then, and the mark of it is all that is left."""
+    owner = opened()
+    data = pack_call("roll_back", 7)
+    with pytest.raises(InvalidMessage):
+        owner.ask(data)
+    assert owner.ask(marked_again(data)) is None
