@@ -91,6 +91,7 @@ def test_a_healthy_node_has_no_problem(real):
     with node:
         checked = check_node(node)
         assert (checked.problems, checked.notes) == ([], []) and checked.entries > checked.messages
+        assert checked.messages == sum(len(list(queue.messages())) for queue in node.queues())
 
 
 def test_a_snapshot_and_the_whole_log_agree(folders):

@@ -170,6 +170,15 @@ def test_reading_from_an_offset_whose_record_points_nowhere(copy, place):
     assert [message.raw for message in stream.messages(10)] == wanted
 
 
+def test_chunks_before_an_offset_or_a_time_are_left_out(copy):
+    """Also where no index names a later one."""
+    stream = copy("s.segments")
+    every = [chunk for _segment, chunk in stream.chunks()]
+    offset, time_ms = every[len(every) // 2].chunk_id, max(chunk.timestamp_ms for chunk in every)
+    assert [chunk for _segment, chunk in stream.chunks(offset)] == every[len(every) // 2 :]
+    assert list(stream.chunks(since_ms=time_ms + 1)) == []
+
+
 def test_the_numbers_of_a_check(copy):
     """Chunks and messages are those that can be read."""
     stream = copy("s.segments")

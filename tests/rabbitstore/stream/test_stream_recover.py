@@ -265,7 +265,8 @@ def test_an_unknown_version_is_left_alone(copy):
 def test_more_lost_offsets_than_a_chunk_can_cover(copy):
     """Nothing is changed then: the name of the last segment may be what is wrong."""
     folder = copy()
-    last = segments(folder)[-1]
+    first, *_, last = segments(folder)
+    flip(first, chunks(first)[2][0] + HEAD + 20)
     for file in (last, last.with_suffix(".index")):
         file.rename(file.with_name(f"{1 << 40:020}{file.suffix}"))
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
