@@ -1,14 +1,16 @@
-"""Frames of the request protocol: bytes of the format page, round trips, and everything that is refused."""
+"""Frames of the request protocol: bytes of the format page, round trips, what is refused, and when a connection reads."""
 
 from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 import pytest
 
 from rocketlink.errors import WrongFrame
 from rocketlink.remoting.frames import BINARY_ENCODING, Command, FrameReader, decode, encode
+from rocketlink.server import connections
 
 BINARY = bytes.fromhex("0136") + b"\x00" + struct.pack(">hii", 479, 7, 2) + struct.pack(">i", 2) + b"ok" + struct.pack(">i", 8)
 BINARY += struct.pack(">h", 1) + b"b" + struct.pack(">i", 1) + b"T"
@@ -102,3 +104,32 @@ def test_a_reader_keeps_no_frames_that_it_returned() -> None:
     for number in range(1000):
         assert [command.opaque for command in reader.feed(encode(Command(1, {}, bytes(100), number)))] == [number]
     assert len(reader._waiting) < 1000
+
+
+class Transport:
+    """What a connection does with its transport."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_arguments, **_options: self.calls.append(name)
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    """Until its answers are gone; then its requests that arrived meanwhile are answered."""
+    handled: list[int] = []
+    every = connections.Connections()
+    every.serve(lambda _connection, request: handled.append(request.code), lambda _connection: None)
+    connection, transport = connections.Connection(every), Transport()
+    connection._transport = transport  # type: ignore[assignment]
+    connection.data_received(encode(Command(1, {}, b"", 1)))
+    connection.pause_writing()
+    assert transport.calls[-1] == "pause_reading"
+    connection.data_received(encode(Command(2, {}, b"", 2)))
+    assert handled == [1]
+    connection.resume_writing()
+    assert (handled, transport.calls[-1]) == ([1, 2], "resume_reading")
+    connection.close("over")
+    connection.data_received(encode(Command(3, {}, b"", 3)))
+    assert handled == [1, 2]

@@ -29,7 +29,7 @@ from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, FrameReader, encode
-from rocketlink.server import broker, clients, connections, pulling
+from rocketlink.server import broker, clients, pulling
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
 
@@ -676,35 +676,6 @@ def test_a_topic_that_no_broker_would_make_is_not_created(served: Served, name: 
     """Code 29, as of RocketMQ 5.3.3."""
     assert served.ask_raw(17, {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
     assert served.store.topics() == []
-
-
-class Transport:
-    """What a connection does with its transport."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_arguments, **_options: self.calls.append(name)
-
-
-def test_a_client_that_does_not_read_is_not_read_from() -> None:
-    """Until its answers are gone; then its requests that arrived meanwhile are answered."""
-    handled: list[int] = []
-    every = connections.Connections()
-    every.serve(lambda _connection, request: handled.append(request.code), lambda _connection: None)
-    connection, transport = connections.Connection(every), Transport()
-    connection._transport = transport  # type: ignore[assignment]
-    connection.data_received(encode(Command(1, {}, b"", 1)))
-    connection.pause_writing()
-    assert transport.calls[-1] == "pause_reading"
-    connection.data_received(encode(Command(2, {}, b"", 2)))
-    assert handled == [1]
-    connection.resume_writing()
-    assert (handled, transport.calls[-1]) == ([1, 2], "resume_reading")
-    connection.close("over")
-    connection.data_received(encode(Command(3, {}, b"", 3)))
-    assert handled == [1, 2]
 
 
 def test_a_server_that_is_closed_has_no_thread(tmp_path: Path) -> None:
