@@ -27,9 +27,11 @@ import feed
 
 store, lake, kill_batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 both_committed = threading.Barrier(2, timeout=300)
+has_begun = threading.Event()
 
 def killing(append):
     def write(batch, number, query, table):
+        has_begun.set()
         made = append(batch, number, query, table)
         if number == kill_batch:
             both_committed.wait()
@@ -40,7 +42,9 @@ def killing(append):
 feed.WRITERS = {kind: killing(append) for kind, append in feed.WRITERS.items()}
 spark = feed.start_session("delta")
 with ThreadPoolExecutor(2) as pool:
-    feeds = [pool.submit(feed.feed, spark, store, lake / kind, kind, "8k") for kind in ("delta", "iceberg")]
+    feeds = [pool.submit(feed.feed, spark, store, lake / "delta", "delta", "8k")]
+    has_begun.wait(60)  # two first stages at once may fail in Spark's serialization of the job's properties
+    feeds.append(pool.submit(feed.feed, spark, store, lake / "iceberg", "iceberg", "8k"))
     for one in feeds:
         one.result()
 """
