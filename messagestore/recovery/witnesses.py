@@ -18,7 +18,7 @@ from commitlog.checks import EMPTY
 from storageio import Disk, StoreCorrupt
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import CheckpointValues, read_checkpoint
+from ..checkpoint import CheckpointValues, read_checkpoint, times_ahead
 from ..paths import StorePaths
 from ..repair.named_messages import Claim, NamedMessages, by_queue
 from .clamp_offsets import clamped
@@ -110,7 +110,8 @@ def is_cut_tail(disk: Disk, places: StorePaths, named: NamedMessages | None, log
     before, and nothing names a record that is neither there nor torn.  `docs/explanation/torn-tail-and-damage.md` has the rule.
     """
     checkpoint = read_checkpoint(disk, os.path.join(places.root, CHECKPOINT_NAME))
-    covers_end = 0 < checkpoint.values.physic_msg_timestamp_ms <= end.store_timestamp_ms and not checkpoint.is_damaged
+    is_ahead = bool(times_ahead(checkpoint.values, end.store_timestamp_ms))  # of queues or index: they had the record
+    covers_end = checkpoint.values.physic_msg_timestamp_ms > 0 and not is_ahead and not checkpoint.is_damaged
     clean_stop, used = read_clean(disk, places.root), list(used_behind(log, end.offset))
     names_more = clean_stop is not None and clean_stop.end_offset > end.offset
     if named is None or names_more or not covers_end or len(used) != 1 or log.check(end.offset) == EMPTY:

@@ -20,12 +20,6 @@ from tests.faults.witnesses import Witnesses, read_witnesses
 
 STEPS_MAX, WRONG_USE = 6, 2
 PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
-# Violations that stay for now: a pattern for the damages and one for what they lead to.
-KNOWN: tuple[tuple[str, str], ...] = (
-    ("commitlog", "are lost|given up|are gone|do not end|dead end|ends with exit|no copy is kept"),
-    ("compactionLog|compactionCq", "dead end"),
-    ("foreign consumequeue", "are lost|given up|ends with exit|no copy is kept"),
-)
 Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a folder in the real system, or ""
 
 
@@ -221,12 +215,7 @@ def printed(ran: Ran) -> list[str] | None:
     return shlex.split(found[-1]) if found else None
 
 
-def unexpected(outcome: Outcome) -> list[str]:
-    """Return the violations that are not known, each with its damage."""
+def named(outcome: Outcome) -> list[str]:
+    """Return the violations, each with its damage."""
     damage = " + ".join(map(str, outcome.damages))
-    return [f"{damage}: {wrong}" for wrong in outcome.violations if not is_known(damage, wrong)]
-
-
-def is_known(damage: str, wrong: str) -> bool:
-    """Return whether a violation is among `KNOWN`."""
-    return any(re.search(where, damage) and re.search(what, wrong) for where, what in KNOWN)
+    return [f"{damage}: {wrong}" for wrong in outcome.violations]
