@@ -24,13 +24,13 @@ from .rebuild import delete_tree, take_place
 
 
 def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
-    """Return the problems that a rebuild would fix, queue by queue."""
+    """Return the problems of batch queues, queue by queue; a rebuild fixes all but those of kind `NO_NUMBERS`."""
     unreadable: dict[QueueKey, StoreCorrupt] = {}
     with _opened(disk, places, unreadable) as batch:
         topics = read_topics(disk, places.config)
         is_batch_topic = batch_topics(topics, batch, searches_log=True)
         problems = list(batch_problems(files, batch, is_batch_topic, topics)) if is_batch_topic is not None else []
-    return [problem for problem in problems if problem.kind != NO_NUMBERS] + [
+    return problems + [
         Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         for queue_key, error in unreadable.items()
     ]
@@ -38,7 +38,8 @@ def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list
 
 def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: bool = False) -> None:
     """Rebuild each queue that disagrees; `keeps` keeps the old queues. The caller holds the lock, and the log is whole."""
-    queue_keys = {_queue_key(problem.file) for problem in batch_disagreements(files, disk, places)}
+    problems = batch_disagreements(files, disk, places)
+    queue_keys = {_queue_key(problem.file) for problem in problems if problem.kind != NO_NUMBERS}
     work = os.path.join(places.own, "rebuild-batch")
     delete_tree(disk, work)
     with _opened(disk, places, {}) as batch:

@@ -37,6 +37,7 @@ from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_cl
 from ..store_settings import refuse_unknown_shape
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
+from .batch_cross_check import NO_NUMBERS
 from .comparison import Comparison
 from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import MISSING_END, Hole, Survey, survey
@@ -57,11 +58,14 @@ BATCH = "batchconsumequeue"
 
 FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
 
-
-_IF_FOREIGN = (
-    "if a log file is one of another store, put the right one in its place, or move it away: recover then shows what is lost; "
-    "if not, the store can be used as it is"
-)
+_ADVICE = {  # kinds of problems that no step repairs, and what a person can do about them
+    OF_THE_LOG: (
+        "if a log file is one of another store, put the right one in its place, or move it away: recover then shows what is "
+        "lost; if not, the store can be used as it is"
+    ),
+    NO_FOLDER: "only the log has these messages, in no queue: brokerstore export reads them; the store can be used as it is",
+    NO_NUMBERS: "consumers get this record only if its queue has its unit, which recover keeps; the store can be used as it is",
+}
 _RESTORE = "put copies of the files of this queue in their place: the messages of a compacted topic may be nowhere else"
 
 
@@ -99,7 +103,7 @@ class Plan:
     force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
     is_forced: bool = False
     costs: dict[str, Cost] = field(default_factory=dict)  # by choice, where there is one
-    left: list[str] = field(default_factory=list)  # what no step repairs, and what a person can do about it
+    unrepaired: list[str] = field(default_factory=list)  # what no step repairs, and what a person can do about it
 
     @property
     def needs_force(self) -> bool:
@@ -114,7 +118,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a dictionary for JSON."""
         costs = {choice: cost._asdict() for choice, cost in self.costs.items()}
-        facts = {name: value for name, value in asdict(self).items() if name != "left"}  # it is among `problems`
+        facts = {name: value for name, value in asdict(self).items() if name != "unrepaired"}  # it is among `problems`
         return facts | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
@@ -170,7 +174,7 @@ class Recovery:
         self.progress = progress
         self._unknown_topics: dict[str, int] = {}  # numbers of queues, of topics that the table lacks
         self._dangling: dict[str, int] = {}  # messages that queues name where the log has others
-        self._jumps: list[Finding] = []  # records that do not continue their queue
+        self._unrepaired: list[Finding] = []  # of the kinds of `_ADVICE`
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
@@ -221,10 +225,10 @@ class Recovery:
             plan.actions.append("bring the records that are only in the ring to the log")
         if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
             plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
-        if has_sound_log:
-            self._plan_left(self._jumps, _IF_FOREIGN, plan)
+        for kind, advice in _ADVICE.items() if has_sound_log else ():
+            self._plan_unrepaired([finding for finding in self._unrepaired if finding.kind == kind], advice, plan)
         compacted = compaction_findings(self.disk, self.root, is_in_use=False)
-        self._plan_left([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
+        self._plan_unrepaired([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
         if not self.was_clean:
             unused = self.queues.unused_files()
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
@@ -232,12 +236,12 @@ class Recovery:
             plan.actions.append("take the abort file away")
         return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
 
-    def _plan_left(self, findings: list[Finding], advice: str, plan: Plan) -> None:
+    def _plan_unrepaired(self, findings: list[Finding], advice: str, plan: Plan) -> None:
         """Add problems that no step repairs."""
         plan.problems += [finding.as_dict() for finding in findings]
         if findings:
             first = findings[0]
-            plan.left.append(f"{first.file}: {first.expected} expected, found {first.found}: {advice}")
+            plan.unrepaired.append(f"{first.file}: {first.expected} expected, found {first.found}: {advice}")
 
     def _has_ring(self) -> bool:
         """Return whether a killed process left records in the ring file that it had not committed to the log files."""
@@ -405,7 +409,10 @@ class Recovery:
 
     def _disagreements(self, comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
         """Return the problems of queues and index; an unreadable folder counts as one problem."""
-        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: self._batch_disagreements(self._files())}
+        of_batches = batch_disagreements(self._files(), self.disk, self.places)
+        self._unrepaired = [finding for finding in of_batches if finding.kind in _ADVICE]
+        repaired = [finding.as_dict() for finding in of_batches if finding.kind not in _ADVICE]
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: repaired}
         try:
             result = comparison.finish()
             for error in result.errors():
@@ -424,10 +431,10 @@ class Recovery:
             return wrong | {QUEUES: [problem], INDEX: [problem]}
         self._unknown_topics = unknown_topics(self.disk, self.places, result.queue_keys())
         self._dangling = result.lost_by_queue
-        self._jumps = [finding for finding in result.problems if finding.kind == OF_THE_LOG]
+        self._unrepaired += [finding for finding in result.problems if finding.kind in _ADVICE]
         of_queues = []
         for finding in result.problems:
-            if finding.kind in (OF_THE_LOG, NO_FOLDER):
+            if finding.kind in _ADVICE:
                 continue
             if finding.file.startswith(self.places.index):
                 wrong[INDEX].append(finding.as_dict())
@@ -436,9 +443,6 @@ class Recovery:
         wrong[QUEUES] = [finding.as_dict() for finding in self.queues.findings(self._files(), of_queues)]
         self._dangling = self._dangling or self.queues.lost_by_queue
         return wrong
-
-    def _batch_disagreements(self, files: LogFiles) -> list[dict[str, Any]]:
-        return [finding.as_dict() for finding in batch_disagreements(files, self.disk, self.places)]
 
     def is_ignored(self) -> Callable[[str], bool]:
         """Return a predicate for topics that get no ordinary queue (see `excluded_topics`)."""

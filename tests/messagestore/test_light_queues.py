@@ -190,7 +190,7 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
         shutil.rmtree(folder / gone)
         recover.Recovery(str(folder), recover.Choice.SKIP, small(world)).apply()
         plan = recover.Recovery(str(folder)).plan()
-        assert plan.actions == [] and len(plan.left) == len(plan.problems) == 1, "the number that T lacks stays"
+        assert plan.actions == [] and len(plan.unrepaired) == len(plan.problems) == 1, "the number that T lacks stays"
         with open_lmq(world, folder, "r") as store:
             units = [store.engine.queues.get("%LMQ%a", 0).unit(place) for place in range(5)]
             found = [store.message_at(unit.physical_offset) for unit in units]

@@ -21,6 +21,7 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_beside_log, verify_store
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.testing import FailingDisk
+from tests.brokerstore.tool import run
 from tests.messagestore.kit import RECORD_BODY_AT, record_bytes
 from tests.stores import small_config
 
@@ -276,7 +277,11 @@ def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path,
         opened.put(Message("T0", b"last", queue_id=0))
         assert [message.body for message in opened.read("T0", 0)] == [b"first", b"last"]
     (problem,) = verify_store(str(folder)).problems
-    assert (problem.kind, Recovery(str(folder)).plan().actions) == ("topic_name", [])
+    plan = Recovery(str(folder)).plan()
+    assert (problem.kind, plan.actions) == ("topic_name", [])
+    assert [found["kind"] for found in plan.problems] == ["topic_name"] and len(plan.unrepaired) == 1
+    answer = run("recover", folder, "--apply")
+    assert answer.code == 1 and "a person has to decide: " in answer.talk
     rebuild_store(str(folder))
     assert kinds(folder) == {"topic_name"} and (folder / "consumequeue" / "T0").is_dir()
 

@@ -85,8 +85,8 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
             _step(folder, "--skip-bad --apply", _KEEPS["skip-bad"]),
             _step(folder, "--truncate --force --apply", _KEEPS["truncate"]),
         ]
-    elif plan.left and not plan.actions:
-        steps = [f"a person has to decide: {one}" for one in plan.left]
+    elif plan.unrepaired and not plan.actions:
+        steps = [f"a person has to decide: {one}" for one in plan.unrepaired]
     return _answer(plan, recovery.report_path, folder.target.path)._replace(next_steps=steps)
 
 
@@ -110,7 +110,7 @@ def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:
 
 def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
     applied = report_path is not None
-    verdict = "Nothing to repair." if not plan.left else "Nothing can be repaired."
+    verdict = "Nothing to repair." if not plan.unrepaired else "Nothing can be repaired."
     if plan.actions or plan.needs_choice:
         verdict = f"Repaired; report: {report_path}" if applied else "Nothing was changed; --apply executes the plan."
     counts = f"Log ends at {plan.valid_end}: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped"
@@ -121,7 +121,7 @@ def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
         text.append(_costs(plan))
     if plan.actions:
         text.append(Table(["", "done" if applied else "step"], list(enumerate(plan.actions, 1))))
-    code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force or plan.left else CLEAN
+    code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force or plan.unrepaired else CLEAN
     if applied:
         code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
     return Answer({"plan": plan.as_dict(), "applied": applied, "report": report_path}, text, code)
