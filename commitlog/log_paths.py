@@ -24,9 +24,9 @@ class LogPaths:
         return cls(disk, [part.strip() for part in text.split(",") if part.strip()])
 
     @property
-    def missing(self) -> list[str]:
-        """The folders that do not exist."""
-        return [folder for folder in self.folders if self._disk.stat(folder) is None]
+    def present(self) -> list[str]:
+        """The folders that exist; others may be on a disk that is not mounted."""
+        return [folder for folder in self.folders if self._disk.stat(folder) is not None]
 
     def folder_for(self, start_offset: int, file_size_bytes: int) -> str:
         """Return the folder of a new file; a folder marked full is used only if all are."""

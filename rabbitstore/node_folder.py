@@ -10,7 +10,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
 from .format.problems import UNSUPPORTED, Problem, to_problem
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
-from .quorum.declared import missing_queues, undeclared_queues
+from .quorum.declared import declaration_problems
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.json_cy import LineWriter
 from .read.stored_message import StoredMessage
@@ -183,7 +183,7 @@ class NodeFolder:
                 found_problems, found_notes = check_log(node)
                 problems += found_problems
                 notes += found_notes
-        problems += self._unknown + missing_queues(self.path, self._disk) + undeclared_queues(self.path, self._disk)
+        problems += self._unknown + declaration_problems(self.path, self._disk)
         notes += [*(problem for problem in problems if problem.kind == UNSUPPORTED)]
         return CheckedNode(queues, messages, records, files, [one for one in problems if one.kind != UNSUPPORTED], notes)
 

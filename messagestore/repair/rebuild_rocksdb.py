@@ -29,7 +29,7 @@ from ..rocksdb.queues import (
     RocksdbUnit,
     code_of_tags,
     end_row,
-    read_ends,
+    last_ends,
     unit_key,
     unit_of,
     unit_value,
@@ -96,8 +96,7 @@ def _is_readable(path: str) -> bool:
     """Return whether the ends of all queues can be read from a database."""
     try:
         with open_database(path) as database:
-            for _end in read_ends(database):
-                pass
+            last_ends(database)
             return True
     except StoreCorrupt as error:
         LOG.warning("%s: queues whose records all left the log begin again at 0: %s", path, error)
@@ -179,9 +178,8 @@ class _Rebuild:
 
     def _keep_ends(self, low: int) -> None:
         """Keep the last unit of queues whose records all left the log: nothing else tells the offset of their next message."""
-        for end in read_ends(self._old) if self._old is not None else ():
-            queue = (end.topic, end.queue_id)
-            if end.is_max and end.physical_offset < low and queue not in self._ends and not self._is_deleted(end.topic):
+        for queue, end in last_ends(self._old).items() if self._old is not None else ():
+            if end.physical_offset < low and queue not in self._ends and not self._is_deleted(end.topic):
                 self._ends[queue] = [(end.physical_offset, end.queue_offset)] * 2
 
 

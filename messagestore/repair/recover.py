@@ -130,15 +130,32 @@ def cut_refusals(disk: Disk, root: str) -> list[str]:
     ]
 
 
+class Compared(NamedTuple):
+    """How queues and index differ from the log."""
+
+    wrong: dict[str, list[dict[str, Any]]]  # what a rebuild repairs, by kind of file
+    unrepaired: list[Finding]  # of the kinds of `_ADVICE`
+    unknown_topics: dict[str, int]  # numbers of queues, of topics that the table lacks
+    lost_by_queue: dict[str, int]  # messages that queues name where the log has others
+
+
 class Seen(NamedTuple):
     """The result of inspecting a folder, for the repair that follows."""
 
     plan: Plan
     found: Survey
-    wrong: dict[str, list[dict[str, Any]]]  # disagreements with the log, by kind of file
+    compared: Compared
     has_sound_files: bool  # no log file is missing, a stray or of a wrong size
     has_sound_log: bool  # sound files, and neither a hole nor a tail
     rebuilds_timers: bool
+
+
+def _repaired(findings: list[Finding]) -> list[dict[str, Any]]:
+    return [finding.as_dict() for finding in findings if finding.kind not in _ADVICE]
+
+
+def _unrepaired(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.kind in _ADVICE]
 
 
 def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
@@ -172,9 +189,6 @@ class Recovery:
         self.force = force
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
-        self._unknown_topics: dict[str, int] = {}  # numbers of queues, of topics that the table lacks
-        self._dangling: dict[str, int] = {}  # messages that queues name where the log has others
-        self._unrepaired: list[Finding] = []  # of the kinds of `_ADVICE`
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self._given = settings_or_default(config, StoreConfig, "config")
         self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
@@ -189,18 +203,22 @@ class Recovery:
         return self._look().plan
 
     def _look(self) -> Seen:
-        found, wrong = self._inspect()
+        found, compared = self._inspect()
+        wrong = compared.wrong
         plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value, is_forced=self.force)
         plan.problems = [finding.as_dict() for finding in found.findings]
         plan.problems += [hole.finding.as_dict() for hole in found.holes]
         plan_files(self._files(), plan.actions)
         has_sound_files = not plan.actions
-        missing = LogPaths.parse(self.disk, self.places.commit_log).missing
-        plan.actions += [f"make the missing folder {os.path.basename(folder)}" for folder in missing]
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        present = paths.present
+        plan.actions += [
+            f"make the missing folder {os.path.basename(folder)}" for folder in paths.folders if folder not in present
+        ]
         self._plan_log(found, plan)
         has_sound_log = has_sound_files and not found.holes and found.tail is None
         if has_sound_log:
-            self._plan_unplaced(found, plan)
+            self._plan_unplaced(found, compared.lost_by_queue, plan)
         plan_sidecars(self.disk, self.places.own, plan.actions)
         plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
         _plan_derived(wrong, plan)
@@ -217,8 +235,8 @@ class Recovery:
         if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
             plan.actions.append("write the checkpoint anew")
         plan_config(self.disk, self.root, plan.actions)
-        if self._unknown_topics:
-            count, names = len(self._unknown_topics), ", ".join(self._unknown_topics)
+        if compared.unknown_topics:
+            count, names = len(compared.unknown_topics), ", ".join(compared.unknown_topics)
             topics = "topic" if count == 1 else "topics"
             plan.actions.append(f"add {count} {topics} to config/topics.json, with default settings: {names}")
         if self._has_ring():
@@ -226,7 +244,7 @@ class Recovery:
         if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
             plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
         for kind, advice in _ADVICE.items() if has_sound_log else ():
-            self._plan_unrepaired([finding for finding in self._unrepaired if finding.kind == kind], advice, plan)
+            self._plan_unrepaired([finding for finding in compared.unrepaired if finding.kind == kind], advice, plan)
         compacted = compaction_findings(self.disk, self.root, is_in_use=False)
         self._plan_unrepaired([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
         if not self.was_clean:
@@ -234,7 +252,7 @@ class Recovery:
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
         if AbortFile(self.disk, self.root).is_present:
             plan.actions.append("take the abort file away")
-        return Seen(plan, found, wrong, has_sound_files, has_sound_log, timers is not None)
+        return Seen(plan, found, compared, has_sound_files, has_sound_log, timers is not None)
 
     def _plan_unrepaired(self, findings: list[Finding], advice: str, plan: Plan) -> None:
         """Add problems that no step repairs."""
@@ -260,8 +278,7 @@ class Recovery:
 
     def _files(self) -> LogFiles:
         paths = LogPaths.parse(self.disk, self.places.commit_log)
-        folders = [folder for folder in paths.folders if folder not in paths.missing]
-        return LogFiles(self.disk, folders, self.config.mapped_file_size_commit_log)
+        return LogFiles(self.disk, paths.present, self.config.mapped_file_size_commit_log)
 
     def _safe_ms(self) -> int:
         """Return the store time in milliseconds up to which every record was synced; no limit after a clean stop."""
@@ -274,7 +291,7 @@ class Recovery:
         finally:
             checkpoint.close()
 
-    def _inspect(self) -> tuple[Survey, dict[str, list[dict[str, Any]]]]:
+    def _inspect(self) -> tuple[Survey, Compared]:
         """Survey the log and compare queues and index with it, in one pass."""
         with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
@@ -346,20 +363,23 @@ class Recovery:
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
 
-    def _plan_unplaced(self, found: Survey, plan: Plan) -> None:
-        """Ask for a choice if messages were lost, of which nothing tells where they were in the log."""
+    def _plan_unplaced(self, found: Survey, dangling: dict[str, int], plan: Plan) -> None:
+        """Ask for a choice if messages were lost, of which nothing tells where they were in the log.
+
+        `dangling` has the messages that queues name where the log has others.
+        """
         lost: list[UnplacedClaim] = []
         if self.was_clean:
             with closing(self._log(writable=False)) as log, self.queues.named() as named:
                 lost += unplaced_claims(self.disk, self.places, named, log, found.log_end)
-        if self._dangling:  # a crash may leave units behind the end of the log, but not where it has other records
+        if dangling:  # a crash may leave units behind the end of the log, but not where it has other records
             lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", {}, 0))
         if not lost:
             return
         by_queue: dict[str, int] = {}
         for one in lost:
             by_queue |= {name: max(number, by_queue.get(name, 0)) for name, number in one.lost_by_queue.items()}
-        by_queue |= {name: number + by_queue.get(name, 0) for name, number in self._dangling.items()}
+        by_queue |= {name: number + by_queue.get(name, 0) for name, number in dangling.items()}
         cost = Cost(sum(by_queue.values()) or 1, by_queue, 0, sum(one.offsets for one in lost))
         plan.is_damaged, plan.costs = True, {Choice.TRUNCATE.value: cost}
         plan.records_dropped = cost.messages_lost if self.choice is not Choice.REFUSE else 0
@@ -400,19 +420,17 @@ class Recovery:
             return False
         return found.is_damaged or found.holes[0].start < found.end
 
-    def _compared(self) -> dict[str, list[dict[str, Any]]]:
+    def _compared(self) -> Compared:
         """Compare queues and index with a log that was repaired."""
         with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
             comparison.walk(self.progress)
             return self._disagreements(comparison)
 
-    def _disagreements(self, comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+    def _disagreements(self, comparison: Comparison) -> Compared:
         """Return the problems of queues and index; an unreadable folder counts as one problem."""
-        of_batches = batch_disagreements(self._files(), self.disk, self.places)
-        self._unrepaired = [finding for finding in of_batches if finding.kind in _ADVICE]
-        repaired = [finding.as_dict() for finding in of_batches if finding.kind not in _ADVICE]
-        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: repaired}
+        found = batch_disagreements(self._files(), self.disk, self.places)
+        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: _repaired(found)}
         try:
             result = comparison.finish()
             for error in result.errors():
@@ -428,21 +446,14 @@ class Recovery:
                 "expected": "queues and index",
                 "found": str(error),
             }
-            return wrong | {QUEUES: [problem], INDEX: [problem]}
-        self._unknown_topics = unknown_topics(self.disk, self.places, result.queue_keys())
-        self._dangling = result.lost_by_queue
-        self._unrepaired += [finding for finding in result.problems if finding.kind in _ADVICE]
-        of_queues = []
-        for finding in result.problems:
-            if finding.kind in _ADVICE:
-                continue
-            if finding.file.startswith(self.places.index):
-                wrong[INDEX].append(finding.as_dict())
-            else:
-                of_queues.append(finding)
-        wrong[QUEUES] = [finding.as_dict() for finding in self.queues.findings(self._files(), of_queues)]
-        self._dangling = self._dangling or self.queues.lost_by_queue
-        return wrong
+            unread = wrong | {QUEUES: [problem], INDEX: [problem]}
+            return Compared(unread, _unrepaired(found), {}, {})
+        found += result.problems
+        of_index = [finding for finding in result.problems if finding.file.startswith(self.places.index)]
+        of_queues, lost_by_queue = self.queues.disagreements(self._files(), result)
+        wrong |= {INDEX: _repaired(of_index), QUEUES: _repaired(of_queues)}
+        topics = unknown_topics(self.disk, self.places, result.queue_keys())
+        return Compared(wrong, _unrepaired(found), topics, lost_by_queue)
 
     def is_ignored(self) -> Callable[[str], bool]:
         """Return a predicate for topics that get no ordinary queue (see `excluded_topics`)."""
@@ -473,16 +484,17 @@ class Recovery:
                 seen = self._look()  # the log has grown since the first inspection
             restore_config(self.disk, self.root, keep_backup=self.keep_backup)
             if seen.has_sound_log:  # nothing that was inspected changed since
-                self._rebuild_wrong(seen.wrong, seen.found.end)
+                compared, end = seen.compared, seen.found.end
             else:
                 self._repair_log(seen.found if seen.has_sound_files else self._survey())
-                self._rebuild_wrong(self._compared(), None)
+                compared, end = self._compared(), None
+            self._rebuild_wrong(compared.wrong, end)
             if seen.rebuilds_timers:
                 self._rebuild_timers(plan)
             cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
             self._set_checkpoint_back()
-            if self._unknown_topics:
-                add_topics(self.disk, self.places, self._unknown_topics)
+            if compared.unknown_topics:
+                add_topics(self.disk, self.places, compared.unknown_topics)
             AbortFile(self.disk, self.root).create(process_id())  # the opening checks everything, as after a crash
             set_back = self.queues.settle()
         finally:

@@ -32,10 +32,11 @@ from ..recovery.clamp_offsets import OFFSET_TABLES, Save, Table, clamp_offsets
 from ..rocksdb.check import rocksdb_findings
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
-from ..rocksdb.queues import RocksdbEnd, read_ends, unit_of
+from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
 from ..timers.layout import TIMER_TOPIC
 from ..timers.timer_log import TimerLog
 from .backups import keep_file
+from .cross_check import CrossCheck
 from .excluded_topics import excluded_topics
 from .named_messages import FileMessages, NamedMessages, RocksdbMessages
 from .rebuild import QUEUES, Progress, Rebuilt, rebuild
@@ -57,7 +58,6 @@ class StoreQueues:
         self.config = config
         self.progress = progress
         self.keeps = keeps
-        self.lost_by_queue: dict[str, int] = {}  # as in `CrossCheck`; `findings` of queues in RocksDB sets it
 
     def _open(self) -> closing[ConsumeQueues]:
         size = self.config.mapped_file_size_consume_queue
@@ -82,9 +82,13 @@ class StoreQueues:
         with self._open() as queues:
             yield queues.get(TIMER_TOPIC, 0)
 
-    def findings(self, files: LogFiles, compared: list[Finding]) -> list[Finding]:
-        """Return disagreements with the log. `compared` are those that `CrossCheck` found of queues in files."""
-        return compared
+    def disagreements(self, files: LogFiles, in_files: CrossCheck) -> tuple[list[Finding], dict[str, int]]:
+        """Return how the queues differ from the log, and the numbers of messages that they name where it has others, by queue.
+
+        `in_files` is what was found of queues and index in files.
+        """
+        of_queues = [finding for finding in in_files.problems if not finding.file.startswith(self.places.index)]
+        return of_queues, in_files.lost_by_queue
 
     def unused_files(self) -> list[str]:
         """List the files behind the end of their queue, which the opening after a crash deletes."""
@@ -175,7 +179,7 @@ class RocksdbQueues(StoreQueues):
         if not has_rocksdb(self.disk, self.places.queues):
             return {}
         with open_database(self.places.queues) as database:
-            return {(end.topic, end.queue_id): end for end in read_ends(database) if end.is_max}
+            return last_ends(database)
 
     @contextmanager
     def timers(self) -> Iterator[TimersQueue | None]:
@@ -186,13 +190,14 @@ class RocksdbQueues(StoreQueues):
                 unit = unit_of(database, TIMER_TOPIC.encode(), 0, end.queue_offset)
         yield end and _LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
 
-    def findings(self, files: LogFiles, compared: list[Finding]) -> list[Finding]:
+    def disagreements(self, files: LogFiles, in_files: CrossCheck) -> tuple[list[Finding], dict[str, int]]:
         """Compare the database with the log."""
-        if has_rocksdb(self.disk, self.places.queues):
-            self.lost_by_queue.clear()
-            deleted = deleted_topics(self.disk, self.places)
-            return list(rocksdb_findings(self.places.queues, files, deleted, self.lost_by_queue))
-        return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")]
+        if not has_rocksdb(self.disk, self.places.queues):
+            return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")], in_files.lost_by_queue
+        lost: dict[str, int] = {}
+        deleted = deleted_topics(self.disk, self.places)
+        found = list(rocksdb_findings(self.places.queues, files, deleted, lost))
+        return found, in_files.lost_by_queue or lost
 
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
         """Rebuild the database, and the index as for queues in files."""

@@ -170,8 +170,8 @@ class _Check:
         self.disk = disk
         self.places = StorePaths(root, config.store_path_commit_log)
         paths = LogPaths.parse(disk, self.places.commit_log)
-        self.missing = paths.missing
-        self.folders = [folder for folder in paths.folders if folder not in self.missing]
+        self.folders = paths.present
+        self.missing = [folder for folder in paths.folders if folder not in self.folders]
         self.asked = config
         self.config = config
         self.end_offset: int | None = None  # end of the checked log of a store in use

@@ -22,7 +22,7 @@ from ..paths import StorePaths
 from ..write.lmq_units import lmq_offsets
 from .config import DATABASES, VERSION_2, has_config, read_config
 from .database import Database, can_read, open_database
-from .queues import RocksdbUnit, code_of_tags, read_ends, read_units, unit_of
+from .queues import RocksdbUnit, code_of_tags, last_ends, read_units, unit_of
 
 FINDINGS_MAX = 100
 QUEUES_FOLDER = "consumequeue"
@@ -66,7 +66,7 @@ def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:
         return None
     try:
         with open_database(path) as database:
-            return {(end.topic, end.queue_id): end.queue_offset + 1 for end in read_ends(database) if end.is_max}
+            return {queue: end.queue_offset + 1 for queue, end in last_ends(database).items()}
     except StoreCorrupt:
         return None
 
@@ -166,7 +166,7 @@ class _Check:
         yield from self._ends(last)
 
     def _ends(self, last: dict[tuple[str, int], RocksdbUnit]) -> Iterator[Finding]:
-        ends = {(end.topic, end.queue_id): end for end in read_ends(self._database) if end.is_max}
+        ends = last_ends(self._database)
         for queue in sorted({*ends, *last}):
             unit, end = last.get(queue), ends.get(queue)
             expected = unit and (unit.physical_offset, unit.queue_offset)

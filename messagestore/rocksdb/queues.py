@@ -111,6 +111,11 @@ def read_ends(database: Database) -> Iterator[RocksdbEnd]:
         yield RocksdbEnd(topic, int.from_bytes(queue_id, "big"), kind == b"max", *_END.unpack(value))
 
 
+def last_ends(database: Database) -> dict[tuple[str, int], RocksdbEnd]:
+    """Return the last unit of each queue, by topic and queue id. Raises `StoreCorrupt` for an unknown row."""
+    return {(end.topic, end.queue_id): end for end in read_ends(database) if end.is_max}
+
+
 def _topic(database: Database, key: bytes) -> tuple[str, bytes]:
     """Return the topic of a key and what follows it."""
     size = int.from_bytes(key[:4], "big")

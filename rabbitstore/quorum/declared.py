@@ -37,6 +37,11 @@ class _Declared(NamedTuple):
     row: tuple[Any, ...]
 
     @property
+    def has_type(self) -> bool:
+        """Return whether the row has a type and a state; those of servers before 3.8 have none."""
+        return len(self.row) >= _ROW_MIN
+
+    @property
     def state(self) -> dict[Any, Any]:
         return self.row[-1] if isinstance(self.row[-1], dict) else {}
 
@@ -46,15 +51,22 @@ class _Declared(NamedTuple):
         return node in members if members else node in str(self.row[_PROCESS])
 
 
-def missing_queues(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
-    """Return the declared queues whose folder is not there; nothing where the metadata cannot be read.
+def declaration_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+    """Return the declared queues without a folder, and the folders of queues that are not declared.
 
     The rows of Khepri are not read: of a node with it only the folder that every server has is expected.
     """
-    if disk.stat(f"{node}/rabbitmq_metadata") is not None and not quorum_nodes(node, disk):
-        return [Problem("quorum", 0, "missing_queue", "a folder of the node, which every server has", "none")]
+    if disk.stat(f"{node}/rabbitmq_metadata") is not None:
+        expected = "a folder of the node, which every server has"
+        return [] if quorum_nodes(node, disk) else [Problem("quorum", 0, "missing_queue", expected, "none")]
+    rows = _rows(node, disk)
+    return _missing_queues(node, rows, disk) + _undeclared_queues(node, rows, disk)
+
+
+def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Problem]:
+    """Return the declared queues whose folder is not there; nothing where the metadata cannot be read."""
     name = _node_name(node, disk)
-    declared = [one for one in _declared(node, disk) if one.is_on(name)] if name else []
+    declared = [one for one in rows if one.has_type and one.is_on(name)] if name else []
     logs = _logged(node, disk) if any(one.row[-2] == "rabbit_quorum_queue" for one in declared) else set()
     found = []
     for one in declared:
@@ -65,16 +77,15 @@ def missing_queues(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
     return found
 
 
-def undeclared_queues(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+def _undeclared_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Problem]:
     """Return the folders whose messages no server delivers, because Mnesia's table has no such queue.
 
     A queue that is not durable is not in the table either; none of its messages is persistent.
     """
-    if disk.stat(f"{node}/schema.DAT") is None or disk.stat(f"{node}/rabbitmq_metadata") is not None:
+    if disk.stat(f"{node}/schema.DAT") is None:
         return []
-    rows = _rows(node, disk)
     found = _undeclared_classic(node, rows, disk) + _undeclared_quorum(node, rows, disk)
-    streams = {one.state.get(Atom("name")) for one in _declared(node, disk)}
+    streams = {one.state.get(Atom("name")) for one in rows if one.has_type}
     folders = [entry.name for entry in disk.list(f"{node}/stream")] if disk.stat(f"{node}/stream") is not None else []
     found += [(f"stream/{name}", name) for name in folders if fsencode(name) not in streams]
     delivered = "none; no server delivers its messages, while dump and export read them"
@@ -106,7 +117,7 @@ def _undeclared_quorum(node: str, rows: list[_Declared], disk: Disk) -> list[tup
 
 def declared_names(node: str, vhost: str, disk: Disk = REAL_DISK) -> list[str]:
     """Return the names of the queues of a virtual host that the metadata of a node declares."""
-    return [one.name.decode("utf-8", "replace") for one in _declared(node, disk) if one.vhost == vhost]
+    return [one.name.decode("utf-8", "replace") for one in _rows(node, disk) if one.has_type and one.vhost == vhost]
 
 
 def _missing_folder(node: str, one: _Declared, logs: set[str], disk: Disk) -> str:
@@ -180,11 +191,6 @@ def _logged(node: str, disk: Disk) -> set[str]:
     return found
 
 
-def _declared(node: str, disk: Disk) -> list[_Declared]:
-    return [one for one in _rows(node, disk) if len(one.row) >= _ROW_MIN]
-
-
 def _rows(node: str, disk: Disk) -> list[_Declared]:
-    """Return every row; those of servers before 3.8 have no type."""
     rows = read_tables(node, disk)[QUEUES]
     return [_Declared(key[1].decode("utf-8", "replace"), key[3], row) for key, row in rows.items() if len(row) > _PROCESS]

@@ -15,7 +15,7 @@ from storageio import REAL_DISK, Disk, Kind
 from ..folder_lock import lock_folder
 from ..format.problems import Problem
 from ..quorum.coordinator import stream_names, unregistered_streams
-from ..quorum.declared import missing_queues, undeclared_queues
+from ..quorum.declared import declaration_problems
 from ..quorum.folder import QuorumNode
 from ..quorum.repair import plan_node
 from ..read.metadata import metadata_problems
@@ -97,7 +97,7 @@ def _plan(path: str, disk: Disk, stack: ExitStack) -> tuple[NodePlan, list[Chang
         found.problems += plan.problems
         found.unrepaired += plan.unrepaired
     found.unrepaired += unregistered_streams(path, stream_names(path, disk), disk)
-    found.unrepaired += metadata_problems(path, disk) + missing_queues(path, disk) + undeclared_queues(path, disk)
+    found.unrepaired += metadata_problems(path, disk) + declaration_problems(path, disk)
     found.actions = [Action(change.kind, change.file, change.reason) for change in changes]
     return found, changes
 

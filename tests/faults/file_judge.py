@@ -6,20 +6,18 @@ witness names goes uncounted; the commands that the tool prints end at `verify` 
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.brokerstore.printed_steps import printed_commands
 from tests.brokerstore.tool import Ran, run
 from tests.faults.damaged_stores import Template
 from tests.faults.file_damage import Damage, copied
 from tests.faults.witnesses import Witnesses, read_witnesses
 
 STEPS_MAX, WRONG_USE = 6, 2
-PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 Real = Callable[[Path, dict[str, Any]], str]  # returns what is wrong with a folder in the real system, or ""
 
 
@@ -77,7 +75,7 @@ class Chain:
 
     def step(self) -> bool:
         """Run the printed command, or the last one with the options that it asked for; return whether there was one."""
-        command = printed(self.ran)
+        command = next(reversed(printed_commands(self.ran)), None)
         if self.ran.code == WRONG_USE and "--index-slots" in self.ran.talk and not self._options:
             self._options, command = self._layout, self._last
         if command is None or command[0] == "info" or "--help" in command:
@@ -209,13 +207,7 @@ def layout(slots: int) -> list[str]:
     return ["--index-slots", str(slots), "--index-num", str(4 * slots)]
 
 
-def printed(ran: Ran) -> list[str] | None:
-    """Return the arguments of the command that the tool printed as its next step, or None."""
-    found = PRINTED.findall(ran.talk)
-    return shlex.split(found[-1]) if found else None
-
-
-def named(outcome: Outcome) -> list[str]:
+def with_damage(outcome: Outcome) -> list[str]:
     """Return the violations, each with its damage."""
     damage = " + ".join(map(str, outcome.damages))
     return [f"{damage}: {wrong}" for wrong in outcome.violations]

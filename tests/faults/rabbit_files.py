@@ -7,7 +7,6 @@ nothing that a witness names goes uncounted; the commands that the tool prints e
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from base64 import b64decode
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from tests.brokerstore.printed_steps import printed_commands
 from tests.brokerstore.tool import Ran, run
 from tests.faults.file_damage import HOWS, Damage, Damager, copied
 from tests.faults.rabbit_witnesses import Message, Witnesses, queue_names
@@ -23,7 +23,6 @@ from tests.interop.rabbitmq4.damages import FILES
 
 STEPS_MAX = 9  # three rounds: the second may find what the first made readable
 COUNTS = ("records_dropped", "lost_entries", "lost_offsets")
-PRINTED = re.compile(r"run: brokerstore (.+?)(?:  \(|$)", re.M)
 VHOST = "msg_stores/vhosts/*/"
 KINDS = FILES | {
     "classic .idx": VHOST + "queues/*/*.idx",
@@ -141,8 +140,7 @@ class Judge:
         for _ in range(STEPS_MAX):
             if ran.code == 0 and seen[-1] == "verify":
                 break
-            found = PRINTED.findall(ran.talk)
-            command = shlex.split(found[-1]) if found else None
+            command = next(reversed(printed_commands(ran)), None)
             if command is None or command[0] == "info" or "--help" in command:
                 if ran.code in (0, 2):
                     wrong.append(f"dead end: exit {ran.code} after {' '.join(seen)}")

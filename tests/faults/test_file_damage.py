@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.damaged_stores import OURS, REAL, Template, damaged_copies, template
 from tests.faults.file_damage import Damage, Damager, copied
-from tests.faults.file_judge import Judge, named
+from tests.faults.file_judge import Judge, with_damage
 from tests.faults.golden import fast_folder, unpacked
 from tests.faults.store_damage import record_offsets
 from tests.faults.witnesses import read_witnesses
@@ -38,7 +38,7 @@ def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, fold
         judge = Judge(make(name), above / "scratch")
         wrong = []
         for folder, damages in islice(damaged_copies(judge.made, above / "damaged", seed=folders), folders):
-            wrong += named(judge.judge(folder, damages))
+            wrong += with_damage(judge.judge(folder, damages))
             judge.forget(folder)
         assert not wrong
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.damaged_stores import damaged_copies, template
-from tests.faults.file_judge import Judge, named
+from tests.faults.file_judge import Judge, with_damage
 from tests.faults.golden import fast_folder
 
 from .judged import BrokerJudge, RealStoreJudge
@@ -42,7 +42,7 @@ def test_the_real_store_delivers_what_dump_lists(name: str, real: RealStoreJudge
         judge = Judge(made, above / "scratch", real)
         wrong = []
         for folder, damages in islice(damaged_copies(made, above / "damaged", seed=1), FOLDERS):
-            wrong += named(judge.judge(folder, damages))
+            wrong += with_damage(judge.judge(folder, damages))
         real.close()
         assert not wrong
 
@@ -56,5 +56,5 @@ def test_the_real_broker_starts_on_damaged_configuration_once_verify_is_0(tmp_pa
     wrong = []
     for folder, damages in damaged_copies(made, tmp_path / "damaged", seed=2):
         if broker.judged < BROKERS and all(damage.kind.startswith("config/") for damage in damages):
-            wrong += named(judge.judge(folder, damages))
+            wrong += with_damage(judge.judge(folder, damages))
     assert broker.judged and not wrong
