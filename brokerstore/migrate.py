@@ -32,7 +32,7 @@ from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
-from rabbitstore import Problem, RabbitStore, StoredMessage
+from rabbitstore import Finding, RabbitStore, StoredMessage
 from rabbitstore.format import properties as blocks
 from rabbitstore.format.message import Content
 from rabbitstore.node_folder import NodeFolder
@@ -112,7 +112,7 @@ def import_rabbit(
 
 def _move_others(
     source: str, vhost: str, store: MessageStore, moved: Moved, progress: Progress | None
-) -> list[Problem]:  # fmt: skip
+) -> list[Finding]:  # fmt: skip
     """Copy the quorum queues and streams of a node's folder; return the damage that was met."""
     if survey(source) is None:
         return []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from storageio import UnsupportedFormat
 from storebytes._crc_cy import checksum
+from storebytes.finding import Finding, Value
 
 from .checks import (
     BAD_BODY_CRC,
@@ -47,27 +48,6 @@ from .unknown_version import is_unknown_version
 
 UNKNOWN_VERSION = "unknown_version"  # a kind of finding that is not damage: a record that a newer program wrote
 SUPPORTED_MAGICS = "daa320a7, daa320ab"
-Value = int | str
-
-
-class Finding(NamedTuple):
-    """One result of a verification.  `offset` is a byte in `file`; a note is not damage."""
-
-    file: str
-    offset: int
-    kind: str
-    expected: Value
-    found: Value
-    is_problem: bool = True
-
-    def as_dict(self) -> dict[str, Value]:
-        """Return the fields with the fixed keys of the tool."""
-        return {key: getattr(self, key) for key in ("file", "offset", "kind", "expected", "found")}
-
-
-def note(file: str, offset: int, kind: str, expected: Value, found: Value) -> Finding:
-    """Return a finding that is not damage."""
-    return Finding(file, offset, kind, expected, found, is_problem=False)
 
 
 class Location(NamedTuple):

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from storageio import REAL_DISK, Disk
+from storebytes.finding import Finding, note
 
 from ._record_cy import is_protected
 from ._scan_cy import Reader
-from .findings import Finding, note
 from .layout import CRC_DIGITS, CRC_NAME, CRC_SIZE, NAME_END, PAIR_END
 from .walk import Blank, LogFiles, Piece, Step
 

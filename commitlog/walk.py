@@ -15,13 +15,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import Disk, DiskError, Entry, Kind
+from storebytes.finding import Finding, note
 
 from ._message_cy import StoredMessage
 from ._scan_cy import Reader, find_fillers
 from ._walk_cy import find_nonzero, scan_positions
 from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
-from .findings import UNKNOWN_VERSION, Finding, Location, describe, note, unknown_version
+from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
 from .layout import BLANK_SIZE, FILE_NAME_SIZE, RECORD_SIZE_MIN
 from .mapped_file import MappedFile
 from .offset_files import NFS_PREFIX, OFFSET_MAX, OffsetFile, common_file_size, file_name

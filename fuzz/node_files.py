@@ -11,7 +11,6 @@ from array import array
 from rabbitstore.format.amqp10_cy import Converter
 from rabbitstore.format.amqp10_message import read_sections, to_content
 from rabbitstore.format.config_text import parse_config
-from rabbitstore.format.problems import Problem
 from rabbitstore.format.terms import Atom
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.quorum.command_cy import CommandReader
@@ -32,13 +31,14 @@ from rabbitstore.stream.records_cy import single_records
 from rabbitstore.stream.scan import Scan
 from rabbitstore.stream.tracking import Tracking, apply_chunk
 from storageio import StoreError
+from storebytes.finding import Finding
 
 STREAM_KEYS = (("timestamp_ms", "epoch", "filter_value"), (1, 1, None))
 
 
 def stream_segment(data: bytes) -> None:
     """Chunks that pass every check lie within the file, and their entries decode or name what is wrong."""
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     scan = Scan(data, "fuzz", problems)
     stop = 0
     for chunk in scan.chunks():

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from commitlog import StoredMessage
-from commitlog.findings import Finding, note
 from commitlog.walk import COMPACTED_LOGS, LogFiles, Piece
 from consumequeue.batch import BatchUnit
 from consumequeue.layout import BATCH_UNIT, BATCH_UNIT_SIZE
 from storageio import Disk, Kind, read_head
+from storebytes.finding import Finding, note
 from storebytes.java_hash import java_hash_code
 
 from .folder_contents import COMPACTION, NOT_READ, is_folder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from storageio import Disk, Kind
 
 if TYPE_CHECKING:
-    from commitlog.findings import Finding
+    from storebytes.finding import Finding
 
 COMPACTION = "compaction"
 DLEDGER_PREFIX = "dledger-"
@@ -67,7 +67,7 @@ def store_parts(disk: Disk, root: str) -> list[Part]:
 
 def unread_parts(disk: Disk, root: str) -> list[Finding]:
     """Return a note for each part that no check of the store reads."""
-    from commitlog.findings import note  # 3 ms; a RabbitMQ folder is identified without the log's kernels
+    from storebytes.finding import note  # 3 ms; a RabbitMQ folder is identified without the log's kernels
 
     parts = [part for part in store_parts(disk, root) if part.use is not Use.READ]
     return [note(os.path.join(root, part.name), 0, NOT_READ, "a part that is read", part.what) for part in parts]

@@ -42,9 +42,10 @@ from typing import TYPE_CHECKING
 from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
+    from storebytes.finding import Finding
+
     from .engine.live_queue import Delivery
     from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
-    from .format.problems import Problem
     from .metrics import RabbitMetrics, RabbitQueueMetrics
     from .read.statistics import Statistics, statistics
     from .read.stored_message import StoredMessage
@@ -59,7 +60,7 @@ else:
         {
             ".engine.live_queue": ["Delivery"],
             ".errors": ["PartlyPublished", "StoreBroken", "UnknownDelivery", "UnknownQueue"],
-            ".format.problems": ["Problem"],
+            "storebytes.finding": ["Finding"],
             ".metrics": ["RabbitMetrics", "RabbitQueueMetrics"],
             ".read.statistics": ["Statistics", "statistics"],
             ".read.stored_message": ["StoredMessage"],
@@ -74,10 +75,10 @@ else:
 __all__ = [
     "Checked",
     "Delivery",
+    "Finding",
     "IndexSettings",
     "PartlyPublished",
     "Plan",
-    "Problem",
     "QueueInfo",
     "RabbitMetrics",
     "RabbitQueueMetrics",

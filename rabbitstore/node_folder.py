@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat
+from storebytes.finding import UNSUPPORTED, Finding, finding_of
 
-from .format.problems import UNSUPPORTED, Problem, to_problem
 from .quorum.check import check_log, check_node
 from .quorum.coordinator import stream_names, unregistered_streams
 from .quorum.declared import declaration_problems
@@ -40,8 +40,8 @@ class CheckedNode(NamedTuple):
     messages: int
     records: int
     files: int
-    problems: list[Problem]
-    notes: list[Problem]
+    problems: list[Finding]
+    notes: list[Finding]
 
 
 class NodeFolder:
@@ -62,8 +62,8 @@ class NodeFolder:
             _named(stream, names) for stream in stream_folders(path, disk, vhost=vhost) if _is_in(stream, names, vhost)
         ]
         self._unknown = unregistered_streams(path, names, disk)
-        self.unread: dict[str, Problem] = {}
-        self._errors: list[Problem] = []
+        self.unread: dict[str, Finding] = {}
+        self._errors: list[Finding] = []
 
     def close(self) -> None:
         """Unmap every file of every node."""
@@ -71,7 +71,7 @@ class NodeFolder:
             node.close()
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Finding]:
         """The damage and the unknown formats that were met so far, each once."""
         found = [*self.unread.values(), *self._errors]
         for node in self.nodes:
@@ -109,9 +109,9 @@ class NodeFolder:
         try:
             yield from messages
         except UnsupportedFormat as error:
-            self.unread.setdefault(queue.queue, to_problem(error, ""))
+            self.unread.setdefault(queue.queue, finding_of(error, ""))
         except StoreCorrupt as error:
-            self._errors.append(to_problem(error, "bad_snapshot"))
+            self._errors.append(finding_of(error, "bad_snapshot"))
 
     def _stream_messages(self, stream: StreamFolder) -> Iterator[StoredMessage]:
         return self._guarded_stream(stream.messages())
@@ -120,7 +120,7 @@ class NodeFolder:
         try:
             yield from messages
         except UnsupportedFormat as error:
-            self._errors.append(to_problem(error, ""))
+            self._errors.append(finding_of(error, ""))
 
     def names(self) -> list[str]:
         """Return the names of the queues that can be read; `unread` has the others afterwards."""
@@ -128,7 +128,7 @@ class NodeFolder:
             try:
                 quorum.machine()
             except UnsupportedFormat as error:
-                self.unread.setdefault(quorum.queue, to_problem(error, ""))
+                self.unread.setdefault(quorum.queue, finding_of(error, ""))
             except StoreCorrupt:  # reported when its messages are read
                 continue
         return [one.queue for one in self.quorum_queues if one.queue not in self.unread] + [one.queue for one in self.streams]
@@ -163,8 +163,8 @@ class NodeFolder:
 
     def check(self) -> CheckedNode:
         """Check every file; the quorum queues of other virtual hosts share the write-ahead log and are checked too."""
-        problems: list[Problem] = []
-        notes: list[Problem] = []
+        problems: list[Finding] = []
+        notes: list[Finding] = []
         queues = messages = records = files = 0
         for node in self.nodes:
             quorum = check_node(node)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storageio import Disk, Kind, Mode, StoreCorrupt, read_head, replace_file
+from storebytes.finding import Finding
 
 from .format.layout import CUT_FOLDER, SIDECAR_FOLDER
-from .format.problems import Problem
 
 STAGED_FOLDER = "staged"
 _COMMIT = "commit.json"
@@ -42,8 +42,8 @@ class RepairPlan:
     changes: list[Change] = field(default_factory=list)
     kept: int = 0
     lost: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    unrepaired: list[Problem] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    unrepaired: list[Finding] = field(default_factory=list)
 
 
 def stage(disk: Disk, path: str, changes: list[Change]) -> None:

@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Mapping
 
 from storageio import Disk, replace_file
+from storebytes.finding import Finding
 
 from .files import read_if_there, read_json
 from .format.layout import CHECKSUMS_NAME, CLEAN_FILES, CLEAN_MARKS, RECOVERY_NAME, SIDECAR_FOLDER
-from .format.problems import Problem
 
 _FILE = f"{SIDECAR_FOLDER}/{CHECKSUMS_NAME}"
 _MARK = CLEAN_MARKS[0]
@@ -26,7 +26,7 @@ def is_own_clean_stop(disk: Disk, path: str) -> bool:
     return expected is not None and expected == _checksum(disk, f"{path}/{_MARK}")
 
 
-def changed_since_stop(disk: Disk, path: str) -> list[Problem]:
+def changed_since_stop(disk: Disk, path: str) -> list[Finding]:
     """Return the clean-stop files that are not those that brokerstore wrote; none after a stop of the server."""
     if not is_own_clean_stop(disk, path):
         return []
@@ -34,7 +34,7 @@ def changed_since_stop(disk: Disk, path: str) -> list[Problem]:
     found = {name: _checksum(disk, f"{path}/{name}") for name in expected if name in CLEAN_FILES}
     changed = [name for name, checksum in found.items() if checksum is not None and checksum != expected[name]]
     kinds = {RECOVERY_NAME: "bad_recovery_terms"}
-    return [Problem(name, 0, kinds.get(name, "bad_table"), "the file that the last stop wrote", "another") for name in changed]
+    return [Finding(name, 0, kinds.get(name, "bad_table"), "the file that the last stop wrote", "another") for name in changed]
 
 
 def write_checksums(disk: Disk, path: str, files: Mapping[str, bytes]) -> None:

@@ -13,6 +13,7 @@ from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, Stor
 from storageio.background import Wakeup
 from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
+from storebytes.finding import Finding
 
 from .declarations import DEFAULT, LAZY, QueueOptions
 from .engine.consumer import Consumer
@@ -27,7 +28,6 @@ from .folder_lock import lock_folder
 from .format import properties as property_block
 from .format.content import new_msg_id
 from .format.message import Content
-from .format.problems import Problem
 from .metrics import RabbitMetrics, collect
 from .read.stored_message import StoredMessage
 from .read.undamaged import every_message, undamaged_messages
@@ -142,12 +142,12 @@ class RabbitStore(Closing):
         return self._writable()
 
     @property
-    def lost(self) -> list[Problem]:
+    def lost(self) -> list[Finding]:
         """Index entries that opening for writing dropped because no file has their message."""
         return [] if self._vhost is None else self._vhost.lost
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Finding]:
         """The problems of the folder when it was opened for writing, and of segments read since."""
         return [] if self._vhost is None else self._vhost.problems
 

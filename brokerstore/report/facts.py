@@ -10,8 +10,8 @@ from statistics import median_low
 from typing import Any
 
 from commitlog._tally_cy import Tally
-from commitlog.findings import Finding
 from commitlog.walk import Blank, LogFiles, Piece
+from storebytes.finding import Finding
 
 RESERVED_MS = 72 * 3_600_000  # RocketMQ's fileReservedTime
 BUCKETS_MAX = 400  # of the chart over time

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
-from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.node_folder import CheckedNode, NodeFolder
 from rabbitstore.read.node import survey
 from rabbitstore.repair.check import verify
+from storebytes.finding import UNSUPPORTED
 
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place
 
@@ -32,7 +32,7 @@ def rabbit_facts(
         found = verify(store.path, progress=progress)
         unread = [] if node is None else list(node.unread)
         others = CheckedNode(0, 0, 0, 0, [], []) if node is None else node.check()
-    facts.problems = [problem._asdict() for problem in found.problems + others.problems]
+    facts.problems = [problem.as_dict() for problem in found.problems + others.problems]
     facts.unread = sum(note.kind == UNSUPPORTED for note in found.notes + others.notes)
     if unread:
         facts.cards.append(("Not read", f"{len(unread)} quorum queue{'' if len(unread) == 1 else 's'}"))

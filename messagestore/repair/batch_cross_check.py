@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 
 from commitlog import StoredMessage
-from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, BatchUnit
+from storebytes.finding import Finding
 
 from ..broker.config.topics import Topics
 from ..write.derived_queues import batch_unit

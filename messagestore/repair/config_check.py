@@ -10,9 +10,9 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from commitlog.findings import Finding
 from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, StoreCorrupt, StoreError
+from storebytes.finding import Finding
 
 from ..broker.config.config_files import Document
 from ..broker.config.config_table import ConfigTable

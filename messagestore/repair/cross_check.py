@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from commitlog.findings import Finding
 from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
@@ -18,6 +17,7 @@ from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import StoreError
+from storebytes.finding import Finding
 
 from ..delay_levels import DelayLevels
 from ..write._dispatch_cy import Dispatcher

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from commitlog import StoredMessage
 from commitlog._scan_cy import Reader
-from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
+from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.layout import BLANK_SIZE, FILE_SIZE_DEFAULT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import StoreCorrupt
+from storebytes.finding import Finding
 
 from ..recovery.log_end import LogEnd
 from ..write.derived_queues import batch_unit

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog._walk_cy import scan_positions
-from commitlog.findings import Finding
 from commitlog.mapped_file import MappedFile
 from commitlog.walk import PIECE_RECORDS, Piece
 from indexfile import IndexFiles
@@ -21,6 +20,7 @@ from indexfile._match_cy import ItemMatcher
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE
 from storageio import DiskError, StoreCorrupt, StoreError
+from storebytes.finding import Finding
 
 from .unreadable import unreadable
 

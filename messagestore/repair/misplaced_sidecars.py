@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from commitlog.findings import Finding
 from storageio import Disk, misplaced
+from storebytes.finding import Finding
 
 from ..sidecar import OWN_FILES
 from ..write.sync_failure import NAME as DOUBT_NAME

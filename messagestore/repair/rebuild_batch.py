@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from commitlog.findings import Finding
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues
 from storageio import Disk, StoreCorrupt
+from storebytes.finding import Finding
 
 from ..broker.config.topics import read_topics
 from ..paths import StorePaths

@@ -17,11 +17,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
-from commitlog.findings import Finding
 from commitlog.layout import FILE_SIZE_DEFAULT, FOREVER_MS
 from commitlog.walk import LogFiles, Piece
 from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
 from storageio.settings import settings_or_default
+from storebytes.finding import Finding
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint

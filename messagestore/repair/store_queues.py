@@ -12,13 +12,13 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import NamedTuple
 
 from commitlog import CommitLog, LogPaths
-from commitlog.findings import Finding
 from commitlog.offset_files import list_offset_files
 from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
 from indexfile import IndexFiles
 from storageio import Disk, StoreCorrupt
+from storebytes.finding import Finding
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets

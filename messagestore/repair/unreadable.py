@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from commitlog.findings import Finding
 from storageio import DiskError, StoreCorrupt, StoreError
+from storebytes.finding import Finding
 
 OF_THE_PROCESS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from commitlog import LogPaths
-from commitlog.findings import Finding, note
 from commitlog.growing import verify_growing_log, whole_end
 from commitlog.verify import LogReport, verify_log
 from commitlog.walk import LogFiles, Piece, Step
@@ -17,6 +16,7 @@ from consumequeue.queue import Queue
 from indexfile import damaged_filters
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
+from storebytes.finding import Finding, note
 
 from ..broker.config.topics import read_topics
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from commitlog import StoredMessage
-from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.walk import LogFiles, Piece
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
+from storebytes.finding import Finding
 
 from ..broker.config.topics import deleted_topics
 from ..folder_contents import has_rocksdb, unread_parts

@@ -9,9 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
-from commitlog.findings import Finding, note
 from commitlog.walk import LogFiles
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, note
 from storebytes.java_hash import java_hash_code
 
 from ..recovery.abort_file import AbortFile

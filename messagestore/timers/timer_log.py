@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from commitlog.findings import Finding
 from commitlog.layout import MAGIC_BLANK
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
 from storageio import Disk, File, Kind, Mode, UnsupportedFormat
+from storebytes.finding import Finding
 
 from .layout import END_SIZE, LOG_NAME, MAGICS, UNIT, UNIT_SIZE, WHEEL_NAME, WHEEL_SIZE, TimerUnit
 

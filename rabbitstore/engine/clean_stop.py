@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storageio import Disk, replace_file
+from storebytes.finding import Finding
 
 from ..files import numbers_in
 from ..format import layout, tables
-from ..format.problems import Problem
 from ..format.tables import LocationRow, RecoveryRow, SummaryRow
 from ..read.table_check import Tables, check_clients, check_summary, read_tables
 from ..read.vhost_folder import VhostFolder
@@ -31,7 +31,7 @@ class CleanStop(NamedTuple):
     locations: dict[bytes, Location]
 
 
-def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop | None:
+def read_clean_stop(folder: VhostFolder, problems: list[Finding]) -> CleanStop | None:
     """Return the last stop; None when it was not clean, or with the reasons in `problems` when it does not fit the folder."""
     store = folder.stores[layout.PERSISTENT_FOLDER]
     read = read_tables(store, problems)
@@ -39,7 +39,7 @@ def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop |
         return None
     problems += _missing_files(folder, read, problems)
     problems += changed_since_stop(folder.disk, folder.path)
-    problems += (Problem(f"{store.name}/{number}.rdt", 0, "unfinished_compaction", "no such file", "a salvaged tail")
+    problems += (Finding(f"{store.name}/{number}.rdt", 0, "unfinished_compaction", "no such file", "a salvaged tail")
                  for number in numbers_in(folder.disk, store.path, "rdt"))  # fmt: skip
     if read.summary is None or read.locations is None or folder.recovery is None:
         return None
@@ -49,12 +49,12 @@ def read_clean_stop(folder: VhostFolder, problems: list[Problem]) -> CleanStop |
     if bad_row >= 0:
         expected = f"a row of {read.locations[bad_row][0].hex()} within a file"
         file = f"{store.name}/{layout.LOCATIONS_NAME}"
-        problems.append(Problem(file, 8, "bad_location", expected, str(read.locations[bad_row][1:])))
+        problems.append(Finding(file, 8, "bad_location", expected, str(read.locations[bad_row][1:])))
     check_summary(store, read.summary, valid, problems)
     return None if problems else CleanStop(folder.recovery, read.summary, locations)
 
 
-def _missing_files(folder: VhostFolder, read: Tables, problems: list[Problem]) -> list[Problem]:
+def _missing_files(folder: VhostFolder, read: Tables, problems: list[Finding]) -> list[Finding]:
     """Return the files that belong to the mark but do not exist; damaged ones are reported already."""
     reported = {problem.file for problem in (*folder.problems, *problems)}
     parts = (
@@ -63,7 +63,7 @@ def _missing_files(folder: VhostFolder, read: Tables, problems: list[Problem]) -
         (layout.RECOVERY_NAME, "bad_recovery_terms", folder.recovery),
     )
     missing = [(file, kind) for file, kind, found in parts if found is None and file not in reported]
-    return [Problem(file, 0, kind, "a file beside the mark", "none") for file, kind in missing]
+    return [Finding(file, 0, kind, "a file beside the mark", "none") for file, kind in missing]
 
 
 def write_clean_stop(disk: Disk, path: str, store: MsgStore, rows: list[RecoveryRow], version: int) -> None:

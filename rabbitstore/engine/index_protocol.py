@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from storageio import Disk
+from storebytes.finding import Finding
 
 from ..format.entry_cy import IndexEntry
-from ..format.problems import Problem
 from ..read.entry_copies import HasMessage
 from ..settings import IndexSettings
 
@@ -23,7 +23,7 @@ class Index(Protocol):
     next_seq_id: int
     read_count: int
     miscounted: int
-    problems: list[Problem]
+    problems: list[Finding]
 
     def publish(self, seq_id: int, msg_id: bytes, expiry_us: int, size: int, persistent: bool, term: bytes | None) -> None:
         """Add a message; `term` embeds it."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 from storageio.invariants import check_invariants
+from storebytes.finding import Finding
 
 from ..declarations import QueueOptions, read_options, write_options
 from ..format import layout
 from ..format.content import is_message
 from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from ..format.problems import Problem
 from ..format.tables import RecoveryRow, shares_a_row
 from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
@@ -60,8 +60,8 @@ class OpenedVhost:
     transient: MsgStore
     queues: list[LoadedQueue]
     options: dict[str, QueueOptions]
-    lost: list[Problem]
-    problems: list[Problem]  # of the folder as it was found
+    lost: list[Finding]
+    problems: list[Finding]  # of the folder as it was found
     is_resumed: bool  # from the clean-stop files, without a scan
 
 
@@ -110,7 +110,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     version = max((queue.version for queue in queues), default=settings.index_version)
     entries = layout.V2_SEGMENT_ENTRIES if version == 2 else vhost.segment_entries
     settings = replace(settings, index=replace(settings.index, segment_entries=entries))
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     clean = read_clean_stop(vhost, problems)
     folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
     vhost.close()
@@ -122,7 +122,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     problems = [*vhost.problems, *problems]
     for problem in problems:
         _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
-    lost: list[Problem] = []
+    lost: list[Finding] = []
     if resumed is not None:
         persistent, loaded = resumed
     else:
@@ -172,7 +172,7 @@ def _load_queues(folder: _Folder) -> list[LoadedQueue]:
     return loaded
 
 
-def _resume(folder: _Folder, clean: CleanStop, problems: list[Problem]) -> tuple[MsgStore, list[LoadedQueue]] | None:
+def _resume(folder: _Folder, clean: CleanStop, problems: list[Finding]) -> tuple[MsgStore, list[LoadedQueue]] | None:
     """Continue from the clean stop; return None, with a problem added, when a queue does not fit its terms."""
     loaded: list[LoadedQueue] = []
     try:
@@ -188,7 +188,7 @@ def _resume(folder: _Folder, clean: CleanStop, problems: list[Problem]) -> tuple
         raise
     _abandon(loaded)
     expected = f"the entries of queue {misfit}"
-    problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "something else"))
+    problems.append(Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "something else"))
     return None
 
 
@@ -276,7 +276,7 @@ def is_whole(entry: IndexEntry) -> bool:
     return is_message(term, entry.msg_id)
 
 
-def _scan_persistent(folder: _Folder, loaded: list[LoadedQueue]) -> tuple[MsgStore, list[Problem]]:
+def _scan_persistent(folder: _Folder, loaded: list[LoadedQueue]) -> tuple[MsgStore, list[Finding]]:
     """Scan the message files; acknowledge and return the entries whose messages no file has."""
     counts: dict[bytes, int] = {}
     for queue in loaded:
@@ -295,14 +295,14 @@ def _scan_persistent(folder: _Folder, loaded: list[LoadedQueue]) -> tuple[MsgSto
     return store, lost
 
 
-def _drop_lost(queue: LoadedQueue, missing: set[bytes]) -> list[Problem]:
+def _drop_lost(queue: LoadedQueue, missing: set[bytes]) -> list[Finding]:
     gone = [entry for entry in queue.stored if entry[1] in missing] if missing else []
     if gone:
         queue.index.acknowledge(seq_id for seq_id, _, _ in gone)
         queue.index.flush()  # else the next reader of the folder reports these messages again
     queue.persistent_count -= len(gone)
     queue.persistent_bytes -= sum(size for _, _, size in gone)
-    return [Problem(queue.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id, _ in gone]
+    return [Finding(queue.index.folder, seq_id, "message_lost", msg_id.hex(), "in no file") for seq_id, msg_id, _ in gone]
 
 
 def _check_references(store: MsgStore, loaded: list[LoadedQueue], missing: set[bytes]) -> None:

@@ -37,7 +37,7 @@ from ..format.layout import (
     SEGMENT_PUBLISH,
 )
 from ..format.names import numbered
-from ..format.problems import Problem
+from storebytes.finding import Finding
 from ..format.segment_cy import read_segment, write_segment
 from ..read.entry_copies import HasMessage, drop_worse_copies, no_message
 from ..read.salvage import read_journal_past_damage, refuse_lost_entries
@@ -99,7 +99,7 @@ class QueueIndex:
         self.next_seq_id = 0
         self.read_count = 0  # segment files read
         self.miscounted = 0  # entries found less entries counted by the last clean stop; the caller of `read` resets it
-        self.problems: list[Problem] = []  # of segments that differ from the counts of the last clean stop
+        self.problems: list[Finding] = []  # of segments that differ from the counts of the last clean stop
         self._segments: dict[int, _Segment] = {}
         self._buffer = bytearray()  # journal bytes not yet written
         self._journal: File | None = None
@@ -341,7 +341,7 @@ class QueueIndex:
         self.read_count += 1
         path = f"{self.folder}/{number}.idx"
         data = (read_if_there(self.disk, path) or b"")[: segment.size_bytes]
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         entries = self.settings.segment_entries
         found = read_segment(data, number * entries, entries, path, problems)[0]
         unacked = {relative: entry for relative, entry in found.items() if not entry.acked}
@@ -356,7 +356,7 @@ class QueueIndex:
         found = {entry.seq_id % self.settings.segment_entries: entry for entry in self._load_segment(number, {}, _anything)}
         self.miscounted += len(found) - expected
         path = f"{self.folder}/{number}.idx"
-        self.problems.append(Problem(path, 0, "bad_recovery_terms", f"{expected} entries", str(len(found))))
+        self.problems.append(Finding(path, 0, "bad_recovery_terms", f"{expected} entries", str(len(found))))
         _LOG.warning("%s: found %d entries; the last stop counted %d", path, len(found), expected)
         return found
 
@@ -457,7 +457,7 @@ class QueueIndex:
         first = number * entries
         path = f"{self.folder}/{number}.idx"
         data = read_if_there(self.disk, path)
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         in_file, end = read_segment(data or b"", first, entries, path, problems)
         if problems:
             refuse_lost_entries(data or b"", first, entries, path, journal)

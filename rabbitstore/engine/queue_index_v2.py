@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from storageio import Disk, DiskError, Mode, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.invariants import check_invariants
+from storebytes.finding import Finding
 
 from ..files import numbers_in, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import NO_ENTRY, V2Entry, encode_chunk, encode_entry, encode_head, is_unwritten, read_chunk, read_index
-from ..format.problems import Problem
 from ..read.entry_copies import HasMessage, no_message
 from ..settings import IndexSettings
 from .queue_files import SYNC_FAILED_NAME, delete_queue_folder
@@ -71,7 +71,7 @@ class QueueIndexV2:
         self.next_seq_id = 0
         self.read_count = 0  # segment files read
         self.miscounted = 0  # entries found less entries counted by the last clean stop; the caller of `read` resets it
-        self.problems: list[Problem] = []  # of segments that differ from the counts of the last clean stop
+        self.problems: list[Finding] = []  # of segments that differ from the counts of the last clean stop
         self._segments: dict[int, _Segment] = {}
         self._changes = 0  # publishes and acknowledgements so far
         self._written = 0  # of them on disk
@@ -261,7 +261,7 @@ class QueueIndexV2:
         if not segment.has_file:
             return {}
         self.read_count += 1
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         found = self._parse(number, problems)
         if segment.is_unread:
             segment.is_unread = False
@@ -272,11 +272,11 @@ class QueueIndexV2:
     def _report_count(self, number: int, segment: _Segment, count: int) -> None:
         path = f"{self.folder}/{number}.qi"
         self.miscounted += count - segment.unacked
-        self.problems.append(Problem(path, 0, "bad_recovery_terms", f"{segment.unacked} entries", str(count)))
+        self.problems.append(Finding(path, 0, "bad_recovery_terms", f"{segment.unacked} entries", str(count)))
         _LOG.warning("%s: found %d entries; the last stop counted %d", path, count, segment.unacked)
         segment.unacked = count
 
-    def _parse(self, number: int, problems: list[Problem]) -> dict[int, IndexEntry]:
+    def _parse(self, number: int, problems: list[Finding]) -> dict[int, IndexEntry]:
         path = f"{self.folder}/{number}.qi"
         data = read_if_there(self.disk, path) or b""
         if is_unwritten(data):
@@ -328,7 +328,7 @@ class QueueIndexV2:
         if segment.has_file:
             data = self._settle(path, data)
             self._settle_store(number)
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         found = self._parse(number, problems)
         _refuse_damage(problems)
         self.problems += problems
@@ -456,7 +456,7 @@ def _entry(seq_id: int, one: _Publish, file: str) -> IndexEntry:
     return entry
 
 
-def _from_row(row: V2Entry, store: bytes, path: str, problems: list[Problem]) -> IndexEntry:
+def _from_row(row: V2Entry, store: bytes, path: str, problems: list[Finding]) -> IndexEntry:
     """Return the entry with its embedded message; with an empty one, and a problem, when the message is not whole."""
     term = None
     if row.location is not None:
@@ -467,7 +467,7 @@ def _from_row(row: V2Entry, store: bytes, path: str, problems: list[Problem]) ->
             data = store[start : start + row.location[1]]
             is_torn = len(data) < row.location[1] or _ZERO_RUN in data
             kind = "message_torn" if is_torn else "message_lost"
-            problems.append(Problem(f"{path}.qi", row.offset, kind, f"{row.location[1]} bytes of message", error.reason))
+            problems.append(Finding(f"{path}.qi", row.offset, kind, f"{row.location[1]} bytes of message", error.reason))
             term = b""
     entry = IndexEntry(
         row.seq_id, row.msg_id or b"", row.expiry_us, row.size, row.persistent, term, term is not None, f"{path}.qi", row.offset
@@ -476,7 +476,7 @@ def _from_row(row: V2Entry, store: bytes, path: str, problems: list[Problem]) ->
     return entry
 
 
-def _refuse_damage(problems: list[Problem]) -> None:
+def _refuse_damage(problems: list[Finding]) -> None:
     """Raise `StoreCorrupt` for damage that `recover` may repair; an opening would drop the messages."""
     for one in problems:
         if one.kind not in ("message_torn", "transient_in_memory"):

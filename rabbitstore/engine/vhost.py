@@ -7,13 +7,13 @@ import threading
 from storageio import Disk, StoreError
 from storageio.background import Wakeup
 from storageio.invariants import check_invariants
+from storebytes.finding import Finding
 
 from ..declarations import QueueOptions, write_options
 from ..errors import PartlyPublished, UnknownQueue
 from ..format.container_writer import encode_container
 from ..format.content import encode_content, new_msg_id
 from ..format.message import Content
-from ..format.problems import Problem
 from ..format.tables import RecoveryRow
 from ..settings import RabbitSettings
 from .clean_stop import write_clean_stop
@@ -80,7 +80,7 @@ class Vhost:
         )
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Finding]:
         """The problems of the folder as it was opened, and of segments read since."""
         indexes = (part.index for queue in self._all_queues() for part in queue.parts)
         return [*self._found_problems, *(problem for index in indexes for problem in index.problems)]

@@ -6,6 +6,7 @@ import zlib
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding
 
 from .layout import (
     MSG_ID_SIZE,
@@ -24,7 +25,6 @@ from .layout import (
     V2_SHARED_STORE,
     V2_VERSION,
 )
-from .problems import Problem
 
 NO_ENTRY = bytes(V2_ENTRY.size)
 _FILE_SIZE = V2_HEAD_SIZE + V2_SEGMENT_ENTRIES * V2_ENTRY.size
@@ -96,7 +96,7 @@ def check_head(data: bytes, magic: int, number: int, file: str) -> None:
     raise damaged
 
 
-def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> list[V2Entry]:
+def read_index(data: bytes, number: int, file: str, problems: list[Finding]) -> list[V2Entry]:
     """Return the entries that are neither acknowledged nor empty, by sequence number.
 
     A damaged entry is returned too unless only its status is set.  The server checks the unused bits of acknowledged ones too:
@@ -105,12 +105,12 @@ def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> 
     try:
         check_head(data, V2_INDEX_MAGIC, number, file)
     except StoreCorrupt as error:
-        problems.append(Problem(file, 0, "bad_index_head", str(error.expected), str(error.found)))
+        problems.append(Finding(file, 0, "bad_index_head", str(error.expected), str(error.found)))
     stop = min(len(data), _FILE_SIZE)
     torn = (stop - V2_HEAD_SIZE) % V2_ENTRY.size
     if stop < len(data) or (torn and stop > V2_HEAD_SIZE):
         expected = f"{V2_HEAD_SIZE} bytes and at most {V2_SEGMENT_ENTRIES} whole entries"
-        problems.append(Problem(file, stop - torn, "torn_index", expected, f"{len(data)} bytes"))
+        problems.append(Finding(file, stop - torn, "torn_index", expected, f"{len(data)} bytes"))
     found = []
     for at in range(V2_HEAD_SIZE, stop - V2_ENTRY.size + 1, V2_ENTRY.size):
         if data[at]:
@@ -118,7 +118,7 @@ def read_index(data: bytes, number: int, file: str, problems: list[Problem]) -> 
             if entry is not None:
                 found.append(entry)
         elif data[at + 1] > V2_PERSISTENT or data[at + 2]:
-            problems.append(Problem(file, at, "bad_index_entry", "unused bits of zero", f"{data[at + 1]}, {data[at + 2]}"))
+            problems.append(Finding(file, at, "bad_index_entry", "unused bits of zero", f"{data[at + 1]}, {data[at + 2]}"))
     return found
 
 
@@ -137,18 +137,18 @@ def cleared_entries(data: bytes, number: int) -> list[V2Entry]:
     return [entry for entry in found if entry is not None]
 
 
-def _read_entry(data: bytes, at: int, number: int, file: str, problems: list[Problem]) -> V2Entry | None:
+def _read_entry(data: bytes, at: int, number: int, file: str, problems: list[Finding]) -> V2Entry | None:
     status, flags, reserved, kind, location, size, expiry_us = V2_ENTRY.unpack_from(data, at)
     offset, length, zero = V2_LOCATION.unpack(location)
     is_right = status == V2_PRESENT and flags <= V2_PERSISTENT and not reserved and (kind != V2_QUEUE_STORE or not zero)
     shown = _kind_of(location)
     if not is_right or kind != shown:
         expected = f"{V2_PRESENT}, {flags & V2_PERSISTENT}, 0, {shown}"
-        problems.append(Problem(file, at, "bad_index_entry", expected, f"{status}, {flags}, {reserved}, {kind}"))
+        problems.append(Finding(file, at, "bad_index_entry", expected, f"{status}, {flags}, {reserved}, {kind}"))
         if not any(data[at + 1 : at + V2_ENTRY.size]):
             return None
     if expiry_us and not EXPIRY_MIN_US <= expiry_us < EXPIRY_MAX_US:
-        problems.append(Problem(file, at, "bad_index_entry", "no expiry, or a time of this century", f"{expiry_us} us"))
+        problems.append(Finding(file, at, "bad_index_entry", "no expiry, or a time of this century", f"{expiry_us} us"))
         expiry_us = 0
     seq_id = number * V2_SEGMENT_ENTRIES + (at - V2_HEAD_SIZE) // V2_ENTRY.size
     return V2Entry(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from storebytes.finding import Finding
+
 from .entry_cy import IndexEntry
 from .layout import (
     JOURNAL_ACKNOWLEDGED,
@@ -14,7 +16,6 @@ from .layout import (
     JOURNAL_SEQ,
     PUBLISH_BODY,
 )
-from .problems import Problem
 from .torn import is_torn_head
 
 _ZEROS = bytes(JOURNAL_PUBLISH_SIZE)
@@ -34,7 +35,7 @@ class JournalEntry:
 
 
 def read_journal(
-    data: bytes, file: str, problems: list[Problem], is_whole: Callable[[IndexEntry], bool] = lambda _entry: True
+    data: bytes, file: str, problems: list[Finding], is_whole: Callable[[IndexEntry], bool] = lambda _entry: True
 ) -> tuple[dict[int, JournalEntry], int]:
     """Return the entries by sequence number, and where the valid bytes end.  A torn tail is dropped and reported.
 
@@ -59,12 +60,12 @@ def read_journal(
             if not size or (entry.publish is not None and entry.publish.offset == at and not is_whole(entry.publish)):
                 break
             if is_second:
-                problems.append(Problem(file, at, "published_twice", "a publish before its marks, once", f"message {seq_id}"))
+                problems.append(Finding(file, at, "published_twice", "a publish before its marks, once", f"message {seq_id}"))
                 entry.acked = entry.acked and entry.publish is not None and entry.publish.offset < at
         else:
             size = JOURNAL_HEAD.size
             if entry.acked or (entry.delivered and kind != JOURNAL_ACKNOWLEDGED):
-                problems.append(Problem(file, at, "mark_too_many", "delivered, then acknowledged, once", f"message {seq_id}"))
+                problems.append(Finding(file, at, "mark_too_many", "delivered, then acknowledged, once", f"message {seq_id}"))
             if kind == JOURNAL_ACKNOWLEDGED:
                 entry.acked = True
             else:
@@ -72,7 +73,7 @@ def read_journal(
         found[seq_id] = entry
         at += size
     if at < stop and data.count(0, at) < stop - at:
-        problems.append(Problem(file, at, "torn_journal", "an entry", f"{stop - at} other bytes"))
+        problems.append(Finding(file, at, "torn_journal", "an entry", f"{stop - at} other bytes"))
     return found, at
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 from storageio import StoreCorrupt
+from storebytes.finding import Finding
 
 from .container import START as CONTAINER_START
 from .layout import MSG_ID_SIZE, RECORD_END_MARK, RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD, RECORD_SIZE_BYTES
-from .problems import Problem
 from .rdq_scan_cy import frame
 from .terms import VERSION as TERM_VERSION
 from .terms import Atom, Term
@@ -49,7 +49,7 @@ def encode_record(msg_id: bytes, term: bytes) -> bytes:
     return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + RECORD_END
 
 
-def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | None = None) -> Scan:
+def scan_records(data: bytes | memoryview, file: str, problems: list[Finding] | None = None) -> Scan:
     """Return every record with an end mark, up to a size of 0 or a record that does not fit.
 
     A record without the mark is skipped; `valid_end` passes it only when a whole record follows, as in RabbitMQ 3.10.
@@ -58,9 +58,9 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Problem] | 
     view = memoryview(data)
     rows, unmarked, valid_end, at = frame_records(view)
     if problems is not None:
-        problems += (Problem(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
+        problems += (Finding(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
         if at < len(view):
-            problems.append(Problem(file, at, "torn_record", "a record", f"{len(view) - at} other bytes"))
+            problems.append(Finding(file, at, "torn_record", "a record", f"{len(view) - at} other bytes"))
     return Scan(list(map(Record._make, rows)), valid_end, at, first_unframed(rows, unmarked, at))
 
 

@@ -10,7 +10,7 @@ from storageio import SECTOR_SIZE
 
 from .entry_cy import IndexEntry
 from .layout import MSG_ID_SIZE, PUBLISH_BODY, SEGMENT_HEAD, SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE
-from .problems import Problem
+from storebytes.finding import Finding
 from .torn import is_torn_head
 
 if not cython.compiled:
@@ -25,7 +25,7 @@ assert TERM_AT == EMBEDDED_AT + 4
 
 
 def read_segment(
-    data: bytes, first_seq_id: int, entries: int, file: str, problems: list[Problem]
+    data: bytes, first_seq_id: int, entries: int, file: str, problems: list[Finding]
 ) -> tuple[dict[int, IndexEntry], int]:
     """Return the entries by relative number, and where the valid bytes end.
 
@@ -54,7 +54,7 @@ def read_segment(
             if embedded < 0 or embedded > stop - at - TERM_AT:
                 break
             if relative in found:
-                problems.append(Problem(file, at, "published_twice", "one entry", f"relative number {relative}"))
+                problems.append(Finding(file, at, "published_twice", "one entry", f"relative number {relative}"))
             else:
                 entry = IndexEntry.__new__(IndexEntry)
                 entry.seq_id = first + relative
@@ -72,18 +72,18 @@ def read_segment(
         elif head & SEGMENT_MARK:
             entry = found.get(relative)
             if entry is None:
-                problems.append(Problem(file, at, "mark_without_publish", "a publish before", f"relative number {relative}"))
+                problems.append(Finding(file, at, "mark_without_publish", "a publish before", f"relative number {relative}"))
             elif not entry.delivered:
                 entry.delivered = True
             elif not entry.acked:
                 entry.acked = True
             else:
-                problems.append(Problem(file, at, "mark_too_many", "two marks", f"relative number {relative}"))
+                problems.append(Finding(file, at, "mark_too_many", "two marks", f"relative number {relative}"))
             at += HEAD_SIZE
         else:
             break
     if at < stop and data.count(0, at) < stop - at:
-        problems.append(Problem(file, at, "torn_segment", "an entry", f"{stop - at} other bytes"))
+        problems.append(Finding(file, at, "torn_segment", "an entry", f"{stop - at} other bytes"))
     return found, at
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
+from storebytes.finding import Finding, finding_of
 
-from ..format.problems import Problem, to_problem
 from .folder import QuorumNode, QuorumQueue
 from .message import QuorumMessage
 from .tables import TABLE_SIZE_MAX, read_rows, registered
@@ -19,8 +19,8 @@ class CheckedQuorum(NamedTuple):
     queues: int
     entries: int
     messages: int
-    problems: list[Problem]
-    notes: list[Problem]
+    problems: list[Finding]
+    notes: list[Finding]
 
 
 def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -> CheckedQuorum:
@@ -36,7 +36,7 @@ def check_node(node: QuorumNode, advance: Callable[[int], None] | None = None) -
     return CheckedQuorum(len(queues), entries, messages, list(dict.fromkeys(node.problems)), list(dict.fromkeys(node.notes)))
 
 
-def check_log(node: QuorumNode) -> tuple[list[Problem], list[Problem]]:
+def check_log(node: QuorumNode) -> tuple[list[Finding], list[Finding]]:
     """Check the logs and tables of the stream coordinator and the metadata store; return problems and notes."""
     queues = node.queues()
     node.logged()
@@ -58,11 +58,11 @@ def _check_queue(queue: QuorumQueue) -> int:
             _check_properties(message, queue.node.problems)
         return count
     except (StoreCorrupt, UnsupportedFormat) as error:
-        queue.node.problems.append(to_problem(error, "bad_snapshot"))
+        queue.node.problems.append(finding_of(error, "bad_snapshot"))
         return count
 
 
-def _check_properties(message: QuorumMessage, problems: list[Problem]) -> None:
+def _check_properties(message: QuorumMessage, problems: list[Finding]) -> None:
     try:
         _ = message.properties
     except StoreCorrupt as error:
@@ -80,27 +80,27 @@ def _check_meta(node: QuorumNode) -> None:
     data = read_head(node.disk, f"{node.path}/meta.dets", TABLE_SIZE_MAX)
     try:
         if data is None:
-            node.problems.append(Problem(file, 0, "bad_meta_table", "a table", "no file"))
+            node.problems.append(Finding(file, 0, "bad_meta_table", "a table", "no file"))
         else:
             read_rows(data, file)
     except StoreCorrupt as error:
-        node.problems.append(to_problem(error, "bad_meta_table"))
+        node.problems.append(finding_of(error, "bad_meta_table"))
 
 
-def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Problem]:
+def _unregistered(node: QuorumNode, queues: list[QuorumQueue]) -> list[Finding]:
     """Return the queues that a server would not find: `names.dets` is not synced when a queue is declared."""
     file = f"{node.relative}/names.dets"
     data = read_head(node.disk, f"{node.path}/names.dets", TABLE_SIZE_MAX)
     if data is None:
-        node.problems.append(Problem(file, 0, "bad_names_table", "a table", "no file"))
+        node.problems.append(Finding(file, 0, "bad_names_table", "a table", "no file"))
         return []
     try:
         known = set(registered(read_rows(data, file)).values())
     except StoreCorrupt as error:
-        node.problems.append(to_problem(error, "bad_names_table"))
+        node.problems.append(finding_of(error, "bad_names_table"))
         return []
     return [
-        Problem(file, 0, "unregistered_queue", f"a row for {queue.uid}", f"none; a server loses queue {queue.queue!r}")
+        Finding(file, 0, "unregistered_queue", f"a row for {queue.uid}", f"none; a server loses queue {queue.queue!r}")
         for queue in queues
         if queue.uid not in known
     ]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
+from storebytes.finding import Finding
 
-from ..format.problems import Problem
 from ..format.terms import Improper
 from .entries import Entry
 from .folder import QuorumNode, QuorumQueue
@@ -34,14 +34,14 @@ def stream_names(node: str, disk: Disk = REAL_DISK) -> dict[str, tuple[str, str]
     return found
 
 
-def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Problem]:
+def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Disk = REAL_DISK) -> list[Finding]:
     """Return the streams that are not in `names`, those of the coordinator: a server cannot start them."""
     if disk.stat(f"{node}/stream") is None:
         return []
     lost = "none" if disk.stat(f"{node}/coordination") is not None else "no folder coordination"
     found = f"{lost}; a server cannot serve it, while dump and export read it"
     return [
-        Problem(f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", found)
+        Finding(f"stream/{entry.name}", 0, "unregistered_stream", "a stream of the coordinator", found)
         for entry in disk.list(f"{node}/stream")
         if entry.kind is Kind.FOLDER and entry.name not in names
     ]

@@ -11,12 +11,12 @@ from os import fsencode
 from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
+from storebytes.finding import Finding
 
 from ..files import SMALL_SIZE_MAX
 from ..format.config_text import parse_term
 from ..format.layout import QUEUE_NAME_FILE
 from ..format.names import index_version, part_name, queue_folder_name, vhost_folder_name
-from ..format.problems import Problem
 from ..format.terms import Atom
 from ..read.mnesia import QUEUES, read_tables
 from ..read.vhost_folder import VhostFolder, find_vhosts
@@ -51,19 +51,19 @@ class _Declared(NamedTuple):
         return node in members if members else node in str(self.row[_PROCESS])
 
 
-def declaration_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+def declaration_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     """Return the declared queues without a folder, and the folders of queues that are not declared.
 
     The rows of Khepri are not read: of a node with it only the folder that every server has is expected.
     """
     if disk.stat(f"{node}/rabbitmq_metadata") is not None:
         expected = "a folder of the node, which every server has"
-        return [] if quorum_nodes(node, disk) else [Problem("quorum", 0, "missing_queue", expected, "none")]
+        return [] if quorum_nodes(node, disk) else [Finding("quorum", 0, "missing_queue", expected, "none")]
     rows = _rows(node, disk)
     return _missing_queues(node, rows, disk) + _undeclared_queues(node, rows, disk)
 
 
-def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Problem]:
+def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
     """Return the declared queues whose folder is not there; nothing where the metadata cannot be read."""
     name = _node_name(node, disk)
     declared = [one for one in rows if one.has_type and one.is_on(name)] if name else []
@@ -73,11 +73,11 @@ def _missing_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Proble
         folder = _missing_folder(node, one, logs, disk)
         if folder:
             expected = f"the folder of queue {one.name.decode('utf-8', 'replace')!r}, which the metadata declares"
-            found.append(Problem(folder, 0, "missing_queue", expected, "none; a server starts the queue empty"))
+            found.append(Finding(folder, 0, "missing_queue", expected, "none; a server starts the queue empty"))
     return found
 
 
-def _undeclared_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Problem]:
+def _undeclared_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Finding]:
     """Return the folders whose messages no server delivers, because Mnesia's table has no such queue.
 
     A queue that is not durable is not in the table either; none of its messages is persistent.
@@ -89,7 +89,7 @@ def _undeclared_queues(node: str, rows: list[_Declared], disk: Disk) -> list[Pro
     folders = [entry.name for entry in disk.list(f"{node}/stream")] if disk.stat(f"{node}/stream") is not None else []
     found += [(f"stream/{name}", name) for name in folders if fsencode(name) not in streams]
     delivered = "none; no server delivers its messages, while dump and export read them"
-    return [Problem(file, 0, "undeclared_queue", f"a row in {QUEUES} for {name!r}", delivered) for file, name in found]
+    return [Finding(file, 0, "undeclared_queue", f"a row in {QUEUES} for {name!r}", delivered) for file, name in found]
 
 
 def _undeclared_classic(node: str, rows: list[_Declared], disk: Disk) -> list[tuple[str, str]]:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storageio.closing import Closing
+from storebytes.finding import Finding, finding_of
 
 from ..files import mapped
 from ..format.config_text import damaged_name, machine_config, parse_config, queue_name
 from ..format.message import Content
-from ..format.problems import Problem, to_problem
 from ..format.terms import Atom
 from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
@@ -78,8 +78,8 @@ class QuorumNode(Closing):
         self.disk = disk
         self.relative = "/".join(path.rstrip("/").rsplit("/", 2)[-2:])
         self.has_queues = self.relative.startswith("quorum/")
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[Finding] = []
+        self.notes: list[Finding] = []
         self._stack = ExitStack()
         self.lost: set[tuple[str, int]] = set()
         self.gaps: dict[str, list[LogGap]] = {}
@@ -162,10 +162,10 @@ class QuorumNode(Closing):
         if 0 < last >= applied or 0 < (last := queue.last_index()) >= applied:
             return 0
         if not last:
-            self.problems.append(Problem(queue.relative, 0, "missing_entries", "entry 1", "an empty log"))
+            self.problems.append(Finding(queue.relative, 0, "missing_entries", "entry 1", "an empty log"))
         if applied > last:
             found = f"entry {last}; the later ones are lost, unless there is a copy of their write-ahead log"
-            self.problems.append(Problem(queue.relative, 0, "applied_ahead", f"entry {applied}, the last applied one", found))
+            self.problems.append(Finding(queue.relative, 0, "applied_ahead", f"entry {applied}, the last applied one", found))
         return applied - last
 
     def wal_files(self) -> list[str]:
@@ -198,7 +198,7 @@ class QuorumNode(Closing):
             close = [name for name in set(self._owners.values()) if _differences(name, record.uid) == 1]
             self._owners[record.uid] = close[0] if len(close) == 1 else record.uid
             if len(close) == 1:
-                self.problems.append(Problem(file, record.position, "bad_wal_entry", f"name {close[0]}", record.uid))
+                self.problems.append(Finding(file, record.position, "bad_wal_entry", f"name {close[0]}", record.uid))
         return self._owners[record.uid]
 
     def _read_wal(self, name: str, logged: dict[str, EntryTable]) -> None:
@@ -213,7 +213,7 @@ class QuorumNode(Closing):
                 runs[words[uid]] = self._log(logged.setdefault(uid, EntryTable()), uid, record, scan)
                 scan.position = take_records(scan.view, scan.position, runs)
         except UnsupportedFormat as error:
-            self.problems.append(to_problem(error, ""))
+            self.problems.append(finding_of(error, ""))
         self.lost |= set(scan.lost)
 
     def _log(self, entries: EntryTable, uid: str, record: WalRecord, scan: WalScan) -> Run:
@@ -252,7 +252,7 @@ class QuorumQueue:
         try:
             self.config = self._checked(parse_config(text, f"{self.relative}/config"))
         except StoreCorrupt as error:
-            node.problems.append(to_problem(error, "bad_queue_config"))
+            node.problems.append(finding_of(error, "bad_queue_config"))
         self.vhost, self.queue = queue_name(self.config) or ("", uid)
         self.members = len(self.config.get(Atom("initial_members"), [None]))
         self.lost_entries = 0
@@ -330,7 +330,7 @@ class QuorumQueue:
             for run in read_segment_runs(view, file, self.node.problems):
                 entries.add(run)
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.node.problems.append(to_problem(error, "bad_segment_head"))
+            self.node.problems.append(finding_of(error, "bad_segment_head"))
 
     def snapshots(self) -> list[Snapshot]:
         """Return the readable snapshots and checkpoints, newest first; damaged ones are problems."""
@@ -346,7 +346,7 @@ class QuorumQueue:
     def _read_snapshot(self, file: str) -> Snapshot | None:
         name = f"{self.node.relative}/{file}"
         if self.node.disk.stat(f"{self.node.path}/{file}") is None:
-            self.node.problems.append(Problem(name, 0, "bad_snapshot", "a state", "no file"))
+            self.node.problems.append(Finding(name, 0, "bad_snapshot", "a state", "no file"))
             return None
         try:
             found = read_snapshot(self.node.map(file), name)
@@ -354,7 +354,7 @@ class QuorumQueue:
                 self._log_start = max(self._log_start, found.index + 1)
             return found
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.node.problems.append(to_problem(error, "bad_snapshot"))
+            self.node.problems.append(finding_of(error, "bad_snapshot"))
             return None
 
     def machine(self) -> Machine:
@@ -377,14 +377,14 @@ class QuorumQueue:
             try:
                 return read_state(*found.split(), found.machine_version, f"{self.relative}/snapshots"), found.index + 1
             except StoreCorrupt as error:
-                self.node.problems.append(to_problem(error, "bad_snapshot"))
+                self.node.problems.append(finding_of(error, "bad_snapshot"))
         return Machine(Settings.of(self.machine_config)), 0
 
     def _replay(self, machine: Machine, first: int) -> None:
         """Apply the entries from `first` on in order of their index; gaps are problems."""
         entries = self.entries()
         for gap, _indexes in self.wal_gaps():
-            found = Problem(gap.file, gap.position, "bad_wal_entry", f"entry {gap.first}", f"entry {gap.stop}")
+            found = Finding(gap.file, gap.position, "bad_wal_entry", f"entry {gap.first}", f"entry {gap.stop}")
             self.node.problems.append(found)
         self.check_start(first)
         expected = first
@@ -412,12 +412,12 @@ class QuorumQueue:
         entries = self.entries()
         if entries.count(self._log_start, first) < first - self._log_start:
             expected = next(index for index in range(self._log_start, first) if index not in entries)
-            self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {first}"))
+            self.node.problems.append(Finding(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {first}"))
 
     def _gap(self, machine: Machine, expected: int, found: int) -> None:
         machine.is_lenient = True
         self.lost_entries += found - expected
-        self.node.problems.append(Problem(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
+        self.node.problems.append(Finding(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
 
     def _apply(self, machine: Machine, index: int, entry: Entry) -> None:
         plain = self._reader
@@ -428,7 +428,7 @@ class QuorumQueue:
         try:
             term = entry.decode()
         except StoreCorrupt as error:
-            self.node.problems.append(to_problem(error, "bad_entry"))
+            self.node.problems.append(finding_of(error, "bad_entry"))
             machine.is_lenient = True
             self.lost_entries += 1
             return
@@ -444,7 +444,7 @@ class QuorumQueue:
             try:
                 machine.apply(index, time if isinstance(time, int) else 0, command, reply_mode, info_of(command))
             except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-                found = Problem(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
+                found = Finding(entry.file, entry.at, "bad_entry", "a command of a queue", f"{error}")
                 self.node.problems.append(found)
                 machine.is_lenient = True
                 self.lost_entries += 1
@@ -572,7 +572,7 @@ class QuorumQueue:
     def _content(self, index: int) -> tuple[Content, Entry] | None:
         entry = self.entries().get(index)
         if entry is None:
-            self.node.problems.append(Problem(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
+            self.node.problems.append(Finding(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
             self.lost_entries += 1
             return None
         try:
@@ -580,7 +580,7 @@ class QuorumQueue:
             command = term[2] if isinstance(term, tuple) and len(term) == 4 else None
             return read_content(message_term(command), self.vhost, entry.file, entry.at), entry
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.node.problems.append(to_problem(error, "bad_entry"))
+            self.node.problems.append(finding_of(error, "bad_entry"))
             return None
 
 

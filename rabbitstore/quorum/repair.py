@@ -14,11 +14,11 @@ from os import fsencode
 from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
+from storebytes.finding import Finding, finding_of
 
 from ..files import read_if_there
 from ..format.config_text import format_config
 from ..format.dets_table import write_dets
-from ..format.problems import Problem, to_problem
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Change, RepairPlan
 from .coordinator import is_writer_note
@@ -124,7 +124,7 @@ class _Repair:
     def _plan_queue(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], kinds: list[str]) -> None:
         refusal = self._refusal(queue)
         if refusal:
-            self.plan.unrepaired.append(Problem(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
+            self.plan.unrepaired.append(Finding(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
         else:
             self._rebuild(queue, messages, ", ".join(dict.fromkeys(kinds)))
 
@@ -145,12 +145,12 @@ class _Repair:
         if nodes - {own_node}:  # a log that differs from the others' would be served, and nothing would notice
             count = len(nodes | {own_node})
             found = f"{missing} are lost, of one of {count} nodes; remove this node from the cluster and add it again"
-            self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "all entries", found))
+            self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", "all entries", found))
             return
         for index in entries.since(expected):
             if index - expected > _FILLERS_MAX:
                 found = f"{index - expected} entries are lost"
-                self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", f"at most {_FILLERS_MAX}", found))
+                self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", f"at most {_FILLERS_MAX}", found))
                 return
             entry = entries[index]
             without_effect = partial(new_leader, self.node.disk.now_ms(), 0)
@@ -177,7 +177,7 @@ class _Repair:
         else:
             found = "no entry; remove this node from the cluster and add it again" if nodes - {own_node} else ""
         if found:
-            self.plan.unrepaired.append(Problem(log.relative, 0, "missing_entries", "the log", found))
+            self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", "the log", found))
         else:
             self.renewed.add(fsencode(log.uid))
             if self.node.disk.stat(f"{self.node.path}/{log.uid}") is not None:
@@ -195,7 +195,7 @@ class _Repair:
             ordered = [row.message for row in rows if has_room or not row.reason or row.state == DEAD_LETTERED]
             return [(message, entry) for message in ordered if (entry := queue.entry_of(message)) is not None]
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.node.problems.append(to_problem(error, "bad_snapshot"))
+            self.node.problems.append(finding_of(error, "bad_snapshot"))
             return []
 
     def _rebuild(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], reason: str) -> None:
@@ -296,7 +296,7 @@ class _Repair:
         for queue in (queue for queue in queues if queue.registered_name is None and not self._is_empty(queue)):
             config, expected, found = self._config_for(queue)
             if config is None:
-                self.plan.unrepaired.append(Problem(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
+                self.plan.unrepaired.append(Finding(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
             else:
                 self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [format_config(config)]))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from struct import Struct
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, finding_of
 
-from ..format.problems import Problem, to_problem
 from . import layout
 from .entries_cy import Run, read_intact
 from .wal import View
@@ -24,7 +24,7 @@ class SegmentEntry:
     size: int
 
 
-def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, SegmentEntry]:
+def read_segment(view: View, file: str, problems: list[Finding]) -> dict[int, SegmentEntry]:
     """Return the good entries by index; raise `UnsupportedFormat` for another version.  A wrong magic alone hides no entry.
 
     A file that ends before or in the index has zeros there: the server had only created it.
@@ -43,13 +43,13 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
         if not any(region[at : at + entry.size]):
             if not any(region[at:]):
                 break
-            problems.append(Problem(file, start + at, "bad_segment_entry", "an entry", "zeros before other entries"))
+            problems.append(Finding(file, start + at, "bad_segment_entry", "an entry", "zeros before other entries"))
             continue
         problem = _problem_of(view, offset, size, crc, start + max_count * entry.size)
         if max(index, term) > layout.NUMBER_MAX:
             problem = f"index {index}, term {term}"
         if problem:
-            problems.append(Problem(file, start + at, "bad_segment_entry", f"entry {index} with its CRC", problem))
+            problems.append(Finding(file, start + at, "bad_segment_entry", f"entry {index} with its CRC", problem))
             continue
         while found and next(reversed(found)) >= index:
             found.popitem()
@@ -57,7 +57,7 @@ def read_segment(view: View, file: str, problems: list[Problem]) -> dict[int, Se
     return found
 
 
-def read_segment_runs(view: memoryview, file: str, problems: list[Problem]) -> list[Run]:
+def read_segment_runs(view: memoryview, file: str, problems: list[Finding]) -> list[Run]:
     """Return the good entries as runs; raise the same errors."""
     layouts = _check_head(view, file, [])
     if layouts is not None and bytes(view[:4]) == layout.SEGMENT_MAGIC:
@@ -73,7 +73,7 @@ def read_segment_runs(view: memoryview, file: str, problems: list[Problem]) -> l
     return found
 
 
-def _check_head(view: View, file: str, problems: list[Problem]) -> tuple[Struct, int] | None:
+def _check_head(view: View, file: str, problems: list[Finding]) -> tuple[Struct, int] | None:
     if len(view) < layout.SEGMENT_HEAD.size:
         if any(bytes(view)) and not layout.SEGMENT_MAGIC.startswith(bytes(view[:4])):
             raise StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SEGMENT_MAGIC, found=bytes(view[:4]))
@@ -83,7 +83,7 @@ def _check_head(view: View, file: str, problems: list[Problem]) -> tuple[Struct,
         error = StoreCorrupt("wrong magic", file=file, offset=0, expected=layout.SEGMENT_MAGIC, found=magic)
         if version not in layout.SEGMENT_ENTRY:
             raise error
-        problems.append(to_problem(error, "bad_segment_head"))
+        problems.append(finding_of(error, "bad_segment_head"))
     if version not in layout.SEGMENT_ENTRY:
         raise UnsupportedFormat("segment version", file=file, offset=4, found=version, supported="1, 2")
     return layout.SEGMENT_ENTRY[version], max_count

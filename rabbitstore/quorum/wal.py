@@ -9,8 +9,8 @@ from collections.abc import Container, Iterator, MutableMapping
 from dataclasses import dataclass, field
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, finding_of
 
-from ..format.problems import Problem, to_problem
 from . import layout
 
 View = bytes | memoryview
@@ -49,8 +49,8 @@ class WalScan:
 
     view: memoryview
     file: str
-    problems: list[Problem]
-    notes: list[Problem]
+    problems: list[Finding]
+    notes: list[Finding]
     folders: Container[str] = ()
     lost: list[tuple[str, int]] = field(default_factory=list)
     writers: dict[int, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class WalScan:
             error = StoreCorrupt(
                 "wrong head", file=self.file, offset=0, expected=layout.WAL_MAGIC, found=head or "an empty file"
             )
-            self.problems.append(to_problem(error, "bad_wal_head"))
+            self.problems.append(finding_of(error, "bad_wal_head"))
         elif head[-1] != layout.WAL_VERSION:
             supported = str(layout.WAL_VERSION)
             raise UnsupportedFormat("log version", file=self.file, offset=4, found=self.view[4], supported=supported)
@@ -98,7 +98,7 @@ class WalScan:
             if any(bytes(self.view[at : min(at + _BLOCK_SIZE, len(self.view))])):
                 return False
         count = len(self.view) - self.position
-        self.notes.append(Problem(self.file, self.position, "wal_zeros", "a record", f"{count} zeros"))
+        self.notes.append(Finding(self.file, self.position, "wal_zeros", "a record", f"{count} zeros"))
         return True
 
     def _bad(self, reason: str, at: int, expected: object, found: object) -> StoreCorrupt:
@@ -141,7 +141,7 @@ class WalScan:
         self._keep_head()
         found = self._next_record()
         is_torn = found is None and self._is_torn()
-        problem = to_problem(error, "torn_wal_entry" if is_torn else "bad_wal_entry")
+        problem = finding_of(error, "torn_wal_entry" if is_torn else "bad_wal_entry")
         (self.notes if is_torn else self.problems).append(problem)
         if found is None:
             return False
@@ -184,7 +184,7 @@ class WalScan:
             if self._is_record(match.start()):
                 return match.start()
             at = match.start() + 1
-        self.problems.append(Problem(self.file, at, "bad_wal_entry", "a record", "search limit reached"))
+        self.problems.append(Finding(self.file, at, "bad_wal_entry", "a record", "search limit reached"))
         return None
 
     def _is_record(self, position: int) -> bool:

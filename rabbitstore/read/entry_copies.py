@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from storebytes.finding import Finding
+
 from ..format.content import is_message
 from ..format.entry_cy import IndexEntry
 from ..format.journal import JournalEntry
-from ..format.problems import Problem
 
 HasMessage = Callable[[bytes], bool]  # whether a message store has this id
 
@@ -25,7 +26,7 @@ def no_message(_msg_id: bytes) -> bool:
 class Difference(NamedTuple):
     """An entry whose copies differ; `journal_counts` tells which copy was kept."""
 
-    problem: Problem
+    problem: Finding
     journal_counts: bool
 
 
@@ -40,7 +41,7 @@ def drop_worse_copies(
             continue
         journal_counts = _journal_counts(logged.publish, entry, has_message)
         wanted, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {logged.publish.msg_id.hex()}"
-        problem = Problem(logged.publish.file, logged.publish.offset, "entries_differ", wanted, got)
+        problem = Finding(logged.publish.file, logged.publish.offset, "entries_differ", wanted, got)
         found.append(Difference(problem, journal_counts))
         if journal_counts:
             del in_file[seq_id - first_seq_id]

@@ -15,11 +15,11 @@ from __future__ import annotations
 import struct
 
 from storageio import REAL_DISK, Disk, StoreCorrupt, UnsupportedFormat, read_head
+from storebytes.finding import Finding, finding_of
 
 from ..format.config_text import parse_term
 from ..format.dets_table import COOKIE, is_closed, read_dets
 from ..format.names import vhost_folder_name
-from ..format.problems import Problem, to_problem
 from .mnesia import ITEM_HEAD, LOG_HEAD, MD5_FROM, MD5_SIZE, PERMISSIONS, TAGS, USERS, VHOSTS, read_tables
 from .vhost_folder import find_vhosts
 
@@ -32,13 +32,13 @@ _ITEM_MAGIC = b"bWLA"
 _KIND = "bad_metadata"
 
 
-def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
+def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Finding]:
     """Return what a server could not read of a node's metadata; nothing for a folder without Mnesia's files."""
     names = {entry.name for entry in disk.list(node)} if disk.stat(f"{node}/msg_stores") is not None else set()
     if _KHEPRI in names or not names & {_SCHEMA, "LATEST.LOG", *_TABLES}:
         return []
     found = [
-        Problem(name, 0, _KIND, "a file that every server has", "none; without it a server knows none of the queues")
+        Finding(name, 0, _KIND, "a file that every server has", "none; without it a server knows none of the queues")
         for name in sorted({_SCHEMA, *_TABLES} - names)
     ]
     for name in sorted(names):
@@ -46,26 +46,26 @@ def metadata_problems(node: str, disk: Disk = REAL_DISK) -> list[Problem]:
             try:
                 _check(name, read_head(disk, f"{node}/{name}", _SIZE_MAX) or b"")
             except (StoreCorrupt, UnsupportedFormat) as error:
-                found.append(to_problem(error, _KIND))
+                found.append(finding_of(error, _KIND))
     return found or _contradictions(node, disk)
 
 
-def _contradictions(node: str, disk: Disk) -> list[Problem]:
+def _contradictions(node: str, disk: Disk) -> list[Finding]:
     """Return why a server that reads all tables would refuse everybody, or all clients of a virtual host."""
     tables = read_tables(node, disk)
     users, permissions = tables[USERS], tables[PERMISSIONS]
     folders = {vhost_folder_name(name.decode("utf-8", "replace")) for name in tables[VHOSTS]}
     found = [
-        Problem(path.removeprefix(f"{node}/"), 0, "missing_vhost", f"a row in {VHOSTS}", "none; a server refuses its clients")
+        Finding(path.removeprefix(f"{node}/"), 0, "missing_vhost", f"a row in {VHOSTS}", "none; a server refuses its clients")
         for path in find_vhosts(node, disk)
         if path.rpartition("/")[2] not in folders
     ]
     named = sorted({str(key[1], "utf-8", "replace") for key in permissions if key[1] not in users})
     if named:
         expected = f"the users that {PERMISSIONS} names: {', '.join(named)}"
-        found.append(Problem(f"{USERS}.DCD", 0, "missing_user", expected, "none of them; a server refuses them"))
+        found.append(Finding(f"{USERS}.DCD", 0, "missing_user", expected, "none of them; a server refuses them"))
     return found + [
-        Problem(f"{table}.DCD", 0, kind, "at least one row", "none; a server refuses everybody whom no other service admits")
+        Finding(f"{table}.DCD", 0, kind, "at least one row", "none; a server refuses everybody whom no other service admits")
         for table, kind in ((USERS, "missing_user"), (PERMISSIONS, "missing_permission"))
         if not tables[table] and not named
     ]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from storageio import StoreCorrupt
+from storebytes.finding import Finding
 
 from ..format.content import is_message
 from ..format.entry_cy import IndexEntry
@@ -28,7 +29,6 @@ from ..format.layout import (
     SEGMENT_MARK,
     SEGMENT_RELATIVE,
 )
-from ..format.problems import Problem
 from ..format.segment_cy import read_segment
 
 # A publish with plausible numbers: nothing embedded, or a term below 128 KiB.
@@ -74,10 +74,10 @@ def _readable(data: bytes, measure: Measure, find: Find) -> ReadableParts:
 
 
 def read_segment_past_damage(
-    data: bytes, first_seq_id: int, entries: int, file: str, problems: list[Problem]
+    data: bytes, first_seq_id: int, entries: int, file: str, problems: list[Finding]
 ) -> tuple[dict[int, IndexEntry], int]:
     """Call `read_segment`; after damage, add the entries from the next proven one on."""
-    added: list[Problem] = []
+    added: list[Finding] = []
     found, end = read_segment(data, first_seq_id, entries, file, added)
     problems += added
     if not added:
@@ -105,7 +105,7 @@ def readable_segment(data: bytes, entries: int) -> ReadableParts:
     """Return the readable parts of a segment."""
 
     def measure(part: bytes) -> tuple[int, int]:
-        problems: list[Problem] = []
+        problems: list[Finding] = []
         found, end = read_segment(part, 0, entries, "", problems)
         twice = (problem.offset for problem in problems if problem.kind == "published_twice")
         return end, min(_first_mismatch(found.values(), end), next(twice, end))
@@ -151,10 +151,10 @@ def _is_publish(data: bytes, body: int, mark: bytes) -> bool:
 
 
 def read_journal_past_damage(
-    data: bytes, file: str, problems: list[Problem], is_whole: Callable[[IndexEntry], bool] = lambda _entry: True
+    data: bytes, file: str, problems: list[Finding], is_whole: Callable[[IndexEntry], bool] = lambda _entry: True
 ) -> tuple[dict[int, JournalEntry], int]:
     """Call `read_journal`; after damage, add the entries from the next proven one on."""
-    added: list[Problem] = []
+    added: list[Finding] = []
     found, end = read_journal(data, file, added, is_whole)
     problems += added
     if not added:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from storageio import Disk, DiskError, Kind, Mode
+from storebytes.finding import Finding
 
 from ..files import numbers_in, read_all
 from ..format.layout import (
@@ -17,7 +18,6 @@ from ..format.layout import (
     SEGMENT_RELATIVE,
 )
 from ..format.names import numbered, read_segment_entries
-from ..format.problems import Problem
 from ..format.segment_cy import read_segment
 from ..format.tables import RecoveryRow
 from .queue_folder import QueueFolder
@@ -70,7 +70,7 @@ def _ends_beyond(disk: Disk, path: str, entries: int) -> bool:
 
 
 def _is_larger_segment(data: bytes, entries: int) -> bool:
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     found, end = read_segment(data, 0, SEGMENT_ENTRIES_MAX, "", problems)
     beyond = sum(relative >= entries and entry.delivered for relative, entry in found.items())
     return end == len(data) and not problems and beyond > 1

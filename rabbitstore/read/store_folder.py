@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from storageio import Disk, DiskError, File, Kind, Mode
+from storebytes.finding import Finding
 
 from ..files import FILE_SIZE_MAX, mapped, numbers_in
 from ..format import layout
 from ..format.content import is_message
 from ..format.layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from ..format.names import numbered
-from ..format.problems import Problem
 from ..format.rdq import RECORD_END, TERM_AT, Record, Scan, check_record, find_containers, find_record, scan_records
 
 _OPEN_FILES_MAX = 32
@@ -26,7 +26,7 @@ class StoreFolder:
         self.disk = disk
         self.name = name
         self.path = f"{vhost_path}/{name}"
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
         self.salvaged: dict[int, dict[int, tuple[bytes, bytes]]] = {}  # by file and offset: (id, term) of a damaged record
         self._locations: dict[bytes, tuple[int, Record]] | None = None
         self.found_past_damage: dict[int, list[Record]] = {}  # by file: records past damage, found by their ids
@@ -47,7 +47,7 @@ class StoreFolder:
         found = ((numbered(entry.name, "rdq"), entry.size_bytes) for entry in files)
         return {number: size_bytes for number, size_bytes in found if number is not None}
 
-    def scan(self, number: int, problems: list[Problem]) -> Scan:
+    def scan(self, number: int, problems: list[Finding]) -> Scan:
         """Scan the records of one file."""
         with mapped(self.disk, f"{self.path}/{number}.rdq") as view:
             return scan_records(view, f"{self.name}/{number}.rdq", problems)
@@ -95,7 +95,7 @@ class StoreFolder:
         if found is None:
             return None
         number, record, term = found
-        self.problems.append(Problem(f"{self.name}/{number}.rdq", record.offset, "bad_record", "a whole record", msg_id.hex()))
+        self.problems.append(Finding(f"{self.name}/{number}.rdq", record.offset, "bad_record", "a whole record", msg_id.hex()))
         self.salvaged.setdefault(number, {})[record.offset] = msg_id, term
         self.locations[msg_id] = number, record
         return number, record

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from storageio import StoreCorrupt
+from storebytes.finding import Finding, finding_of
 
 from ..format import properties as blocks
 from ..format.content import HasContent
 from ..format.message import Content
-from ..format.problems import Problem, to_problem
 
 
 @dataclass(unsafe_hash=True)  # not frozen: making a frozen one of so many fields takes longer than reading the message
@@ -43,9 +43,9 @@ class StoredMessage(HasContent):
         """Return the values of `MORE`, the keys that only messages of this kind of queue have in JSON."""
         return ()
 
-    def problem(self, error: StoreCorrupt, kind: str) -> Problem:
+    def problem(self, error: StoreCorrupt, kind: str) -> Finding:
         """Return the problem that an error in a part of the message describes, at the place of the message."""
-        return to_problem(error, kind)._replace(file=self.file, offset=self.offset)
+        return finding_of(error, kind)._replace(file=self.file, offset=self.offset)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints; scripts depend on its keys.  `json_cy.LineWriter` writes the same."""

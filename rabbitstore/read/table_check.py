@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, finding_of
 
 from ..files import read_if_there
 from ..format import layout, tables
-from ..format.problems import Problem, to_problem
 from ..format.tables import CleanMark, LocationRow, RecoveryRow, SummaryRow, shares_a_row
 from .store_folder import StoreFolder
 
@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     locations: list[tuple[bytes, int, int, int, int]] | None  # the fields of `LocationRow`, unsorted
 
 
-def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
+def read_tables(store: StoreFolder, problems: list[Finding]) -> Tables:
     """Read the clean-stop files; add damaged ones to `problems`, but not missing ones."""
 
     def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
@@ -33,7 +33,7 @@ def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
             data = read_if_there(store.disk, f"{store.path}/{name}")
             return None if data is None else reader(data, f"{store.name}/{name}")
         except (StoreCorrupt, UnsupportedFormat) as error:
-            problems.append(to_problem(error, kind))
+            problems.append(finding_of(error, kind))
             return None
 
     return Tables(
@@ -43,14 +43,14 @@ def read_tables(store: StoreFolder, problems: list[Problem]) -> Tables:
     )
 
 
-def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, RecoveryRow], problems: list[Problem]) -> None:
+def check_clients(store: StoreFolder, mark: CleanMark, recovery: dict[str, RecoveryRow], problems: list[Finding]) -> None:
     """Check that the clean mark and the recovery terms name the same clients: then both are of one stop."""
     known = sorted(row.persistent_ref for row in recovery.values() if row.persistent_ref is not None)
     if shares_a_row(recovery) and set(known) <= set(mark.client_refs):
         return
     if known != sorted(mark.client_refs):
         file = f"{store.name}/{layout.CLEAN_NAME}"
-        problems.append(Problem(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
+        problems.append(Finding(file, 0, "bad_clean_mark", f"{len(known)} queues' references", "others"))
 
 
 def valid_bytes(rows: list[LocationRow]) -> dict[int, int]:
@@ -61,30 +61,30 @@ def valid_bytes(rows: list[LocationRow]) -> dict[int, int]:
     return valid
 
 
-def check_summary(store: StoreFolder, rows: list[SummaryRow], valid: dict[int, int] | None, problems: list[Problem]) -> None:
+def check_summary(store: StoreFolder, rows: list[SummaryRow], valid: dict[int, int] | None, problems: list[Finding]) -> None:
     """Check sizes against the files, neighbours against each other, and referenced bytes against `valid`."""
     file = f"{store.name}/{layout.SUMMARY_NAME}"
     numbers = [row.file for row in rows]
     for row, left, right in zip(rows, [None, *numbers], [*numbers[1:], None], strict=False):
         if (row.left, row.right) not in ((left, right), (None, None)):  # 3.13 and later list no neighbours
             expected = f"{row.file}.rdq between {left} and {right}"
-            problems.append(Problem(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
+            problems.append(Finding(file, 8, "bad_table", expected, f"{row.left} and {row.right}"))
         if valid is not None and row.valid_total_size != valid.get(row.file, 0):
             expected = f"{valid.get(row.file, 0)} valid bytes in {row.file}.rdq"
-            problems.append(Problem(file, 8, "bad_table", expected, str(row.valid_total_size)))
+            problems.append(Finding(file, 8, "bad_table", expected, str(row.valid_total_size)))
     sizes = store.sizes()
     listed = {row.file: row.file_size for row in rows}
     for number in sorted({*sizes, *listed}):
         if sizes.get(number) != listed.get(number):
             expected, real = f"{number}.rdq of {listed.get(number)} bytes", str(sizes.get(number))
-            problems.append(Problem(file, 8, "bad_table", expected, real))
+            problems.append(Finding(file, 8, "bad_table", expected, real))
 
 
 def check_locations(
     store: StoreFolder,
     rows: list[LocationRow],
     counts: dict[bytes, int] | None,
-    problems: list[Problem],
+    problems: list[Finding],
     *,
     may_be_more: bool = False,
 ) -> None:
@@ -96,12 +96,12 @@ def check_locations(
     for row in rows:
         if row.ref_count and store.record_at(row.file, row.offset, row.total_size) != row.msg_id:
             where = f"{row.msg_id.hex()} in {row.file}.rdq at {row.offset}"
-            problems.append(Problem(file, 8, "bad_location", where, "no such record"))
+            problems.append(Finding(file, 8, "bad_location", where, "no such record"))
         held = row.ref_count if counts is None else counts.get(row.msg_id, 0)
         if row.ref_count != held and not (may_be_more and row.ref_count > held):
             expected = f"{held} references to {row.msg_id.hex()}"
-            problems.append(Problem(file, 8, "bad_ref_count", expected, str(row.ref_count)))
+            problems.append(Finding(file, 8, "bad_ref_count", expected, str(row.ref_count)))
     listed = {row.msg_id for row in rows}
     for msg_id in (counts or {}).keys() - listed:
         if msg_id in store.locations:
-            problems.append(Problem(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))
+            problems.append(Finding(file, 8, "bad_location", f"a row of {msg_id.hex()}", "none"))

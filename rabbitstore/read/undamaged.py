@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from storageio import StoreCorrupt, StoreError
+from storebytes.finding import UNSUPPORTED, Finding, unsupported_error
 
-from ..format.problems import UNSUPPORTED, Problem, to_unsupported
 from .stored_message import StoredMessage
 from .vhost_folder import SEQ_ID_MAX, VhostFolder
 
@@ -24,7 +24,7 @@ def undamaged_messages(
     What looks damaged is read again, because a message may have been acknowledged and deleted since its entry was read.
     """
     done: dict[str, int] = {}  # the next sequence number of each folder of a queue
-    suspects: set[Problem] = set()
+    suspects: set[Finding] = set()
     for attempt in range(ATTEMPTS_MAX):
         with closing(open_folder()) as folder:
             yield from _before_problem(folder, range_of, done, include_acked)
@@ -56,8 +56,8 @@ def _before_problem(
             yield message
 
 
-def _to_error(path: str, problem: Problem) -> StoreError:
+def _to_error(path: str, problem: Finding) -> StoreError:
     if problem.kind == UNSUPPORTED:
-        return to_unsupported(path, problem)
+        return unsupported_error(path, problem)
     file, reason = f"{path}/{problem.file}", problem.kind.replace("_", " ")
     return StoreCorrupt(reason, file=file, offset=problem.offset, expected=problem.expected, found=problem.found)

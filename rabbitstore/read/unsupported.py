@@ -1,6 +1,6 @@
 """Find what this version cannot write safely in a virtual host's folder (docs/formats/rabbitmq-4.md#what-is-refused).
 
-Every writing call checks this before it changes a byte.  A result is a `Problem` of kind `unsupported_format`; it is not
+Every writing call checks this before it changes a byte.  A result is a `Finding` of kind `unsupported_format`; it is not
 damage, so nothing is dropped, repaired or rewritten because of it.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
+from storebytes.finding import UNSUPPORTED, Finding, finding_of, unsupported_error
 
 from ..files import SMALL_SIZE_MAX, mapped, numbers_in
 from ..format import layout
@@ -19,7 +20,6 @@ from ..format.container import START as CONTAINER_START
 from ..format.content import decode_content
 from ..format.content_cy import NAME
 from ..format.index_v2 import check_head
-from ..format.problems import UNSUPPORTED, Problem, to_problem, to_unsupported
 from ..format.rdq import TERM_AT, scan_records
 from ..format.terms import is_damaged_name
 from ..stop_checksums import is_own_clean_stop
@@ -69,10 +69,10 @@ def refuse_unsupported(path: str, disk: Disk = REAL_DISK, *, for_repair: bool = 
     with closing(VhostFolder(path, disk)) as folder:
         found = next(_findings(folder, for_repair=for_repair), None)
     if found is not None:
-        raise to_unsupported(path, found)
+        raise unsupported_error(path, found)
 
 
-def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Problem]:
+def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Finding]:
     """Yield the reasons against writing, those that are quick to find first."""
     yield from unknown_parts(folder)
     yield from (problem for problem in folder.problems if problem.kind == UNSUPPORTED)
@@ -82,7 +82,7 @@ def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Problem]:
     for queue in queues:
         if queue.version == 2 and not is_later and not for_repair:
             found = f"queue {queue.queue!r} of index version 2"
-            yield Problem(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "index version 1 for writing", found)
+            yield Finding(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "index version 1 for writing", found)
         yield from _unknown_heads(queue)
     if not is_own_clean_stop(folder.disk, folder.path):  # else the last opening has checked every message
         for queue in queues:
@@ -127,7 +127,7 @@ def _starts_with_container(store: StoreFolder) -> bool:
     return False
 
 
-def unknown_parts(folder: VhostFolder) -> Iterator[Problem]:
+def unknown_parts(folder: VhostFolder) -> Iterator[Finding]:
     """Yield each file and each term of `.config` that no known version writes."""
     disk, path = folder.disk, folder.path
     yield from _unknown_names(disk, path, "", _NAMES[""])
@@ -138,37 +138,37 @@ def unknown_parts(folder: VhostFolder) -> Iterator[Problem]:
         yield from _unknown_names(disk, path, f"{queue.relative}/", _NAMES["queue"])
         version = queue.unknown_version
         if version is not None:
-            yield Problem(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "1, 2", f"index version {version}")
+            yield Finding(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "1, 2", f"index version {version}")
     text = re.sub(rb"%[^\n]*", b"", read_head(disk, f"{path}/{layout.CONFIG_NAME}", SMALL_SIZE_MAX) or b"")
     for name in (found.decode() for found in _CONFIG_TERM.findall(text)):
         if name != _ENTRIES and not is_damaged_name(name, _ENTRIES):
-            yield Problem(layout.CONFIG_NAME, 0, UNSUPPORTED, _ENTRIES, f"term {name}")
+            yield Finding(layout.CONFIG_NAME, 0, UNSUPPORTED, _ENTRIES, f"term {name}")
 
 
-def _unknown_names(disk: Disk, path: str, above: str, known: re.Pattern[str] | None) -> Iterator[Problem]:
+def _unknown_names(disk: Disk, path: str, above: str, known: re.Pattern[str] | None) -> Iterator[Finding]:
     if disk.stat(f"{path}/{above}.") is None:
         return
     for entry in disk.list(f"{path}/{above}"):
         is_known = entry.kind is Kind.FOLDER if known is None else known.match(entry.name) is not None
         if not is_known and entry.name != "lost+found":
-            yield Problem(f"{above}{entry.name}", 0, UNSUPPORTED, "the files of RabbitMQ 3.10 to 4.3", "unknown file")
+            yield Finding(f"{above}{entry.name}", 0, UNSUPPORTED, "the files of RabbitMQ 3.10 to 4.3", "unknown file")
 
 
-def _other_release(folder: VhostFolder, is_later: bool) -> Iterator[Problem]:
+def _other_release(folder: VhostFolder, is_later: bool) -> Iterator[Finding]:
     """Yield traces of another release outside of the queues, and tables of an unknown kind."""
     for name, store in folder.stores.items():
-        found: list[Problem] = []
+        found: list[Finding] = []
         mark = read_tables(store, found).mark
         yield from (problem for problem in found if problem.kind == UNSUPPORTED)
         if mark is not None and not mark.index_module and not is_later:
-            yield Problem(f"{name}/{layout.CLEAN_NAME}", 0, UNSUPPORTED, "with index_module", "clean mark without index_module")
+            yield Finding(f"{name}/{layout.CLEAN_NAME}", 0, UNSUPPORTED, "with index_module", "clean mark without index_module")
     file = flags_file(folder.disk, folder.path)
     if file is not None:
         known, releases = (LATER_FLAGS, "3.13 to 4.3") if is_later else (KNOWN_FLAGS, "3.10 to 3.12")
         unknown = [flag for flag in read_flags(folder.disk, file) if flag not in known]
         if unknown:
             where = os.path.relpath(file, folder.path)
-            yield Problem(where, 0, UNSUPPORTED, f"those of {releases}", f"feature flag {unknown[0]}")
+            yield Finding(where, 0, UNSUPPORTED, f"those of {releases}", f"feature flag {unknown[0]}")
 
 
 def flags_file(disk: Disk, vhost_path: str) -> str | None:
@@ -188,7 +188,7 @@ def read_flags(disk: Disk, file: str) -> list[str]:
     return [name.strip("'") for name in _FLAG.findall(text)]
 
 
-def _unknown_heads(queue: QueueFolder) -> Iterator[Problem]:
+def _unknown_heads(queue: QueueFolder) -> Iterator[Finding]:
     """Yield each `N.qi` and `N.qs` of another magic or version."""
     for ending, magic in (("qi", layout.V2_INDEX_MAGIC), ("qs", layout.V2_STORE_MAGIC)):
         for number in numbers_in(queue.disk, queue.path, ending):
@@ -198,12 +198,12 @@ def _unknown_heads(queue: QueueFolder) -> Iterator[Problem]:
                 if len(head) == layout.V2_HEAD_SIZE and any(head[: layout.V2_HEAD.size]):
                     check_head(head, magic, number, f"{queue.relative}/{file}")
             except UnsupportedFormat as error:
-                yield to_problem(error, "")
+                yield finding_of(error, "")
             except StoreCorrupt:
                 continue  # `verify` reports it
 
 
-def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Problem]:
+def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Finding]:
     for part in queue.counted([]):
         if isinstance(part, IntactSegment) and (is_later or not part.containers):
             continue
@@ -212,7 +212,7 @@ def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Problem]:
                 yield from _unknown_message(entry.term, entry.file, entry.offset, is_later)
 
 
-def _unknown_records(store: StoreFolder, name: str, is_later: bool) -> Iterator[Problem]:
+def _unknown_records(store: StoreFolder, name: str, is_later: bool) -> Iterator[Finding]:
     with mapped(store.disk, f"{store.path}/{name}") as view:
         for record in scan_records(view, "").records:
             start, stop = record.offset + TERM_AT, record.offset + record.total_size - 1
@@ -220,16 +220,16 @@ def _unknown_records(store: StoreFolder, name: str, is_later: bool) -> Iterator[
                 yield from _unknown_message(bytes(view[start:stop]), f"{store.name}/{name}", record.offset, is_later)
 
 
-def _unknown_message(term: bytes, file: str, offset: int, is_later: bool) -> Iterator[Problem]:
+def _unknown_message(term: bytes, file: str, offset: int, is_later: bool) -> Iterator[Finding]:
     """Yield a problem for a whole term of another kind than the release's; a damaged term is not reported here."""
     if term.startswith(_KNOWN_START) or (is_later and term.startswith(_CONTAINER_OF_0_9_1)):
         return
     if term.startswith(CONTAINER_START) and not is_later:
-        yield Problem(file, offset, UNSUPPORTED, "basic_message for writing", "message term mc")
+        yield Finding(file, offset, UNSUPPORTED, "basic_message for writing", "message term mc")
         return
     try:
         decode_content(term)
     except UnsupportedFormat as error:
-        yield Problem(file, offset, UNSUPPORTED, error.supported, f"{error.what} {error.found}")
+        yield Finding(file, offset, UNSUPPORTED, error.supported, f"{error.what} {error.found}")
     except StoreCorrupt:
         return

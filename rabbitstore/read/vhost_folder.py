@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
+from storebytes.finding import Finding, finding_of
 
 from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
 from ..format import layout, tables
@@ -14,7 +15,6 @@ from ..format.dets_table import is_closed
 from ..format.entry_cy import IndexEntry
 from ..format.message import Content
 from ..format.names import HASHED, read_queue_name, vhost_folder_name
-from ..format.problems import Problem, to_problem
 from ..format.rdq import TERM_AT
 from .index_restore import SharedMessage, arrival_ms
 from .intact_segment_cy import IntactSegment
@@ -91,8 +91,8 @@ class VhostFolder:
             raise UnknownStore(f"{path}: not the folder of a RabbitMQ virtual host")
         self.disk = disk
         self.path = path
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[Finding] = []
+        self.notes: list[Finding] = []
         self._compared = 0
         self.vhost = self._read_name()
         self.stores = {name: StoreFolder(disk, path, name) for name in layout.STORE_FOLDERS}
@@ -101,7 +101,7 @@ class VhostFolder:
         self.segment_entries, is_right = detect_segment_entries(disk, path, config, self.recovery or {})
         if not is_right:
             expected = f"{{segment_entry_count, {self.segment_entries}}}."
-            self.problems.append(Problem(layout.CONFIG_NAME, 0, "bad_config", expected, str(config)[:200]))
+            self.problems.append(Finding(layout.CONFIG_NAME, 0, "bad_config", expected, str(config)[:200]))
 
     def _read_name(self) -> str:
         """Return the name in `.vhost`, or the one that the names of this folder and of its queues show in its place."""
@@ -113,7 +113,7 @@ class VhostFolder:
         names = ["/", *self._vhosts_of_queues()]
         found = next((name for name in names if vhost_folder_name(name) == folder), written or names[-1])
         if text is not None and found != written:
-            self.problems.append(Problem(layout.VHOST_NAME_FILE, 0, "bad_vhost_name", found, written))
+            self.problems.append(Finding(layout.VHOST_NAME_FILE, 0, "bad_vhost_name", found, written))
         return found
 
     def _vhosts_of_queues(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ class VhostFolder:
                 return None
             found = tables.read_recovery(data, layout.RECOVERY_NAME)
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.problems.append(to_problem(error, "bad_recovery_terms"))
+            self.problems.append(finding_of(error, "bad_recovery_terms"))
             return None
         return found if found or self._has_mark() else None  # a running server empties the table first
 
@@ -285,7 +285,7 @@ class VhostFolder:
         try:
             return decode_content(term, file=file, base=term_at, vhost=folder.vhost or self.vhost), file, offset
         except (StoreCorrupt, UnsupportedFormat) as error:
-            self.problems.append(to_problem(error, "bad_term"))
+            self.problems.append(finding_of(error, "bad_term"))
             return None
 
     def was_in_memory(self, entry: IndexEntry) -> bool:
@@ -298,7 +298,7 @@ class VhostFolder:
         if self.was_in_memory(entry):
             self.notes.append(_memory_note(entry))
         else:
-            wrong = Problem(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
+            wrong = Finding(entry.file, entry.offset, "message_lost", f"message {entry.msg_id.hex()}", "in no store")
             self.problems.append(wrong)
 
     def _find_stored(self, entry: IndexEntry) -> tuple[bytes, str, int] | None:
@@ -360,9 +360,9 @@ class VhostFolder:
             store.close()
 
 
-def _memory_note(entry: IndexEntry) -> Problem:
+def _memory_note(entry: IndexEntry) -> Finding:
     found = "in no file: it was only in the server's memory, and the server drops it at its next start"
-    return Problem(entry.file, entry.offset, "transient_in_memory", f"message {entry.msg_id.hex()}", found)
+    return Finding(entry.file, entry.offset, "transient_in_memory", f"message {entry.msg_id.hex()}", found)
 
 
 def _merged(left: QueueInfo, right: QueueInfo) -> QueueInfo:

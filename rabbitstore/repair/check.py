@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storageio import REAL_DISK, Disk, misplaced
+from storebytes.finding import UNSUPPORTED, Finding
 
 from ..files import numbers_in
 from ..format import layout, tables
 from ..format.entry_cy import IndexEntry
-from ..format.problems import UNSUPPORTED, Problem
 from ..format.rdq import Record
 from ..read.intact_segment_cy import IntactSegment
 from ..read.queue_folder import QueueFolder
@@ -39,8 +39,8 @@ class Checked:
     of messages by queue that a witness counts and no index has.
     """
 
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[Problem] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
     queues: int = 0
     messages: int = 0
     records: int = 0
@@ -73,7 +73,7 @@ class Checked:
     def to_json(self) -> dict[str, Any]:
         """Return the object that the tool prints."""
         counts = {"queues": self.queues, "messages": self.messages, "records": self.records, "files": self.files}
-        lists = {name: [one._asdict() for one in found] for name, found in (("problems", self.problems), ("notes", self.notes))}
+        lists = {name: [one.as_dict() for one in found] for name, found in (("problems", self.problems), ("notes", self.notes))}
         return {"ok": self.ok, **lists, **counts}
 
 
@@ -106,11 +106,11 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
     return found
 
 
-def _strange_sidecars(disk: Disk, path: str) -> list[Problem]:
+def _strange_sidecars(disk: Disk, path: str) -> list[Finding]:
     """Report symlinks and folders in place of sidecar files."""
     strange = misplaced.find(disk, f"{path}/{layout.SIDECAR_FOLDER}", layout.SIDECAR_FILES)
     return [
-        Problem(one.path.removeprefix(f"{path}/"), 0, "strange_sidecar", one.expected_text, one.found_text) for one in strange
+        Finding(one.path.removeprefix(f"{path}/"), 0, "strange_sidecar", one.expected_text, one.found_text) for one in strange
     ]
 
 
@@ -128,7 +128,7 @@ def _check_store_files(store: StoreFolder, found: Checked, advance: Progress) ->
         advance(store.size_of(number))
     for number in numbers_in(store.disk, store.path, "rdt"):
         file = f"{store.name}/{number}.rdt"
-        found.problems.append(Problem(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))
+        found.problems.append(Finding(file, 0, "unfinished_compaction", "no such file", "a salvaged tail"))
         found.compaction_ids |= store.compaction_ids(number)
 
 
@@ -181,7 +181,7 @@ def _check_message(folder: VhostFolder, queue: QueueFolder, entry: IndexEntry, f
         return
     content, file, offset = message
     if entry.msg_id and content.msg_id != entry.msg_id:
-        found.problems.append(Problem(file, offset, "wrong_term_id", entry.msg_id.hex(), content.msg_id.hex()))
+        found.problems.append(Finding(file, offset, "wrong_term_id", entry.msg_id.hex(), content.msg_id.hex()))
 
 
 def _offset(folder: VhostFolder, entry: IndexEntry) -> list[int]:
@@ -193,7 +193,7 @@ def _offset(folder: VhostFolder, entry: IndexEntry) -> list[int]:
 def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, unacked: dict[int, int], found: Checked) -> None:
     """Compare the terms of the clean stop with the index."""
     if terms.next_seq_id is not None and terms.next_seq_id <= highest:
-        bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"next_seq_id above {highest}", str(terms.next_seq_id))
+        bad = Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"next_seq_id above {highest}", str(terms.next_seq_id))
         found.problems.append(bad)
     known = {number: count for number, count in terms.segments.items() if count}
     missing = sum(max(0, count - unacked.get(number, 0)) for number, count in known.items())
@@ -201,7 +201,7 @@ def _check_terms(queue: QueueFolder, terms: tables.RecoveryRow, highest: int, un
     if missing > 0:
         found.unindexed[queue.queue] = found.unindexed.get(queue.queue, 0) + missing
     if terms.segments and known != unacked:
-        bad = Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"{queue.folder}: {unacked}", str(known))
+        bad = Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", f"{queue.folder}: {unacked}", str(known))
         found.problems.append(bad)
 
 
@@ -212,7 +212,7 @@ def _check_terms_alone(folder: VhostFolder, found: Checked) -> None:
         if name and count and f"{layout.QUEUES_FOLDER}/{name}" not in found.queue_names:
             found.unindexed[name] = found.unindexed.get(name, 0) + count
             expected = f"{layout.QUEUES_FOLDER}/{name}, with {count} messages"
-            found.problems.append(Problem(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "no such folder"))
+            found.problems.append(Finding(layout.RECOVERY_NAME, 0, "bad_recovery_terms", expected, "no such folder"))
 
 
 def _check_tables(folder: VhostFolder, store: StoreFolder, found: Checked, counts: dict[bytes, int]) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storageio import REAL_DISK, Disk, Kind
+from storebytes.finding import Finding
 
 from ..folder_lock import lock_folder
-from ..format.problems import Problem
 from ..quorum.coordinator import stream_names, unregistered_streams
 from ..quorum.declared import declaration_problems
 from ..quorum.folder import QuorumNode
@@ -40,8 +40,8 @@ class NodePlan:
     messages_kept: int = 0
     lost_entries: int = 0
     lost_offsets: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    unrepaired: list[Problem] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    unrepaired: list[Finding] = field(default_factory=list)
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class NodePlan:
             "lost_entries": self.lost_entries,
             "lost_offsets": self.lost_offsets,
             "actions": [action._asdict() for action in self.actions],
-            "unrepaired": [problem._asdict() for problem in self.unrepaired],
+            "unrepaired": [problem.as_dict() for problem in self.unrepaired],
         }
 
 

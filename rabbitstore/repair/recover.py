@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from storageio import REAL_DISK, Disk, Mode, misplaced, replace_file
+from storebytes.finding import UNSUPPORTED, Finding
 
 from ..files import numbers_in, read_all, read_if_there
 from ..folder_lock import lock_folder
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
-from ..format.problems import UNSUPPORTED, Problem
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
 from ..quorum.declared import declared_names
@@ -72,9 +72,9 @@ class Plan:
     records_kept: int = 0
     records_dropped: int = 0
     dropped_by_queue: dict[str, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    unsupported: list[Problem] = field(default_factory=list)  # left as it is
-    unrepaired: list[Problem] = field(default_factory=list)  # damage without a step
+    problems: list[Finding] = field(default_factory=list)
+    unsupported: list[Finding] = field(default_factory=list)  # left as it is
+    unrepaired: list[Finding] = field(default_factory=list)  # damage without a step
     applied: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _each_once(steps: list[Action]) -> list[Action]:
     return [Action(kind, file, ", ".join(found)) for (kind, file), found in reasons.items()]
 
 
-def _action_for(disk: Disk, path: str, problem: Problem, found: Plan) -> Action | None:
+def _action_for(disk: Disk, path: str, problem: Finding, found: Plan) -> Action | None:
     """Return the step that repairs a problem; None when another step does."""
     kind, file = problem.kind, problem.file
     step = _STEP_OF.get((kind, file.rpartition(".")[2])) or _STEP_OF.get((kind, ""))

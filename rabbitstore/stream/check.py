@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, finding_of
 
-from ..format.problems import Problem, to_problem
 from . import layout
 from .chunk import read_records
 from .folder import OpenSegment, StreamFolder
@@ -23,14 +23,14 @@ class CheckedStream(NamedTuple):
 
     chunks: int
     messages: int
-    problems: list[Problem]
-    notes: list[Problem]
+    problems: list[Finding]
+    notes: list[Finding]
 
 
 def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = None) -> CheckedStream:
     """Read everything; `advance` is called with the bytes of each segment."""
-    problems: list[Problem] = []
-    notes: list[Problem] = []
+    problems: list[Finding] = []
+    notes: list[Finding] = []
     numbers = folder.segments()
     counts = [0, 0]
     expected: int | None = None
@@ -39,22 +39,22 @@ def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = N
         try:
             with folder.open_segment(number, problems) as segment:
                 if expected is not None and number != expected:
-                    problems.append(Problem(segment.file, 0, "lost_offsets", f"offset {expected}", f"offset {number}"))
+                    problems.append(Finding(segment.file, 0, "lost_offsets", f"offset {expected}", f"offset {number}"))
                 expected = _check_segment(segment, problems, notes if is_last else problems, counts)
                 if advance is not None:
                     advance(len(segment.view))
         except UnsupportedFormat as error:
-            problems.append(to_problem(error, ""))
+            problems.append(finding_of(error, ""))
             expected = None
     for number in sorted(set(folder.numbers("index")) - set(numbers)):
-        wrong = Problem(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file")
+        wrong = Finding(folder.file(number, "index"), 0, "missing_segment", "a segment for each index", "no file")
         (notes if number == expected and folder.has_empty_index(number) else problems).append(wrong)
     for name in folder.unreadable_names():
-        problems.append(Problem(f"{folder.relative}/{name}", 0, "unreadable_name", _READABLE, _UNREADABLE))
+        problems.append(Finding(f"{folder.relative}/{name}", 0, "unreadable_name", _READABLE, _UNREADABLE))
     return CheckedStream(counts[0], counts[1], list(dict.fromkeys(problems)), notes)
 
 
-def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Problem], counts: list[int]) -> int | None:
+def _check_segment(segment: OpenSegment, problems: list[Finding], ahead: list[Finding], counts: list[int]) -> int | None:
     """Check one segment and its index; return the first offset of the next segment, None when it is not known."""
     positions = [record.position for record in segment.index_records]
     scan = Scan(segment.view, segment.file, problems, positions, segment.number)
@@ -65,16 +65,16 @@ def _check_segment(segment: OpenSegment, problems: list[Problem], ahead: list[Pr
         try:
             apply_chunk(Tracking(), segment.view, chunk, segment.file)
         except (StoreCorrupt, UnsupportedFormat) as error:
-            problems.append(to_problem(error, "bad_tracking"))
+            problems.append(finding_of(error, "bad_tracking"))
         try:
             counts[1] += len(read_records(segment.view, chunk, segment.file)) if chunk.kind == layout.USER else 0
         except (StoreCorrupt, UnsupportedFormat) as error:
-            problems.append(to_problem(error, "bad_chunk"))
+            problems.append(finding_of(error, "bad_chunk"))
     _compare(segment, found, problems, ahead)
     return scan.chunk_id if scan.position >= len(segment.view) else None
 
 
-def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Problem], ahead: list[Problem]) -> None:
+def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Finding], ahead: list[Finding]) -> None:
     """Report where index and segment differ; the server writes a chunk, then its record."""
     file = segment.file.removesuffix("segment") + "index"
     whole = {record.position: record for record in chunks}
@@ -84,12 +84,12 @@ def _compare(segment: OpenSegment, chunks: list[IndexRecord], problems: list[Pro
         if other is None:
             is_ahead = number == len(segment.index_records) - 1 and record.position >= len(segment.view)
             target = ahead if is_ahead else problems
-            target.append(Problem(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
+            target.append(Finding(file, at, "index_ahead" if is_ahead else "bad_stream_index", "a chunk", f"{record}"))
         elif other != record:
-            problems.append(Problem(file, at, "bad_stream_index", f"{other}", f"{record}"))
+            problems.append(Finding(file, at, "bad_stream_index", f"{other}", f"{record}"))
     left = list(whole.values()) if segment.index_records else []
     if left and ahead is not problems and left == chunks[-1:]:
-        ahead.append(Problem(file, 0, "index_behind", f"{left[0]}", "no record; a server drops the chunk"))
+        ahead.append(Finding(file, 0, "index_behind", f"{left[0]}", "no record; a server drops the chunk"))
         return
     for record in left:
-        problems.append(Problem(file, 0, "bad_stream_index", f"{record}", "no record"))
+        problems.append(Finding(file, 0, "bad_stream_index", f"{record}", "no record"))

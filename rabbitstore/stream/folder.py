@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat
+from storebytes.finding import Finding, finding_of
 
 from ..files import mapped
 from ..format.amqp10_cy import Converter
-from ..format.problems import Problem, to_problem
 from ..read.json_cy import LineWriter
 from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
@@ -49,7 +49,7 @@ class StreamFolder:
         self.vhost = vhost
         self.folder = path.rstrip("/").rsplit("/", 1)[-1]
         self.relative = f"stream/{self.folder}"
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
         self._queue = queue
 
     @property
@@ -102,7 +102,7 @@ class StreamFolder:
         return f"{self.relative}/{number:0{layout.DIGITS}}.{ending}"
 
     @contextmanager
-    def open_segment(self, number: int, problems: list[Problem]) -> Iterator[OpenSegment]:
+    def open_segment(self, number: int, problems: list[Finding]) -> Iterator[OpenSegment]:
         """Map a segment; raise `UnsupportedFormat` for a version that is not known."""
         file = self.file(number, "segment")
         index = self.index_records(number, problems)
@@ -110,20 +110,20 @@ class StreamFolder:
             try:
                 check_file_head(view, layout.SEGMENT_MAGIC, file)
             except StoreCorrupt as error:
-                problems.append(to_problem(error, "bad_segment_head"))
+                problems.append(finding_of(error, "bad_segment_head"))
             yield OpenSegment(number, file, view, index)
 
-    def index_records(self, number: int, problems: list[Problem]) -> list[IndexRecord]:
+    def index_records(self, number: int, problems: list[Finding]) -> list[IndexRecord]:
         """Return the records of an index; none, with a problem added, when it is missing or damaged."""
         path, file = f"{self.path}/{number:0{layout.DIGITS}}.index", self.file(number, "index")
         if self.disk.stat(path) is None:
-            problems.append(Problem(file, 0, "missing_stream_index", "an index for each segment", "no file"))
+            problems.append(Finding(file, 0, "missing_stream_index", "an index for each segment", "no file"))
             return []
         with mapped(self.disk, path) as view:
             try:
                 return read_index(bytes(view), file, problems)
             except (StoreCorrupt, UnsupportedFormat) as error:
-                problems.append(to_problem(error, "bad_stream_index"))
+                problems.append(finding_of(error, "bad_stream_index"))
                 return []
 
     def chunks(self, first_offset: int = 0, since_ms: int | None = None) -> Iterator[tuple[OpenSegment, Chunk]]:
@@ -179,11 +179,11 @@ class StreamFolder:
                 elif walk.left:
                     yield to_message(walk.take(), chunk, queue, self.vhost, segment.file, converter)
 
-    def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Problem]) -> list[Record]:
+    def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Finding]) -> list[Record]:
         try:
             return read_records(segment.view, chunk, segment.file)
         except (StoreCorrupt, UnsupportedFormat) as error:
-            problems.append(to_problem(error, "bad_chunk"))
+            problems.append(finding_of(error, "bad_chunk"))
             return []
 
     def tracking(self) -> Tracking:
@@ -193,7 +193,7 @@ class StreamFolder:
             try:
                 apply_chunk(state, segment.view, chunk, segment.file)
             except (StoreCorrupt, UnsupportedFormat) as error:
-                self.problems.append(to_problem(error, "bad_tracking"))
+                self.problems.append(finding_of(error, "bad_tracking"))
         return state
 
     def epochs(self) -> list[tuple[int, int]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..format.problems import Problem
+from storebytes.finding import Finding
+
 from .chunk import Chunk, View, check_file_head
 from .layout import FILE_HEAD_SIZE, INDEX_MAGIC, INDEX_RECORD
 
@@ -19,13 +20,13 @@ class IndexRecord(NamedTuple):
     kind: int
 
 
-def read_index(data: View, file: str, problems: list[Problem]) -> list[IndexRecord]:
+def read_index(data: View, file: str, problems: list[Finding]) -> list[IndexRecord]:
     """Return all whole records; raise `StoreCorrupt` or `UnsupportedFormat` for another file head."""
     check_file_head(data, INDEX_MAGIC, file)
     body = data[FILE_HEAD_SIZE:]
     rest = len(body) % INDEX_RECORD.size
     if rest:
-        problems.append(Problem(file, len(data) - rest, "bad_stream_index", f"{INDEX_RECORD.size} bytes", f"{rest} bytes"))
+        problems.append(Finding(file, len(data) - rest, "bad_stream_index", f"{INDEX_RECORD.size} bytes", f"{rest} bytes"))
     return list(map(IndexRecord._make, INDEX_RECORD.iter_unpack(body[: len(body) - rest])))
 
 

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import UNSUPPORTED, finding_of
 
-from ..format.problems import UNSUPPORTED, to_problem
 from ..staging import Change, RepairPlan
 from . import layout
 from .check import check_stream
@@ -59,7 +59,7 @@ class _Repair:
     def run(self) -> RepairPlan:
         checked = check_stream(self.folder)
         self.plan.problems, self.plan.kept = checked.problems, checked.messages
-        unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not one.found.startswith(_COPIED)]
+        unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not str(one.found).startswith(_COPIED)]
         is_behind = any(note.kind == "index_behind" for note in checked.notes)
         if unknown or not (checked.problems or is_behind):
             self.plan.unrepaired = unknown
@@ -206,5 +206,5 @@ def plan_stream(folder: StreamFolder) -> RepairPlan:
         return repair.run()
     except StoreCorrupt as error:
         repair.plan.changes.clear()
-        repair.plan.unrepaired.append(to_problem(error, "lost_offsets"))
+        repair.plan.unrepaired.append(finding_of(error, "lost_offsets"))
         return repair.plan

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from storageio import StoreCorrupt, UnsupportedFormat
+from storebytes.finding import UNSUPPORTED, Finding, finding_of
 
-from ..format.problems import UNSUPPORTED, Problem, to_problem
 from .chunk import Chunk, View, check_crc, read_head
 from .layout import CHUNK_HEAD, FILE_HEAD_SIZE
 
@@ -27,7 +27,7 @@ class Scan:
 
     view: View
     file: str
-    problems: list[Problem]
+    problems: list[Finding]
     positions: Iterable[int] = ()
     chunk_id: int | None = None
     epoch: int = 0
@@ -53,7 +53,7 @@ class Scan:
             read_one = True
             if chunk.epoch < self.epoch:  # one of the two is wrong, but the id shows that the chunk belongs here
                 fallen = self._misplaced(chunk.position + 16, "epoch", self.epoch, chunk.epoch)
-                self.problems.append(to_problem(fallen, "bad_chunk"))
+                self.problems.append(finding_of(fallen, "bad_chunk"))
             self.position, self.chunk_id, self.epoch = chunk.stop, chunk.next_id, chunk.epoch
             yield chunk
 
@@ -84,14 +84,14 @@ class Scan:
         """
         found = self._next_chunk()
         kind = _kind(error, is_end=found is None)
-        problem = to_problem(error, kind)
+        problem = finding_of(error, kind)
         if problem.kind == UNSUPPORTED and not is_other_version:
             problem = problem._replace(kind="bad_chunk")
         self.problems.append(problem)
         if found is None:
             return False
         if self.chunk_id is not None and found.chunk_id != self.chunk_id:
-            lost = Problem(self.file, found.position, "lost_offsets", f"offset {self.chunk_id}", f"offset {found.chunk_id}")
+            lost = Finding(self.file, found.position, "lost_offsets", f"offset {self.chunk_id}", f"offset {found.chunk_id}")
             self.problems.append(lost)
         self.position, self.chunk_id = found.position, found.chunk_id
         return True
@@ -111,7 +111,7 @@ class Scan:
             if found is not None:
                 return found
             at = match.start() + 1
-        self.problems.append(Problem(self.file, at, "bad_chunk", "a chunk", "search limit reached"))
+        self.problems.append(Finding(self.file, at, "bad_chunk", "a chunk", "search limit reached"))
         return None
 
     def _candidate(self, position: int) -> Chunk | None:

@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 from commitlog._scan_cy import count as count_records
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
-from commitlog.findings import Finding
 from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
@@ -45,9 +44,8 @@ from messagestore.repair.cross_check import CrossCheck, accepts, unit_difference
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
-from rabbitstore import Problem
-from rabbitstore.format.problems import UNSUPPORTED
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError, random_bytes
+from storebytes.finding import UNSUPPORTED, Finding
 
 from ..errors import BadOption, DataLost
 from ..object_disk import disk_for, is_remote
@@ -558,7 +556,7 @@ def _node_rows(split: NodeSplit) -> Iterator[Row]:
                 yield row | {"count": found.messages, "units": found.queues, "items": found.entries, "bytes": files}
 
 
-def _rabbit_findings(store: str, folder: str, problems: list[Problem], notes: list[Problem]) -> Iterator[Row]:
+def _rabbit_findings(store: str, folder: str, problems: list[Finding], notes: list[Finding]) -> Iterator[Row]:
     """Yield findings; a file of an unsupported format is no damage."""
     for found in (*problems, *notes):
         is_problem = found in problems and found.kind != UNSUPPORTED

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from commitlog.findings import Finding
 from commitlog.verify import Protection
 from commitlog.walk import Piece
+from storebytes.finding import Finding
 
 Edge = tuple[int, int]  # offset in the file; the state of the record's checksum property (`Protection.look`)
 

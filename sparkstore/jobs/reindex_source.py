@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from commitlog.checks import CHECK_ALL
-from commitlog.findings import UNKNOWN_VERSION, Finding, unsupported_record
+from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
@@ -31,6 +31,7 @@ from messagestore.repair.previous_units import KeptUnits
 from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
 from messagestore.store_settings import read_levels, refuse_unknown_shape
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
+from storebytes.finding import Finding
 
 from ..errors import BadOption
 from ..options import check_tasks, parse_read_options

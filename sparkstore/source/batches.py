@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from commitlog.arrow_columns import record_batch
 from commitlog.checks import CHECK_PLACE, CHECK_READ
 from commitlog.columns import Batch, without_fillers
-from commitlog.findings import Finding
 from commitlog.row_filter import RowFilter
 from storageio import MissingExtra, StoreCorrupt
+from storebytes.finding import Finding
 
 from ..errors import DataLost
 from ..options import FAIL, REPORT, ReadOptions

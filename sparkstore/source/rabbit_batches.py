@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commitlog.findings import Finding
-from rabbitstore import Problem, StoredMessage
-from rabbitstore.format.problems import UNSUPPORTED
+from rabbitstore import StoredMessage
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.columns import record_batches
 from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
+from storebytes.finding import UNSUPPORTED, Finding
 
 from ..object_disk import disk_for
 from ..schema import BODY_TEXT, STORE_COLUMN
@@ -53,14 +52,14 @@ class ClassicQueues:
         """Take an open folder."""
         self._folder = folder
         self.close = folder.close
-        self.found: list[Problem] = []
+        self.found: list[Finding] = []
 
     def messages(self, queue: str | None) -> Iterator[StoredMessage]:
         """Yield the messages of a queue."""
         return self._folder.messages(queue) if queue is not None else iter(())
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Finding]:
         """Return the damage met so far."""
         return [*self._folder.problems, *self.found]
 
@@ -73,7 +72,7 @@ class OtherQueues:
         self._folder = folder
         self._type = type
         self.close = folder.close
-        self.found: list[Problem] = []
+        self.found: list[Finding] = []
 
     def messages(self, queue: str | None) -> Iterator[StoredMessage]:
         """Yield the messages of a queue; without one those of all quorum queues."""
@@ -82,9 +81,9 @@ class OtherQueues:
             yield from self._folder.messages(name)
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[Finding]:
         """Return the damage met so far, and the queues whose format is not known here."""
-        unread = (Problem(name, 0, UNSUPPORTED, "a known version", "a later one") for name in self._folder.unread)
+        unread = (Finding(name, 0, UNSUPPORTED, "a known version", "a later one") for name in self._folder.unread)
         return [*self._folder.problems, *unread, *self.found]
 
 
@@ -100,7 +99,7 @@ def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: StoredMess
 
 
 def _problems(
-    folder: ClassicQueues | OtherQueues, reported: set[Problem], split: RabbitSplit, request: ReadRequest
+    folder: ClassicQueues | OtherQueues, reported: set[Finding], split: RabbitSplit, request: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
     """Report the problems that are not in `reported` yet, and add them."""
     new = [problem for problem in dict.fromkeys(folder.problems) if problem not in reported]

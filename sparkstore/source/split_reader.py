@@ -16,9 +16,10 @@ from commitlog._scan_cy import Reader, count, find_record, scan
 from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
-from commitlog.findings import Finding, Location, describe
+from commitlog.findings import Location, describe
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, RECORD_ALLOWANCE
 from storageio import Disk, DiskError, Mode
+from storebytes.finding import Finding
 
 from ..errors import DataLost
 from ..object_disk import disk_for, is_remote

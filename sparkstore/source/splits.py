@@ -11,7 +11,7 @@ from itertools import pairwise
 from commitlog._scan_cy import Reader, find_record
 from commitlog.checks import CHECK_ALL
 from commitlog.cursor import FileCursor
-from commitlog.findings import Finding, Location, describe
+from commitlog.findings import Location, describe
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
@@ -19,6 +19,7 @@ from messagestore.checkpoint import FILE_NAME as CHECKPOINT_NAME
 from messagestore.checkpoint import read_checkpoint
 from messagestore.recovery.log_end import read_clean
 from storageio import REAL_DISK, DiskError, UnknownStore
+from storebytes.finding import Finding
 
 from ..errors import DataLost
 from ..object_disk import disk_for, is_remote

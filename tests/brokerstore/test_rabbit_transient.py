@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rabbitstore import Problem, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
+from rabbitstore import Finding, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 
@@ -115,8 +115,8 @@ def test_a_note_names_message_and_queue(killed: Path) -> None:
     assert folder.problems == [] and len(folder.notes) == IN_MEMORY
     (queue,) = {Path(note.file).parent.name for note in folder.notes}
     assert b"q.lazy" in (killed / "queues" / queue / ".queue_name").read_bytes()
-    assert json.dumps([note._asdict() for note in folder.notes])
-    assert all(isinstance(note, Problem) and note.expected.startswith("message ") for note in folder.notes)
+    assert json.dumps([note.as_dict() for note in folder.notes])
+    assert all(isinstance(note, Finding) and note.expected.startswith("message ") for note in folder.notes)
 
 
 def test_a_real_server_that_was_killed_dropped_what_the_notes_name(tmp_path: Path) -> None:

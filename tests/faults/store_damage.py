@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreError
+from storebytes.finding import Finding
 
 
 class Copy(NamedTuple):

@@ -11,11 +11,11 @@ import pytest
 
 from rabbitstore import RabbitStore, verify
 from rabbitstore.format.layout import RECORD_HEAD
-from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.format.rdq import encode_record, scan_records
 from rabbitstore.format.terms import FALSE, NONE, Atom
 from rabbitstore.read.node import survey
 from storageio import StoreCorrupt
+from storebytes.finding import UNSUPPORTED
 from tests.archives import unpack
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from rabbitstore.folder_lock import running_server
-from rabbitstore.format.problems import UNSUPPORTED, Problem
 from rabbitstore.read.node import survey
 from rabbitstore.read.vhost_folder import VhostFolder, find_vhost
 from storageio import REAL_DISK, StoreCorrupt
+from storebytes.finding import UNSUPPORTED, Finding
 
 from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..escapes import quote
@@ -71,7 +71,7 @@ def open_node(path: str, vhost: str, *, even_empty: bool = False) -> NodeFolder 
     return NodeFolder(path, vhost)
 
 
-def outcome(problems: list[Problem]) -> int:
+def outcome(problems: list[Finding]) -> int:
     """Return the exit code for some problems: an unsupported format is no damage, but the answer is incomplete."""
     if any(problem.kind != UNSUPPORTED for problem in problems):
         return PROBLEM
@@ -109,7 +109,7 @@ class RabbitmqBackend:
         """Report a running server; nothing is opened yet."""
         self.target = target
         self.node: NodeFolder | None = None
-        self.problems: list[Problem] = []
+        self.problems: list[Finding] = []
         report_running_server(target.path)
 
     @property
@@ -369,7 +369,7 @@ class RabbitmqBackend:
         return facts, unread_keys(unread)
 
 
-def _report_notes(notes: list[Problem]) -> None:
+def _report_notes(notes: list[Finding]) -> None:
     """Print the number of messages that a start drops, and every other note."""
     count = sum(note.kind in _DROPPED for note in notes)
     for note in notes:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from rabbitstore import RabbitStore
-from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.node_folder import CheckedNode
 from rabbitstore.read.metadata import metadata_problems
 from rabbitstore.read.node import survey
@@ -14,6 +13,7 @@ from rabbitstore.repair.check import size_bytes, verify
 from rabbitstore.repair.node_recover import NodePlan, apply_node_recovery, plan_node_recovery
 from rabbitstore.repair.recover import Action, Plan, apply_recovery, plan_recovery
 from storageio import UnsupportedFormat
+from storebytes.finding import UNSUPPORTED
 
 from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from ..escapes import quote

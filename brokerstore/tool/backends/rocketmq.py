@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from commitlog import StoredMessage, decode_message_id
-from commitlog.findings import Finding
 from commitlog.message_id import DecodedId
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import InvalidMessage, StoreCorrupt
+from storebytes.finding import Finding
 
 from ..escapes import quote
 from ..filters import Filters, RecordFilter

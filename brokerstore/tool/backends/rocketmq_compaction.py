@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from commitlog.findings import Finding
 from storageio import REAL_DISK, DiskError, StoreError
+from storebytes.finding import Finding
 
 from ..output import Table, say
 from .rocketmq_folder import RocketmqFolder

@@ -10,10 +10,10 @@ from typing import Any
 
 from commitlog import StoredMessage
 from commitlog.arrow_columns import COLUMNS as COLUMNS_OF_LOG
-from commitlog.findings import Finding
 from commitlog.walk import LogFiles, Piece
 from storageio import InvalidMessage
 from storebytes.arrow_table import empty_batch
+from storebytes.finding import Finding
 
 from ..export_forms import CHECKSUM
 from ..filters import RecordFilter

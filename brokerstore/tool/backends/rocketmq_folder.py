@@ -14,11 +14,11 @@ import click
 
 from brokerstore.identify import FolderKind, StoreFolder
 from brokerstore.opening import refuse_unread
-from commitlog.findings import Finding
 from commitlog.growing import whole_end
 from commitlog.walk import LogFiles, Piece, Step
 from storageio import REAL_DISK, InvalidMessage, UnknownStore
 from storageio.ahead import one_ahead
+from storebytes.finding import Finding
 
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote

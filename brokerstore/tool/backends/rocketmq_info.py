@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerstore.identify import FolderKind
-from commitlog.findings import Finding
 from consumequeue.queue_listing import queue_folders
 from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
 from messagestore.folder_contents import store_parts
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
+from storebytes.finding import Finding
 
 from ..codes import CLEAN, PROBLEM
 from ..output import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from commitlog.findings import Finding
 from messagestore.folder_contents import has_rocksdb
 from messagestore.rocksdb.database import EXTRA, can_read, open_database
 from messagestore.rocksdb.queues import read_units
 from storageio import REAL_DISK, StoreError
+from storebytes.finding import Finding
 
 from ..output import say
 from .rocketmq_folder import RocketmqFolder

@@ -9,11 +9,11 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from commitlog import StoredMessage
 from commitlog._tally_cy import Tally
-from commitlog.findings import Finding
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
+from storebytes.finding import Finding
 
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
 from ..target import Target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commitlog.findings import Finding
 from storageio import REAL_DISK, DiskError, StoreError
+from storebytes.finding import Finding
 
 from ..output import Table, count_text, say, table_time, time_text
 from ..target import Target

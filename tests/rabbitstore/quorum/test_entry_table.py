@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rabbitstore.format.problems import Problem
 from rabbitstore.quorum.entries import Entry, EntryTable
 from rabbitstore.quorum.entries_cy import Run, read_intact, take_records
 from rabbitstore.quorum.segment import read_segment, read_segment_runs
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt
+from storebytes.finding import Finding
 
 VIEWS = [memoryview(b"one file"), memoryview(b"another")]
 PUTS = st.lists(
@@ -116,11 +116,11 @@ def test_a_segment_in_runs_is_that_in_entries(
     data = segment(numbered, version, room)
     if flip is not None and flip[0] < len(data) and flip[0] not in (4, 5):
         data[flip[0]] ^= 1 << flip[1]
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     view = memoryview(bytes(data))
     try:
         expected = {index: (one.term, one.at, one.size) for index, one in read_segment(view, "f", problems).items()}
-        again: list[Problem] = []
+        again: list[Finding] = []
         runs = read_segment_runs(view, "f", again)
     except StoreCorrupt:
         return

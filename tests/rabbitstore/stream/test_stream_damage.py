@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rabbitstore.format.problems import UNSUPPORTED
 from rabbitstore.stream import StreamFolder, layout, stream_folders
 from rabbitstore.stream.check import check_stream
 from rabbitstore.stream.layout import CHUNK_HEAD
 from rabbitstore.stream.scan import Scan
 from storageio import UnsupportedFormat
+from storebytes.finding import UNSUPPORTED
 
 SECTOR = 512
 
