@@ -121,7 +121,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     resumed = _resume(folder, clean, problems) if clean is not None else None
     problems = [*vhost.problems, *problems]
     for problem in problems:
-        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem)
+        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem.as_dict().values())
     lost: list[Finding] = []
     if resumed is not None:
         persistent, loaded = resumed

@@ -493,7 +493,7 @@ class QueueIndex:
         for problem, journal_counts in differing:
             if not journal_counts:
                 self.problems.append(problem)
-                _LOG.warning("%s at byte %d: %s: expected %s, found %s", *problem)
+                _LOG.warning("%s at byte %d: %s: expected %s, found %s", *problem.as_dict().values())
         return any(one.journal_counts for one in differing)
 
     def _finish_load(self) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Which packages each may import: dependencies only go down.
 BELOW: dict[str, set[str]] = {
     "storageio": set(),
-    "storebytes": set(),
+    "storebytes": {"storageio"},
     "commitlog": {"storageio", "storebytes"},
     "consumequeue": {"commitlog", "storageio", "storebytes"},
     "indexfile": {"commitlog", "storageio", "storebytes"},
