@@ -199,7 +199,7 @@ def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> Non
         # new files are as small as the existing ones
         config = rocketmq_lab.lab_config() if isinstance(disk, ForgettingDisk) else None
         Recovery(root, Choice.SKIP, config, disk).apply()
-        again = Recovery(root, Choice.SKIP, config, disk).plan().actions
+        again = [step.kind for step in Recovery(root, Choice.SKIP, config, disk).plan().steps]
         assert not again, f"a second recovery has something to do: {again}"
     if messages is not None:
         found = look(root, disk, is_rabbit=is_rabbit)

@@ -20,9 +20,24 @@ class Cost(NamedTuple):
     lost_by_queue: dict[str, int] = {}  # noqa: RUF012 - never changed; by `topic/queue` or queue name, a message counts in each
     bytes_lost: int = 0  # bytes of the log that are cut, or replaced by filler records
     offsets_set_back: int = 0  # consumer offsets beyond the new end of their queue
+    log_entries_lost: int = 0  # of quorum queues' logs; not each was a message
+    stream_offsets_lost: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is lost, without the zeros."""
+        return {name: value for name, value in self._asdict().items() if value}
 
 
 FREE = Cost()
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun in the right number.
+
+    >>> count_text(1, "file"), count_text(0, "file")
+    ('1 file', '0 files')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 class Step(NamedTuple):
@@ -38,9 +53,14 @@ class Step(NamedTuple):
     run: Callable[[], str]
     cost: Cost = FREE
 
+    @property
+    def text(self) -> str:
+        """Return the step as one line."""
+        return f"{self.kind.replace('_', ' ')} {self.file}: {self.reason}"
+
     def as_dict(self) -> dict[str, Any]:
         """Return what the tool prints."""
-        loses = {name: value for name, value in self.cost._asdict().items() if value}
+        loses = self.cost.as_dict()
         return {"kind": self.kind, "file": self.file, "reason": self.reason, **({"cost": loses} if loses else {})}
 
 
@@ -66,6 +86,15 @@ class Plan:
     outcomes: list[str] = field(default_factory=list)  # of the steps that ran
 
     @property
+    def cost(self) -> Cost:
+        """Return what the steps lose together; the messages are those of the plan."""
+        log_entries, stream_offsets, size = (
+            sum(getattr(step.cost, name) for step in self.steps)
+            for name in ("log_entries_lost", "stream_offsets_lost", "bytes_lost")
+        )
+        return Cost(self.messages_lost, self.lost_by_queue, size, 0, log_entries, stream_offsets)
+
+    @property
     def is_applied(self) -> bool:
         """Return whether every step ran."""
         return bool(self.steps) and len(self.outcomes) == len(self.steps)
@@ -87,7 +116,8 @@ class Plan:
         """Return the plan as the tool prints it for every kind of folder."""
         steps = [step.as_dict() for step in self.steps]
         for step, outcome in zip(steps, self.outcomes, strict=False):
-            step["done"] = outcome or True
+            if outcome:
+                step["result"] = outcome
         return {
             "messages_kept": self.messages_kept,
             "messages_lost": self.messages_lost,

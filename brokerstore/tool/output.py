@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from storageio import DiskError, DiskFull, InvalidMessage
+from storebytes.plan import count_text as count_text
 
 from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
@@ -213,15 +214,6 @@ def size_text(size_bytes: int) -> str:
             return f"{size:.1f} {unit}" if unit != "B" else f"{size_bytes} B"
         size /= 1024
     return f"{size:.1f} TiB"
-
-
-def count_text(count: int, noun: str) -> str:
-    """Return a count with its noun in the right number.
-
-    >>> count_text(1, "file"), count_text(0, "file")
-    ('1 file', '0 files')
-    """
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def problem_text(problem: Any) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from functools import partial
 
 from storageio import Disk, misplaced
 from storebytes.finding import Finding
+from storebytes.plan import Step
 
 from ..sidecar import OWN_FILES
 from ..write.sync_failure import NAME as DOUBT_NAME
@@ -18,17 +21,20 @@ def strange_sidecars(disk: Disk, own_folder: str) -> list[Finding]:
     return [Finding(one.path, 0, "strange_sidecar", one.expected_text, one.found_text) for one in found]
 
 
-def plan_sidecars(disk: Disk, own_folder: str, actions: list[str]) -> None:
-    """Add what `move_sidecars` would do to the actions."""
-    actions += [f"move {one.file} aside: {one.found} in place of {one.expected}" for one in strange_sidecars(disk, own_folder)]
-
-
-def move_sidecars(disk: Disk, own_folder: str) -> None:
-    """Move each aside without reading it; the target of a symlink is not touched.
-
-    If one replaced the marker of a failed sync, the marker is written again.
-    """
+def sidecar_steps(disk: Disk, own_folder: str) -> Iterator[Step]:
+    """Yield a step that moves each aside."""
     for one in strange_sidecars(disk, own_folder):
-        misplaced.move_aside(disk, one.file)
-        if one.file == os.path.join(own_folder, DOUBT_NAME):
-            mark_sync_failure(disk, own_folder, 0)
+        file = os.path.relpath(one.file, os.path.dirname(own_folder))
+        run = partial(_move_aside, disk, own_folder, one.file)
+        yield Step("move_aside", file, f"{one.found} in place of {one.expected}", run)
+
+
+def _move_aside(disk: Disk, own_folder: str, path: str) -> str:
+    """Move one aside without reading it; the target of a symlink is not touched.
+
+    If it replaced the marker of a failed sync, the marker is written again.
+    """
+    misplaced.move_aside(disk, path)
+    if path == os.path.join(own_folder, DOUBT_NAME):
+        mark_sync_failure(disk, own_folder, 0)
+    return ""

@@ -65,7 +65,7 @@ def rebuild_store(
             refuse_lost_end(disk, places, named, log, end, was_clean=was_clean)
         if what - {TIMERS}:
             made = queues.rebuild(set(what - {TIMERS}), files, end_offset, may_lose=not was_clean)
-        if QUEUES in what:
+        if QUEUES in what and queues.is_rocksdb:  # an opening does it in files
             queues.clamp()
         if TIMERS in what:
             with queues.timers() as queue:

@@ -1,9 +1,9 @@
-"""Plan and execute the recovery of a store folder that no process has open.
+"""Plan the recovery of a store folder that no process has open, and apply the plan.
 
-`apply` works in this order: copy what will be cut or overwritten into `brokerstore/`; repair the log; rebuild queues and index
-that disagree with it; clamp consumer offsets that lie behind the end of their queue; open and close the store once, which
-writes the checkpoint and removes the abort file. The abort file exists from the first change on, and tells whether the stop
-before was clean, so an interrupted recovery can be repeated with the same result.
+The steps run in the order in which they are shown: copy what will be cut or overwritten into `brokerstore/`; repair the log;
+rebuild queues and index that disagree with it; clamp consumer offsets that lie behind the end of their queue; open and close
+the store once, which writes the checkpoint and removes the abort file.  The abort file exists from the first change on, and
+tells whether the stop before was clean, so an interrupted recovery can be repeated with the same result.
 """
 
 from __future__ import annotations
@@ -12,24 +12,38 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from commitlog import CommitLog, LogPaths
 from commitlog.layout import FILE_SIZE_DEFAULT, FOREVER_MS
 from commitlog.walk import LogFiles, Piece
-from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError, UnsupportedFormat, process_id, replace_file
+from storageio import (
+    REAL_DISK,
+    Disk,
+    DiskError,
+    FolderLock,
+    Kind,
+    StoreCorrupt,
+    StoreError,
+    UnsupportedFormat,
+    process_id,
+    replace_file,
+)
 from storageio.settings import settings_or_default
 from storebytes.finding import Finding
+from storebytes.plan import Cost, Plan, Step, count_text
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
+from ..checkpoint import TIMES, Checkpoint, read_checkpoint
 from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
+from ..recovery.abort_file import FILE_NAME as ABORT
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
@@ -43,17 +57,18 @@ from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import MISSING_END, Hole, Survey, survey
 from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
-from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
+from .misplaced_sidecars import sidecar_steps, strange_sidecars
 from .named_messages import NamedMessages, reach_of
 from .rebuild import INDEX, QUEUES
 from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
-from .repair_config import add_topics, plan_config, restore_config, unknown_topics
-from .repair_files import make_files, plan_files, repair_files
+from .repair_config import add_topics, config_steps, unknown_topics
+from .repair_files import file_steps, make_files
 from .store_queues import queues_kind
 from .symlinks import refuse_links
 
-BATCH = "batchconsumequeue"
+LOG, BATCH, TIMER_LOG = "commitlog", "batchconsumequeue", "timerlog"
+FINDINGS_SHOWN = 100  # of each kind of derived file
 
 
 FILLERS_SEEN = " (consumers with a client of RocketMQ 5 get nothing for them, others an empty message)"
@@ -77,33 +92,17 @@ class Choice(Enum):
     TRUNCATE = "truncate"  # end the log at the first hole, as RocketMQ does
 
 
-class Cost(NamedTuple):
-    """What one choice loses."""
-
-    messages_lost: int
-    lost_by_queue: dict[str, int]  # by `topic/queue`; a message in several queues counts in each
-    bytes_lost: int  # bytes of the log that are cut, or replaced by filler records
-    offsets_set_back: int  # consumer offsets beyond the new end of their queue
-
-
 @dataclass
-class Plan:
-    """What recovery would do or has done. Offsets are physical."""
+class StorePlan(Plan):
+    """The plan of one store. Offsets are physical."""
 
-    root: str
-    was_clean: bool
-    is_damaged: bool
-    choice: str
-    valid_end: int = 0
-    records_kept: int = 0
-    records_dropped: int = 0
-    bytes_cut: int = 0
-    actions: list[str] = field(default_factory=list)
-    problems: list[dict[str, Any]] = field(default_factory=list)
-    force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
+    was_clean: bool = True
+    is_damaged: bool = False  # safely stored data is lost or unreadable, and a choice is needed
+    choice: Choice = Choice.REFUSE
     is_forced: bool = False
-    costs: dict[str, Cost] = field(default_factory=dict)  # by choice, where there is one
-    unrepaired: list[str] = field(default_factory=list)  # what no step repairs, and what a person can do about it
+    valid_end: int = 0
+    bytes_cut: int = 0
+    force_reasons: list[str] = field(default_factory=list)  # files that may point behind the cut and are not changed
 
     @property
     def needs_force(self) -> bool:
@@ -113,13 +112,29 @@ class Plan:
     @property
     def needs_choice(self) -> bool:
         """Return whether `apply` needs a choice other than `REFUSE` before it changes anything."""
-        return self.is_damaged and self.choice == Choice.REFUSE.value
+        return self.is_damaged and self.choice is Choice.REFUSE
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as a dictionary for JSON."""
-        costs = {choice: cost._asdict() for choice, cost in self.costs.items()}
-        facts = {name: value for name, value in asdict(self).items() if name != "unrepaired"}  # it is among `problems`
-        return facts | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
+        """Return the plan for JSON; the keys from `root` on are those of version 1."""
+        plan = super().as_dict() | {
+            "was_clean": self.was_clean,
+            "is_damaged": self.is_damaged,
+            "choice": self.choice.value,
+            "valid_end": self.valid_end,
+            "bytes_cut": self.bytes_cut,
+            "force_reasons": self.force_reasons,
+            "is_forced": self.is_forced,
+            "needs_choice": self.needs_choice,
+            "needs_force": self.needs_force,
+        }
+        return plan | {
+            "root": self.path,
+            "records_kept": self.messages_kept,
+            "records_dropped": self.messages_lost,
+            "actions": [step.text for step in self.steps],
+            "problems": plan["findings"],
+            "costs": plan["choices"],
+        }
 
 
 def cut_refusals(disk: Disk, root: str) -> list[str]:
@@ -133,37 +148,18 @@ def cut_refusals(disk: Disk, root: str) -> list[str]:
 class Compared(NamedTuple):
     """How queues and index differ from the log."""
 
-    wrong: dict[str, list[dict[str, Any]]]  # what a rebuild repairs, by kind of file
+    wrong: dict[str, list[Finding]]  # what a rebuild repairs, by kind of file
     unrepaired: list[Finding]  # of the kinds of `_ADVICE`
     unknown_topics: dict[str, int]  # numbers of queues, of topics that the table lacks
     lost_by_queue: dict[str, int]  # messages that queues name where the log has others
 
 
-class Seen(NamedTuple):
-    """The result of inspecting a folder, for the repair that follows."""
-
-    plan: Plan
-    found: Survey
-    compared: Compared
-    has_sound_files: bool  # no log file is missing, a stray or of a wrong size
-    has_sound_log: bool  # sound files, and neither a hole nor a tail
-    rebuilds_timers: bool
-
-
-def _repaired(findings: list[Finding]) -> list[dict[str, Any]]:
-    return [finding.as_dict() for finding in findings if finding.kind not in _ADVICE]
+def _repaired(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.kind not in _ADVICE]
 
 
 def _unrepaired(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.kind in _ADVICE]
-
-
-def _plan_derived(wrong: dict[str, list[dict[str, Any]]], plan: Plan) -> None:
-    """Add the derived files that disagree with the log to the plan."""
-    for name, problems in wrong.items():
-        if problems:
-            plan.actions.append(f"rebuild {name}: {len(problems)} disagreements with the log")
-            plan.problems += problems[:100]
 
 
 class Recovery:
@@ -195,86 +191,126 @@ class Recovery:
         self.places = StorePaths(root, self.config.store_path_commit_log)
         self.queues = kind(disk, self.places, self.config, progress, keeps=keep_backup)
         self.was_clean = AbortFile(disk, root).was_clean
+        self._found = Survey()  # and what follows: what the plan was made from
+        self._log_changed = False
+        self._lock: FolderLock | None = None
 
     # Planning
 
-    def plan(self) -> Plan:
-        """Scan the whole log, compare queues and index with it, and return the plan."""
-        return self._look().plan
-
-    def _look(self) -> Seen:
+    def plan(self) -> StorePlan:
+        """Scan the whole log, compare queues and index with it, and return the plan; without a needed choice it has no step."""
         found, compared = self._inspect()
-        wrong = compared.wrong
-        plan = Plan(self.root, self.was_clean, found.is_damaged, self.choice.value, is_forced=self.force)
-        plan.problems = [finding.as_dict() for finding in found.findings]
-        plan.problems += [hole.finding.as_dict() for hole in found.holes]
-        plan_files(self._files(), plan.actions)
-        has_sound_files = not plan.actions
-        paths = LogPaths.parse(self.disk, self.places.commit_log)
-        present = paths.present
-        plan.actions += [
-            f"make the missing folder {os.path.basename(folder)}" for folder in paths.folders if folder not in present
-        ]
+        self._found, self._compared, self._log_changed = found, compared, False
+        plan = StorePlan(
+            self.root, was_clean=self.was_clean, is_damaged=found.is_damaged, choice=self.choice, is_forced=self.force
+        )  # fmt: skip
+        plan.findings = [*found.findings, *(hole.finding for hole in found.holes)]
+        plan.steps += sidecar_steps(self.disk, self.places.own)
+        plan.findings += strange_sidecars(self.disk, self.places.own)
+        files = list(file_steps(self._files(), self.disk, self.root, keep_backup=self.keep_backup))
+        self._plan_files(files, plan)
+        plan.steps += config_steps(self.disk, self.root, keep_backup=self.keep_backup)
+        is_sound = not files and not found.holes and found.tail is None
         self._plan_log(found, plan)
-        has_sound_log = has_sound_files and not found.holes and found.tail is None
-        if has_sound_log:
+        if is_sound:
             self._plan_unplaced(found, compared.lost_by_queue, plan)
-        plan_sidecars(self.disk, self.places.own, plan.actions)
-        plan.problems += [finding.as_dict() for finding in strange_sidecars(self.disk, self.places.own)]
-        _plan_derived(wrong, plan)
-        timers = self._plan_timers(plan.valid_end, found)
-        if timers is not None:
-            plan.actions.append(f"rebuild the timer files: {timers}")
+            self._plan_unrepaired(compared, plan)
+        self._plan_derived(compared, plan, is_sound=is_sound and not self._has_ring())
+        self._plan_timers(found, plan)
+        self._plan_checkpoint(found, plan, is_sound=is_sound)
+        self._plan_offsets(plan, is_known=is_sound and not compared.wrong[QUEUES] and not compared.wrong[BATCH])
+        compacted = compaction_findings(self.disk, self.root, is_in_use=False)
+        self._leave([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
+        is_open = AbortFile(self.disk, self.root).is_present
+        if plan.needs_choice:
+            plan.steps.clear()
+        elif plan.steps or is_open:
+            if plan.steps:
+                plan.steps.insert(0, Step("mark_unclean", ABORT, "a killed recovery is then repeated", self._mark_unclean))
+            reason = "the store was not closed" if is_open else "the next start is one after a clean stop"
+            plan.add("close_store", ABORT, reason, self._close_store)
+        return plan
+
+    def _plan_files(self, files: list[Step], plan: StorePlan) -> None:
+        """Add the repair of log files and of the log's folders, and the records that only the ring has."""
+        plan.steps += [step._replace(run=partial(self._change_log, step.run)) for step in files]
+        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        missing = set(paths.folders) - set(paths.present)
+        for folder in (folder for folder in paths.folders if folder in missing):
+            plan.add("create_folder", os.path.basename(folder), "it is missing", partial(self._make_folder, folder))
+        if self._has_ring():
+            reason = "a killed process left records only there"
+            plan.add("restore_ring", f"{OWN_FOLDER}/{RING_NAME}", reason, partial(self._change_log, self._restore_ring))
+
+    def _plan_derived(self, compared: Compared, plan: StorePlan, *, is_sound: bool) -> None:
+        """Add the rebuild of what disagrees with the log; a repaired log has to be compared once more."""
+        wrong = {name: findings for name, findings in compared.wrong.items() if findings}
+        for findings in wrong.values():
+            plan.findings += findings[:FINDINGS_SHOWN]
+        differences = {name: f"{count_text(len(found), 'disagreement')} with the log" for name, found in wrong.items()}
+        if not is_sound:
+            reason = ", ".join(f"{name}: {text}" for name, text in differences.items())
+            file = f"{QUEUES} and {INDEX}"
+            plan.add("rebuild_differing", file, reason or "the log changes", self._rebuild_differing)
+            return
+        if compared.unknown_topics:  # before the queues exist, which would tell a killed recovery that no topic is missing
+            names = ", ".join(compared.unknown_topics)
+            reason = f"it lacks {count_text(len(compared.unknown_topics), 'topic')}, which get default settings: {names}"
+            plan.add("add_topics", "config/topics.json", reason, partial(self._add_topics, compared.unknown_topics))
+        if BATCH in wrong:
+            plan.add("rebuild", BATCH, differences.pop(BATCH), partial(self._rebuild, {BATCH}, plan.valid_end))
+        if differences:  # one pass over the log for both
+            run = partial(self._rebuild, set(differences), plan.valid_end)
+            plan.add("rebuild", " and ".join(differences), ", ".join(differences.values()), run)
+
+    def _plan_unrepaired(self, compared: Compared, plan: StorePlan) -> None:
+        """Add what no step repairs of queues and index."""
+        for kind, advice in _ADVICE.items():
+            self._leave([finding for finding in compared.unrepaired if finding.kind == kind], advice, plan)
+
+    def _leave(self, findings: list[Finding], advice: str, plan: StorePlan) -> None:
+        """Add findings that no step repairs; the first shows where to look."""
+        plan.findings += findings
+        plan.leave(findings[:1], advice)
+
+    def _plan_checkpoint(self, found: Survey, plan: StorePlan, *, is_sound: bool) -> None:
         last_ms = found.last_store_timestamp_ms
-        if has_sound_log:
+        if is_sound:
             last_ms = max(last_ms, self._files().latest_ms())
         elif found.times and self._cut_at(found) == found.holes[0].start:
             last_ms = found.times[0]
-        if checkpoint_ahead(self.disk, self.root, last_ms):
-            plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
-        if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
-            plan.actions.append("write the checkpoint anew")
-        plan_config(self.disk, self.root, plan.actions)
-        if compared.unknown_topics:
-            count, names = len(compared.unknown_topics), ", ".join(compared.unknown_topics)
-            topics = "topic" if count == 1 else "topics"
-            plan.actions.append(f"add {count} {topics} to config/topics.json, with default settings: {names}")
-        if self._has_ring():
-            plan.actions.append("bring the records that are only in the ring to the log")
-        if has_sound_log and not wrong[QUEUES] and not wrong[BATCH]:
-            plan.actions += [f"set back {line}" for line in self.queues.offsets_beyond()]
-        for kind, advice in _ADVICE.items() if has_sound_log else ():
-            self._plan_unrepaired([finding for finding in compared.unrepaired if finding.kind == kind], advice, plan)
-        compacted = compaction_findings(self.disk, self.root, is_in_use=False)
-        self._plan_unrepaired([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
-        if not self.was_clean:
-            unused = self.queues.unused_files()
-            plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
-        if AbortFile(self.disk, self.root).is_present:
-            plan.actions.append("take the abort file away")
-        return Seen(plan, found, compared, has_sound_files, has_sound_log, timers is not None)
+        checkpoint = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
+        is_ahead = any(getattr(checkpoint.values, name) > last_ms for name in TIMES)
+        if checkpoint.is_damaged or (is_ahead and (last_ms or plan.steps)):  # all of a log may have expired
+            reason = "it is damaged" if checkpoint.is_damaged else f"it is later than the last record, of {last_ms}"
+            plan.add("write_checkpoint", CHECKPOINT_NAME, reason, self._set_checkpoint_back)
 
-    def _plan_unrepaired(self, findings: list[Finding], advice: str, plan: Plan) -> None:
-        """Add problems that no step repairs."""
-        plan.problems += [finding.as_dict() for finding in findings]
-        if findings:
-            first = findings[0]
-            plan.unrepaired.append(f"{first.file}: {first.expected} expected, found {first.found}: {advice}")
+    def _plan_offsets(self, plan: StorePlan, *, is_known: bool) -> None:
+        """Add the offsets that are beyond the end of their queue, and queue files behind it.
+
+        `is_known` tells that the queues stay as they are; else the ends are known when they are rebuilt.
+        """
+        if is_known:
+            if lines := self.queues.offsets_beyond():
+                reason = f"beyond the end of the queue: {', '.join(lines)}"
+                plan.add("clamp_offsets", "config", reason, self._clamp_offsets, Cost(offsets_set_back=len(lines)))
+        else:
+            reason = "offsets may be beyond the new end of their queue"
+            plan.add("clamp_offsets", "config", reason, self._clamp_offsets)
+        unused = [] if self.was_clean else self.queues.unused_files()
+        if unused:
+            reason = f"{count_text(len(unused), 'file')} without a unit: {', '.join(unused)}"
+            plan.add("delete_unused", QUEUES, reason, self.queues.delete_unused)
 
     def _has_ring(self) -> bool:
         """Return whether a killed process left records in the ring file that it had not committed to the log files."""
         ring = self.disk.stat(os.path.join(self.places.own, RING_NAME))
         return not self.was_clean and ring is not None and ring.kind is Kind.FILE
 
-    def _restore_ring(self) -> int:
-        """Copy the records of the ring file into the log and return their number."""
-        if not self._has_ring():
-            return 0
-        log = self._log(writable=True)
-        try:
-            return restore(self.disk, self.places.own, log, is_torn=True)
-        finally:
-            log.close()
+    def _restore_ring(self) -> str:
+        """Copy the records of the ring file into the log."""
+        with closing(self._log(writable=True)) as log:
+            return count_text(restore(self.disk, self.places.own, log, is_torn=True), "record")
 
     def _files(self) -> LogFiles:
         paths = LogPaths.parse(self.disk, self.places.commit_log)
@@ -332,38 +368,40 @@ class Recovery:
         with closing(self._log(writable=False)) as log:
             return is_cut_tail(self.disk, self.places, named, log, found.log_end)
 
-    def _plan_log(self, found: Survey, plan: Plan) -> None:
+    def _plan_log(self, found: Survey, plan: StorePlan) -> None:
         """Add the repair of holes and tail to the plan."""
-        cut = self._cut_at(found)
+        cut, tail = self._cut_at(found), found.tail
         plan.valid_end = found.end if cut is None else cut
-        plan.records_kept = found.records
+        plan.messages_kept = found.records
         if found.holes:
-            plan.costs = {Choice.SKIP.value: self._cost_of_filling(found), Choice.TRUNCATE.value: self._cost_of_cutting(found)}
-        if found.holes and cut == found.holes[0].start:
-            cost = plan.costs[Choice.TRUNCATE.value]
-            plan.records_kept, plan.records_dropped = found.records_after[0], cost.messages_lost
-            plan.bytes_cut = cost.bytes_lost
-            dropped = found.records - found.records_after[0]
-            what = f"cut the log at {cut}, dropping {dropped} records behind it"
-            if not dropped and not found.is_damaged:
-                what = f"cut the crash tail at {cut}: {found.holes[0].finding.kind}"
-            plan.actions.append(f"{what}; messages lost: {cost.messages_lost}")
-        elif found.holes and self._fills(found):
-            plan.records_dropped = sum(found.lost_counts)
-            for hole, lost in zip(found.holes, found.lost_counts, strict=True):
-                plan.actions.append(
-                    f"close the hole {hole.start}..{hole.stop} with filler records for {lost} lost messages{FILLERS_SEEN}"
+            filled, cut_cost = self._cost_of_filling(found), self._cost_of_cutting(found)
+            plan.choices = {Choice.SKIP.value: filled, Choice.TRUNCATE.value: cut_cost}
+            if cut == found.holes[0].start:
+                plan.messages_kept, plan.messages_lost = found.records_after[0], cut_cost.messages_lost
+                plan.bytes_cut, plan.lost_by_queue = cut_cost.bytes_lost, cut_cost.lost_by_queue
+                reason = f"at {cut}: {found.holes[0].finding.kind}"
+                plan.add("cut_log", LOG, reason + self._files_behind(cut), self._cut_log, cut_cost)
+            elif self._fills(found):
+                plan.messages_lost, plan.lost_by_queue = filled.messages_lost, filled.lost_by_queue
+                holes = zip(found.holes, found.lost_counts, strict=True)
+                ranges = ", ".join(
+                    f"{hole.start} to {hole.stop} for {count_text(lost, 'lost message')}" for hole, lost in holes
                 )
-        if found.tail is not None:
-            plan.actions.append(f"cut the crash tail at {found.tail.start}: {found.tail.finding.kind}")
-            plan.bytes_cut += found.tail.file_end - found.tail.start
-        behind = [os.path.basename(file.path) for file in self._files().files if cut is not None and file.start_offset >= cut]
-        if behind:
-            plan.actions.append(f"delete the log files behind the cut: {', '.join(behind)}")
+                plan.add("fill_holes", LOG, f"{ranges}{FILLERS_SEEN}", self._fill_holes, filled)
+        if tail is not None:
+            size = tail.file_end - tail.start
+            plan.bytes_cut += size
+            reason = f"at {tail.start}: {tail.finding.kind}"
+            plan.add("cut_tail", LOG, reason + self._files_behind(cut), self._cut_log, Cost(bytes_lost=size))
         if self.choice is Choice.TRUNCATE and cut is not None:
             plan.force_reasons = cut_refusals(self.disk, self.root)
 
-    def _plan_unplaced(self, found: Survey, dangling: dict[str, int], plan: Plan) -> None:
+    def _files_behind(self, cut: int | None) -> str:
+        """Return the words for the log files that a cut deletes."""
+        behind = [os.path.basename(file.path) for file in self._files().files if cut is not None and file.start_offset >= cut]
+        return f", and the files behind it: {', '.join(behind)}" if behind else ""
+
+    def _plan_unplaced(self, found: Survey, dangling: dict[str, int], plan: StorePlan) -> None:
         """Ask for a choice if messages were lost, of which nothing tells where they were in the log.
 
         `dangling` has the messages that queues name where the log has others.
@@ -381,12 +419,10 @@ class Recovery:
             by_queue |= {name: max(number, by_queue.get(name, 0)) for name, number in one.lost_by_queue.items()}
         by_queue |= {name: number + by_queue.get(name, 0) for name, number in dangling.items()}
         cost = Cost(sum(by_queue.values()) or 1, by_queue, 0, sum(one.offsets for one in lost))
-        plan.is_damaged, plan.costs = True, {Choice.TRUNCATE.value: cost}
-        plan.records_dropped = cost.messages_lost if self.choice is not Choice.REFUSE else 0
-        plan.problems += [
-            Finding(one.file, 0, MISSING_END, one.names, f"the log ends at {found.end}").as_dict() for one in lost
-        ]
-        plan.actions.append(f"end the log at {found.end}; messages lost: at least {cost.messages_lost}")
+        plan.is_damaged, plan.choices = True, {Choice.TRUNCATE.value: cost}
+        plan.messages_lost, plan.lost_by_queue = cost.messages_lost, cost.lost_by_queue
+        plan.findings += [Finding(one.file, 0, MISSING_END, one.names, f"the log ends at {found.end}") for one in lost]
+        plan.add("accept_end", LOG, f"it ends at {found.end}, and at least this is lost", self._accept_end, cost)
 
     def _cost_of_filling(self, found: Survey) -> Cost:
         size = sum(max(0, min(hole.stop, found.end) - hole.start) for hole in found.holes)
@@ -420,7 +456,7 @@ class Recovery:
             return False
         return found.is_damaged or found.holes[0].start < found.end
 
-    def _compared(self) -> Compared:
+    def _compare_again(self) -> Compared:
         """Compare queues and index with a log that was repaired."""
         with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
@@ -430,7 +466,7 @@ class Recovery:
     def _disagreements(self, comparison: Comparison) -> Compared:
         """Return the problems of queues and index; an unreadable folder counts as one problem."""
         found = batch_disagreements(self._files(), self.disk, self.places)
-        wrong: dict[str, list[dict[str, Any]]] = {QUEUES: [], INDEX: [], BATCH: _repaired(found)}
+        wrong: dict[str, list[Finding]] = {QUEUES: [], INDEX: [], BATCH: _repaired(found)}
         try:
             result = comparison.finish()
             for error in result.errors():
@@ -439,13 +475,7 @@ class Recovery:
         except (DiskError, UnsupportedFormat):
             raise
         except StoreError as error:
-            problem = {
-                "file": self.root,
-                "offset": 0,
-                "kind": "unreadable",
-                "expected": "queues and index",
-                "found": str(error),
-            }
+            problem = Finding(self.root, 0, "unreadable", "queues and index", str(error))
             unread = wrong | {QUEUES: [problem], INDEX: [problem]}
             return Compared(unread, _unrepaired(found), {}, {})
         found += result.problems
@@ -461,65 +491,81 @@ class Recovery:
 
     # Repair
 
-    def apply(self) -> Plan:
-        """Execute the plan and return it.
+    def apply(self) -> StorePlan:
+        """Plan under the store's lock, apply the plan, and return it.
 
         Changes nothing while a choice or `force` is missing, or if there is nothing to do. Raises `StoreLocked` while another
         process has the store open for writing.
         """
-        lock = self.disk.lock(self.places.lock)
+        self._lock = self.disk.lock(self.places.lock)
         try:
-            seen = self._look()
-            plan = seen.plan
-            if plan.needs_choice or plan.needs_force or not plan.actions:
+            plan = self.plan()
+            if plan.needs_choice or plan.needs_force or not plan.steps:
                 return plan
             refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
-            AbortFile(self.disk, self.root).create(process_id(), is_after_clean_stop=self.was_clean)
-            move_sidecars(self.disk, self.places.own)
-            if not seen.has_sound_files:  # first, because the ring needs a log that can be opened
-                repair_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
-            if self._restore_ring():
-                seen = self._look()  # the log has grown since the first inspection
-            restore_config(self.disk, self.root, keep_backup=self.keep_backup)
-            if seen.has_sound_log:  # nothing that was inspected changed since
-                compared, end = seen.compared, seen.found.end
-            else:
-                self._repair_log(seen.found if seen.has_sound_files else self._survey())
-                compared, end = self._compared(), None
-            self._rebuild_wrong(compared.wrong, end)
-            if seen.rebuilds_timers:
-                self._rebuild_timers(plan)
-            cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
-            self._set_checkpoint_back()
-            if compared.unknown_topics:
-                add_topics(self.disk, self.places, compared.unknown_topics)
-            AbortFile(self.disk, self.root).create(process_id())  # the opening checks everything, as after a crash
-            set_back = self.queues.settle()
+            plan.apply()
         finally:
-            lock.release()
-        set_back += self.queues.reopen()
-        plan.actions += [f"set back {line}" for line in set_back if f"set back {line}" not in plan.actions]
+            self._lock.release()
         self._report(plan)
         return plan
 
-    def _repair_log(self, found: Survey) -> None:
-        """Fill the holes, or cut the log at the first of them; then cut the tail."""
-        fills = self._fills(found)
-        if fills:
-            make_files(self._files(), self.disk, self.places.commit_log, [hole.start for hole in found.holes])
-        log = self._log(writable=True)
-        try:
-            cut = self._cut_at(found)
-            if fills:
-                for number, hole in enumerate(found.holes):
-                    self._fill(log, hole, found, found.times[number])
-            if cut is not None:
-                cut_tail(log, cut, self.disk, self.root, keep_backup=self.keep_backup)
-                log.queue.truncate(cut)
-        finally:
-            log.close()
+    def _mark_unclean(self) -> str:
+        """Create the abort file; it tells a second recovery whether the stop before this one was clean."""
+        AbortFile(self.disk, self.root).create(process_id(), is_after_clean_stop=self.was_clean)
+        return ""
+
+    def _change_log(self, run: Callable[[], str]) -> str:
+        """Run a step after which the log is not as it was when the plan was made."""
+        self._log_changed = True
+        return run()
+
+    def _make_folder(self, folder: str) -> str:
+        self.disk.make_folder(folder)
+        return ""
+
+    def _log_now(self) -> Survey:
+        """Return the survey of the log as it is before its repair. A loss that the plan does not show is refused."""
+        if not self._log_changed:
+            return self._found
+        found, self._log_changed = self._survey(), False
+        lost, shown = sum(found.lost_counts), sum(self._found.lost_counts)
+        if lost > shown:
+            raise StoreCorrupt(
+                "the log is not as it was when the repair was planned", file=self.places.commit_log, offset=found.end,
+                expected=count_text(shown, "lost message"), found=lost,
+            )  # fmt: skip
+        self._found = found
+        return found
+
+    def _accept_end(self) -> str:
+        """Drop what the last clean stop says about the end of the log."""
+        AbortFile(self.disk, self.root).create(process_id())
+        return ""
+
+    def _fill_holes(self) -> str:
+        """Fill the holes, and cut what would follow the last of them."""
+        found = self._log_now()
+        make_files(self._files(), self.disk, self.places.commit_log, [hole.start for hole in found.holes])
+        with closing(self._log(writable=True)) as log:
+            for number, hole in enumerate(found.holes):
+                self._fill(log, hole, found, found.times[number])
+            if found.tail is None:
+                self._cut(log, self._cut_at(found))
+        return ""
+
+    def _cut_log(self) -> str:
+        """Cut the log where the plan says; the ring may have brought what was missing there."""
+        cut = self._cut_at(self._log_now())
+        with closing(self._log(writable=True)) as log:
+            self._cut(log, cut)
+        return "" if cut is not None else "it is whole by now"
+
+    def _cut(self, log: CommitLog, cut: int | None) -> None:
+        if cut is not None:
+            cut_tail(log, cut, self.disk, self.root, keep_backup=self.keep_backup)
+            log.queue.truncate(cut)
 
     def _log(self, *, writable: bool) -> CommitLog:
         paths = LogPaths.parse(self.disk, self.places.commit_log)
@@ -539,21 +585,39 @@ class Recovery:
         file.flushed = 0
         file.flush()
 
-    def _rebuild_wrong(self, wrong: dict[str, list[dict[str, Any]]], end: int | None) -> None:
-        """Rebuild the queues or index that disagree with the log.
+    def _rebuild_differing(self) -> str:
+        """Compare what is derived from the log with the repaired log, and rebuild what differs."""
+        found = self._compare_again()
+        names = {name for name, findings in found.wrong.items() if findings}
+        if found.unknown_topics:
+            self._add_topics(found.unknown_topics)
+        self._rebuild(names, self._survey().end)
+        cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
+        return f"rebuilt: {', '.join(sorted(names))}" if names else "nothing differs"
 
-        The log is whole by now. `end` is where it ends, or None if that is not known.
-        """
-        if wrong[BATCH]:
+    def _rebuild(self, names: set[str], end: int) -> str:
+        """Rebuild queues, batch queues or index from a log that is whole and ends at `end`."""
+        if BATCH in names:
             rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
-        what = {name for name, problems in wrong.items() if problems} - {BATCH}
-        if not what:
-            return
-        end = self._survey().end if end is None else end
-        self.queues.rebuild(what, self._files(), end)
+        if names - {BATCH}:
+            self.queues.rebuild(names - {BATCH}, self._files(), end)
+        return ""
 
-    def _plan_timers(self, end: int, found: Survey) -> str | None:
-        """Return why the timer files need a rebuild, None if they do not. Holes may have held copies of delivered timers."""
+    def _add_topics(self, topics: dict[str, int]) -> str:
+        add_topics(self.disk, self.places, topics)
+        return ""
+
+    def _clamp_offsets(self) -> str:
+        return ", ".join(self.queues.clamp())
+
+    def _close_store(self) -> str:
+        """Open and close the store as after a crash, which checks everything; in RocksDB only a broker opens it."""
+        AbortFile(self.disk, self.root).create(process_id())
+        self.queues.close_store(self._lock)
+        return ""
+
+    def _plan_timers(self, found: Survey, plan: StorePlan) -> None:
+        """Add the rebuild of the timer files. Holes may have held copies of delivered timers."""
         queue_end = None
         try:
             with self.queues.timers() as queue:
@@ -562,24 +626,25 @@ class Recovery:
             raise
         except StoreError:
             pass  # the queue is rebuilt
-        reason = plan_timers(self.disk, self.places, self._files(), end, queue_end)
+        reason = plan_timers(self.disk, self.places, self._files(), plan.valid_end, queue_end)
         has_hole = self._fills(found) or any(hole.start < found.end for hole in found.holes)
         if reason is None and has_hole and has_timers(self.disk, self.root):
-            return "records of timers may be among those that are lost"
-        return reason
+            reason = "records of timers may be among those that are lost"
+        if reason is not None:
+            plan.add("rebuild_timers", TIMER_LOG, reason, self._rebuild_timers)
 
-    def _rebuild_timers(self, plan: Plan) -> None:
-        """Rebuild the timer files from the repaired log and add the result to the plan."""
+    def _rebuild_timers(self) -> str:
+        """Rebuild the timer files from the repaired log."""
         with self.queues.timers() as queue:
             made = rebuild_timers(self.disk, self.places, self._files(), queue, keeps=self.keep_backup)
-        plan.actions.append(f"timers rebuilt: {made.pending} pending, {made.overdue} of them overdue")
+        return f"{made.pending} pending, {made.overdue} of them overdue"
 
-    def _set_checkpoint_back(self) -> None:
+    def _set_checkpoint_back(self) -> str:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
         last_ms = self._files().latest_ms()
         found = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
         if not found.is_damaged and all(getattr(found.values, name) <= last_ms for name in TIMES):
-            return
+            return ""
         if self.keep_backup:
             keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
         checkpoint = Checkpoint(self.disk, self.root, writable=True)
@@ -589,8 +654,9 @@ class Recovery:
             checkpoint.flush()
         finally:
             checkpoint.close()
+        return ""
 
-    def _report(self, plan: Plan) -> None:
+    def _report(self, plan: StorePlan) -> None:
         """Write the executed plan as JSON into the store's `brokerstore/` folder."""
         folder = os.path.join(self.root, OWN_FOLDER)
         self.disk.make_folder(folder)

@@ -7,11 +7,13 @@ both. What the table had is lost then, except for topics, which the queues name,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 
 from consumequeue import BatchQueues
 from storageio import Disk, read_head, replace_file
+from storebytes.plan import Step
 
 from ..broker.config.config_files import BACKUP
 from ..broker.config.fast_json import SIZE_MAX
@@ -32,28 +34,27 @@ LOST = {
 LOST_OTHERS = "a broker begins it anew"
 
 
-def plan_config(disk: Disk, root: str, actions: list[str]) -> None:
-    """Add what `restore_config` would do to the actions."""
-    actions += [_step(damaged) for damaged in damaged_config(disk, root)]
-
-
-def _step(damaged: DamagedConfig) -> str:
-    if not damaged.is_lost:
-        return f"write {damaged.path} again from its backup"
-    return f"set aside {damaged.path}, unreadable as is its backup: {LOST.get(damaged.kind.file_name, LOST_OTHERS)}"
-
-
-def restore_config(disk: Disk, root: str, *, keep_backup: bool) -> None:
-    """Execute the steps of `plan_config`; with `keep_backup`, copy each file into the store's own folder first."""
-    for damaged in list(damaged_config(disk, root)):
-        backup = damaged.path + BACKUP
-        for path in (damaged.path, backup) if damaged.is_lost else (damaged.path,):
-            if keep_backup:
-                keep_file(disk, root, path)
+def config_steps(disk: Disk, root: str, *, keep_backup: bool) -> Iterator[Step]:
+    """Yield a step for each unreadable file; with `keep_backup`, it copies the file into the store's own folder first."""
+    for damaged in damaged_config(disk, root):
+        kind, reason = "restore_config", "it is unreadable, its backup is not"
         if damaged.is_lost:
-            _delete(disk, damaged.path, backup)
-        else:
-            replace_file(disk, damaged.path, read_head(disk, backup, SIZE_MAX) or b"", keep_backup=False)
+            kind = "remove_config"
+            reason = f"it is unreadable as is its backup: {LOST.get(damaged.kind.file_name, LOST_OTHERS)}"
+        run = partial(_restore, disk, root, damaged, keep_backup=keep_backup)
+        yield Step(kind, os.path.relpath(damaged.path, root), reason, run)
+
+
+def _restore(disk: Disk, root: str, damaged: DamagedConfig, *, keep_backup: bool) -> str:
+    backup = damaged.path + BACKUP
+    for path in (damaged.path, backup) if damaged.is_lost else (damaged.path,):
+        if keep_backup:
+            keep_file(disk, root, path)
+    if damaged.is_lost:
+        _delete(disk, damaged.path, backup)
+    else:
+        replace_file(disk, damaged.path, read_head(disk, backup, SIZE_MAX) or b"", keep_backup=False)
+    return ""
 
 
 def _delete(disk: Disk, *paths: str) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 
 from commitlog.layout import FILE_SIZE_DEFAULT
 from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import LogFiles
 from storageio import Disk, DiskError, File, Mode
+from storebytes.plan import Step
 
 from ..paths import OWN_FOLDER
 from ..recovery.log_end import free_path, keep_written
@@ -39,21 +41,19 @@ def odd_files(files: LogFiles) -> Iterator[OffsetFile]:
             yield file
 
 
-def plan_files(files: LogFiles, actions: list[str]) -> None:
-    """Add what `repair_files` would do to the actions."""
-    actions += [f"move the stray file {finding.file} aside" for finding in files.strays]
-    actions += [f"bring {file.path} from {file.size_bytes} to {files.file_size_bytes} bytes" for file in odd_files(files)]
-    actions += [f"make the missing file {file_name(start)} again" for start in missing_starts(files)]
-
-
-def repair_files(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> None:
-    """Move strays aside, resize files, and create missing ones."""
+def file_steps(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> Iterator[Step]:
+    """Yield steps that move strays aside, resize files, and create missing ones."""
+    size = files.file_size_bytes
     for finding in files.strays:
-        _put_aside(disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))
+        run = partial(_put_aside, disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))
+        yield Step("move_stray", os.path.relpath(finding.file, root), "no file of the log has this name", run)
     for file in odd_files(files):
-        _resize(disk, root, file, files.file_size_bytes, keep_backup)
-    for start in list(missing_starts(files)):
-        _make_empty(disk, os.path.dirname(files.files[0].path), start, files.file_size_bytes)
+        run = partial(_resize, disk, root, file, size, keep_backup)
+        yield Step("resize_file", os.path.relpath(file.path, root), f"it has {file.size_bytes} bytes instead of {size}", run)
+    for start in missing_starts(files):
+        folder = os.path.dirname(files.files[0].path)
+        path = os.path.relpath(os.path.join(folder, file_name(start)), root)
+        yield Step("create_file", path, "it is missing between others", partial(_make_empty, disk, folder, start, size))
 
 
 def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int]) -> None:
@@ -66,7 +66,7 @@ def make_files(files: LogFiles, disk: Disk, commit_log: str, offsets: list[int])
         _make_empty(disk, folder, start, size)
 
 
-def _put_aside(disk: Disk, path: str, folder: str) -> None:
+def _put_aside(disk: Disk, path: str, folder: str) -> str:
     """Move a file into a folder under a free name; copy it if the folder is on another file system."""
     disk.make_folder(folder)
     target = os.path.join(folder, os.path.basename(path))
@@ -82,6 +82,7 @@ def _put_aside(disk: Disk, path: str, folder: str) -> None:
         disk.delete(path)
     disk.sync_folder(folder)
     disk.sync_folder(os.path.dirname(path))
+    return ""
 
 
 def _copy(disk: Disk, path: str, target: str) -> None:
@@ -115,7 +116,7 @@ def _pieces(file: File, start: int) -> Iterator[tuple[int, bytes]]:
         at = file.next_data(at + len(data))
 
 
-def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> None:
+def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> str:
     """Bring a file to its right size.
 
     The file is not mapped: the caller holds the lock, and readers refuse a damaged store.
@@ -130,6 +131,7 @@ def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backu
         opened.sync()
     finally:
         opened.close()
+    return ""
 
 
 def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes: int) -> None:
@@ -138,7 +140,7 @@ def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes:
         keep_written(disk, root, start_offset + size_bytes, lambda kept: _copy_rest(file, size_bytes, kept))
 
 
-def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
+def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> str:
     """Create a file of zeros."""
     path = os.path.join(folder, file_name(start))
     opened = disk.open(path + ".new", Mode.CREATE)
@@ -149,3 +151,4 @@ def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> None:
         opened.close()
     disk.rename(path + ".new", path)
     disk.sync_folder(folder)
+    return ""

@@ -17,7 +17,7 @@ from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
 from indexfile import IndexFiles
-from storageio import Disk, StoreCorrupt
+from storageio import Disk, FolderLock, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
@@ -28,7 +28,7 @@ from ..engine import Engine
 from ..folder_contents import has_rocksdb
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
-from ..recovery.clamp_offsets import OFFSET_TABLES, Save, Table, clamp_offsets
+from ..recovery.clamp_offsets import Save, Table, clamp_offsets
 from ..rocksdb.check import rocksdb_findings
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
@@ -100,6 +100,14 @@ class StoreQueues:
                     unused += [file.path for file in found if file.start_offset >= queue.written]
         return [os.path.relpath(path, self.places.root) for path in unused]
 
+    def delete_unused(self) -> str:
+        """Delete these files; a queue that was rebuilt since has others."""
+        for file in self.unused_files():
+            path = os.path.join(self.places.root, file)
+            self.disk.delete(path)
+            self.disk.sync_folder(os.path.dirname(path))
+        return ""
+
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
         """Rebuild queues, index or both from a log without damage that ends at `end`.
 
@@ -119,28 +127,27 @@ class StoreQueues:
             return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0).end_of, None)
 
     def clamp(self) -> list[str]:
-        """Clamp the offsets that no opening will clamp, and return a line for each."""
-        return []
+        """Clamp the offsets beyond the end of their queue, and return a line for each."""
+        with self._open() as queues, closing(BatchQueues(self.disk, self.places.batch, writable=False)) as batch:
+            end_of = AllQueues(queues, batch, lambda: 0).end_of
+            return clamp_offsets(self.disk, self.places.config, end_of, self._save)
 
-    def settle(self) -> list[str]:
-        """End a repair while the store is still locked, and return a line for each offset that was clamped.
+    def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
+        """Write a table with changed offsets."""
+        if changed:
+            if self.keeps:
+                keep_file(self.disk, self.places.root, table.path)
+            table.persist()
 
-        The files with offsets are kept if `reopen` will clamp any of them.
+    def close_store(self, lock: FolderLock | None) -> None:
+        """End a repair: release the lock, then open and close the store for writing.
+
+        This writes the checkpoint and the clean stop, and removes the abort file.
         """
-        if self.keeps and self.offsets_beyond():
-            for table in OFFSET_TABLES:
-                keep_file(self.disk, self.places.root, os.path.join(self.places.config, table.file_name))
-        return []
-
-    def reopen(self) -> list[str]:
-        """End a repair after the lock was released, and return a line for each offset that was clamped.
-
-        The store is opened and closed for writing: this writes the checkpoint and the clean stop, and removes the abort file.
-        """
+        if lock is not None:
+            lock.release()
         config = self.config.but(deliver_delayed=False)  # a repair must not put any message
-        engine = Engine(self.places.root, config, self.disk, None, writable=True)
-        engine.close()
-        return engine.clamped_offsets
+        Engine(self.places.root, config, self.disk, None, writable=True).close()
 
 
 class _LastTimer(NamedTuple):
@@ -229,25 +236,16 @@ class RocksdbQueues(StoreQueues):
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write the table with changed offsets."""
-        if not changed:
-            return
-        if not table.is_in_rocksdb:
-            keep_file(self.disk, self.places.root, table.path)
-            table.persist()
+        if not changed or not table.is_in_rocksdb:
+            super()._save(table, changed)
             return
         with replacement(self.disk, self.places, offsets_name(self.disk, self.places.root)) as fresh:
             changes = {(one.key, one.queue_id): one.after for one in changed}
             copy_with_offsets(self.disk, self.places.root, fresh, changes)
 
-    def settle(self) -> list[str]:
-        """Clamp offsets and remove the abort file."""
-        lines = self.clamp()
+    def close_store(self, lock: FolderLock | None) -> None:
+        """Remove the abort file; only a broker can open the store."""
         AbortFile(self.disk, self.places.root).remove()
-        return lines
-
-    def reopen(self) -> list[str]:
-        """Do nothing: only a broker can open the store."""
-        return []
 
 
 def queues_kind(disk: Disk, root: str) -> type[StoreQueues]:

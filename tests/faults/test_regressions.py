@@ -79,8 +79,8 @@ def test_a_shortened_checkpoint_is_repaired(size: int) -> None:
         store = unpacked("lmq", folder)
         path = store / "checkpoint"
         path.write_bytes(path.read_bytes()[:size])
-        assert Recovery(str(store)).apply().actions
-        assert path.stat().st_size == 4096 and not Recovery(str(store)).plan().actions
+        assert Recovery(str(store)).apply().steps
+        assert path.stat().st_size == 4096 and not Recovery(str(store)).plan().steps
 
 
 def test_a_config_file_is_repaired_from_its_backup() -> None:

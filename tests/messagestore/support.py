@@ -8,6 +8,7 @@ from typing import Any
 
 from storageio import DiskError
 from storageio.testing import FailingDisk
+from storebytes.plan import Plan
 
 BROKERS = ("broker-live", "broker-ext")
 TABLES = ("topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json")
@@ -21,6 +22,11 @@ def quoted(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): quoted(member) for key, member in value.items()}
     return [quoted(member) for member in value] if isinstance(value, list) else value
+
+
+def labels(plan: Plan) -> list[str]:
+    """Return kind and file of each step."""
+    return [f"{step.kind} {step.file}" for step in plan.steps]
 
 
 def failures(action: Callable[[FailingDisk], None], **how: Any) -> Iterator[int]:

@@ -111,10 +111,10 @@ def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path],
     names_more = is_clean and hurt is a_unit_of_no_record  # nothing tells that its record never was there
     assert Recovery(str(store)).plan().needs_choice == names_more
     plan = Recovery(str(store), Choice.TRUNCATE if names_more else Choice.REFUSE).apply()
-    assert any(action.startswith("rebuild batchconsumequeue") for action in plan.actions)
+    assert any(step.text.startswith("rebuild batchconsumequeue") for step in plan.steps)
     assert {queue_key: units(store, *queue_key) for queue_key in wanted} == wanted
     assert others.items() <= files_of(store).items(), "queues that agree stay as they are"
-    assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().actions == []
+    assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().steps == []
     with MessageStore.open(store, "r+") as opened:
         assert (opened.min_offset("BcqTopic", 0), opened.max_offset("BcqTopic", 0)) == (0, 264)
 
@@ -173,8 +173,8 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
     assert [problem.offset for problem in verify_store(str(fixture.store)).problems] == [victim]
     Recovery(str(fixture.store)).apply()
     plan = Recovery(str(fixture.store)).plan()
-    assert plan.actions == [] and len(plan.unrepaired) == 1
-    assert [(found["kind"], found["offset"]) for found in plan.problems] == [("batch_numbers", victim)]
+    assert plan.steps == [] and len(plan.unrepaired) == 1
+    assert [(found.kind, found.offset) for found in plan.findings] == [("batch_numbers", victim)]
     assert {queue_key: units(fixture.store, *queue_key) for queue_key in truth(fixture)} == truth(fixture), (
         "the queue knows what the record lost"
     )
@@ -212,7 +212,7 @@ def test_filler_of_a_batch_has_all_its_queue_offsets(fixture: Any, lost: set[int
         (store / path).write_bytes(bytes(FILE_SIZE))
     plan = Recovery(str(store), Choice.SKIP).apply()
     is_named = has_units or -1 not in lost  # without its unit, nothing names the last record of a queue
-    assert plan.records_dropped >= (sum(row[5] for row in rows) if is_named else 1)
+    assert plan.messages_lost >= (sum(row[5] for row in rows) if is_named else 1)
     found = [(row[4], row[5]) for row in units(store, "BcqTopic", 0)]
     bases = [base for base, _ in found]
     assert bases[1:] == [base + count for base, count in found][:-1], "no gap"

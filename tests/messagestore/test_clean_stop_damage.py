@@ -51,8 +51,8 @@ def test_a_damaged_last_record_after_a_clean_stop_is_not_cut_unasked(store: Path
 def test_recover_names_the_lost_record(store: Path) -> None:
     """The lost message counts as dropped; its bytes are kept, and the store opens again."""
     plan = Recovery(str(store), Choice.REFUSE).plan()
-    assert plan.records_kept == COUNT - 1
-    assert plan.needs_choice and {name: cost.messages_lost for name, cost in plan.costs.items()} == {
+    assert plan.messages_kept == COUNT - 1
+    assert plan.needs_choice and {name: cost.messages_lost for name, cost in plan.choices.items()} == {
         "skip-bad": 1,
         "truncate": 1,
     }
@@ -73,7 +73,7 @@ def test_the_same_bytes_after_a_crash_are_cut(store: Path) -> None:
     (store / "checkpoint").write_bytes(bytes(4096))
     (store / "abort").touch()
     plan = Recovery(str(store), Choice.REFUSE).plan()
-    assert plan.records_dropped == 1 and not plan.needs_choice
+    assert plan.messages_lost == 1 and not plan.needs_choice
     with MessageStore.open(store, "r+", SMALL) as opened:
         assert opened.max_offset("T", 0) == COUNT - 1
     assert list((store / "brokerstore").glob("cut-*"))

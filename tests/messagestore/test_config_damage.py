@@ -20,6 +20,8 @@ from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 from tests.cases import unpack_case
 
+from .support import labels
+
 FILES = (
     "topics.json", "consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "consumerFilter.json",
     "consumerOrderInfo.json", "timermetrics", "transactionMetrics",
@@ -63,8 +65,8 @@ def test_recover_ends_the_damage_of_a_config_file_and_its_backup(broker_store: P
     damaged = (config / name).read_bytes()
     assert kinds(broker_store) >= {"damaged_config"}
     plan = Recovery(str(broker_store)).apply()
-    assert any(action.startswith(f"set aside {config / name}") for action in plan.actions)
-    assert kinds(broker_store) == set() and Recovery(str(broker_store)).plan().actions == []
+    assert f"remove_config config/{name}" in labels(plan)
+    assert kinds(broker_store) == set() and Recovery(str(broker_store)).plan().steps == []
     assert (broker_store / "brokerstore" / f"kept-config-{name}-0").read_bytes() == damaged
     assert (broker_store / "brokerstore" / f"kept-config-{name}.bak-0").exists()
 
@@ -108,7 +110,7 @@ def test_an_older_table_lacks_a_topic_that_has_messages(broker_store: Path) -> N
         ("unknown_topic", "an entry for LiveOrder with 8 queues")
     ]
     plan = Recovery(str(broker_store)).apply()
-    assert "add 1 topic to config/topics.json, with default settings: LiveOrder" in plan.actions
+    assert "add_topics config/topics.json" in labels(plan) and any("1 topic, " in step.reason for step in plan.steps)
     assert kinds(broker_store) == set() and "LiveGone" not in Topics(REAL_DISK, str(config))
 
 
@@ -129,7 +131,7 @@ def test_delay_offsets_outside_their_queue_are_corrected(
     assert kinds(broker_store) <= {"offset_ahead", "offset_negative"} and kinds(broker_store)
     caplog.set_level(logging.WARNING, logger="brokerstore.messagestore")
     if way == "recover":
-        assert [action for action in Recovery(str(broker_store)).plan().actions if "delayOffset" in action]
+        assert any("delayOffset" in step.reason for step in Recovery(str(broker_store)).plan().steps)
         Recovery(str(broker_store)).apply()
     else:
         MessageStore.open(broker_store, "r+").close()

@@ -71,7 +71,7 @@ def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, ha
         without_settings(store)
     before = files_below(store / "consumequeue")
     assert problems(store) == []
-    assert Recovery(str(store), Choice.SKIP).plan().actions == []
+    assert Recovery(str(store), Choice.SKIP).plan().steps == []
     rebuild_store(str(store), config=SMALL)
     assert files_below(store / "consumequeue") == before
 

@@ -68,7 +68,7 @@ def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: P
     """Another queue is damaged, so all are rebuilt."""
     with max((folder / "consumequeue" / "new" / "0").iterdir()).open("r+b") as file:
         file.write(b"\xee" * 20)
-    assert any(action.startswith("rebuild") for action in Recovery(str(folder), Choice.SKIP, SMALL).apply().actions)
+    assert any(step.kind.startswith("rebuild") for step in Recovery(str(folder), Choice.SKIP, SMALL).apply().steps)
     assert put_and_read(folder) == (COUNT, [b"next"])
 
 

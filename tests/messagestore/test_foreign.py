@@ -146,5 +146,5 @@ def test_a_topic_named_like_rocksdbs_file_keeps_nobody_out(tmp_path: Path) -> No
         store.put(Message("CURRENT", b"x", queue_id=0))
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert [message.body for message in store.read("CURRENT", 0)] == [b"x"]
-    assert not Recovery(str(tmp_path / "s"), Choice.SKIP).plan().actions
+    assert not Recovery(str(tmp_path / "s"), Choice.SKIP).plan().steps
     assert not config_differences(str(tmp_path / "s"), {"store_type": "default"}, REAL_DISK)

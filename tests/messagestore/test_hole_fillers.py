@@ -82,7 +82,7 @@ def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> No
     data = bytearray(path.read_bytes())
     data[40 + 4 * 50 + 20 : 40 + 4 * 50 + 24] = b"\x01\x02\x03\x04"  # the hash of the first item
     path.write_bytes(data)
-    assert any("index" in action for action in Recovery(str(folder), Choice.REFUSE, SMALL).plan().actions)
+    assert any("index" in step.text for step in Recovery(str(folder), Choice.REFUSE, SMALL).plan().steps)
 
 
 def test_a_filler_is_no_older_than_the_record_before_it(tmp_path: Path) -> None:

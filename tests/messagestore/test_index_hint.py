@@ -62,7 +62,7 @@ def test_every_key_is_found_once_and_the_file_is_the_old_one(folder: Path) -> No
     with MessageStore.open(folder, "r+") as store:
         assert hits(store, "k", range(COUNT)) == [1] * COUNT
     assert [path.stat().st_ino for path in (folder / "index").iterdir()] == before
-    assert not Recovery(str(folder)).plan().actions
+    assert not Recovery(str(folder)).plan().steps
 
 
 def test_a_log_that_was_cut_and_written_anew_by_another_is_indexed_again(folder: Path) -> None:
@@ -255,7 +255,7 @@ def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: 
     log.write_bytes(data)
     (folder / "abort").unlink()
     Recovery(str(folder), Choice.SKIP).apply()
-    assert not Recovery(str(folder)).plan().actions
+    assert not Recovery(str(folder)).plan().steps
 
 
 def test_opening_refuses_a_hole_behind_which_the_index_names_records(folder: Path) -> None:

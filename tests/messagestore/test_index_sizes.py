@@ -74,7 +74,7 @@ def test_an_index_without_items_is_sound_whatever_its_shape(tmp_path: Path) -> N
     """Verification and recovery do not need the number of slots."""
     made(tmp_path / "store", [])
     assert verify_store(str(tmp_path / "store")).is_ok
-    assert not Recovery(str(tmp_path / "store"), Choice.SKIP).plan().actions
+    assert not Recovery(str(tmp_path / "store"), Choice.SKIP).plan().steps
 
 
 ODD = SMALL.but(max_hash_slot_num=100, max_index_num=1000)  # 240 slots and 972 items are as long

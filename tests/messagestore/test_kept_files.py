@@ -99,7 +99,7 @@ def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path,
     shutil.copytree(original, store)
     before = damage(store, hurt)
     plan = Recovery(str(store), Choice.SKIP).apply()
-    assert plan.actions and not Recovery(str(store)).plan().actions
+    assert plan.steps and not Recovery(str(store)).plan().steps
     kept = [files_of(path) for path in own_files(store)]
     assert before in kept
 
@@ -110,9 +110,9 @@ def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, hurt: Ca
     store = tmp_path / "store"
     shutil.copytree(original, store)
     hurt(store)
-    assert Recovery(str(store), Choice.SKIP, keep_backup=False).apply().actions
+    assert Recovery(str(store), Choice.SKIP, keep_backup=False).apply().steps
     assert own_files(store) == []
-    assert not Recovery(str(store)).plan().actions
+    assert not Recovery(str(store)).plan().steps
 
 
 def test_a_batch_queue_is_kept(fixture_store: Any) -> None:

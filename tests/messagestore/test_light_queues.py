@@ -190,7 +190,7 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
         shutil.rmtree(folder / gone)
         recover.Recovery(str(folder), recover.Choice.SKIP, small(world)).apply()
         plan = recover.Recovery(str(folder)).plan()
-        assert plan.actions == [] and len(plan.unrepaired) == len(plan.problems) == 1, "the number that T lacks stays"
+        assert plan.steps == [] and len(plan.unrepaired) == len(plan.findings) == 1, "the number that T lacks stays"
         with open_lmq(world, folder, "r") as store:
             units = [store.engine.queues.get("%LMQ%a", 0).unit(place) for place in range(5)]
             found = [store.message_at(unit.physical_offset) for unit in units]
@@ -230,7 +230,7 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
         assert [message.body for message in read_all(store, "T")] == [b"0", b"1", b"2"]
         assert bodies(store, "a") == [2]
         assert store.topics() == ["%LMQ%a", "T"]
-    assert world.module("messagestore.repair.recover").Recovery(str(folder)).plan().problems == []
+    assert world.module("messagestore.repair.recover").Recovery(str(folder)).plan().findings == []
 
 
 def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_recover_shows_what_each_choice_loses(store: Path, tmp_path: Path) -> No
         there = {name: n for name, n in expected["lost_by_queue"].items() if (store / "consumequeue" / name).exists()}
         assert cost["lost_by_queue"].items() >= there.items()
     applied = Recovery(str(store), Choice.TRUNCATE).apply()
-    assert applied.records_dropped == expected["messages_lost"]
+    assert applied.messages_lost == expected["messages_lost"]
     kept = {path.read_bytes() for path in (store / "brokerstore").rglob("*") if path.is_file()}
     assert before["consumequeue/LiveTran/0/00000000000000000000"] in kept
     with MessageStore.open(store, "r+") as opened:
@@ -129,7 +129,7 @@ def test_recover_shows_what_each_choice_loses(store: Path, tmp_path: Path) -> No
 def test_costs_of_both_choices_have_the_same_units(tmp_path: Path) -> None:
     """A missing file loses its messages either way; cutting loses those behind it as well."""
     store, expected = unpack_case("middle-log-file-gone", tmp_path)
-    costs = Recovery(str(store)).plan().costs
+    costs = Recovery(str(store)).plan().choices
     in_file, behind = expected["messages_in_the_file"], expected["messages_behind"]
     without_unit = 3  # records of transactions, which no queue names
     assert costs["skip-bad"].messages_lost == in_file - without_unit
@@ -154,7 +154,7 @@ def test_a_record_that_a_broker_cut_before_its_clean_stop_is_no_loss(truncated: 
     """Nothing names more than the torn record, so opening cuts it, and recover asks for no choice."""
     copy = shutil.copytree(truncated, truncated.with_name("copy"))
     applied = Recovery(str(copy)).apply()
-    assert (applied.is_damaged, applied.records_dropped) == (False, 0)
+    assert (applied.is_damaged, applied.messages_lost) == (False, 0)
     with MessageStore.open(truncated, "r+") as opened:
         assert opened.put(Message("HotTopic", b"next", queue_id=0)).physical_offset == applied.valid_end
     assert run("verify", copy).code == 0
@@ -247,8 +247,8 @@ def test_recover_writes_no_files_up_to_what_one_damaged_unit_names(store: Path, 
     path.write_bytes(data[: used - len(unit)] + unit + data[used:])
     assert verify_store(str(store)).problems
     plan = Recovery(str(store), Choice.SKIP).apply()
-    assert plan.records_dropped <= 1 and plan.valid_end == fill.valid_end
-    assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().actions == []
+    assert plan.messages_lost <= 1 and plan.valid_end == fill.valid_end
+    assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().steps == []
 
 
 def test_an_interrupted_recovery_does_not_make_the_loss_a_crash(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,11 +258,11 @@ def test_an_interrupted_recovery_does_not_make_the_loss_a_crash(store: Path, mon
         raise OSError("killed")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
-        patch.setattr(Recovery, "_repair_log", fail)
+        patch.setattr(Recovery, "_cut_log", fail)
         Recovery(str(store), Choice.TRUNCATE).apply()
     assert (store / "abort").exists()
     with pytest.raises(StoreCorrupt, match="lost its end"):
         MessageStore.open(store, "r+")
     assert Recovery(str(store)).apply().needs_choice
-    assert Recovery(str(store), Choice.TRUNCATE).apply().records_dropped == 96
+    assert Recovery(str(store), Choice.TRUNCATE).apply().messages_lost == 96
     assert verify_store(str(store)).problems == [] and not (store / "abort").exists()

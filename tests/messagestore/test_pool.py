@@ -272,7 +272,7 @@ def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path, has_s
         config = store.config
     if has_stray:
         (tmp_path / "left" / "commitlog" / "notes").write_bytes(b"no log file")
-    assert any("ring" in action for action in Recovery(str(tmp_path / "left"), config=config).plan().actions)
+    assert "restore_ring" in {step.kind for step in Recovery(str(tmp_path / "left"), config=config).plan().steps}
     Recovery(str(tmp_path / "left"), config=config).apply()
     assert not (tmp_path / "left" / "brokerstore" / "ring").exists()
     with open_store(tmp_path / "left", "r") as left:

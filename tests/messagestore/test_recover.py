@@ -101,7 +101,7 @@ def recover(folder: Path, choice: Choice = Choice.SKIP) -> Plan:
 
 def is_clean(folder: Path) -> bool:
     plan = Recovery(str(folder)).plan()
-    return not plan.actions and not plan.problems
+    return not plan.steps and not plan.findings
 
 
 def second_record(messages: list[StoredMessage], file: int) -> StoredMessage:
@@ -135,7 +135,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
             recover(store)
     assert Recovery(str(store), force=force).plan().needs_choice
     plan = Recovery(str(store), Choice.SKIP, force=force).apply()
-    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
     assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
     assert is_clean(store)
 
@@ -150,7 +150,7 @@ def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alon
     with pytest.raises(StoreCorrupt, match="brokerstore recover"):
         MessageStore.open(store, config=SMALL)
     plan = recover(store)
-    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
     assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
     assert is_clean(store)
 
@@ -170,7 +170,7 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
         MessageStore.open(store, config=SMALL)
     assert [files_below(store / name) for name in ("commitlog", "consumequeue", "index")] == files
     plan = recover(store)
-    assert (plan.records_kept, plan.records_dropped) == (COUNT - 1, 1)
+    assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
     assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
 
 
@@ -198,7 +198,7 @@ def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) ->
     flip(log_file(store, 2), victim.physical_offset % FILE_SIZE + 90)
     plan = recover(store, Choice.TRUNCATE)
     kept = [message for message in before if message.physical_offset < victim.physical_offset]
-    assert (plan.valid_end, plan.records_kept, plan.records_dropped) == (
+    assert (plan.valid_end, plan.messages_kept, plan.messages_lost) == (
         victim.physical_offset,
         len(kept),
         COUNT - len(kept),
@@ -414,7 +414,7 @@ def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
     (store / "abort").touch()
     plan = recover(store)
     assert (
-        any("back to" in action for action in plan.actions)
+        any("back to" in text for text in (*(step.reason for step in plan.steps), *plan.outcomes))
         or "1:999999" not in (store / "config" / "consumerOffset.json").read_text()
     )
     with MessageStore.open(store, "r") as opened:
@@ -517,4 +517,4 @@ def test_every_file_that_a_recovery_deletes_is_in_a_step(fixture_store: Any, fol
     Recovery(str(store)).apply()
     deleted = [path for path in before if not path.exists() and path.name != "abort"]
     assert last.with_name(f"{int(last.name) + file_size:020d}") in deleted
-    assert all(any(path.name in action for action in plan.actions) for path in deleted)
+    assert all(any(path.name in step.reason for step in plan.steps) for path in deleted)

@@ -85,7 +85,7 @@ def test_a_sound_store_of_a_killed_broker_only_loses_its_abort_file(fixture_stor
     assert run("recover", store, "--apply").code in DONE
     after = snapshot(store)
     assert {name for name in before if after.get(name) != before[name]} == {"abort"}
-    assert not Recovery(str(store)).plan().actions
+    assert not Recovery(str(store)).plan().steps
     assert rows(store / "consumequeue")["default"] == truth(fixture_store)["default"]
 
 
@@ -106,7 +106,7 @@ def test_queues_and_offsets_end_with_a_cut_log(fixture_store: Any, store: Path) 
     assert check_offsets(fixture_store, store, expected) > 0
     kept = {path.name for path in (store / "brokerstore").iterdir()}
     assert {"kept-consumequeue-0", "kept-config-consumerOffsets-0"} <= kept
-    assert run("verify", store).code == 0 and not Recovery(str(store)).plan().actions
+    assert run("verify", store).code == 0 and not Recovery(str(store)).plan().steps
     assert not (store / "abort").exists()
 
 

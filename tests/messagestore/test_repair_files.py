@@ -91,7 +91,7 @@ def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
     first.write_bytes(b"")
     second.write_bytes(b"")
     plan = Recovery(str(folder), Choice.SKIP).plan()
-    assert {problem["kind"] for problem in plan.problems} >= {"empty_file"}
+    assert {finding.kind for finding in plan.findings} >= {"empty_file"}
 
 
 def test_an_empty_first_file_is_a_hole_before_every_other_record(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_empty_first_file_is_a_hole_before_every_other_record(folder: Path) -
     (folder / "commitlog" / f"{0:020d}").write_bytes(b"")
     assert Recovery(str(folder)).plan().needs_choice
     plan = Recovery(str(folder), Choice.SKIP).apply()
-    assert (plan.records_kept, plan.records_dropped) == (len(offsets) - first, first)
+    assert (plan.messages_kept, plan.messages_lost) == (len(offsets) - first, first)
     assert not verify_store(str(folder)).problems
 
 

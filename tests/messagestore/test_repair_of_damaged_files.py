@@ -25,6 +25,8 @@ from tests.brokerstore.tool import run
 from tests.messagestore.kit import RECORD_BODY_AT, record_bytes
 from tests.stores import small_config
 
+from .support import labels
+
 CQ_UNIT = struct.Struct(">qiq")
 SMALL = small_config(max_hash_slot_num=50)
 COUNT = 300
@@ -68,8 +70,8 @@ def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> Non
     path.write_bytes(good[:20])
     assert kinds(store) == {"damaged_config"}
     plan = Recovery(str(store)).apply()
-    assert plan.actions == [f"write {path} again from its backup"]
-    assert kinds(store) == set() and Recovery(str(store)).plan().actions == []
+    assert "restore_config config/consumerOffset.json" in labels(plan)
+    assert kinds(store) == set() and Recovery(str(store)).plan().steps == []
     with MessageStore.open(store, "r") as opened:
         assert [opened.engine.consumer_offsets().get("T0", "g", queue_id) for queue_id in (0, 1)] == [3, 2]
 
@@ -82,9 +84,9 @@ def test_a_config_file_without_a_readable_backup_is_set_aside(store: Path) -> No
     (store / "config" / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{"T0@g":{0:3}}}')
     named = {problem.file for problem in verify_store(str(store)).problems}
     assert named == {str(groups), str(offsets)}
-    actions = Recovery(str(store)).apply().actions
-    assert actions[0] == f"write {offsets} again from its backup"
-    assert actions[1].startswith(f"set aside {groups}") and "groups get the defaults" in actions[1]
+    plan = Recovery(str(store)).apply()
+    assert labels(plan)[1:3] == ["restore_config config/consumerOffset.json", "remove_config config/subscriptionGroup.json"]
+    assert "groups get the defaults" in plan.steps[2].reason
     assert not groups.exists() and verify_store(str(store)).is_ok
     kept = [path.name for path in (store / "brokerstore").iterdir() if path.read_bytes() == b'{"torn":']
     assert sorted(kept) == [f"kept-config-{name}-0" for name in (offsets.name, groups.name, f"{groups.name}.bak")]
@@ -131,7 +133,7 @@ def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: st
         with (queue / f"{0:020d}").open("ab") as file:
             file.write(bytes(20))
     assert kinds(store)
-    assert "rebuild consumequeue" in " ".join(Recovery(str(store)).apply().actions)
+    assert any(label.startswith("rebuild consumequeue") for label in labels(Recovery(str(store)).apply()))
     assert kinds(store) == set() and count(store) == COUNT
 
 
@@ -167,7 +169,7 @@ def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
     config = SMALL.but(message_index_enable=False)
     assert {problem.kind for problem in verify_store(str(store), config).problems} == {"missing_queue"}
     plan = Recovery(str(store), config=config).apply()
-    assert [action.partition(":")[0] for action in plan.actions] == ["rebuild consumequeue"]
+    assert labels(plan) == ["mark_unclean abort", "rebuild consumequeue", "clamp_offsets config", "close_store abort"]
     assert verify_store(str(store), config).problems == [] and not (store / "index").exists()
 
 
@@ -175,7 +177,7 @@ def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
     """It has bytes in place of zeros; its times are set to what the log has."""
     (store / "checkpoint").write_bytes(b"\xff" * 4096)
     assert "damaged_checkpoint" in kinds(store)
-    assert "write the checkpoint anew" in Recovery(str(store)).apply().actions
+    assert "write_checkpoint checkpoint" in labels(Recovery(str(store)).apply())
     assert kinds(store) == set() and count(store) == COUNT
 
 
@@ -202,7 +204,7 @@ def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Pa
         rebuild_store(str(store))
     plan = Recovery(str(store)).apply()
     assert plan.needs_choice and kinds(store) == {"dangling_queue"}
-    lost = plan.costs["truncate"].lost_by_queue
+    lost = plan.choices["truncate"].lost_by_queue
     assert lost == {
         f"Strange/{path.name}": MessageStore.open(store, "r").max_offset("T0", int(path.name))
         for path in (store / "consumequeue" / "Strange").iterdir()
@@ -254,7 +256,7 @@ def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, nu
         opened.engine.settle()
         assert [int(message.body) for message in opened.read("T0", 0)] == read
     assert kinds(folder) == {"queue_offset"}
-    assert Recovery(str(folder)).plan().actions == []
+    assert Recovery(str(folder)).plan().steps == []
     rebuild_store(str(folder))
     assert kinds(folder) == {"queue_offset"}
 
@@ -278,8 +280,8 @@ def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path,
         assert [message.body for message in opened.read("T0", 0)] == [b"first", b"last"]
     (problem,) = verify_store(str(folder)).problems
     plan = Recovery(str(folder)).plan()
-    assert (problem.kind, plan.actions) == ("topic_name", [])
-    assert [found["kind"] for found in plan.problems] == ["topic_name"] and len(plan.unrepaired) == 1
+    assert (problem.kind, plan.steps) == ("topic_name", [])
+    assert [found.kind for found in plan.findings] == ["topic_name"] and len(plan.unrepaired) == 1
     answer = run("recover", folder, "--apply")
     assert answer.code == 1 and "a person has to decide: " in answer.talk
     rebuild_store(str(folder))
@@ -309,7 +311,7 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     data[place] ^= 0x40  # its size
     path.write_bytes(data)
     plan = Recovery(str(folder), Choice.SKIP).apply()
-    assert (plan.records_kept, plan.records_dropped, plan.bytes_cut) == (2, 1, 0)
+    assert (plan.messages_kept, plan.messages_lost, plan.bytes_cut) == (2, 1, 0)
     assert kinds(folder) == set()
     with MessageStore.open(folder, "r") as opened:
         first, behind = list(opened.read("T0", 0))

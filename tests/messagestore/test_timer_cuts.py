@@ -116,20 +116,20 @@ def test_the_tool_counts_the_timers_behind_a_cut(store: Path) -> None:
     assert 0 < behind < UNITS
     before = snapshot(store)
     shown = run("recover", "--truncate", "--json", store)
-    step = next(line for line in shown.json["plan"]["actions"] if "timer files" in line)
+    step = next(line for line in shown.json["plan"]["actions"] if line.startswith("rebuild timers"))
     assert (shown.code, shown.json["plan"]["needs_force"]) == (1, False)
     assert f"{behind} timers point behind" in step
     assert snapshot(store) == before
     ran = run("recover", "--truncate", "--apply", "--json", store)
     assert (ran.code, ran.json["applied"]) == (6, True)
-    assert any(line.startswith("timers rebuilt: ") for line in ran.json["plan"]["actions"])
+    assert any("pending" in step["result"] for step in ran.json["plan"]["steps"] if step["kind"] == "rebuild_timers")
     assert run("verify", store).code == 0
 
 
 def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store: Path) -> None:
     """If the last record of the log is damaged, only that one is cut; fillers may stand for timers or their copies."""
     damage(store)
-    assert any("timer files" in line for line in Recovery(str(store), Choice.SKIP).plan().actions)
+    assert "rebuild_timers" in {step.kind for step in Recovery(str(store), Choice.SKIP).plan().steps}
     fixture = fixture_store("broker-timer", own=True)
     last = max(row["physicalOffset"] for row in fixture.truth("recovered.json")["messages"])
     if last in timer_records(fixture):
@@ -138,7 +138,7 @@ def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store:
     data = bytearray(path.read_bytes())
     data[at + 4 : at + 36] = b"\xee" * 32
     path.write_bytes(data)
-    assert not any("timer files" in line for line in Recovery(str(fixture.store), Choice.TRUNCATE).plan().actions)
+    assert "rebuild_timers" not in {step.kind for step in Recovery(str(fixture.store), Choice.TRUNCATE).plan().steps}
 
 
 @pytest.mark.parametrize("name", ["compaction/compactionLog/T/0/00000000000000000000", "kvStore/CURRENT"])

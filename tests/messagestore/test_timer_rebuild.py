@@ -167,7 +167,7 @@ def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixt
     assert min(unit.due_ms for unit in found) == NOW_MS // 1000 * 1000, "those of two seconds are overdue"
     assert checkpoint(fixture.store)[2:4] == (len(kept), len(kept))
     assert not verify_store(str(fixture.store)).problems
-    assert not Recovery(str(fixture.store), disk=AtNow()).plan().actions
+    assert not Recovery(str(fixture.store), disk=AtNow()).plan().steps
 
 
 def test_a_delivered_end_of_the_queue_gets_a_unit_that_is_never_delivered(fixture_store: Any) -> None:

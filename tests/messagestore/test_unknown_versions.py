@@ -80,7 +80,7 @@ def test_a_changed_bit_of_a_protected_records_magic_is_damage(tmp_path: Path, bi
     flipped = log.read(offset + 7, 1)[0] ^ 1 << bit
     log.write(offset + 7, bytes([flipped]))
     assert kinds(log) == ["bad_magic"]
-    assert Recovery(str(log.store), Choice.SKIP).plan().records_dropped == 1
+    assert Recovery(str(log.store), Choice.SKIP).plan().messages_lost == 1
     seal(log, offset, size_of(log, offset))
     assert kinds(log) == ["unknown_version"]
 

@@ -7,16 +7,16 @@ import logging
 from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.rebuild_store import ALL, rebuild_store
-from messagestore.repair.recover import Choice, Plan, Recovery, cut_refusals
+from messagestore.repair.recover import Choice, Recovery, cut_refusals
 from storageio import REAL_DISK, UnsupportedFormat
+from storebytes.plan import Unrepaired
 
-from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from ..escapes import quote
-from ..output import Answer, Table, count_text, progress, say, size_text
+from ..output import Answer, count_text, progress, say, size_text
+from ..plans import plan_answer
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
 
-QUEUES_SHOWN = 5
 _KEEPS = {
     "skip-bad": "fillers take the positions of lost messages",
     "truncate": "the log ends at the first damage; a copy of what follows is kept",
@@ -64,7 +64,7 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
                 error.add_note(_step(folder, "--force --skip-bad", "if no newer program wrote it"))
             raise
     if plan.needs_choice:
-        choices = " or ".join(f"--{name}{CHOICES[name]}" for name in plan.costs)
+        choices = " or ".join(f"--{name}{CHOICES[name]}" for name in plan.choices)
         say(f"brokerstore: safely stored data is damaged or missing: choose {choices}")
     for reason in plan.force_reasons:
         say(f"brokerstore: {reason}; recover does not change these files")
@@ -78,20 +78,28 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
                 f"--{name}{_force(folder, name)} --apply",
                 f"loses {count_text(cost.messages_lost, 'message')}; {_KEEPS[name]}",
             )
-            for name, cost in plan.costs.items()
+            for name, cost in plan.choices.items()
         ]
     elif plan.needs_force:
         steps = [
             _step(folder, "--skip-bad --apply", _KEEPS["skip-bad"]),
             _step(folder, "--truncate --force --apply", _KEEPS["truncate"]),
         ]
-    elif plan.unrepaired and not plan.actions:
-        steps = [f"a person has to decide: {one}" for one in plan.unrepaired]
-    return _answer(plan, recovery.report_path, folder.target.path)._replace(next_steps=steps)
+    elif plan.unrepaired and not plan.steps:
+        steps = [f"a person has to decide: {_left(one)}" for one in plan.unrepaired]
+    return plan_answer(
+        plan, applied=plan.is_applied, facts={"report": recovery.report_path}, report=recovery.report_path,
+        needs_choice=plan.needs_choice or plan.needs_force, about=f"The log ends at {plan.valid_end}.", next_steps=steps,
+    )  # fmt: skip
 
 
 def _step(folder: RocketmqFolder, options: str, why: str) -> str:
     return f"run: brokerstore recover {quote(folder.target.path)} {options}  ({why})"
+
+
+def _left(one: Unrepaired) -> str:
+    found = one.finding
+    return f"{found.file}: {found.expected} expected, found {found.found}: {one.advice}"
 
 
 def _force(folder: RocketmqFolder, choice: str) -> str:
@@ -106,47 +114,6 @@ def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:
     except UnsupportedFormat:
         return False
     return True
-
-
-def _answer(plan: Plan, report_path: str | None, folder: str) -> Answer:
-    applied = report_path is not None
-    verdict = "Nothing to repair." if not plan.unrepaired else "Nothing can be repaired."
-    if plan.actions or plan.needs_choice:
-        verdict = f"Repaired; report: {report_path}" if applied else "Nothing was changed; --apply executes the plan."
-    counts = f"Log ends at {plan.valid_end}: {count_text(plan.records_kept, 'message')} kept, {plan.records_dropped} dropped"
-    text: list[str | dict[str, object] | Table] = [verdict, counts]
-    if plan.problems:
-        text.append(Table(["problem", "file", "offset", "expected", "found"], [_row(one, folder) for one in plan.problems]))
-    if plan.needs_choice:
-        text.append(_costs(plan))
-    if plan.actions:
-        text.append(Table(["", "done" if applied else "step"], list(enumerate(plan.actions, 1))))
-    code = PROBLEM if plan.actions or plan.needs_choice or plan.needs_force or plan.unrepaired else CLEAN
-    if applied:
-        code = REPAIRED_DROPPED if plan.records_dropped else REPAIRED_KEPT
-    return Answer({"plan": plan.as_dict(), "applied": applied, "report": report_path}, text, code)
-
-
-def _costs(plan: Plan) -> Table:
-    """Return what each choice loses, in the same units."""
-    rows = [
-        [f"--{name}", cost.messages_lost, _queues_text(cost.lost_by_queue), cost.bytes_lost, cost.offsets_set_back]
-        for name, cost in plan.costs.items()
-    ]
-    return Table(["choice", "messages lost", "of queues", "bytes lost", "offsets set back"], rows)
-
-
-def _queues_text(counts: dict[str, int]) -> str:
-    """Return the queues that lose the most messages, with their numbers."""
-    most = sorted(counts.items(), key=lambda one: -one[1])
-    more = [f"{len(most) - QUEUES_SHOWN} more"] if len(most) > QUEUES_SHOWN else []
-    return ", ".join([*(f"{name}: {number}" for name, number in most[:QUEUES_SHOWN]), *more])
-
-
-def _row(problem: dict[str, object], folder: str) -> list[object]:
-    """Shorten the file to its path within the store, which fits into a table."""
-    file = str(problem["file"]).removeprefix(folder.rstrip("/") + "/")
-    return [problem["kind"], file, *(problem[name] for name in ("offset", "expected", "found"))]
 
 
 def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answer:

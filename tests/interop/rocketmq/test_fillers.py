@@ -46,7 +46,7 @@ def test_real_consumers_get_no_filler(tmp_path: Path) -> None:
         if bytes(data[at + 88 : at + 88 + size]) in bodies:
             data[at + 4 : at + 36] = b"\xee" * 32
             path.write_bytes(data)
-    assert Recovery(str(folder), Choice.SKIP).apply().records_dropped == len(LOST)
+    assert Recovery(str(folder), Choice.SKIP).apply().messages_lost == len(LOST)
     assert not verify_store(str(folder)).problems
     expected = [number for number in range(COUNT + 5) if number not in LOST]
     with RealBroker(folder, tmp_path / "second", **settings) as broker:
@@ -72,7 +72,7 @@ def test_real_batch_queues_are_read_past_the_fillers(tmp_path: Path, *, has_unit
     for path in (folder / "batchconsumequeue").rglob("0*") if not has_units else ():
         if path.is_file():
             path.write_bytes(bytes(path.stat().st_size))
-    assert Recovery(str(folder), Choice.SKIP).apply().records_dropped > 100
+    assert Recovery(str(folder), Choice.SKIP).apply().messages_lost > 100
     assert not verify_store(str(folder)).problems
     judge = RealStoreJudge(tmp_path / "stderr")
     try:

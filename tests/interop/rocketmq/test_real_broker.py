@@ -222,7 +222,7 @@ def assert_sound(folder: Path) -> None:
     report = verify_store(str(folder), CONFIG)
     assert not report.problems
     plan = Recovery(str(folder), Choice.REFUSE, CONFIG).plan()
-    assert not plan.problems and not plan.is_damaged
+    assert not plan.findings and not plan.is_damaged
 
 
 # A follower beside the running broker, and a kill

@@ -161,7 +161,7 @@ def test_both_stores_write_one_folder_in_turn(jvm: RealStores, tmp_path: Path, m
             assert [one.physical_offset for one in store.query("java", "java-7")][-1] == results[7][1]
         assert len(list((folder / "commitlog").iterdir())) > 3 and (folder / "index").is_dir()
     assert len(list((folder / "index").iterdir())) > 1, "the index was meant to roll"
-    assert not Recovery(str(folder), Choice.REFUSE, config).plan().problems
+    assert not Recovery(str(folder), Choice.REFUSE, config).plan().findings
 
 
 # The same puts, the same bytes
