@@ -26,8 +26,7 @@ from rabbitstore.read.json_cy import LineWriter
 from rabbitstore.stream.chunk import Chunk, read_records
 from rabbitstore.stream.compression import unpack
 from rabbitstore.stream.index import read_index
-from rabbitstore.stream.lines_cy import SingleMessages
-from rabbitstore.stream.records_cy import single_records
+from rabbitstore.stream.records_cy import SingleMessages, single_records
 from rabbitstore.stream.scan import Scan
 from rabbitstore.stream.tracking import Tracking, apply_chunk
 from storageio import StoreError
