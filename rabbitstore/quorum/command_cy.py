@@ -76,8 +76,6 @@ class CommandReader:
         self.time_ms = parts.value
         at = self._number(self._after(at, ENQUEUE))
         self.number = parts.value
-        if at < 0:
-            return False
         at = container_end(parts, self._source, at, self._stop)
         self.priority = parts.priority
         self.ttl_ms = parts.ttl_ms
