@@ -1,8 +1,8 @@
 """Read enqueue commands of plain messages without making their terms (docs/formats/rabbitmq-quorum.md#replay).
 
-`content_cy` finds the parts of the message.  `terms_cy.decode`, `message.info_of` and `message.read_content` read every entry of
-another form: other commands, message protocols, annotations that change the message, tags that today's servers do not write,
-damage.
+`content_cy` finds the parts of the message.  `terms_cy.decode`, `message.info_of` and `message.read_content` read every entry
+of another form: other commands, message protocols, annotations that change the message, tags that today's servers do not
+write, damage.
 """
 
 from __future__ import annotations

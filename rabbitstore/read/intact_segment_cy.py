@@ -1,7 +1,7 @@
 """Read a segment of a queue index in which every byte is as expected, without the GIL.
 
 Formats: docs/formats/rabbitmq-index.md, docs/formats/rabbitmq-index-v2.md#index-file.  Any other segment is left to
-`QueueFolder.segment` and `QueueFolder.segment_v2`, which know what to do about it.
+`IndexV1.segment` and `IndexV2.segment`, which know what to do about it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore.format.index_versions import VERSIONS
 from rabbitstore.read.intact_segment_cy import IntactSegment
 from rabbitstore.read.node import Node, survey
 
@@ -64,7 +65,7 @@ def _fields(facts: dict[str, Any], node: Node | None) -> dict[str, object]:
 def _by_version(queues: list[QueueInfo]) -> dict[str, int]:
     """Count the queues of each index version."""
     versions = [queue.version for queue in queues]
-    return {f"index_version_{version}": versions.count(version) for version in (1, 2)}
+    return {f"index_version_{version}": versions.count(version) for version in VERSIONS}
 
 
 def _node_texts(node: Node) -> dict[str, object]:
