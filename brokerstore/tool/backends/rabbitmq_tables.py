@@ -22,7 +22,7 @@ STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "rede
 STATS_HEADERS = ("queue", "messages", "bytes", *STATS_KEYS[3:])
 READS = [
     "classic queues of index version 1 (read and written)",
-    "classic queues of index version 2 (read)",
+    "classic queues of index version 2 (read and written)",
     "quorum queues, machine versions 3 to 8 (read, recovered)",
     "streams (read, recovered)",
 ]
