@@ -37,6 +37,8 @@ HOT = (
     "indexfile._match_cy",
     "messagestore.read._lookup_cy",
     "messagestore.write._dispatch_cy",
+    "rabbitstore.format.content_cy",
+    "rabbitstore.quorum.command_cy",
 )
 PROGRESS = next((number for number in (3, 2) if os.isatty(number)), None)  # make redirects 1 and 2 to a log, and opens 3
 

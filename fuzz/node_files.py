@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from array import array
+from itertools import pairwise
 
 from rabbitstore.format.amqp10_cy import Converter
 from rabbitstore.format.amqp10_message import read_sections, to_content
@@ -17,7 +18,7 @@ from rabbitstore.quorum.command_cy import CommandReader
 from rabbitstore.quorum.entries_cy import Run, take_records
 from rabbitstore.quorum.machine import Machine
 from rabbitstore.quorum.message import info_of, info_of_command, message_term, read_content
-from rabbitstore.quorum.segment import read_segment, read_segment_runs
+from rabbitstore.quorum.segment import read_segment
 from rabbitstore.quorum.snapshot import read_snapshot
 from rabbitstore.quorum.state import read_state
 from rabbitstore.quorum.tables import meta_rows, read_rows, registered
@@ -26,8 +27,7 @@ from rabbitstore.read.json_cy import LineWriter
 from rabbitstore.stream.chunk import Chunk, read_records
 from rabbitstore.stream.compression import unpack
 from rabbitstore.stream.index import read_index
-from rabbitstore.stream.lines_cy import SingleMessages
-from rabbitstore.stream.records_cy import single_records
+from rabbitstore.stream.records_cy import SingleMessages, single_records
 from rabbitstore.stream.scan import Scan
 from rabbitstore.stream.tracking import Tracking, apply_chunk
 from storageio import StoreError
@@ -129,11 +129,9 @@ def _rows(run: Run, word: int) -> list[tuple[int, int, int, int, int]]:
 
 def quorum_segment(data: bytes) -> None:
     """Entries have ascending indexes and lie within the file."""
-    found = read_segment(data, "fuzz", [])
-    assert list(found) == sorted(found)
-    assert all(entry.at + entry.size <= len(data) for entry in found.values())
-    quick = [row for run in read_segment_runs(memoryview(data), "fuzz", []) for row in _rows(run, 0)]
-    assert quick == [(0, one.index, one.term, one.at, one.size) for one in found.values()]
+    runs = read_segment(memoryview(data), "fuzz", [])
+    assert all(run.stop <= behind.first for run, behind in pairwise(runs))
+    assert all(run.place(at) + run.size(at) <= len(data) for run in runs for at in range(run.first, run.stop))
 
 
 def quorum_state(data: bytes) -> None:

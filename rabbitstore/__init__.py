@@ -1,4 +1,4 @@
-"""The message store of RabbitMQ 3.10, byte for byte, without a broker.
+"""The message stores of RabbitMQ 3.8 to 4.3, byte for byte, without a broker.
 
 A virtual host's folder (docs/formats/rabbitmq-folder.md):
 
@@ -6,7 +6,7 @@ A virtual host's folder (docs/formats/rabbitmq-folder.md):
     msg_store_persistent/0.rdq 1.rdq ..         messages of 4096 bytes and more, stored once for all queues
     msg_store_transient/0.rdq ..                the same for messages that a restart drops
     queues/<Q>/.queue_name 0.idx .. journal.jif one folder per queue: its index, which embeds small messages
-    queues/<Q>/0.qi 0.qs ..                     version 2 of the index, read only
+    queues/<Q>/0.qi 0.qs ..                     version 2 of the index; of 3.10 to 3.12 read only
     recovery.dets, */clean.dot, */*.ets         written at a clean stop, deleted at the next start
     brokerstore/                                brokerstore's own files, which RabbitMQ ignores
 
@@ -14,7 +14,8 @@ Packages, each of which imports only from those before it:
 
     format    bytes of the files        repair    `verify` and `recover`
     read      a folder, read only       engine    queues and message stores of an open folder; `store` is its interface
-    stream    streams, read only        quorum    quorum queues, read only; `node_folder` has both for one virtual host
+    stream    streams                   quorum    quorum queues; both are read, verified and recovered, and `node_folder`
+                                                  has them for one virtual host
 
 Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery` executes a
 plan.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from

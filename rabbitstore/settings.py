@@ -8,6 +8,7 @@ from storageio import InvalidSetting
 from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
 from .format import layout
+from .format.index_versions import VERSIONS
 
 _STORE_RANGES: dict[str, Range] = {
     "file_size_limit": (1, I64_MAX),
@@ -24,7 +25,7 @@ _RANGES: dict[str, Range] = {
     "flush_interval_ms": (1, I32_MAX),
     "io_batch_size": (1, I64_MAX),
     "publisher_credit": (1, I64_MAX),
-    "index_version": (1, 2),
+    "index_version": (1, max(VERSIONS)),
 }
 
 

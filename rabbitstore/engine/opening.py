@@ -19,6 +19,7 @@ from ..declarations import QueueOptions, read_options, write_options
 from ..format import layout
 from ..format.content import is_message
 from ..format.entry_cy import IndexEntry
+from ..format.index_versions import VERSIONS
 from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name_text
 from ..format.tables import RecoveryRow, shares_a_row
 from ..read.queue_folder import QueueFolder
@@ -28,8 +29,6 @@ from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
 from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
-from .queue_index_cy import QueueIndex
-from .queue_index_v2 import QueueIndexV2
 
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
@@ -108,7 +107,7 @@ def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedV
     _refuse_wrong_config(vhost)
     queues = vhost.queue_folders()
     version = max((queue.version for queue in queues), default=settings.index_version)
-    entries = layout.V2_SEGMENT_ENTRIES if version == 2 else vhost.segment_entries
+    entries = VERSIONS[version].segment_entries or vhost.segment_entries
     settings = replace(settings, index=replace(settings.index, segment_entries=entries))
     problems: list[Finding] = []
     clean = read_clean_stop(vhost, problems)
@@ -322,7 +321,8 @@ def complete_options(options: dict[str, QueueOptions], loaded: list[LoadedQueue]
 
 def new_index(disk: Disk, folder: str, settings: IndexSettings, version: int) -> Index:
     """Return an index of this version, not yet loaded."""
-    return QueueIndexV2(disk, folder, settings) if version == 2 else QueueIndex(disk, folder, settings)
+    index: Index = VERSIONS[version].engine()(disk, folder, settings)
+    return index
 
 
 def make_index(

@@ -13,6 +13,7 @@ from ..declarations import QueueOptions, write_options
 from ..errors import PartlyPublished, UnknownQueue
 from ..format.container_writer import encode_container
 from ..format.content import encode_content, new_msg_id
+from ..format.index_versions import VERSIONS
 from ..format.message import Content
 from ..format.tables import RecoveryRow
 from ..settings import RabbitSettings
@@ -167,7 +168,7 @@ class Vhost:
 
     def _encode(self, content: Content, ttl_ms: int | None) -> bytes:
         """Return the message's term: a container beside version-2 indexes."""
-        if self.index_version == 2:
+        if VERSIONS[self.index_version].is_later:
             return encode_container(content, ttl_ms=ttl_ms, now_ms=self.disk.now_ms())
         return encode_content(content)
 

@@ -23,7 +23,7 @@ from .terms import FALSE, NONE, TRUE, Atom, Term, encode
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        Bool, I64s, Size, Source, get_i32, i64s_of, is_same, is_same_at, source_of_bytes, take_bytes,
+        Bool, I64, I64s, Size, Source, get_i32, i64s_of, is_same, is_same_at, source_of_bytes, take_bytes,
     )  # fmt: skip
 
 FRAGMENT_SIZE = 131064  # RabbitMQ's default frame_max - 8
@@ -59,10 +59,11 @@ SMALL_INTEGER: Size = 97
 INTEGER: Size = 98
 SMALL_BIG: Size = 110
 MAP: Size = 116
-WORDS: tuple[bytes, ...] = (  # the fixed parts of a term; the last four name annotations that are numbers and change nothing
-    START, EXCHANGE, CONTENT_START, PROTOCOL, ID_HEAD, TRUE_TERM, FALSE_TERM,
-    b"\x83" + MC_START, MC_AFTER_BLOCK, MC_TRUE, MC_FALSE, b"w\1x", b"w\2rk", b"w\2id", b"w\1d",
-    b"w\1p", b"w\3ttl", b"w\2ts", b"w\3rts",
+VERSION: Size = 131
+ATOM: Size = 119
+NAME_MAX: Size = 3
+WORDS: tuple[bytes, ...] = (  # the fixed parts of a term
+    START, EXCHANGE, CONTENT_START, PROTOCOL, ID_HEAD, TRUE_TERM, FALSE_TERM, MC_START, MC_AFTER_BLOCK, MC_TRUE, MC_FALSE,
 )  # fmt: skip
 IN_START: Size = 0
 IN_EXCHANGE: Size = 1
@@ -75,11 +76,16 @@ MC_HEAD: Size = 7
 MC_PROTOCOL: Size = 8
 MC_YES: Size = 9
 MC_NO: Size = 10
-MC_EXCHANGE: Size = 11
-MC_KEYS: Size = 12
-MC_ID: Size = 13
-MC_DURABLE: Size = 14
-WORD_COUNT: Size = len(WORDS)
+# annotations by the bytes of their names; the last two are numbers that change nothing
+MC_EXCHANGE: Size = 0x78  # x
+MC_KEYS: Size = 0x726B  # rk
+MC_ID: Size = 0x6964  # id
+MC_DURABLE: Size = 0x64  # d
+MC_PRIORITY: Size = 0x70  # p
+MC_TTL: Size = 0x74746C  # ttl
+MC_TIME: Size = 0x7473  # ts
+MC_RECEIVED: Size = 0x727473  # rts
+OTHER_NUMBER: Size = -2
 _joined_words: bytes = b"".join(WORDS)
 _words: Source = source_of_bytes(_joined_words)
 _ends_held = memoryview(array("q", accumulate(map(len, WORDS), initial=0)))
@@ -194,37 +200,22 @@ def _after_list(source: Source, at: Size, stop: Size) -> Size:
     return at + 1 if count == 0 and 0 <= at < stop and source[at] == NIL else -1
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _after_number(source: Source, at: Size, stop: Size) -> Size:
-    """Return where the integer at `at` ends, or -1."""
-    size: Size = 0
-    if at < 0 or stop - at < 2:
-        return -1
-    if source[at] == SMALL_INTEGER:
-        size = 2
-    elif source[at] == INTEGER:
-        size = 5
-    elif source[at] == SMALL_BIG:
-        size = 3 + source[at + 1]
-    return at + size if 0 < size <= stop - at else -1
-
-
 class Parts:
     """Where the parts of a message's term are; `locate` sets them.
 
     `vhost_at`, `exchange_at` and `block_at` are of binaries, `keys_at` and `body_at` of lists; `id_at` is of the id's bytes.
+    `value` is the last number that was read; `priority` and `ttl_ms` of a container are -1 if it has none.
     """
 
     __slots__ = (
-        "block_at", "body_at", "exchange_at", "id_at", "is_container", "is_durable", "keys_at", "keys_end", "start", "vhost_at",
+        "block_at", "body_at", "exchange_at", "id_at", "is_container", "is_durable", "keys_at", "keys_end", "priority", "start",
+        "ttl_ms", "value", "vhost_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
         """Know no place yet."""
         self.start = self.vhost_at = self.exchange_at = self.keys_at = self.keys_end = self.block_at = self.body_at = 0
-        self.id_at = 0
+        self.id_at = self.value = self.priority = self.ttl_ms = 0
         self.is_container = self.is_durable = False
 
 
@@ -261,59 +252,115 @@ def _locate_term(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _locate_container(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
-    """Find the parts of a container of AMQP 0-9-1.
-
-    Exchange, routing keys and id must be there; a message with annotations that change it at delivery has another form.
-    """
+    """Find the parts of a container of AMQP 0-9-1, which must have an id."""
     parts.start = start
-    parts.is_container = parts.is_durable = True
-    parts.exchange_at = parts.keys_at = parts.id_at = -1
-    parts.block_at = _after_word(source, start, stop, MC_HEAD)
-    parts.body_at = _after_word(source, _after_binary(source, parts.block_at, stop), stop, MC_PROTOCOL)
-    at: Size = _after_list(source, parts.body_at, stop)
-    left: Size
-    word: Size
-    value: Size
-    if at < 0 or stop - at < HEAD_SIZE or source[at] != MAP:
+    if start >= stop or source[start] != VERSION:
         return False
-    left = get_i32(source, at + 1)
-    at += HEAD_SIZE
-    while left > 0 and at >= 0:
-        left -= 1
-        word = _annotation(source, at, stop)
-        if word < 0:
-            return False
-        value = _after_word(source, at, stop, word)
-        if word == MC_KEYS:
-            at = parts.keys_end = _after_list(source, value, stop)
-            parts.keys_at = value
-        elif word == MC_EXCHANGE:
-            at = _after_binary(source, value, stop)
-            parts.exchange_at = value
-        elif word == MC_ID:
-            at = _after_binary(source, value, stop)
-            parts.id_at = value + HEAD_SIZE
-            if at - parts.id_at != MSG_ID_SIZE:
-                return False
-        elif word == MC_DURABLE:
-            at = _after_word(source, value, stop, MC_YES)
-            parts.is_durable = at >= 0
-            if at < 0:
-                at = _after_word(source, value, stop, MC_NO)
-        else:
-            at = _after_number(source, value, stop)
-    return left == 0 and at == stop and parts.exchange_at >= 0 and parts.keys_at >= 0 and parts.id_at >= 0
+    return container_end(parts, source, start + 1, stop) == stop and parts.id_at >= 0
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _annotation(source: Source, at: Size, stop: Size) -> Size:
-    """Return which word of `WORDS` is the name of the annotation at `at`; -1 for an unknown one."""
-    word: Size = MC_EXCHANGE
-    while word < WORD_COUNT and _after_word(source, at, stop, word) < 0:
-        word += 1
-    return word if word < WORD_COUNT else -1
+def container_end(parts: Parts, source: Source, at: Size, stop: Size) -> Size:
+    """Find the parts of the container of AMQP 0-9-1 at `at`, behind the version byte of a term; return where it ends, or -1.
+
+    Exchange and routing keys must be there; a message with annotations that change it at delivery has another form.
+    """
+    parts.is_container = parts.is_durable = True
+    parts.exchange_at = parts.keys_at = parts.id_at = parts.priority = parts.ttl_ms = -1
+    parts.block_at = _after_word(source, at, stop, MC_HEAD)
+    parts.body_at = _after_word(source, _after_binary(source, parts.block_at, stop), stop, MC_PROTOCOL)
+    at = _after_list(source, parts.body_at, stop)
+    left: Size
+    name: Size
+    value: Size
+    if at < 0 or stop - at < HEAD_SIZE or source[at] != MAP:
+        return -1
+    left = get_i32(source, at + 1)
+    at += HEAD_SIZE
+    while left > 0 and at >= 0:
+        left -= 1
+        name = _name(source, at, stop)
+        if name < 0:
+            return -1
+        value = at + 2 + source[at + 1]
+        if name == MC_KEYS:
+            at = parts.keys_end = _after_list(source, value, stop)
+            parts.keys_at = value
+        elif name == MC_EXCHANGE:
+            at = _after_binary(source, value, stop)
+            parts.exchange_at = value
+        elif name == MC_ID:
+            at = _after_binary(source, value, stop)
+            parts.id_at = value + HEAD_SIZE
+            if at - parts.id_at != MSG_ID_SIZE:
+                return -1
+        elif name == MC_DURABLE:
+            at = _after_word(source, value, stop, MC_YES)
+            parts.is_durable = at >= 0
+            if at < 0:
+                at = _after_word(source, value, stop, MC_NO)
+        elif name == MC_PRIORITY or name == MC_TTL or name == MC_TIME or name == MC_RECEIVED:
+            at = after_number(parts, source, value, stop)
+            if name == MC_PRIORITY:
+                parts.priority = parts.value
+            elif name == MC_TTL:
+                parts.ttl_ms = parts.value
+        else:
+            return -1
+    return at if left == 0 and parts.exchange_at >= 0 and parts.keys_at >= 0 else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _name(source: Source, at: Size, stop: Size) -> Size:
+    """Return the bytes of the short atom at `at` as a number, or -1."""
+    name: Size = 0
+    index: Size = 0
+    size: Size
+    if stop - at < 2 or source[at] != ATOM:
+        return -1
+    size = source[at + 1]
+    if size > NAME_MAX or size > stop - at - 2:
+        return -1
+    while index < size:
+        name = (name << 8) | source[at + 2 + index]
+        index += 1
+    return name
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def after_number(parts: Parts, source: Source, at: Size, stop: Size) -> Size:
+    """Return where the integer at `at` ends, or -1; `value` is the number, or OTHER_NUMBER for a negative or greater one."""
+    size: Size = 0
+    left: Size
+    value: I64 = 0
+    if at < 0 or stop - at < 2:
+        return -1
+    parts.value = OTHER_NUMBER
+    if source[at] == SMALL_INTEGER:
+        parts.value = source[at + 1]
+        return at + 2
+    if source[at] == INTEGER:
+        if stop - at < 5:
+            return -1
+        value = get_i32(source, at + 1)
+        parts.value = value if value >= 0 else OTHER_NUMBER
+        return at + 5
+    size = source[at + 1]
+    if source[at] != SMALL_BIG or size + 3 > stop - at:
+        return -1
+    if size < 8 and not source[at + 2]:
+        left = size
+        while left > 0:
+            left -= 1
+            value = (value << 8) | source[at + 3 + left]
+        parts.value = value
+    return at + 3 + size
 
 
 @cython.cfunc
@@ -342,7 +389,7 @@ def take_keys(source: Source, at: Size) -> Any:
 
 
 @cython.cfunc
-def _take_body(source: Source, at: Size) -> bytes:
+def take_body(source: Source, at: Size) -> bytes:
     """Return the body of a message, whose fragments are stored last first."""
     fragments = _take_list(source, at)
     if len(fragments) == 1:
@@ -372,7 +419,7 @@ def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
         with cython.critical_section(_lasts):
             _last = last
     block = take_binary(source, parts.block_at)
-    body = _take_body(source, parts.body_at)
+    body = take_body(source, parts.body_at)
     return last[1], last[2], last[3], block, body, take_bytes(source, parts.id_at, MSG_ID_SIZE), parts.is_durable
 
 
@@ -392,7 +439,7 @@ def split_container(term: bytes, vhost: str) -> Fields | None:
         return None
     exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")
     block = take_binary(source, parts.block_at)
-    body = _take_body(source, parts.body_at)
+    body = take_body(source, parts.body_at)
     msg_id = take_bytes(source, parts.id_at, MSG_ID_SIZE)
     return vhost, exchange, take_keys(source, parts.keys_at), block, body, msg_id, parts.is_durable
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .index_versions import VERSIONS
 from .layout import SEGMENT_ENTRIES_MAX, SEGMENT_ENTRIES_OLD
 from .md5 import md5
 
@@ -53,7 +54,7 @@ def split_part_name(name: bytes) -> tuple[str, int | None]:
 
 def queue_name_text(vhost: str, queue: bytes, version: int = 1) -> bytes:
     """Return the text of `.queue_name` for a queue of this index version."""
-    return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + (b"\nINDEX: v2\n" if version == 2 else b"\n")
+    return b"VHOST: " + vhost.encode() + b"\nQUEUE: " + queue + VERSIONS[version].name_line
 
 
 def read_queue_name(text: bytes, folder: str = "") -> tuple[str, bytes] | None:

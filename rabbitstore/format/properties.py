@@ -195,7 +195,7 @@ def _put_long(out: bytearray, data: bytes | bytearray) -> None:
     out += _U32.pack(len(data)) + data
 
 
-def _put_table(out: bytearray, table: dict[str, Any]) -> None:
+def _put_table(out: bytearray, table: Any) -> None:
     inner = bytearray()
     for name, value in table.items():
         _put_short(inner, name)
@@ -245,6 +245,8 @@ def _put_typed(out: bytearray, value: Typed) -> None:
         out += bytes((scale,)) + _NUMBERS["I"].pack(number)
     elif value.code == "t":
         out.append(value.value)
+    elif value.code == "F":  # a table with the same name twice
+        _put_table(out, value.value)
     else:
         out += _NUMBERS[value.code].pack(value.value)
 

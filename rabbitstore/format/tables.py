@@ -11,6 +11,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 from .dets_table import read_dets, write_dets
 from .ets_rows_cy import take_locations
 from .ets_table import read_ets, write_ets
+from .index_versions import VERSIONS
 from .layout import JOURNAL_SEQ, MSG_ID_SIZE
 from .terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Term, encode, is_damaged_name
 
@@ -90,7 +91,7 @@ def read_clean_mark(data: bytes, file: str) -> CleanMark:
 
 def write_clean_mark(client_refs: Iterable[bytes], version: int = 1) -> bytes:
     """Return the text of `clean.dot` beside queue indexes of this version."""
-    module = f"{{index_module,{_INDEX_MODULE}}}.\n" if version == 1 else ""
+    module = f"{{index_module,{_INDEX_MODULE}}}.\n" if not VERSIONS[version].is_later else ""
     refs = ",".join("<<" + ",".join(map(str, ref)) + ">>" for ref in sorted(client_refs))
     return f"{{client_refs,[{refs}]}}.\n{module}".encode()
 
@@ -128,7 +129,7 @@ def write_summary(rows: Iterable[SummaryRow], version: int = 1) -> bytes:
 
 
 def _summary_term(row: SummaryRow, version: int) -> Term:
-    if version == 2:
+    if VERSIONS[version].is_later:
         return _SUMMARY, row.file, row.valid_total_size, UNDEFINED, UNDEFINED, row.file_size, FALSE, UNDEFINED
     left, right = (UNDEFINED if number is None else number for number in (row.left, row.right))
     locked = TRUE if row.locked else FALSE
@@ -252,7 +253,8 @@ def _recovery_terms(row: RecoveryRow, version: int) -> Term:
     """Return the terms of a queue in the order of RabbitMQ; those of version 2 also have the terms of 4.3."""
     segments: list[Term] = [*sorted(row.segments.items(), reverse=True)]
     state: dict[Term, Term] = dict[Term, Term](sorted(row.segments.items()))
-    terms: list[Term] = [(Atom("segments"), segments) if version == 1 else (Atom("v2_index_state"), (2, state))]
+    is_later = VERSIONS[version].is_later
+    terms: list[Term] = [(Atom("v2_index_state"), (version, state)) if is_later else (Atom("segments"), segments)]
     if row.next_seq_id is not None and row.next_deliver_seq_id is not None:
         terms += [(Atom("next_seq_id"), row.next_seq_id), (Atom("next_deliver_seq_id"), row.next_deliver_seq_id)]
     terms += [
@@ -260,6 +262,6 @@ def _recovery_terms(row: RecoveryRow, version: int) -> Term:
         (Atom("persistent_count"), row.persistent_count),
         (Atom("persistent_bytes"), row.persistent_bytes),
     ]
-    if version == 2 and row.next_deliver_seq_id is not None:
+    if is_later and row.next_deliver_seq_id is not None:
         terms += [(Atom("redeliver_seq_id"), row.next_deliver_seq_id), (Atom("delivery_count"), {})]
     return terms

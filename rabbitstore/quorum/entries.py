@@ -88,7 +88,7 @@ class EntryTable(Mapping[int, Entry]):
         """Add an entry and return its run; one that a new leader wrote voids all behind it."""
         old = self.run_of(index)
         if truncates or (old is not None and old.term != entry.term):
-            self._cut(index)
+            cut_runs(self.runs, index)
         elif old is not None:
             self._remove(old, index)
         place = bisect_right(self.runs, index, key=_FIRST)
@@ -110,13 +110,15 @@ class EntryTable(Mapping[int, Entry]):
         for index in range(run.first, run.stop):
             self.put(index, Entry(run.term, run.view, run.file, run.place(index), run.size(index)))
 
-    def _cut(self, index: int) -> None:
-        while self.runs and self.runs[-1].first >= index:
-            self.runs.pop()
-        if self.runs and self.runs[-1].stop > index:
-            self.runs[-1] = self.runs[-1].part(self.runs[-1].first, index)
-
     def _remove(self, run: Run, index: int) -> None:
         place = bisect_right(self.runs, index, key=_FIRST) - 1
         parts = ((run.first, index), (index + 1, run.stop))
         self.runs[place : place + 1] = [run.part(*part) for part in parts if part[0] < part[1]]
+
+
+def cut_runs(runs: list[Run], index: int) -> None:
+    """Remove the entries from an index on."""
+    while runs and runs[-1].first >= index:
+        runs.pop()
+    if runs and runs[-1].stop > index:
+        runs[-1] = runs[-1].part(runs[-1].first, index)

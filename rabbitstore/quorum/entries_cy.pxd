@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32_more
 
-cdef Size ROOM, ROOM_MAX, WRITER, CHECKED, RECORD, SEGMENT_HEAD, WIDE
+cdef Size ROOM, ROOM_MAX, WRITER, CHECKED, RECORD, WIDE
 cdef I64 NUMBER_MAX, PLACE_MAX
 
 @cython.final

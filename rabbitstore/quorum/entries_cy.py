@@ -1,6 +1,6 @@
 """Where the entries of a log are, in columns: eight bytes for an entry (docs/formats/rabbitmq-quorum.md#write-ahead-log).
 
-`wal` and `segment` define what is read, and read everything that is not as expected.
+`wal` and `segment` read what is not as expected, an entry at a time, and say what is wrong with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import layout
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I64, Bool, I32s, Size, Source, get_i32, get_i64, i32s_of, source_of, take_view,
+        I64, I32s, Size, Source, get_i32, get_i64, i32s_of, source_of, take_view,
     )  # fmt: skip
     from storebytes._crc_cy import crc32_more
 
@@ -25,7 +25,6 @@ ROOM_MAX: Size = 1 << 16
 WRITER: Size = layout.WRITER_SIZE
 CHECKED: Size = layout.WRITER_SIZE + layout.CHECKED_AT
 RECORD: Size = layout.WRITER_SIZE + layout.WAL_RECORD.size
-SEGMENT_HEAD: Size = layout.SEGMENT_HEAD.size
 WIDE: Size = layout.SEGMENT_ENTRY[2].size
 NUMBER_MAX: I64 = layout.NUMBER_MAX
 PLACE_MAX: I64 = 0xFFFFFFFF
@@ -139,44 +138,38 @@ def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
     return at
 
 
-def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list[Run] | None:
-    """Return the entries of a segment as runs; None if anything in it is not as expected.
+def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: Size, runs: list[Run], file: str) -> int:
+    """Add the entries in at..stop of a segment's index, and return where the first one is that is left to `read_segment`.
 
-    `count` is that of the entries in the index, whose unused ones are zero.  Indexes ascend, and each CRC is right.
-    `read_segment` names what is wrong in any other segment.
+    An entry is taken if its index is behind the last one's and its CRC is right; `width` is that of the version, and `data_at`
+    where the data begins.
     """
     source: Source = source_of(view)
-    stop: Size = len(view)
-    width: Size = WIDE if version == 2 else WIDE - 4
-    data_at: Size = SEGMENT_HEAD + count * width
-    at: Size = SEGMENT_HEAD
+    end: Size = len(view)
     place: I64
     size: I64
     index: I64
     term: I64
-    run: Run | None = None
-    found: list[Run] = []
-    if data_at > stop:
-        return None
-    while at < data_at and not _is_zero(source, at, width):
+    run: Run | None = runs[len(runs) - 1] if runs else None
+    while at < stop:
         index = get_i64(source, at)
         term = get_i64(source, at + 8)
-        place = get_i64(source, at + 16) if version == 2 else get_i32(source, at + 16)
+        place = get_i64(source, at + 16) if width == WIDE else get_i32(source, at + 16)
         size = get_i32(source, at + width - 8)
         if not (0 <= index <= NUMBER_MAX and 0 <= term <= NUMBER_MAX):
-            return None
-        if size < 0 or place < data_at or place > stop or size > stop - place:
-            return None
+            break
+        if size < 0 or place < data_at or place > end or size > end - place:
+            break
         if (crc32_more(0, source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
-            return None
+            break
         if run is not None and index < run.stop:
-            return None
+            break
         if run is None or index != run.stop or term != run.term or not run.append(place, size):
             run = Run(index, term, view, file)
             run.append(place, size)
-            found.append(run)
+            runs.append(run)
         at += width
-    return found if _is_zero(source, at, data_at - at) else None
+    return at
 
 
 @cython.cfunc
@@ -184,14 +177,3 @@ def read_intact(view: memoryview, version: Size, count: Size, file: str) -> list
 def _signed(number: I64) -> I64:
     """Return the signed number of the same 32 bits."""
     return number if number < 0x80000000 else number - 0x100000000
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _is_zero(source: Source, at: Size, size: Size) -> Bool:
-    stop: Size = at + size
-    while at < stop:
-        if source[at]:
-            return False
-        at += 1
-    return True

@@ -35,7 +35,7 @@ from .message import (
     to_message,
 )
 from .messages import Message, MessageList
-from .segment import read_segment_runs
+from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
 from .tables import TABLE_SIZE_MAX, meta_rows, read_rows, registered
@@ -327,7 +327,7 @@ class QuorumQueue:
     def _read_segment(self, name: str, entries: EntryTable) -> None:
         view, file = self.node.map(f"{self.uid}/{name}"), f"{self.relative}/{name}"
         try:
-            for run in read_segment_runs(view, file, self.node.problems):
+            for run in read_segment(view, file, self.node.problems):
                 entries.add(run)
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(finding_of(error, "bad_segment_head"))

@@ -3,13 +3,14 @@ from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32
 from rabbitstore.format.content_cy cimport Parts, locate, take_binary, take_keys
 from rabbitstore.format.entry_cy cimport IndexEntry
+from rabbitstore.format.segment_cy cimport (
+    ACKED, BODY_SIZE, DELIVERED, EXPIRY, HEAD_SIZE, PERSISTENT, PLACE, SEQ_ID, STATE, STRIDE, TERM, TERM_SIZE, close_up,
+    entry_of, scan_segment,
+)
 from rabbitstore.read.json_cy cimport LineWriter
 
-cdef Size HEAD_SIZE, EXPIRY_AT, BODY_SIZE_AT, EMBEDDED_AT, PUBLISH_SIZE, MSG_ID_SIZE
-cdef Size SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE, SECTOR_SIZE
-cdef Size LIST, LIST_HEAD, ENTRY, CHUNK, V2_HEAD, V2_ENTRIES, OWN_MARK, CHUNK_MARK, FLAGS_MAX
+cdef Size MSG_ID_SIZE, LIST, LIST_HEAD, ENTRY, CHUNK, V2_HEAD, V2_ENTRIES, OWN_MARK, CHUNK_MARK, FLAGS_MAX
 cdef I64 EXPIRY_MIN, EXPIRY_MAX, PLACE_MAX
-cdef Size STATE, SEQ_ID, EXPIRY, BODY_SIZE, PLACE, TERM, TERM_SIZE, STRIDE, PERSISTENT, DELIVERED, ACKED
 cdef Size NUMBERS, COLUMNS, MESSAGES, DURABLE, EXPIRING, BYTES, LARGEST, CONTAINERS, LOWEST, HIGHEST, STEPS, STEP_COUNT
 cdef I64s _steps
 

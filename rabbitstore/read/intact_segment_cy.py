@@ -1,7 +1,7 @@
 """Read a segment of a queue index in which every byte is as expected, without the GIL.
 
 Formats: docs/formats/rabbitmq-index.md, docs/formats/rabbitmq-index-v2.md#index-file.  Any other segment is left to
-`QueueFolder.segment` and `QueueFolder.segment_v2`, which know what to do about it.
+`IndexV1.segment` and `IndexV2.segment`, which know what to do about it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from storageio import SECTOR_SIZE
-
 from ..format.content_cy import Parts
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import EXPIRY_MAX_US, EXPIRY_MIN_US, OFFSET_MAX, encode_head
 from ..format.layout import (
-    MSG_ID_SIZE, PUBLISH_BODY, SEGMENT_HEAD, SEGMENT_MARK, SEGMENT_PERSISTENT, SEGMENT_PUBLISH, SEGMENT_RELATIVE,
-    V2_CHUNK, V2_ENTRY, V2_HAS_CRC, V2_HEAD_SIZE, V2_INDEX_MAGIC, V2_PERSISTENT, V2_PRESENT, V2_QUEUE_STORE,
+    MSG_ID_SIZE, V2_CHUNK, V2_ENTRY, V2_HAS_CRC, V2_HEAD_SIZE, V2_INDEX_MAGIC, V2_PERSISTENT, V2_PRESENT, V2_QUEUE_STORE,
     V2_SEGMENT_ENTRIES, V2_STORE_MAGIC,
 )  # fmt: skip
 from .json_cy import LineWriter
@@ -33,12 +30,11 @@ if not cython.compiled:
     from storebytes._crc_cy import crc32
 
     from ..format.content_cy import locate, take_binary, take_keys
+    from ..format.segment_cy import (
+        ACKED, BODY_SIZE, DELIVERED, EXPIRY, HEAD_SIZE, PERSISTENT, PLACE, SEQ_ID, STATE, STRIDE, TERM, TERM_SIZE, close_up,
+        entry_of, scan_segment,
+    )  # fmt: skip
 
-HEAD_SIZE: Size = SEGMENT_HEAD.size
-EXPIRY_AT: Size = HEAD_SIZE + MSG_ID_SIZE
-BODY_SIZE_AT: Size = EXPIRY_AT + 8
-EMBEDDED_AT: Size = BODY_SIZE_AT + 4
-PUBLISH_SIZE: Size = HEAD_SIZE + PUBLISH_BODY.size
 LIST: Size = 108
 LIST_HEAD: Size = 5  # tag and 32-bit length of a list or a binary
 ENTRY: Size = V2_ENTRY.size
@@ -51,19 +47,6 @@ PLACE_MAX: I64 = OFFSET_MAX
 OWN_MARK: Size = V2_PRESENT << 24 | V2_PERSISTENT << 16 | V2_QUEUE_STORE  # status, flags, 0, kind of location
 CHUNK_MARK: Size = V2_HAS_CRC
 FLAGS_MAX: Size = V2_PERSISTENT
-# columns of a row
-STATE: Size = 0
-SEQ_ID: Size = 1
-EXPIRY: Size = 2
-BODY_SIZE: Size = 3
-PLACE: Size = 4
-TERM: Size = 5
-TERM_SIZE: Size = 6
-STRIDE: Size = 7
-# bits of a state
-PERSISTENT: Size = 1
-DELIVERED: Size = 2
-ACKED: Size = 4
 # counts
 MESSAGES: Size = 0
 DURABLE: Size = 1
@@ -133,21 +116,9 @@ class IntactSegment:
     def entry(self, row: Size) -> IndexEntry:
         """Return the entry of a row."""
         source: Source = source_of(self._data)
-        rows: I64s = self._rows
-        at: Size = row * STRIDE
-        entry: IndexEntry = IndexEntry.__new__(IndexEntry)
-        entry.seq_id = rows[at + SEQ_ID]
-        entry.msg_id = b"" if self._is_v2 else take_bytes(source, rows[at + PLACE] + HEAD_SIZE, MSG_ID_SIZE)
-        entry.expiry_us = rows[at + EXPIRY]
-        entry.size = rows[at + BODY_SIZE]
-        entry.persistent = rows[at + STATE] & PERSISTENT != 0
-        entry.delivered = rows[at + STATE] & DELIVERED != 0
-        entry.acked = rows[at + STATE] & ACKED != 0
-        entry.term = take_bytes(source, rows[at + TERM], rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else None
-        entry.embedded = rows[at + TERM_SIZE] != 0
-        entry.file = self._file
-        entry.offset = rows[at + PLACE]
-        entry.in_store = entry.in_index = False
+        entry: IndexEntry = entry_of(source, self._rows, row, self._file)
+        if not self._is_v2:
+            entry.msg_id = take_bytes(source, entry.offset + HEAD_SIZE, MSG_ID_SIZE)
         return entry
 
     def write_lines(self, lines: LineWriter, row: Size, owner: Any, bound: I64, room: Size) -> Size:
@@ -296,9 +267,15 @@ class IntactSegment:
         """Find the entries of a version-1 segment; return whether it is intact."""
         source: Source = source_of(self._data)
         stop: Size = len(self._data)
+        row: Size
         with cython.nogil:
-            self.count = _scan(source, stop, first_seq_id, room, self._rows)
-        return self.count >= 0
+            if scan_segment(source, 0, stop, first_seq_id, room, self._rows, -1) != stop:
+                return False
+            self.count = close_up(self._rows, room)
+            for row in range(self.count):
+                if self._rows[row * STRIDE + EXPIRY] < 0:
+                    return False
+        return True
 
     def scan_v2(self, index: bytes, first_seq_id: I64) -> Bool:
         """Find the entries of a version-2 segment; return whether it is intact."""
@@ -328,61 +305,6 @@ def read_intact_v2(index: bytes, stored: bytes | memoryview, number: int, file: 
         return None
     found = IntactSegment(memoryview(stored), file, (len(index) - V2_HEAD) // ENTRY, True)
     return found if found.scan_v2(index, number * V2_ENTRIES) else None
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _scan(source: Source, stop: Size, first: I64, room: Size, rows: I64s) -> Size:
-    """Fill the rows of a version-1 segment; return how many there are, or -1 for one that is not intact."""
-    at: Size = 0
-    head: Size
-    row: Size
-    embedded: Size
-    while stop - at >= HEAD_SIZE:
-        if at % SECTOR_SIZE > SECTOR_SIZE - HEAD_SIZE and source[at + 1] == 0:
-            return -1  # it may be torn
-        head = get_i16(source, at) & 0xFFFF
-        row = (head & SEGMENT_RELATIVE) * STRIDE
-        if head & SEGMENT_RELATIVE >= room:
-            return -1
-        if head & SEGMENT_PUBLISH:
-            if stop - at < PUBLISH_SIZE or rows[row + SEQ_ID] or get_i64(source, at + EXPIRY_AT) < 0:
-                return -1
-            embedded = get_i32(source, at + EMBEDDED_AT)
-            if embedded < 0 or embedded > stop - at - PUBLISH_SIZE:
-                return -1
-            rows[row + STATE] = PERSISTENT if head & SEGMENT_PERSISTENT else 0
-            rows[row + SEQ_ID] = 1 + first + (head & SEGMENT_RELATIVE)
-            rows[row + EXPIRY] = get_i64(source, at + EXPIRY_AT)
-            rows[row + BODY_SIZE] = get_i32(source, at + BODY_SIZE_AT) & 0x7FFFFFFF
-            rows[row + PLACE] = at
-            rows[row + TERM] = at + PUBLISH_SIZE
-            rows[row + TERM_SIZE] = embedded
-            at += PUBLISH_SIZE + embedded
-        elif head & SEGMENT_MARK and rows[row + SEQ_ID] and not rows[row + STATE] & ACKED:
-            rows[row + STATE] += ACKED if rows[row + STATE] & DELIVERED else DELIVERED
-            at += HEAD_SIZE
-        else:
-            return -1
-    return _close_up(rows, room) if at == stop else -1
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _close_up(rows: I64s, room: Size) -> Size:
-    """Remove rows without an entry; a sequence number is one higher until here, so that it is not zero."""
-    count: Size = 0
-    place: Size
-    column: Size
-    for place in range(room):
-        if rows[place * STRIDE + SEQ_ID]:
-            for column in range(STRIDE):
-                rows[count * STRIDE + column] = rows[place * STRIDE + column]
-            rows[count * STRIDE + SEQ_ID] -= 1
-            count += 1
-    return count
 
 
 @cython.cfunc

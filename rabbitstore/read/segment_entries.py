@@ -20,6 +20,7 @@ from ..format.layout import (
 from ..format.names import numbered, read_segment_entries
 from ..format.segment_cy import read_segment
 from ..format.tables import RecoveryRow
+from .index_v1 import IndexV1
 from .queue_folder import QueueFolder
 
 Terms = Mapping[str, RecoveryRow]  # of the last stop, by queue folder
@@ -83,7 +84,7 @@ def _guess(disk: Disk, path: str) -> int:
         if entry.kind is not Kind.FOLDER:
             continue
         folder = QueueFolder(disk, path, entry.name, SEGMENT_ENTRIES_OLD, [])
-        for number in folder.segment_numbers() if folder.version == 1 else []:
-            if any(relative >= SEGMENT_ENTRIES_NEW for relative in folder.segment(number, [])):
+        for number in folder.segment_numbers() if folder.format.segment_entries is None else []:
+            if any(relative >= SEGMENT_ENTRIES_NEW for relative in IndexV1(folder).segment(number, [])):
                 return SEGMENT_ENTRIES_OLD
     return SEGMENT_ENTRIES_NEW

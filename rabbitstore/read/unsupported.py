@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
-from storebytes.finding import UNSUPPORTED, Finding, finding_of, unsupported_error
+from storebytes.finding import UNSUPPORTED, Finding, unsupported_error
 
 from ..files import SMALL_SIZE_MAX, mapped, numbers_in
 from ..format import layout
 from ..format.container import START as CONTAINER_START
 from ..format.content import decode_content
 from ..format.content_cy import NAME
-from ..format.index_v2 import check_head
+from ..format.index_versions import VERSIONS
 from ..format.rdq import TERM_AT, scan_records
 from ..format.terms import is_damaged_name
 from ..stop_checksums import is_own_clean_stop
@@ -30,13 +30,14 @@ from .table_check import read_tables
 from .vhost_folder import VhostFolder
 
 _KEPT = r"(\.new|\.bak|\.bak\.new)?\Z"  # left by `replace_file` and by a rewritten segment
+_ENDINGS = "|".join(ending for one in VERSIONS.values() for ending in one.endings)
 _NAMES = {  # the known names by kind of folder
     "": re.compile(
         r"(\.vhost|\.config|recovery\.dets(\.TMP)?|msg_store_persistent|msg_store_transient|queues|brokerstore(\.aside-[0-9]+)?)"
         + _KEPT
     ),
     "store": re.compile(r"([0-9]+\.rd[qt]|clean\.dot|file_summary\.ets|msg_store_index\.ets)" + _KEPT),
-    "queue": re.compile(r"(\.queue_name|[0-9]+\.(idx|qi|qs)|journal\.jif|sync_failed)" + _KEPT),  # the last is brokerstore's
+    "queue": re.compile(rf"(\.queue_name|[0-9]+\.({_ENDINGS})|journal\.jif|sync_failed)" + _KEPT),  # the last is brokerstore's
 }
 _CONFIG_TERM = re.compile(rb"^\s*\{\s*([a-z][a-zA-Z0-9_@]*)\s*,[^{}]*\}\s*\.", re.MULTILINE)
 _ENTRIES = "segment_entry_count"
@@ -80,10 +81,10 @@ def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Finding]:
     is_later = _is_later(folder, queues)
     yield from _other_release(folder, is_later)
     for queue in queues:
-        if queue.version == 2 and not is_later and not for_repair:
-            found = f"queue {queue.queue!r} of index version 2"
+        if queue.format.is_later and not is_later and not for_repair:
+            found = f"queue {queue.queue!r} of index version {queue.version}"
             yield Finding(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "index version 1 for writing", found)
-        yield from _unknown_heads(queue)
+        yield from (problem for one in VERSIONS.values() for problem in one.reader()(queue).unknown_heads())
     if not is_own_clean_stop(folder.disk, folder.path):  # else the last opening has checked every message
         for queue in queues:
             yield from _unknown_messages(queue, is_later)
@@ -99,7 +100,7 @@ def _is_later(folder: VhostFolder, queues: list[QueueFolder]) -> bool:
 
     3.10 to 3.12 had version 2 as an option and cannot read message containers.  A folder without messages has no version yet.
     """
-    if any(queue.version != 2 and queue.has_index for queue in queues):
+    if any(not queue.format.is_later and queue.has_index for queue in queues):
         return False
     file = flags_file(folder.disk, folder.path)
     flags = read_flags(folder.disk, file) if file is not None else None
@@ -186,21 +187,6 @@ def read_flags(disk: Disk, file: str) -> list[str]:
     """Return the names in a file of feature flags, an Erlang list as text."""
     text = (read_head(disk, file, SMALL_SIZE_MAX) or b"").decode("utf-8", "replace")
     return [name.strip("'") for name in _FLAG.findall(text)]
-
-
-def _unknown_heads(queue: QueueFolder) -> Iterator[Finding]:
-    """Yield each `N.qi` and `N.qs` of another magic or version."""
-    for ending, magic in (("qi", layout.V2_INDEX_MAGIC), ("qs", layout.V2_STORE_MAGIC)):
-        for number in numbers_in(queue.disk, queue.path, ending):
-            file = f"{number}.{ending}"
-            head = read_head(queue.disk, f"{queue.path}/{file}", layout.V2_HEAD_SIZE) or b""
-            try:
-                if len(head) == layout.V2_HEAD_SIZE and any(head[: layout.V2_HEAD.size]):
-                    check_head(head, magic, number, f"{queue.relative}/{file}")
-            except UnsupportedFormat as error:
-                yield finding_of(error, "")
-            except StoreCorrupt:
-                continue  # `verify` reports it
 
 
 def _unknown_messages(queue: QueueFolder, is_later: bool) -> Iterator[Finding]:

@@ -340,7 +340,7 @@ class VhostFolder:
     def without_entry(self, queue: QueueFolder) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""
         store = self.stores[layout.PERSISTENT_FOLDER]
-        named = {msg_id for folder in self.queue_folders() for msg_id in folder.named_ids()}
+        named = {msg_id for folder in self.queue_folders() for msg_id in folder.index.named_ids()}
         found = []
         for msg_id, (number, record) in list(store.locations.items()):
             term = store.term(number, record) if msg_id not in named else None

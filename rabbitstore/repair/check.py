@@ -138,7 +138,7 @@ def _check_queue(folder: VhostFolder, queue: QueueFolder, found: Checked, counts
     highest = -1
     found.files += len(queue.segment_numbers())
     found.queue_names[queue.relative] = queue.queue
-    entries = layout.V2_SEGMENT_ENTRIES if queue.version == 2 else folder.segment_entries
+    entries = queue.segment_entries
     unread = _count_unsupported(found)
     for part in queue.counted(found.problems):
         if isinstance(part, IntactSegment):

@@ -10,6 +10,7 @@ from storageio import Disk, replace_file
 from ..files import read_if_there
 from ..format import layout
 from ..format.index_v2 import V2Entry, encode_chunk, encode_entry, encode_head
+from ..read.index_v2 import IndexV2
 from ..read.queue_folder import QueueFolder
 from ..read.queue_store import Chunk
 
@@ -19,7 +20,7 @@ def rewrite_segment_v2(disk: Disk, queue: QueueFolder, number: int, lost: set[in
 
     The server's recovery crashes on an entry, or on a head of `N.qs`, that it does not expect, and loses the whole queue.
     """
-    found = [(row, chunk) for row, chunk in queue.segment_v2(number, []) if row.seq_id not in lost]
+    found = [(row, chunk) for row, chunk in IndexV2(queue).segment(number, []) if row.seq_id not in lost]
     store = f"{queue.path}/{number}.qs"
     data = read_if_there(disk, store)
     if data is not None:

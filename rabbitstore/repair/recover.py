@@ -23,6 +23,7 @@ from ..format.names import CONFIG_TEXT, part_name, queue_folder_name, queue_name
 from ..format.rdq import encode_record, scan_records
 from ..format.segment_cy import write_segment
 from ..quorum.declared import declared_names
+from ..read.index_v1 import IndexV1
 from ..read.queue_folder import QueueFolder
 from ..read.salvage import read_segment_past_damage, readable_journal
 from ..read.unsupported import refuse_unsupported
@@ -280,8 +281,10 @@ def _joined_segments(disk: Disk, path: str, file: str) -> dict[str, dict[int, In
     """Return the segments with entries in the queue's journal, joined with them, by file."""
     with closing(VhostFolder(path, disk)) as folder:
         queue = next(queue for queue in folder.queue_folders() if f"{queue.relative}/{layout.JOURNAL_NAME}" == file)
-        journal = queue.journal([])
-        return {f"{queue.relative}/{number}.idx": queue.joined(number, logged, []) for number, logged in journal.items()}
+        index = IndexV1(queue)
+        return {
+            f"{queue.relative}/{number}.idx": index.joined(number, logged, []) for number, logged in index.journal([]).items()
+        }
 
 
 def _drop_entries(disk: Disk, path: str, file: str, checked: Checked) -> None:

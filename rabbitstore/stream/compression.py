@@ -5,25 +5,30 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from storageio import StoreCorrupt, UnsupportedFormat
+from storageio import StoreCorrupt, UnsupportedFormat, needs_extra
 
 from .layout import UNPACKED_MAX
-from .lz4 import unpack_lz4
-from .snappy import unpack_snappy
 
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 _GZIP_WINDOW = 31
 _RATIO_MAX = 64 << 10  # no known encoding exceeds it, except zeros in zstd
+_SNAPPY_STREAM = b"\xff\x06\x00\x00sNaPpY"  # as stream clients write it; others write one raw block
 
 
 def unpack(compression: int, body: bytes, size: int, *, file: str, base: int) -> bytes:
-    """Return the `size` uncompressed bytes; raise `UnsupportedFormat` for an encoding that is not known here."""
+    """Return the `size` uncompressed bytes.
+
+    Raises `UnsupportedFormat` for an encoding that is not known here, and `MissingExtra` without the library for snappy,
+    lz4 and zstd.
+    """
+    if compression >= len(NAMES):
+        raise UnsupportedFormat("compression", file=file, offset=base, found=compression, supported=", ".join(NAMES))
     limit = min(UNPACKED_MAX, len(body) * _RATIO_MAX)
     if size > limit:
         raise StoreCorrupt("sub-batch too large", file=file, offset=base, expected=f"at most {limit} bytes", found=size)
     try:
-        found = _unpack(compression, body, size, file, base)
-    except (zlib.error, ValueError, IndexError) as error:
+        found = body if compression == 0 else _gunzip(body, size) if compression == 1 else _unpack(compression, body, size)
+    except (zlib.error, ValueError) as error:
         raise StoreCorrupt(
             "damaged sub-batch", file=file, offset=base, expected=NAMES[compression], found=str(error)
         ) from error
@@ -40,34 +45,15 @@ def _gunzip(body: bytes, size: int) -> bytes:
     return found
 
 
-def _zstandard() -> Any:
-    """Return the package of the extra `compression`, None where it is not installed: then the encoding is not known here."""
+def _unpack(compression: int, body: bytes, size: int) -> bytes:
+    """Unpack into `size` bytes, so that a frame that grows without end fails instead of filling the memory."""
+    with needs_extra("compression"):
+        import cramjam
+    module: Any = getattr(cramjam, NAMES[compression])
+    is_raw = module is cramjam.snappy and not body.startswith(_SNAPPY_STREAM)
+    target = bytearray(size)
     try:
-        import zstandard
-    except ImportError:
-        return None
-    return zstandard
-
-
-def _unpack_zstd(zstandard: Any, body: bytes, size: int) -> bytes:
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=UNPACKED_MAX).stream_reader(body) as reader:
-            return bytes(reader.read(size + 1))
-    except zstandard.ZstdError as error:
+        written = (module.decompress_raw_into if is_raw else module.decompress_into)(body, target)
+    except cramjam.DecompressionError as error:
         raise ValueError(str(error)) from error
-
-
-def _unpack(compression: int, body: bytes, size: int, file: str, base: int) -> bytes:
-    match compression:
-        case 0:
-            return body
-        case 1:
-            return _gunzip(body, size)
-        case 2:
-            return unpack_snappy(body, size)
-        case 3:
-            return unpack_lz4(body, size)
-        case 4 if (zstandard := _zstandard()) is not None:
-            return _unpack_zstd(zstandard, body, size)
-    name = NAMES[compression] if compression < len(NAMES) else str(compression)
-    raise UnsupportedFormat("compression", file=file, offset=base, found=name, supported="none, gzip, snappy, lz4")
+    return bytes(memoryview(target)[:written])

@@ -18,9 +18,8 @@ from ..read.json_cy import LineWriter
 from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
 from .index import IndexRecord, first_at_or_after, read_index
-from .lines_cy import SingleMessages
 from .message import StreamMessage, to_message
-from .records_cy import Record
+from .records_cy import Record, SingleMessages
 from .scan import Scan
 from .tracking import Tracking, apply_chunk
 

@@ -89,7 +89,7 @@ def fields(entries: Any) -> list[tuple[Any, ...]]:
 def test_an_intact_segment_is_read_like_any_other(tmp_path: Any) -> None:
     """Every changed byte of either file is left to the careful reader, unless that one finds nothing wrong with it."""
     queue, index, stored = segment(tmp_path)
-    slow = [queue._from_v2(*pair, 0) for pair in queue.segment_v2(0, [])]
+    slow = [queue.index.entry_of(*pair, 0) for pair in queue.index.segment(0, [])]
     name = slow[0].file
     assert len(slow) == 4
     assert fields(quickly(index, stored, name) or []) == fields(slow)
@@ -100,7 +100,7 @@ def test_an_intact_segment_is_read_like_any_other(tmp_path: Any) -> None:
             path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
             problems: list[Any] = []
             found = quickly(index, stored, name)
-            careful = [queue._from_v2(*pair, 0) for pair in queue.segment_v2(0, problems)]
+            careful = [queue.index.entry_of(*pair, 0) for pair in queue.index.segment(0, problems)]
             assert found is None or (problems == [] and fields(found) == fields(careful)), f"{path.name} at {at}"
         path.write_bytes(whole)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore.format.index_versions import VERSIONS
 from rabbitstore.read.intact_segment_cy import IntactSegment
 from rabbitstore.read.node import Node, survey
 
@@ -21,7 +22,7 @@ STATS_KEYS = ("queue", "messages", "size_bytes", "persistent", "embedded", "rede
 STATS_HEADERS = ("queue", "messages", "bytes", *STATS_KEYS[3:])
 READS = [
     "classic queues of index version 1 (read and written)",
-    "classic queues of index version 2 (read)",
+    "classic queues of index version 2 (read and written)",
     "quorum queues, machine versions 3 to 8 (read, recovered)",
     "streams (read, recovered)",
 ]
@@ -64,7 +65,7 @@ def _fields(facts: dict[str, Any], node: Node | None) -> dict[str, object]:
 def _by_version(queues: list[QueueInfo]) -> dict[str, int]:
     """Count the queues of each index version."""
     versions = [queue.version for queue in queues]
-    return {f"index_version_{version}": versions.count(version) for version in (1, 2)}
+    return {f"index_version_{version}": versions.count(version) for version in VERSIONS}
 
 
 def _node_texts(node: Node) -> dict[str, object]:

@@ -19,11 +19,11 @@ from ..output import Answer, emit_json, say, show
 
 PACKAGES = (
     "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "matplotlib", "lz4", "zstandard",
-    "opentelemetry-api", "kombu", "pyspark", "cython",
+    "cramjam", "opentelemetry-api", "kombu", "pyspark", "cython",
 )  # fmt: skip
 EXTRAS = {
     "click": "cli", "rich": "cli", "pyarrow": "arrow", "jinja2": "report", "matplotlib": "report", "lz4": "compression",
-    "zstandard": "compression", "opentelemetry-api": "otel", "kombu": "kombu", "pyspark": "spark",
+    "zstandard": "compression", "cramjam": "compression", "opentelemetry-api": "otel", "kombu": "kombu", "pyspark": "spark",
 }  # fmt: skip
 ROOT = Path(storebytes.__file__).resolve().parent.parent
 

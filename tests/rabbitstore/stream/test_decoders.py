@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import random
+import subprocess
 import sys
 import zlib
 
+import crcmod
+import crcmod.predefined
 import pytest
 
 from rabbitstore.format.amqp10 import Described, Reader, Special, Symbol
@@ -16,7 +19,7 @@ from rabbitstore.stream import layout
 from rabbitstore.stream.chunk import check_crc, read_head, read_records
 from rabbitstore.stream.compression import unpack
 from rabbitstore.stream.tracking import read_tracking
-from storageio import StoreCorrupt, UnsupportedFormat
+from storageio import MissingExtra, StoreCorrupt, UnsupportedFormat
 
 TEXTS = [b"", b"a", b"abcabcabcabc" * 500, bytes(70_000), random.Random(7).randbytes(3000), b"x" * 65_537 + b"tail"]
 
@@ -27,8 +30,8 @@ def test_unpack_what_another_library_packed(name, text):
     """Blocks and frames of pyarrow and zlib come out again."""
     other = gzip if name == "gzip" else pytest.importorskip("pyarrow").Codec(name)
     packed = bytes(other.compress(text))
-    if name == "zstd":
-        pytest.importorskip("zstandard")
+    if name != "gzip":
+        pytest.importorskip("cramjam")
     number = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[name]
     assert unpack(number, packed, len(text), file="f", base=0) == text
     for cut in range(0, len(packed), max(len(packed) // 20, 1)):
@@ -39,17 +42,34 @@ def test_unpack_what_another_library_packed(name, text):
 
 def test_framed_snappy():
     """The form of the Java client: a stream identifier, compressed and plain frames, padding."""
+    pytest.importorskip("cramjam")
     block = b"\x08\x0cabcd" + b"\x01\x04"  # "abcd", then four bytes from four back
-    frames = b"\xff\x06\x00\x00sNaPpY" + b"\x00" + (len(block) + 4).to_bytes(3, "little") + b"crc_" + block
-    frames += b"\x01\x07\x00\x00crc_end" + b"\xfe\x02\x00\x00\x00\x00"
+    frames = b"\xff\x06\x00\x00sNaPpY" + b"\x00" + (len(block) + 4).to_bytes(3, "little") + masked_crc(b"abcdabcd") + block
+    frames += b"\x01\x07\x00\x00" + masked_crc(b"end") + b"end" + b"\xfe\x02\x00\x00\x00\x00"
     assert unpack(2, frames, 11, file="f", base=0) == b"abcdabcdend"
+    with pytest.raises(StoreCorrupt):
+        unpack(2, frames.replace(masked_crc(b"end"), b"crc_"), 11, file="f", base=0)
 
 
-def test_zstd_without_its_package_is_refused_by_name(monkeypatch):
-    """The name is in the error."""
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UnsupportedFormat, match="zstd"):
-        unpack(4, b"body", 4, file="f", base=9)
+def masked_crc(text: bytes) -> bytes:
+    """Return the checksum of a frame by snappy's framing_format.txt."""
+    crc = crcmod.predefined.mkPredefinedCrcFun("crc-32c")(text)
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_missing_library_is_named_with_its_extra(monkeypatch, number):
+    """The error says what to install, and is no finding about the file."""
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    with pytest.raises(MissingExtra, match=r"cramjam is not installed: pip install 'brokerstore\[compression\]'"):
+        unpack(number, b"body", 4, file="f", base=9)
+
+
+@pytest.mark.parametrize("number", [5, 6, 7])
+def test_unknown_compression_is_refused_by_number(number):
+    """The field has three bits, and the format has five values."""
+    with pytest.raises(UnsupportedFormat, match=f"compression {number}"):
+        unpack(number, b"body", 4, file="f", base=9)
 
 
 def test_a_bomb_is_refused():
@@ -58,9 +78,36 @@ def test_a_bomb_is_refused():
     for size in (1 << 31, 1000):
         with pytest.raises(StoreCorrupt):
             unpack(1, packed, size, file="f", base=0)
-    pytest.importorskip("zstandard")
-    with pytest.raises(StoreCorrupt):
-        unpack(4, bytes(pytest.importorskip("pyarrow").Codec("zstd").compress(bytes(1 << 20))), 1000, file="f", base=0)
+    pytest.importorskip("cramjam")
+    for name, number in (("snappy", 2), ("lz4", 3), ("zstd", 4)):
+        bomb = bytes(pytest.importorskip("pyarrow").Codec(name).compress(bytes(1 << 20)))
+        for size in (1 << 31, 1000):
+            with pytest.raises(StoreCorrupt):
+                unpack(number, bomb, size, file="f", base=0)
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from rabbitstore.stream.compression import unpack
+from storageio import StoreCorrupt
+packed = Path(sys.argv[2]).read_bytes()
+import cramjam
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    unpack(int(sys.argv[1]), packed, 1000, file="f", base=0)
+except StoreCorrupt:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize(("name", "number"), [("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_bomb_takes_no_more_memory_than_it_claims(tmp_path, name, number):
+    """A body of 256 MiB that claims 1,000 bytes stops after those."""
+    module = getattr(pytest.importorskip("cramjam"), name)
+    (tmp_path / "packed").write_bytes(bytes(module.compress(bytes(256 << 20))))
+    ran = subprocess.run([sys.executable, "-c", PEAK, str(number), tmp_path / "packed"], capture_output=True, check=True)
+    assert int(ran.stdout) < 64 << 10  # KiB
 
 
 def chunk(data, *, entries=1, records=1, trailer=b"", chunk_id=5):

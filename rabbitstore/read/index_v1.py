@@ -1,0 +1,92 @@
+"""Read the version-1 index in a queue's folder: `N.idx`, and `journal.jif` (docs/formats/rabbitmq-index.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from storebytes.finding import Finding
+
+from ..files import map_if_there, read_if_there
+from ..format import layout
+from ..format.entry_cy import IndexEntry
+from ..format.journal import JournalEntry, join_journal
+from .entry_copies import drop_worse_copies
+from .intact_segment_cy import read_intact
+from .salvage import read_journal_past_damage, read_segment_past_damage
+
+if TYPE_CHECKING:
+    from .queue_folder import Finish, QueueFolder
+
+
+class IndexV1:
+    """An `IndexReader` of version 1."""
+
+    def __init__(self, queue: QueueFolder) -> None:
+        """`queue` is the folder; nothing is read yet."""
+        self.queue = queue
+
+    def journal(self, problems: list[Finding]) -> dict[int, dict[int, JournalEntry]]:
+        """Return the journal's entries by segment, then by sequence number."""
+        where = f"{self.queue.relative}/{layout.JOURNAL_NAME}"
+        data = read_if_there(self.queue.disk, f"{self.queue.path}/{layout.JOURNAL_NAME}")
+        if data and not any(data):  # none at all may be a power failure before the first entry in it was confirmed
+            expected = "the entries since the last segment was written"
+            problems.append(Finding(where, 0, "lost_journal", expected, f"{len(data)} zeros"))
+        entries, _end = read_journal_past_damage(data or b"", where, problems)
+        by_segment: dict[int, dict[int, JournalEntry]] = {}
+        for seq_id, entry in entries.items():
+            by_segment.setdefault(seq_id // self.queue.segment_entries, {})[seq_id] = entry
+        return by_segment
+
+    def segment(self, number: int, problems: list[Finding]) -> dict[int, IndexEntry]:
+        """Return a segment by relative number, without the journal."""
+        where = f"{self.queue.relative}/{number}.idx"
+        data = read_if_there(self.queue.disk, f"{self.queue.path}/{number}.idx") or b""
+        entries = self.queue.segment_entries
+        found, end = read_segment_past_damage(data, number * entries, entries, where, problems)
+        if found and end < len(data) and not any(data[end:]):  # a power failure may leave them; 3.8 opens no queue then
+            problems.append(Finding(where, end, "torn_segment", "an entry", f"{len(data) - end} zeros"))
+        return found
+
+    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
+        """Yield each segment: what `finish` makes of an intact one, and the entries of any other."""
+        journal = self.journal(problems)
+        numbers = sorted({*self.queue.segment_numbers(), *journal})
+        alone = in_order(lambda number: self._intact(number, finish), [one for one in numbers if one not in journal])
+        for number in numbers:
+            found = next(alone) if number not in journal else None
+            if found is None:
+                joined = self.joined(number, journal.get(number, {}), problems)
+                found = [joined[relative] for relative in sorted(joined)]
+            yield found
+
+    def _intact(self, number: int, finish: Finish) -> Any:
+        data = map_if_there(self.queue.disk, f"{self.queue.path}/{number}.idx") or b""
+        found = read_intact(data, number, self.queue.segment_entries, f"{self.queue.relative}/{number}.idx") if data else None
+        return None if found is None else finish(found)
+
+    def joined(self, number: int, journal: dict[int, JournalEntry], problems: list[Finding]) -> dict[int, IndexEntry]:
+        """Return a segment by relative number, with the journal's entries of this segment."""
+        first = number * self.queue.segment_entries
+        in_file = self.segment(number, problems)
+        if not in_file and not journal:
+            self._report_lost_segment(number, problems)
+        problems += (one.problem for one in drop_worse_copies(in_file, journal, first, self.queue.has_message))
+        return join_journal(in_file, journal, first)
+
+    def _report_lost_segment(self, number: int, problems: list[Finding]) -> None:
+        """Report a segment without entries, or of zeros: they are in no file, since a flush empties the journal after them."""
+        data = read_if_there(self.queue.disk, f"{self.queue.path}/{number}.idx")
+        if data is not None and not any(data):
+            where = f"{self.queue.relative}/{number}.idx"
+            found = f"{len(data)} zeros" if data else "an empty file"
+            problems.append(Finding(where, 0, "lost_index", "the entries of a segment", found))
+
+    def named_ids(self) -> Iterator[bytes]:
+        """Yield nothing: messages without an index entry are found by version 2 only."""
+        return iter(())
+
+    def unknown_heads(self) -> Iterator[Finding]:
+        """Yield nothing: a segment has no head."""
+        return iter(())
