@@ -20,6 +20,12 @@ class Cost(NamedTuple):
     lost_by_queue: dict[str, int] = {}  # noqa: RUF012 - never changed; by `topic/queue` or queue name, a message counts in each
     bytes_lost: int = 0  # bytes of the log that are cut, or replaced by filler records
     offsets_set_back: int = 0  # consumer offsets beyond the new end of their queue
+    log_entries_lost: int = 0  # of quorum queues' logs; not each was a message
+    stream_offsets_lost: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is lost, without the zeros."""
+        return {name: value for name, value in self._asdict().items() if value}
 
 
 FREE = Cost()
@@ -40,7 +46,7 @@ class Step(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the tool prints."""
-        loses = {name: value for name, value in self.cost._asdict().items() if value}
+        loses = self.cost.as_dict()
         return {"kind": self.kind, "file": self.file, "reason": self.reason, **({"cost": loses} if loses else {})}
 
 
@@ -64,6 +70,15 @@ class Plan:
     messages_lost: int = 0
     lost_by_queue: dict[str, int] = field(default_factory=dict)
     outcomes: list[str] = field(default_factory=list)  # of the steps that ran
+
+    @property
+    def cost(self) -> Cost:
+        """Return what the steps lose together; the messages are those of the plan."""
+        log_entries, stream_offsets, size = (
+            sum(getattr(step.cost, name) for step in self.steps)
+            for name in ("log_entries_lost", "stream_offsets_lost", "bytes_lost")
+        )
+        return Cost(self.messages_lost, self.lost_by_queue, size, 0, log_entries, stream_offsets)
 
     @property
     def is_applied(self) -> bool:
