@@ -14,8 +14,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 
-from storageio import REAL_DISK, Disk, Mode, misplaced, replace_file
-from storebytes.finding import UNSUPPORTED, Finding
+from storageio import REAL_DISK, Disk, Mode, UnsupportedFormat, misplaced, replace_file
+from storebytes.finding import UNSUPPORTED, Finding, finding_of
 from storebytes.plan import FREE, LATER_VERSION, Cost, Plan, Step
 
 from ..files import numbers_in, read_all, read_if_there
@@ -74,9 +74,14 @@ class ClassicRepair:
     """The repair of a virtual host's folder; `progress` is called by `verify`."""
 
     def __init__(
-        self, path: str, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None
+        self, path: str, disk: Disk = REAL_DISK, *, keep_backup: bool = True, progress: Progress | None = None,
+        is_alone: bool = True,
     ) -> None:  # fmt: skip
-        """Set the folder; nothing is read."""
+        """Set the folder; nothing is read.
+
+        If it is not `is_alone`, but beside other queues of a node, a format that cannot be repaired is only in the plan.
+        """
+        self._is_alone = is_alone
         self._path = path
         self._disk = disk
         self._keep_backup = keep_backup
@@ -93,7 +98,7 @@ class ClassicRepair:
     def first_steps(self) -> list[Step]:
         """Return what runs before the folder can be locked: what is no lock file, which nobody can hold, is moved aside."""
         return [
-            Step("move_aside", one.file, one.kind, partial(self._move_aside, one.file))
+            Step("move_aside", one.file, one.kind, partial(_move_aside, self._disk, self._path, one.file))
             for one in strange_sidecars(self._disk, self._path)
             if one.file in (layout.SIDECAR_FOLDER, _LOCK)
         ]
@@ -103,7 +108,14 @@ class ClassicRepair:
 
         Raise `UnsupportedFormat` for a folder with data of an unknown format.
         """
-        refuse_unsupported(self._path, self._disk, for_repair=True)
+        try:
+            refuse_unsupported(self._path, self._disk, for_repair=True)
+        except UnsupportedFormat as error:
+            if self._is_alone:
+                raise
+            found = ClassicPlan(self._path)
+            found.leave([finding_of(error, "")], LATER_VERSION)
+            return found
         checked = verify(self._path, self._disk, self._progress)
         found = ClassicPlan(self._path, findings=checked.problems, lost_by_queue=checked.lost_by_queue())
         found.messages_lost = sum(found.lost_by_queue.values())
@@ -116,10 +128,6 @@ class ClassicRepair:
         found.steps = steps.in_order()
         found.leave((note for note in checked.notes if note.kind == UNSUPPORTED), LATER_VERSION)
         return found
-
-    def _move_aside(self, file: str) -> str:
-        misplaced.move_aside(self._disk, f"{self._path}/{file}")
-        return ""
 
 
 class _Steps:
@@ -244,9 +252,10 @@ def _delete(disk: Disk, path: str, file: str, _checked: Checked) -> None:
         disk.sync_folder(f"{path}/{file}".rpartition("/")[0])
 
 
-def _move_aside(disk: Disk, path: str, file: str, _checked: Checked) -> None:
+def _move_aside(disk: Disk, path: str, file: str, _checked: Checked | None = None) -> str:
     if disk.stat(f"{path}/{file}") is not None:
         misplaced.move_aside(disk, f"{path}/{file}")
+    return ""
 
 
 def _write_config(disk: Disk, path: str, file: str, checked: Checked) -> None:

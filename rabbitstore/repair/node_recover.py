@@ -23,7 +23,6 @@ from ..staging import STAGED, Staging, has_leftovers, is_staged
 from ..stream.folder import stream_folders
 from ..stream.repair import plan_stream
 
-FINISH = "finish_staged"
 _LOGS = ("coordination", "quorum")
 _ADVICE = {  # kinds of damage to what a node's metadata declares, and what a person can do about them
     "bad_metadata": "put a copy of the file in its place, or start a new node and import what export reads here",
@@ -70,7 +69,7 @@ class NodeRepair(Closing):
         """Return what runs before anything can be planned: an interrupted `commit`, or staged files without one."""
         staging = Staging(self._disk, self._path, keep_backup=self._keep_backup)
         if is_staged(self._disk, self._path):
-            return [Step(FINISH, STAGED, "an earlier recovery was interrupted", staging.finish)]
+            return [Step("finish_staged", STAGED, "an earlier recovery was interrupted", staging.finish)]
         if has_leftovers(self._disk, self._path):
             return [Step("discard_staged", STAGED, "an earlier recovery was interrupted", staging.discard)]
         return []
@@ -90,7 +89,9 @@ class NodeRepair(Closing):
         left = unregistered_streams(path, stream_names(path, disk), disk)
         for finding in left + metadata_problems(path, disk) + declaration_problems(path, disk):
             found.leave([finding], _ADVICE.get(finding.kind, LATER_VERSION))
-        if found.steps:
+        if is_staged(disk, path):
+            found.steps.clear()  # the files are those of two states: what is left is planned when the change is complete
+        elif found.steps:
             found.add("commit_staged", STAGED, "the files of a node belong together", staging.commit)
         return found
 

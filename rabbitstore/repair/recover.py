@@ -9,16 +9,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from storageio import REAL_DISK, Disk, UnsupportedFormat
+from storageio import REAL_DISK, Disk
 from storageio.closing import Closing
-from storebytes.finding import finding_of
-from storebytes.plan import LATER_VERSION, Plan, Step
+from storebytes.plan import Plan, Step
 
 from ..read.node import survey
 from ..read.vhost_folder import find_vhost
+from ..staging import STAGED
 from .check import Progress
 from .classic import ClassicPlan, ClassicRepair
-from .node_recover import FINISH, NodePlan, NodeRepair
+from .node_recover import NodePlan, NodeRepair
 
 _NODE_PARTS = ("quorum", "stream", "coordination")
 
@@ -45,13 +45,17 @@ class Recovery(Closing):
         """
         self._path = path
         self._open = ExitStack()
+        self._parts: list[ClassicRepair | NodeRepair] = []
         node = survey(path, disk)
-        self._has_others = node is not None and bool(node.not_read())
         is_node = node is not None or any(disk.stat(f"{path}/{name}") is not None for name in _NODE_PARTS)
-        self._node = self._open.enter_context(NodeRepair(path, disk, keep_backup=keep_backup)) if is_node else None
-        self._classic: ClassicRepair | None = None
+        self._has_others = node is not None and bool(node.not_read())
         if node is not None or not is_node:
-            self._classic = ClassicRepair(find_vhost(path, vhost, disk), disk, keep_backup=keep_backup, progress=progress)
+            found = find_vhost(path, vhost, disk)
+            self._parts.append(
+                ClassicRepair(found, disk, keep_backup=keep_backup, progress=progress, is_alone=not self._has_others)
+            )
+        if is_node:
+            self._parts.append(self._open.enter_context(NodeRepair(path, disk, keep_backup=keep_backup)))
 
     def close(self) -> None:
         """Release the locks, and unmap the files that the steps read."""
@@ -59,54 +63,35 @@ class Recovery(Closing):
 
     def plan(self) -> RecoveryPlan:
         """Return the plan without a lock, and without changing anything."""
-        classic, node = self._plan_classic(), self._plan_node()
-        first = []
-        if self._classic is not None and classic is not None:
-            first += self._classic.first_steps()
-        if self._node is not None and node is not None:
-            first += (found := self._node.first_steps())
-            if any(step.kind == FINISH for step in found):
-                node.steps.clear()  # the files are those of two states
-        return self._joined(classic, node, first)
+        plans = [part.plan() for part in self._parts]
+        return self._joined(plans, [step for part in self._parts for step in part.first_steps()])
 
     def locked_plan(self) -> RecoveryPlan:
         """Lock each part that needs a repair, and return the plan that may be applied.
 
         What runs before a part can be planned has run then, and is the beginning of the plan.
         """
-        shown, done = self.plan(), []
-        if self._classic is not None and shown.classic is not None and (shown.classic.steps or self._classic.first_steps()):
-            done += self._classic.prepare(self._open)
-            shown.classic = self._plan_classic()
-        if self._node is not None and shown.node is not None and (shown.node.steps or self._node.first_steps()):
-            done += self._node.prepare(self._open)
-            shown.node = self._plan_node()
-        found = self._joined(shown.classic, shown.node, done)
+        plans: list[ClassicPlan | NodePlan] = []
+        done: list[Step] = []
+        for part in self._parts:
+            plan = part.plan()
+            if plan.steps or part.first_steps():
+                done += part.prepare(self._open)
+                plan = part.plan()
+            plans.append(plan)
+        found = self._joined(plans, done)
         found.outcomes = [""] * len(done)
         return found
 
-    def _plan_classic(self) -> ClassicPlan | None:
-        """Plan; beside other queues in the node, a format that cannot be repaired is only reported."""
-        if self._classic is None:
-            return None
-        try:
-            return self._classic.plan()
-        except UnsupportedFormat as error:
-            if not self._has_others:
-                raise
-            found = ClassicPlan(self._path)
-            found.leave([finding_of(error, "")], LATER_VERSION)
-            return found
-
-    def _plan_node(self) -> NodePlan | None:
-        return None if self._node is None else self._node.plan()
-
-    def _joined(self, classic: ClassicPlan | None, node: NodePlan | None, first: list[Step]) -> RecoveryPlan:
-        is_shown = node is not None and (self._has_others or node.steps or node.unrepaired or first)
-        found = RecoveryPlan(self._path, list(first), classic=classic, node=node if is_shown else None)
-        for part in (classic, node):
-            if part is not None:
-                found.include(part)
+    def _joined(self, plans: list[ClassicPlan | NodePlan], first: list[Step]) -> RecoveryPlan:
+        found = RecoveryPlan(self._path, list(first))
+        is_interrupted = any(step.file == STAGED for step in first)
+        for plan in plans:
+            found.include(plan)
+            if isinstance(plan, ClassicPlan):
+                found.classic = plan
+            elif self._has_others or plan.steps or plan.unrepaired or is_interrupted:
+                found.node = plan
         return found
 
 
