@@ -192,8 +192,8 @@ def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> Non
     With `messages`, the folder must have that many afterwards.
     """
     if is_rabbit:
-        apply_recovery(plan_recovery(root, disk), disk)
-        left = {action.kind for action in plan_recovery(root, disk).actions}
+        apply_recovery(root, disk)
+        left = {step.kind for step in plan_recovery(root, disk).steps}
         assert left <= {"write_name"}, f"a second recovery has something to do: {left}"  # a lost name may be unknown
     else:
         # new files are as small as the existing ones

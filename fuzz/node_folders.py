@@ -15,7 +15,6 @@ from fuzz.folders import SmallFolder
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.vhost_folder import find_vhost
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from storageio import Disk
 from storageio.testing.forgetting_images import Image
 
@@ -57,12 +56,9 @@ class SmallNode(SmallFolder):
         """Recover, and assert that every message is there that was readable before, and that nothing is left to do."""
         before = _contents(disk)
         for _ in range(2):
-            classic = plan_recovery(find_vhost(ROOT, None, disk), disk)
-            left = {action.kind for action in classic.actions}
-            apply_recovery(classic, disk)
-            node = plan_node_recovery(ROOT, disk)
-            left |= {action.kind for action in node.actions}
-            apply_node_recovery(node, disk)
+            plan = plan_recovery(ROOT, disk)
+            left = {step.kind for step in plan.steps}
+            apply_recovery(ROOT, disk)
         after = _contents(disk)
         assert before <= after, f"{(before - after).total()} readable messages are gone"
         assert left <= STAY, f"a second recovery has something to do: {left}"
@@ -70,7 +66,7 @@ class SmallNode(SmallFolder):
             assert after.total() == messages, f"{after.total()} messages after a recovery, and {messages} before the damage"
         with closing(NodeFolder(ROOT, "/", disk)) as folder:
             problems = {one.kind for one in folder.check().problems}
-        assert not problems or node.unrepaired, problems
+        assert not problems or plan.unrepaired, problems
 
     def is_derived(self, name: str) -> bool:
         """Return whether no message is lost with a file."""

@@ -17,8 +17,8 @@ Packages, each of which imports only from those before it:
     stream    streams                   quorum    quorum queues; both are read, verified and recovered, and `node_folder`
                                                   has them for one virtual host
 
-Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery` executes a
-plan.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from
+Mode "r" (`RabbitStore.open(path, "r")`), `verify`, `statistics` and `plan_recovery` change nothing; `apply_recovery`
+repairs.  Opening for writing takes the lock, reads and deletes the clean-stop files, replays the journals, and continues from
 those files; if they do not fit the folder, it counts references and scans the message files.
 
 States of a message:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .read.stored_message import StoredMessage
     from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
     from .repair.check import Checked, verify
-    from .repair.recover import Plan, apply_recovery, plan_recovery
+    from .repair.recover import RecoveryPlan, apply_recovery, plan_recovery
     from .settings import IndexSettings, RabbitSettings, StoreSettings
     from .store import RabbitStore
 else:
@@ -67,7 +67,7 @@ else:
             ".read.stored_message": ["StoredMessage"],
             ".read.vhost_folder": ["QueueInfo", "VhostFolder", "find_vhosts", "is_vhost_folder"],
             ".repair.check": ["Checked", "verify"],
-            ".repair.recover": ["Plan", "apply_recovery", "plan_recovery"],
+            ".repair.recover": ["RecoveryPlan", "apply_recovery", "plan_recovery"],
             ".settings": ["IndexSettings", "RabbitSettings", "StoreSettings"],
             ".store": ["RabbitStore"],
         },
@@ -79,12 +79,12 @@ __all__ = [
     "Finding",
     "IndexSettings",
     "PartlyPublished",
-    "Plan",
     "QueueInfo",
     "RabbitMetrics",
     "RabbitQueueMetrics",
     "RabbitSettings",
     "RabbitStore",
+    "RecoveryPlan",
     "Statistics",
     "StoreBroken",
     "StoreSettings",

@@ -9,54 +9,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from storageio import Disk, Kind, Mode, StoreCorrupt, read_head, replace_file
-from storebytes.finding import Finding
+from storebytes.plan import Cost, Step
 
 from .format.layout import CUT_FOLDER, SIDECAR_FOLDER
 
-STAGED_FOLDER = "staged"
+Pieces = Callable[[], Iterable[bytes | memoryview]]
+STAGED = f"{SIDECAR_FOLDER}/staged"
 _COMMIT = "commit.json"
 _COMMIT_SIZE_MAX = 64 << 20
 
 
-class Change(NamedTuple):
-    """A new content of a file; without `pieces` the file, or the folder, is moved aside."""
+class Staging:
+    """The changes of one plan: a step stages each, and the last step puts all in place."""
 
-    kind: str
-    file: str
-    reason: str
-    pieces: Callable[[], Iterable[bytes | memoryview]] | None = None
+    def __init__(self, disk: Disk, path: str, *, keep_backup: bool = True) -> None:
+        """Set the folder; nothing is written."""
+        self.disk = disk
+        self.path = path
+        self.keep_backup = keep_backup
+        self._rows: list[tuple[str, str | None]] = []
+
+    def stage(self, file: str, pieces: Pieces | None) -> str:
+        """Write the new content of a file; without `pieces` the file, or the folder, will be moved aside."""
+        folder = f"{self.path}/{STAGED}"
+        self.disk.make_folder(folder)
+        number = None if pieces is None else str(len(self._rows))
+        if pieces is not None:
+            _write(self.disk, f"{folder}/{number}", pieces())
+        self._rows.append((file, number))
+        return ""
+
+    def commit(self) -> str:
+        """Write the list of changes, and carry it out: what is moved aside first."""
+        folder = f"{self.path}/{STAGED}"
+        self.disk.make_folder(folder)
+        self.disk.sync_folder(folder)
+        rows = sorted(self._rows, key=lambda row: row[1] is not None)
+        replace_file(self.disk, f"{folder}/{_COMMIT}", json.dumps(rows).encode())
+        return self.finish()
+
+    def finish(self) -> str:
+        """Carry out the list of changes; a second call continues where the first one stopped."""
+        commit(self.disk, self.path, keep_backup=self.keep_backup)
+        return ""
+
+    def discard(self) -> str:
+        """Delete what is staged."""
+        discard(self.disk, self.path)
+        return ""
 
 
-@dataclass
-class RepairPlan:
-    """The changes that repair quorum queues or a stream.
-
-    `kept` counts messages, `lost` log entries or stream offsets without bytes.  `unrepaired` is damage that stays, with the
-    reason in `found`.
-    """
-
-    changes: list[Change] = field(default_factory=list)
-    kept: int = 0
-    lost: int = 0
-    problems: list[Finding] = field(default_factory=list)
-    unrepaired: list[Finding] = field(default_factory=list)
-
-
-def stage(disk: Disk, path: str, changes: list[Change]) -> None:
-    """Write the new files and the list of changes; nothing outside of `brokerstore/` changes before `commit`."""
-    folder = f"{path}/{SIDECAR_FOLDER}/{STAGED_FOLDER}"
-    disk.make_folder(folder)
-    rows = []
-    for number, change in enumerate(sorted(changes, key=lambda change: change.pieces is not None)):
-        if change.pieces is not None:
-            _write(disk, f"{folder}/{number}", change.pieces())
-        rows.append([change.file, None if change.pieces is None else str(number)])
-    disk.sync_folder(folder)
-    replace_file(disk, f"{folder}/{_COMMIT}", json.dumps(rows).encode())
+def charge(steps: list[Step], prefix: str, cost: Cost) -> None:
+    """Add a cost to the first step on a file whose path starts with `prefix`, or to the first step."""
+    if steps:
+        at = next((number for number, step in enumerate(steps) if step.file.startswith(prefix)), 0)
+        steps[at] = steps[at]._replace(cost=cost.plus(steps[at].cost))
 
 
 def _write(disk: Disk, target: str, pieces: Iterable[bytes | memoryview]) -> None:
@@ -74,12 +83,17 @@ def _write(disk: Disk, target: str, pieces: Iterable[bytes | memoryview]) -> Non
 
 def is_staged(disk: Disk, path: str) -> bool:
     """Return whether an earlier run was interrupted in `commit`."""
-    return disk.stat(f"{path}/{SIDECAR_FOLDER}/{STAGED_FOLDER}/{_COMMIT}") is not None
+    return disk.stat(f"{path}/{STAGED}/{_COMMIT}") is not None
+
+
+def has_leftovers(disk: Disk, path: str) -> bool:
+    """Return whether an earlier run was interrupted, in `commit` or before it."""
+    return disk.stat(f"{path}/{STAGED}") is not None
 
 
 def commit(disk: Disk, path: str, *, keep_backup: bool = True) -> None:
     """Carry out the staged changes; a second call continues where the first one stopped."""
-    folder = f"{path}/{SIDECAR_FOLDER}/{STAGED_FOLDER}"
+    folder = f"{path}/{STAGED}"
     for file, staged in _rows(disk, f"{folder}/{_COMMIT}"):
         if staged is None:
             _put_aside(disk, path, file, keep_backup=keep_backup)
@@ -94,7 +108,7 @@ def commit(disk: Disk, path: str, *, keep_backup: bool = True) -> None:
 
 def discard(disk: Disk, path: str) -> None:
     """Delete what is staged, the list of changes first."""
-    folder = f"{path}/{SIDECAR_FOLDER}/{STAGED_FOLDER}"
+    folder = f"{path}/{STAGED}"
     if disk.stat(folder) is None:
         return
     names = [entry.name for entry in disk.list(folder)]

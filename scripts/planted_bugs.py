@@ -113,7 +113,7 @@ BUGS = [
     Bug("index note of what came during the sync", "messagestore/write/housekeeper.py", "hint_of(self._log, self._index, *reached)", "hint_of(self._log, self._index, *self._dispatcher.reached)", ORDERS + " -k index_note"),
     Bug("batch queues believed after a kill", "messagestore/recovery/opening.py", "        parts.derived.batch.mark_unsynced()\n", "", ORDERS + " -k batch_queues"),
     Bug("many puts wait for the first of them", "messagestore/write/put_rules.py", "self._appender.end_offset if message is None else result.physical_offset + result.size_bytes", "result.physical_offset + 1", ORDERS + " -k puts_of_many"),
-    Bug("RabbitMQ file deleted by a repair, its folder not synced", "rabbitstore/repair/recover.py", "        disk.sync_folder(f\"{path}/{file}\".rpartition(\"/\")[0])\n", "", CALLS + " -k tool"),
+    Bug("RabbitMQ file deleted by a repair, its folder not synced", "rabbitstore/repair/classic.py", "        disk.sync_folder(f\"{path}/{file}\".rpartition(\"/\")[0])\n", "", CALLS + " -k tool"),
     Bug("failed sync of a full log file not told to the next opening", "messagestore/parts.py", ", on_failed=self.mark_sync_failure", "", ORDERS + " -k reaches_the_next"),
     Bug("cut tail of later files not kept", "messagestore/recovery/log_end.py", "start = max(0, offset - file.start_offset)", "start = max(0, offset + file.start_offset)", "tests/messagestore/test_cut_tail.py"),
     Bug("store time read after the sync", "messagestore/write/flusher.py", "max(self.flushed_timestamp_ms, stamp)", "max(self.flushed_timestamp_ms, self._log.appender.last_store_timestamp_ms)", ORDERS + " -k checkpoint"),

@@ -23,12 +23,21 @@ class Cost(NamedTuple):
     log_entries_lost: int = 0  # of quorum queues' logs; not each was a message
     stream_offsets_lost: int = 0
 
+    def plus(self, other: Cost) -> Cost:
+        """Return what both lose."""
+        by_queue = dict(self.lost_by_queue)
+        for queue, count in other.lost_by_queue.items():
+            by_queue[queue] = by_queue.get(queue, 0) + count
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self._fields if name != "lost_by_queue"}
+        return Cost(lost_by_queue=by_queue, **sums)
+
     def as_dict(self) -> dict[str, Any]:
         """Return what is lost, without the zeros."""
         return {name: value for name, value in self._asdict().items() if value}
 
 
 FREE = Cost()
+LATER_VERSION = "a later version of brokerstore may know this format"  # the advice for an unsupported format
 
 
 def count_text(count: int, noun: str) -> str:
@@ -88,11 +97,10 @@ class Plan:
     @property
     def cost(self) -> Cost:
         """Return what the steps lose together; the messages are those of the plan."""
-        log_entries, stream_offsets, size = (
-            sum(getattr(step.cost, name) for step in self.steps)
-            for name in ("log_entries_lost", "stream_offsets_lost", "bytes_lost")
-        )
-        return Cost(self.messages_lost, self.lost_by_queue, size, 0, log_entries, stream_offsets)
+        total = FREE
+        for step in self.steps:
+            total = total.plus(step.cost)
+        return total._replace(messages_lost=self.messages_lost, lost_by_queue=self.lost_by_queue)
 
     @property
     def is_applied(self) -> bool:
@@ -107,9 +115,17 @@ class Plan:
         """Add damage that no step repairs."""
         self.unrepaired += [Unrepaired(finding, advice) for finding in findings]
 
+    def include(self, other: Plan) -> None:
+        """Add the steps and results of another part of the folder behind the others."""
+        for name in ("steps", "findings", "unrepaired", "outcomes"):
+            getattr(self, name).extend(getattr(other, name))
+        self.messages_kept += other.messages_kept
+        self.messages_lost += other.messages_lost
+        self.lost_by_queue = Cost(lost_by_queue=self.lost_by_queue).plus(other.cost).lost_by_queue
+
     def apply(self) -> None:
-        """Run the steps; the caller holds the lock under which the plan was made."""
-        for step in self.steps:
+        """Run the steps that did not run yet; the caller holds the lock under which the plan was made."""
+        for step in self.steps[len(self.outcomes) :]:
             self.outcomes.append(step.run())
 
     def as_dict(self) -> dict[str, Any]:

@@ -46,20 +46,17 @@ def plan_answer(
 
 
 def _verdict(plan: Plan, applied: bool, needs_choice: bool, damage: list[Unrepaired], report: str | None) -> str:
+    lost = _losses(plan.cost._replace(bytes_lost=0))
+    result = f"lost: {', '.join(lost)}" if lost else "nothing is lost"
+    stays = f"; {count_text(len(damage), 'problem')} left to a person" if damage else ""
     if applied:
-        where = f" Report: {report}" if report is not None else ""
-        return f"Repaired; {_lost_text(plan.cost)}.{where}"
+        return f"Repaired; {result}{stays}." + (f" Report: {report}" if report is not None else "")
     if needs_choice:
-        return "Nothing was changed; the repair needs a choice."
+        return "The repair needs a choice. Nothing was changed."
     if plan.steps:
-        return "Nothing was changed; --apply executes the plan."
+        steps = "1 step repairs" if len(plan.steps) == 1 else f"{len(plan.steps)} steps repair"
+        return f"{steps} the folder; {result}{stays}. Nothing was changed; --apply executes the plan."
     return "Nothing can be repaired; a person has to decide." if damage else "Nothing to repair."
-
-
-def _lost_text(cost: Cost) -> str:
-    """Return what a cost loses as a clause; bytes count only where nothing else does."""
-    parts = _losses(cost)
-    return f"lost: {', '.join(parts)}" if parts else "nothing is lost"
 
 
 def _losses(cost: Cost) -> list[str]:

@@ -57,13 +57,15 @@ def read_clean_stop(folder: VhostFolder, problems: list[Finding]) -> CleanStop |
 def _missing_files(folder: VhostFolder, read: Tables, problems: list[Finding]) -> list[Finding]:
     """Return the files that belong to the mark but do not exist; damaged ones are reported already."""
     reported = {problem.file for problem in (*folder.problems, *problems)}
-    parts = (
+    missing = []
+    for file, kind, found in (
         (f"{layout.PERSISTENT_FOLDER}/{layout.SUMMARY_NAME}", "bad_table", read.summary),
         (f"{layout.PERSISTENT_FOLDER}/{layout.LOCATIONS_NAME}", "bad_table", read.locations),
         (layout.RECOVERY_NAME, "bad_recovery_terms", folder.recovery),
-    )
-    missing = [(file, kind) for file, kind, found in parts if found is None and file not in reported]
-    return [Finding(file, 0, kind, "a file beside the mark", "none") for file, kind in missing]
+    ):
+        if found is None and file not in reported:
+            missing.append(Finding(file, 0, kind, "a file beside the mark", "none"))
+    return missing
 
 
 def write_clean_stop(disk: Disk, path: str, store: MsgStore, rows: list[RecoveryRow], version: int) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
 from storebytes.finding import Finding, finding_of
+from storebytes.plan import Cost, Plan
 
 from ..files import read_if_there
 from ..format.config_text import format_config
 from ..format.dets_table import write_dets
 from ..format.terms import UNDEFINED, Atom, Term
-from ..staging import Change, RepairPlan
+from ..staging import Staging, charge
 from .coordinator import is_writer_note
 from .encode import (
     FIRST_ENTRY,
@@ -53,6 +54,12 @@ _WRITERS = "writers.snapshot"
 _FILLERS_MAX = 1 << 16
 _NODE_NAME = re.compile(rb"[A-Za-z0-9_-]+@[A-Za-z0-9_.-]+")
 _NAMES, _META = "names.dets", "meta.dets"
+ADVICE = {  # kinds of damage that no step repairs here, and what a person can do about them
+    "bad_queue_config": "put a copy of the file in its place; no server serves the queue, but dump and export read it",
+    "missing_entries": "put a copy of the missing log files in their place, or follow what was found",
+    "bad_snapshot": "put a copy of the file in its place: it has what no entry of the log says",
+}
+_REFUSED = "dump and export read the messages that are left"
 _NEUTRAL = {
     "max_length": "undefined", "max_bytes": "undefined", "delivery_limit": "undefined", "expires": "undefined",
     "msg_ttl": "undefined", "dead_letter_handler": "undefined", "overflow_strategy": "drop_head",
@@ -64,18 +71,20 @@ _NEUTRAL = {
 class _Repair:
     """The repair of one node's folder while it is planned; `last` is the last index of each queue's log.
 
-    `renewed` has the folders that the server shall make again.
+    `renewed` has the folders that the server shall make again, `lost` the number of lost entries by folder.
     """
 
     node: QuorumNode
-    plan: RepairPlan = field(default_factory=RepairPlan)
+    staging: Staging
+    plan: Plan
+    lost: dict[str, int] = field(default_factory=dict)
     queues: list[QuorumQueue] = field(default_factory=list)
     new_logs: dict[str, list[LogEntry]] = field(default_factory=dict)
     renewed: set[bytes] = field(default_factory=set)
     last: dict[str, int] = field(default_factory=dict)
     term: dict[str, int] = field(default_factory=dict)
 
-    def run(self) -> RepairPlan:
+    def run(self) -> Plan:
         queues = self.queues = self.node.queues()
         self.node.logged()
         damaged = [(queue, *found) for queue in queues if (found := self._read_queue(queue)) is not None]
@@ -87,13 +96,23 @@ class _Repair:
         self._plan_configs(queues)
         self._plan_names(queues)
         self._plan_meta(queues)
-        if self.plan.changes and self.node.disk.stat(f"{self.node.path}/{_WRITERS}") is not None:
+        if self.plan.steps and self.node.disk.stat(f"{self.node.path}/{_WRITERS}") is not None:
             self._change("move_aside", _WRITERS, "rebuild_log")  # 4.3 starts no queue whose log ends before what this names
-        self.plan.problems = list(dict.fromkeys(self.node.problems))
+        self.plan.findings = list(dict.fromkeys(self.node.problems))
+        for uid, count in self.lost.items():
+            charge(self.plan.steps, f"{self.node.relative}/{uid}", Cost(log_entries_lost=count))
         return self.plan
 
     def _change(self, kind: str, file: str, reason: str, pieces: Any = None) -> None:
-        self.plan.changes.append(Change(kind, f"{self.node.relative}/{file}", reason, pieces))
+        name = f"{self.node.relative}/{file}"
+        self.plan.add(kind, name, reason, partial(self.staging.stage, name, pieces))
+
+    def _lose(self, queue: QuorumQueue, count: int) -> None:
+        if count:
+            self.lost[queue.uid] = self.lost.get(queue.uid, 0) + count
+
+    def _leave(self, finding: Finding) -> None:
+        self.plan.leave([finding], ADVICE.get(finding.kind, _REFUSED))
 
     # Logs
 
@@ -102,12 +121,13 @@ class _Repair:
         before = len(self.node.problems)
         entries, states = queue.entries(), queue.snapshots()[:1]
         self.last[queue.uid] = queue.last_index()
-        self.plan.lost += self.node.check_end(queue)
+        self._lose(queue, self.node.check_end(queue))
         self.term[queue.uid] = max([*(entry.term for entry in entries.values()), *(state.term for state in states)], default=0)
         if not self.node.has_queues:
             damaged = [problem for problem in self.node.problems[before:] if problem.kind == "bad_snapshot"]
             if damaged:  # such a state has what no entry says
-                self.plan.unrepaired += dict.fromkeys(damaged)
+                for problem in dict.fromkeys(damaged):
+                    self._leave(problem)
                 self.last[queue.uid] = max(self.last[queue.uid], self.node.last_applied().get(queue.uid, 0))
                 return None
             self._plan_log(queue)
@@ -117,14 +137,14 @@ class _Repair:
         messages = self._messages(queue)
         kinds = [problem.kind for problem in self.node.problems[before:] if problem.kind in _NEEDS_NEW_LOG]
         lost = {index for uid, index in self.node.lost if uid == queue.uid and index > self.last[queue.uid]}
-        self.plan.lost += queue.lost_entries + len(lost)
-        self.plan.kept += len(messages)
+        self._lose(queue, queue.lost_entries + len(lost))
+        self.plan.messages_kept += len(messages)
         return (messages, kinds) if kinds else None
 
     def _plan_queue(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], kinds: list[str]) -> None:
         refusal = self._refusal(queue)
         if refusal:
-            self.plan.unrepaired.append(Finding(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
+            self._leave(Finding(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
         else:
             self._rebuild(queue, messages, ", ".join(dict.fromkeys(kinds)))
 
@@ -145,12 +165,12 @@ class _Repair:
         if nodes - {own_node}:  # a log that differs from the others' would be served, and nothing would notice
             count = len(nodes | {own_node})
             found = f"{missing} are lost, of one of {count} nodes; remove this node from the cluster and add it again"
-            self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", "all entries", found))
+            self._leave(Finding(log.relative, 0, "missing_entries", "all entries", found))
             return
         for index in entries.since(expected):
             if index - expected > _FILLERS_MAX:
                 found = f"{index - expected} entries are lost"
-                self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", f"at most {_FILLERS_MAX}", found))
+                self._leave(Finding(log.relative, 0, "missing_entries", f"at most {_FILLERS_MAX}", found))
                 return
             entry = entries[index]
             without_effect = partial(new_leader, self.node.disk.now_ms(), 0)
@@ -160,7 +180,7 @@ class _Repair:
             is_kept = not lost or not is_writer_note(entry)
             new.append(LogEntry(index, entry.term, partial(_bytes_of, entry) if is_kept else without_effect))
             expected = index + 1
-        self.plan.lost += lost
+        self._lose(log, lost)
         self._write_log(log.uid, new, [name for name in log.files() if "/" not in name], "missing_entries")
 
     def _renew(self, log: QuorumQueue) -> None:
@@ -177,7 +197,7 @@ class _Repair:
         else:
             found = "no entry; remove this node from the cluster and add it again" if nodes - {own_node} else ""
         if found:
-            self.plan.unrepaired.append(Finding(log.relative, 0, "missing_entries", "the log", found))
+            self._leave(Finding(log.relative, 0, "missing_entries", "the log", found))
         else:
             self.renewed.add(fsencode(log.uid))
             if self.node.disk.stat(f"{self.node.path}/{log.uid}") is not None:
@@ -296,7 +316,7 @@ class _Repair:
         for queue in (queue for queue in queues if queue.registered_name is None and not self._is_empty(queue)):
             config, expected, found = self._config_for(queue)
             if config is None:
-                self.plan.unrepaired.append(Finding(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
+                self._leave(Finding(f"{queue.relative}/config", 0, "bad_queue_config", expected, found))
             else:
                 self._change("write_config", f"{queue.uid}/config", "bad_queue_config", partial(list, [format_config(config)]))
 
@@ -490,6 +510,7 @@ def _enqueue(message: Message, entry: Entry) -> bytes:
     return plain_enqueue(_bytes_of(entry), message.delivery_count, entry.file)
 
 
-def plan_node(node: QuorumNode) -> RepairPlan:
-    """Read everything and plan; the changes read the node's files, so it must stay open until they are staged."""
-    return _Repair(node).run()
+def plan_node(node: QuorumNode, staging: Staging) -> tuple[Plan, int]:
+    """Return the plan, and the number of lost entries; its steps read the node's files, so it must stay open until they ran."""
+    repair = _Repair(node, staging, Plan(node.path))
+    return repair.run(), sum(repair.lost.values())

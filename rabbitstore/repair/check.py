@@ -99,14 +99,14 @@ def verify(path: str, disk: Disk = REAL_DISK, progress: Progress | None = None) 
             found.problems += store.problems
     finally:
         folder.close()
-    found.problems += _strange_sidecars(disk, path)
+    found.problems += strange_sidecars(disk, path)
     everything = dict.fromkeys((*folder.problems, *found.problems, *unknown_parts(folder)))
     found.problems = [problem for problem in everything if problem.kind != UNSUPPORTED]
     found.notes = [*dict.fromkeys(folder.notes), *(problem for problem in everything if problem.kind == UNSUPPORTED)]
     return found
 
 
-def _strange_sidecars(disk: Disk, path: str) -> list[Finding]:
+def strange_sidecars(disk: Disk, path: str) -> list[Finding]:
     """Report symlinks and folders in place of sidecar files."""
     strange = misplaced.find(disk, f"{path}/{layout.SIDECAR_FOLDER}", layout.SIDECAR_FILES)
     return [

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from storageio import StoreCorrupt, UnsupportedFormat
 from storebytes.finding import UNSUPPORTED, finding_of
+from storebytes.plan import LATER_VERSION, Cost, Plan
 
-from ..staging import Change, RepairPlan
+from ..staging import Pieces, Staging, charge
 from . import layout
 from .check import check_stream
 from .chunk import Chunk, View, read_records
@@ -26,6 +27,7 @@ from .index import IndexRecord, record_of
 from .scan import Scan
 from .tracking import Tracking, apply_chunk, encode_snapshot
 
+ADVICE = "put copies of the stream's segments in their place; dump and export read the messages that are left"
 _COPIED = "compression"  # a batch that is not unpacked here is copied as it is
 _RECORDS_MAX = (1 << 32) - 1
 _INDEX_HEAD = layout.FILE_HEAD.pack(layout.INDEX_MAGIC, layout.FILE_VERSION)
@@ -47,46 +49,57 @@ class _Part(NamedTuple):
 
 @dataclass
 class _Repair:
-    """The repair of one stream while it is planned; `expected` is the next offset."""
+    """The repair of one stream while it is planned; `expected` is the next offset, `lost` counts the lost ones by segment."""
 
     folder: StreamFolder
-    plan: RepairPlan = field(default_factory=RepairPlan)
+    staging: Staging
+    plan: Plan
+    lost: dict[int, int] = field(default_factory=dict)
     tracking: Tracking = field(default_factory=Tracking)
+    segment: int = 0
     expected: int | None = None
     epoch: int = 1
     timestamp_ms: int = 0
 
-    def run(self) -> RepairPlan:
+    def run(self) -> None:
         checked = check_stream(self.folder)
-        self.plan.problems, self.plan.kept = checked.problems, checked.messages
+        self.plan.findings, self.plan.messages_kept = checked.problems, checked.messages
         unknown = [one for one in checked.problems if one.kind == UNSUPPORTED and not str(one.found).startswith(_COPIED)]
         is_behind = any(note.kind == "index_behind" for note in checked.notes)
         if unknown or not (checked.problems or is_behind):
-            self.plan.unrepaired = unknown
-            return self.plan
+            self.plan.leave(unknown, LATER_VERSION)
+            return
         numbers = self.folder.segments()
         for number, after in zip_longest(numbers, numbers[1:]):
             with self.folder.open_segment(number, []) as segment:
                 self._plan_segment(segment, after)
         for number in sorted(set(self.folder.numbers("index")) - set(numbers)):
-            self.plan.changes.append(Change("move_aside", self.folder.file(number, "index"), "missing_segment"))
+            self._change("move_aside", self.folder.file(number, "index"), "missing_segment")
             if not numbers or not numbers[0] < number < numbers[-1]:  # elsewhere a filler counts its offsets
-                self._count_lost(self.folder.index_records(number, []), number)
+                self._count_lost(number, self.folder.index_records(number, []), number)
         for name in self.folder.unreadable_names():
-            self.plan.changes.append(Change("move_aside", f"{self.folder.relative}/{name}", "unreadable_name"))
-        return self.plan
+            self._change("move_aside", f"{self.folder.relative}/{name}", "unreadable_name")
+        for number, count in self.lost.items():
+            prefix = self.folder.file(number, "").removesuffix(".")
+            charge(self.plan.steps, prefix, Cost(stream_offsets_lost=count))
 
-    def _count_lost(self, records: list[IndexRecord], start: int) -> None:
+    def _change(self, kind: str, file: str, reason: str, pieces: Pieces | None = None) -> None:
+        self.plan.add(kind, file, reason, partial(self.staging.stage, file, pieces))
+
+    def _lose(self, segment: int, count: int) -> None:
+        self.lost[segment] = self.lost.get(segment, 0) + count
+
+    def _count_lost(self, segment: int, records: list[IndexRecord], start: int) -> None:
         """Count the offsets that an index names behind what is left; the number of records in its last chunk is lost too."""
-        self.plan.lost += max([0, *(record.chunk_id + 1 - start for record in records)])
+        self._lose(segment, max([0, *(record.chunk_id + 1 - start for record in records)]))
 
     def _plan_segment(self, segment: OpenSegment, after: int | None) -> None:
-        self.expected = segment.number
+        self.expected = self.segment = segment.number
         parts = list(self._parts(segment))
         if after is not None and after > self.expected:
             parts.append(self._filler(after, is_first=not parts))
         elif after is None and self._kinds(segment.file):
-            self._count_lost(segment.index_records, self.expected)
+            self._count_lost(segment.number, segment.index_records, self.expected)
         index = self.folder.file(segment.number, "index")
         reason = self._kinds(segment.file) or self._kinds(index) or "lost_offsets"
         records = _placed(parts)
@@ -95,7 +108,7 @@ class _Repair:
         )
         if not is_whole or any(part.made for part in parts):
             pieces = partial(_segment_pieces, self.folder, segment.number, parts)
-            self.plan.changes.append(Change("rewrite_segment", segment.file, reason, pieces))
+            self._change("rewrite_segment", segment.file, reason, pieces)
         self._plan_index(segment, records)
 
     def _plan_index(self, segment: OpenSegment, records: list[IndexRecord]) -> None:
@@ -103,12 +116,11 @@ class _Repair:
         file = self.folder.file(segment.number, "index")
         kinds = self._kinds(file)
         if kinds or records != segment.index_records:
-            change = Change("make_index", file, kinds or "rewrite_segment", partial(_index_pieces, records))
-            self.plan.changes.append(change)
+            self._change("make_index", file, kinds or "rewrite_segment", partial(_index_pieces, records))
 
     def _kinds(self, file: str) -> str:
         """Return the kinds of the problems of a file."""
-        return ", ".join(dict.fromkeys(problem.kind for problem in self.plan.problems if problem.file == file))
+        return ", ".join(dict.fromkeys(problem.kind for problem in self.plan.findings if problem.file == file))
 
     def _parts(self, segment: OpenSegment) -> Iterator[_Part]:
         """Yield the good chunks, with a filler for each range of lost offsets."""
@@ -135,7 +147,7 @@ class _Repair:
         kind = layout.TRACKING_SNAPSHOT if is_snapshot else layout.TRACKING_DELTA
         body = encode_snapshot(self.tracking, chunk_id) if is_snapshot else b""
         self.expected = next_id
-        self.plan.lost += count
+        self._lose(self.segment, count)
         record = IndexRecord(chunk_id, self.timestamp_ms, self.epoch, 0, kind)
         return _Part(record, 0, 0, tracking_chunk(record, count, body))
 
@@ -199,12 +211,12 @@ def _index_pieces(records: list[IndexRecord]) -> Iterator[View]:
     yield b"".join(layout.INDEX_RECORD.pack(*record) for record in records)
 
 
-def plan_stream(folder: StreamFolder) -> RepairPlan:
-    """Read a stream and plan; damage that cannot be repaired is in the plan."""
-    repair = _Repair(folder)
+def plan_stream(folder: StreamFolder, staging: Staging) -> tuple[Plan, int]:
+    """Read a stream; return the plan, with damage that cannot be repaired, and the number of lost offsets."""
+    repair = _Repair(folder, staging, Plan(folder.path))
     try:
-        return repair.run()
+        repair.run()
     except StoreCorrupt as error:
-        repair.plan.changes.clear()
-        repair.plan.unrepaired.append(finding_of(error, "lost_offsets"))
-        return repair.plan
+        repair.plan.steps.clear()
+        repair.plan.leave([finding_of(error, "lost_offsets")], ADVICE)
+    return repair.plan, sum(repair.lost.values())

@@ -98,7 +98,8 @@ def test_the_answers_have_the_fixed_keys(rabbit: Any) -> None:
     report = run("verify", "--json", folder).json
     assert (report["ok"], report["problems"], report["counts"]["messages"]) == (True, [], sum(row["messages"] for row in rows))
     plan = run("recover", "--json", folder).json
-    assert list(plan["plan"]) == ["valid_end", "records_kept", "records_dropped", "actions"]
+    keys = ["messages_kept", "messages_lost", "lost_by_queue", "steps", "findings", "unrepaired", "choices"]
+    assert list(plan["plan"]) == [*keys, "valid_end", "records_kept", "records_dropped", "actions"]
     assert plan["applied"] is False
     total = run("stats", "--json", folder).json["total"]
     assert total["messages"] == report["counts"]["messages"] == run("info", "--json", folder).json["messages"]

@@ -175,8 +175,8 @@ class Vhost:
         """Assert that one recovery repairs everything, leaves nothing for a second, and loses no untouched message."""
         shutil.copytree(self.folder, copy)
         try:
-            apply_recovery(plan_recovery(str(copy)))
-            left = [action for action in plan_recovery(str(copy)).actions if action.kind != "write_name"]
+            apply_recovery(str(copy))
+            left = [step for step in plan_recovery(str(copy)).steps if step.kind != "write_name"]
             assert not left, f"{where}: a second recovery has something to do: {left}"
             rows = list(RabbitStore.open(str(copy), "r").folder().messages())  # a name may stay unknown
             self.check(rows, touched, f"{where}, recovered", names=names)

@@ -64,7 +64,7 @@ def test_a_recovery_that_loses_a_queue_of_a_node_is_noticed(monkeypatch: pytest.
     """A control: a recovery that deletes the write-ahead log."""
     node = node_folders.SmallNode()
     log = next(name for name in node.names if name.endswith(".wal") and "/quorum/" in name)
-    monkeypatch.setattr(node_folders, "apply_node_recovery", lambda _plan, disk: disk.stat(log) and disk.delete(log))
+    monkeypatch.setattr(node_folders, "apply_recovery", lambda _path, disk: disk.stat(log) and disk.delete(log))
     with pytest.raises(AssertionError, match="readable messages are gone"):
         node.mend(node._disk(node.image), None)
 

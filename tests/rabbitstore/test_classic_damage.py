@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, plan_recovery, verify
+from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, verify
 from rabbitstore.format.index_v2 import V2Entry, encode_chunk, encode_head
 from rabbitstore.format.layout import V2_STORE_MAGIC
 from rabbitstore.format.names import queue_folder_name
@@ -80,8 +80,7 @@ def test_damage_is_reported_and_repaired(whole, tmp_path, name, seed):
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     problems = verify(str(path)).problems
     assert problems or name in UNSEEN
-    plan = plan_recovery(str(path))
-    apply_recovery(plan)
+    apply_recovery(str(path))
     assert verify(str(path)).problems == []
     changed = [file for file, data in before.items() if not file.exists() or file.read_bytes() != data]
     kept_aside = {file.read_bytes() for file in (path / "brokerstore/cut").rglob("*")} if changed else set()
@@ -145,7 +144,7 @@ def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
     index.write_bytes(index.read_bytes()[:size])
     found = read(path)
     assert {number for number, _body in found} >= set(KEPT)
-    apply_recovery(plan_recovery(str(path)))
+    apply_recovery(str(path))
     assert read(path) == found and verify(str(path)).problems == []
 
 
@@ -186,7 +185,7 @@ def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
     at = next(at for at in range(64, len(data), 32) if not data[at])
     data[at : at + 32] = struct.pack(">BBBB16sIq", 8, 0, 0, 0, bytes(16), 7, 0)
     index.write_bytes(data)
-    apply_recovery(plan_recovery(str(path)))
+    apply_recovery(str(path))
     assert index.read_bytes()[at : at + 32] == struct.pack(">BBBB16sIq", 1, 0, 0, 0, bytes(16), 7, 0)
     assert verify(str(path)).problems == []
 
@@ -201,7 +200,7 @@ def test_a_message_in_memory_beside_a_damaged_store(whole, tmp_path):
     records = path / "msg_store_persistent/0.rdq"
     records.write_bytes(records.read_bytes() + b"damaged" + records.read_bytes())
     assert [(one.kind, one.offset) for one in verify(str(path)).problems if one.file.endswith(".qi")] == [("message_lost", at)]
-    apply_recovery(plan_recovery(str(path)))
+    apply_recovery(str(path))
     assert verify(str(path)).problems == []
 
 
@@ -218,7 +217,7 @@ def test_unused_bits_of_an_acknowledged_entry(whole, tmp_path, at):
     data[entry + at] |= 0x40
     index.write_bytes(data)
     assert [one.kind for one in verify(str(path)).problems] == ["bad_index_entry"]
-    apply_recovery(plan_recovery(str(path)))
+    apply_recovery(str(path))
     assert verify(str(path)).problems == [] and read(path) == left
 
 

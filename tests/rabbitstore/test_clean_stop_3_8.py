@@ -36,7 +36,7 @@ def test_clean_stop_without_sequence_numbers_is_intact(vhost: str) -> None:
     checked = verify(vhost)
     assert (checked.ok, checked.problems) == (True, [])
     assert VhostFolder(vhost).is_clean
-    assert plan_recovery(vhost).actions == []
+    assert plan_recovery(vhost).steps == []
 
 
 def test_marks_of_the_index_show_what_was_delivered(case, vhost: str) -> None:

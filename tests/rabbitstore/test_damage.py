@@ -276,8 +276,8 @@ def test_damage_is_reported_read_past_and_repaired(damaged, kinds, gone):
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
     made = plan_recovery(str(damaged))
     assert image == {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
-    assert made.actions and not made.applied and made.records_kept == len(before)
-    apply_recovery(made)
+    assert made.steps and not made.is_applied and made.messages_kept == len(before)
+    apply_recovery(str(damaged))
     after = verify(str(damaged))
     assert after.problems == []
     names = {row[0] for row in before}
@@ -345,9 +345,9 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
             fail_at += 1
             folder = Path(shutil.copytree(damaged, above / "again"))
             with contextlib.suppress(DiskError):
-                apply_recovery(plan_recovery(str(folder)), ChangesFail(fail_at, for_ever=True))
+                apply_recovery(str(folder), ChangesFail(fail_at, for_ever=True))
                 is_done = True
-            apply_recovery(plan_recovery(str(folder)))
+            apply_recovery(str(folder))
             assert verify(str(folder)).problems == [] and len(readable(folder)) == expected
             shutil.rmtree(folder)
     assert fail_at > 100
@@ -370,7 +370,7 @@ def test_version_2_damage(fixtures, tmp_path):
     found = verify(str(folder))
     assert {problem.kind for problem in found.problems} >= {"message_lost", "bad_index_entry"}
     assert ALL - 2 <= len(readable(folder)) < ALL
-    apply_recovery(plan_recovery(str(folder)))
+    apply_recovery(str(folder))
     assert verify(str(folder)).problems == []
     patch(queue / "0.qi", 0, b"XXXX")
     assert [note.kind for note in verify(str(folder)).notes] == ["unsupported_format"]
@@ -385,7 +385,7 @@ def test_damage_before_good_records_is_not_cut_at_opening(damaged):
     with pytest.raises(StoreCorrupt, match="damage before whole records"):
         RabbitStore.open(str(damaged), "r+", settings=QUIET)
     assert sizes == {path.name: path.stat().st_size for path in (damaged / STORE).glob("*.rdq")}
-    apply_recovery(plan_recovery(str(damaged)))
+    apply_recovery(str(damaged))
     with RabbitStore.open(str(damaged), "r+", settings=QUIET) as store:
         assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3036
 

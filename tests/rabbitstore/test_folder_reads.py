@@ -12,7 +12,7 @@ from rabbitstore.format.layout import CONFIG_NAME, PERSISTENT_FOLDER
 from rabbitstore.format.rdq import encode_record
 from rabbitstore.read import salvage
 from rabbitstore.read.store_folder import StoreFolder
-from rabbitstore.repair.recover import apply_recovery, plan_recovery
+from rabbitstore.repair.recover import apply_recovery
 from storageio import REAL_DISK, DiskError, StoreCorrupt, UnknownStore
 
 from .conftest import FailsOnce, WhenItWasWritten
@@ -139,7 +139,7 @@ def test_a_lost_config_is_guessed_from_the_segments(path, count, entries):
     Path(path, "queues", "notes.txt").unlink()  # nothing is written beside a file that is not known
     with pytest.raises(StoreCorrupt, match=f"N = {entries}"):
         RabbitStore.open(path, settings=settings)
-    apply_recovery(plan_recovery(path))
+    apply_recovery(path)
     assert verify(path).problems == []
     with RabbitStore.open(path, settings=settings) as store:
         assert len(store.queue("q")) == count

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rabbitstore import plan_recovery
 from rabbitstore.quorum.declared import declaration_problems
-from rabbitstore.repair.node_recover import plan_node_recovery
 from tests.archives import unpack
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -175,7 +175,7 @@ def test_a_new_log_for_a_later_server_has_its_names_and_no_older_end(copied):
     data = bytearray(wal.read_bytes())
     data[len(data.rstrip(b"\0")) // 2] ^= 0xFF
     wal.write_bytes(data)
-    plan = plan_node_recovery(str(node))
-    names = [action.file.rpartition("/")[2] for action in plan.actions if action.kind == "rebuild_log"]
+    plan = plan_recovery(str(node))
+    names = [step.file.rpartition("/")[2] for step in plan.steps if step.kind == "rebuild_log"]
     assert names and set(map(len, names)) == {len("0000000000000001.segment")}
-    assert any(action.kind == "move_aside" and action.file.endswith("/writers.snapshot") for action in plan.actions)
+    assert any(step.kind == "move_aside" and step.file.endswith("/writers.snapshot") for step in plan.steps)

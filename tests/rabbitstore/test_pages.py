@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rabbitstore.format import layout, properties
-from rabbitstore.repair import check, recover
+from rabbitstore.repair import check, classic
 from rabbitstore.stream import layout as stream_layout
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "formats"
@@ -48,7 +48,7 @@ def test_every_kind_of_damage_is_on_its_page():
     kinds = set(re.findall(r"`(\w+)`", re.sub(r"^(?!\|).*$", "", page("damage"), flags=re.MULTILINE)))
     kinds -= {"queue_name", "recover", "N"}
     assert all(f'"{kind}"' in sources for kind in kinds)
-    assert {kind for kind, _ in recover._STEP_OF} <= kinds
+    assert {kind for kind, _ in classic.STEP_OF} <= kinds
 
 
 def _damage(name):

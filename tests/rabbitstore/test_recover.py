@@ -1,4 +1,4 @@
-"""`recover` for unfinished compactions, version 2, queues without a name, and outdated plans."""
+"""`recover` for unfinished compactions, version 2, queues without a name, and plans in JSON."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,7 @@ from rabbitstore import RabbitSettings, RabbitStore, VhostFolder
 from rabbitstore.format.layout import CLEAN_FILES
 from rabbitstore.repair.check import verify
 from rabbitstore.repair.recover import apply_recovery, plan_recovery
+from tests.brokerstore.tool import run
 
 from .conftest import WhenItWasWritten
 from .test_damage import ALL, DEEP, MIXED, STORE, cut, damaged_summary, patch, readable, torn_journal, unfinished_compaction
@@ -47,9 +48,9 @@ def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(fold
         kill_server(folder)
     assert len(readable(folder)) < ALL
     plan = plan_recovery(str(folder))
-    assert (plan.records_kept, plan.records_dropped) == (ALL, 0)
-    assert {action.kind for action in plan.actions} == {"salvage", "rewrite_records"} | ({"delete"} if not is_killed else set())
-    apply_recovery(plan)
+    assert (plan.messages_kept, plan.messages_lost) == (ALL, 0)
+    assert {step.kind for step in plan.steps} == {"salvage", "rewrite_records"} | ({"delete"} if not is_killed else set())
+    apply_recovery(str(folder))
     assert verify(str(folder)).problems == []
     assert readable(folder) == before
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
@@ -71,8 +72,8 @@ def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted
     kinds = sorted(problem["kind"] for problem in seen["problems"])
     assert (seen["ok"], kinds, seen["messages"]) == (False, ["bad_term", "unfinished_compaction"], ALL)
     plan = plan_recovery(str(folder))
-    assert plan.records_dropped == 0 and {action.kind for action in plan.actions} == {"salvage", "rewrite_records"}
-    apply_recovery(plan)
+    assert plan.messages_lost == 0 and {step.kind for step in plan.steps} == {"salvage", "rewrite_records"}
+    apply_recovery(str(folder))
     assert verify(str(folder)).problems == [] and readable(folder) == before
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
         assert store.lost == [] and store.parts.persistent.read(message.msg_id) == whole[24:-1]
@@ -85,17 +86,16 @@ def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole
     size = 9 + int.from_bytes(first[:8], "big")
     patch(folder / STORE / "4.rdt", 24, bytes(64))
     assert size > 200
-    plan = plan_recovery(str(folder))
-    apply_recovery(plan)
+    plan = apply_recovery(str(folder))
     assert verify(str(folder)).problems == []
-    assert len(readable(folder)) == ALL - plan.records_dropped
+    assert len(readable(folder)) == ALL - plan.messages_lost
 
 
 def test_an_empty_file_of_an_interrupted_compaction_is_taken_away(folder):
     """A kill came after the file was created and before its first byte."""
     (folder / STORE / "4.rdt").touch()
     before = readable(folder)
-    apply_recovery(plan_recovery(str(folder)))
+    apply_recovery(str(folder))
     assert verify(str(folder)).problems == [] and readable(folder) == before
     assert not (folder / STORE / "4.rdt").exists()
 
@@ -107,9 +107,9 @@ def test_messages_of_a_version_2_queue_that_are_in_no_file_are_cleared(version_2
     left = readable(version_2)
     assert 0 < len(left) < len(before)
     plan = plan_recovery(str(version_2))
-    assert plan.records_dropped == len(before) - len(left) > 0
-    assert "drop_entries" in {action.kind for action in plan.actions}
-    apply_recovery(plan)
+    assert plan.messages_lost == len(before) - len(left) > 0
+    assert "drop_entries" in {step.kind for step in plan.steps}
+    apply_recovery(str(version_2))
     assert verify(str(version_2)).problems == []
     assert readable(version_2) == left
 
@@ -121,7 +121,7 @@ def test_a_version_2_message_that_its_own_store_does_not_have_is_named(version_2
     found = verify(str(version_2))
     assert [problem.kind for problem in found.problems if problem.kind == "message_lost"] == ["message_lost"]
     assert len(readable(version_2)) == whole - 1
-    apply_recovery(plan_recovery(str(version_2)))
+    apply_recovery(str(version_2))
     assert verify(str(version_2)).problems == [] and len(readable(version_2)) == whole - 1
 
 
@@ -131,7 +131,7 @@ def test_a_wrong_length_before_a_version_2_message_is_corrected(version_2):
     patch(version_2 / DEEP / "1.qs", 64, (9).to_bytes(4, "big"))
     assert [problem.kind for problem in verify(str(version_2)).problems] == ["bad_message_head"]
     assert readable(version_2) == before
-    apply_recovery(plan_recovery(str(version_2)))
+    apply_recovery(str(version_2))
     assert verify(str(version_2)).problems == [] and readable(version_2) == before
 
 
@@ -152,8 +152,8 @@ def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_ac
     assert [published[at : at + 8] for at in (0, 40, 80)] == [number.to_bytes(8, "big") for number in range(3)]
     journal.write_bytes(published)
     plan = plan_recovery(str(folder))
-    assert plan.records_dropped == 3
-    apply_recovery(plan)
+    assert plan.messages_lost == 3
+    apply_recovery(str(folder))
     assert verify(str(folder)).problems == [] and readable(folder) == []
     marks = [(kind << 62 | number).to_bytes(8, "big") for number in range(3) for kind in (2, 3)]
     assert journal.read_bytes() == published + b"".join(marks)
@@ -162,27 +162,22 @@ def test_entries_of_lost_messages_that_were_never_delivered_are_delivered_and_ac
 def test_without_keep_backup_nothing_is_kept(folder):
     """Without `keep_backup` no copies are kept."""
     cut(folder / STORE / "6.rdq", -100)
-    apply_recovery(plan_recovery(str(folder)), keep_backup=False)
+    apply_recovery(str(folder), keep_backup=False)
     assert verify(str(folder)).problems == []
     assert not (folder / "brokerstore" / "cut").exists()
 
 
-def test_an_old_plan_done_once_more_changes_nothing(folder, clean):
-    """A second operator has repaired the folder in the meantime."""
+def test_a_second_recovery_changes_nothing(folder, clean):
+    """A second operator repairs the folder after the first one."""
     unfinished_compaction(folder, clean.manifest)
     for damage in (torn_journal, damaged_summary):
         damage(folder, clean.manifest)
     (folder / STORE / "0.rdq").unlink()
     (folder / MIXED / ".queue_name").unlink()
-    plans = [plan_recovery(str(folder)) for _ in range(2)]
-    assert plans[0].records_dropped > 0
-    apply_recovery(plans[0])
+    assert apply_recovery(str(folder)).messages_lost > 0
     before = image(folder)
-    apply_recovery(plans[1])
-    assert verify(str(folder)).problems == []
-    assert {path: data for path, data in image(folder).items() if "cut" not in path.parts} == {
-        path: data for path, data in before.items() if "cut" not in path.parts
-    }
+    assert apply_recovery(str(folder)).steps == []
+    assert verify(str(folder)).problems == [] and image(folder) == before
 
 
 def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
@@ -195,8 +190,8 @@ def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
     names = list((folder / "queues").glob("*/.queue_name"))
     names[0].unlink()
     plan = plan_recovery(str(folder))
-    assert not plan.actions and [problem.kind for problem in plan.unrepaired] == ["bad_queue_name"]
-    apply_recovery(plan)
+    assert not plan.steps and [problem.finding.kind for problem in plan.unrepaired] == ["bad_queue_name"]
+    apply_recovery(str(folder))
     assert [problem.kind for problem in verify(str(folder)).problems] == ["bad_queue_name"]
     assert len(readable(folder)) == 2
 
@@ -204,11 +199,14 @@ def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
 def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
     """Scripts read this JSON."""
     torn_journal(folder, clean.manifest)
-    told = plan_recovery(str(folder)).to_json()
+    told = run("recover", folder, "--json").json
     journal = f"{MIXED}/journal.jif"
-    assert told["applied"] is False and told["plan"]["records_kept"] == ALL
+    assert told["applied"] is False and told["plan"]["messages_kept"] == told["plan"]["records_kept"] == ALL
     assert set(told["plan"]["valid_end"]) == {journal}
-    assert {"kind": "cut_journal", "file": journal, "reason": "torn_journal"} in told["plan"]["actions"]
+    step = {"kind": "cut_journal", "file": journal, "reason": "torn_journal"}
+    assert step in told["plan"]["actions"]
+    (shown,) = (one for one in told["plan"]["steps"] if one["kind"] == "cut_journal")
+    assert shown == step | {"cost": {"bytes_lost": (folder / journal).stat().st_size - told["plan"]["valid_end"][journal]}}
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -219,7 +217,7 @@ def test_a_lost_name_is_written_again_as_the_server_wrote_it(request, version):
     assert {data.endswith(b"INDEX: v2\n") for data in names.values()} == {version == 2}
     for path in names:
         path.unlink()
-    apply_recovery(plan_recovery(str(where)))
+    apply_recovery(str(where))
     found = {path: path.read_bytes() for path in names if path.exists()}
     assert found
     assert found == {path: names[path] for path in found}

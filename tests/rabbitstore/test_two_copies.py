@@ -86,9 +86,9 @@ def test_recover_leaves_the_copy_whose_message_is_there(
     read = rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).folder()
     assert [message.body for message in read.messages()] == found.bodies
     plan = rabbit.plan_recovery(lab.ROOT, disk)
-    assert (plan.records_dropped, plan.records_kept) == (0, 2)
-    assert [(action.kind, action.reason) for action in plan.actions] == [("join_journal", "entries_differ")]
-    rabbit.apply_recovery(plan, disk)
+    assert (plan.messages_lost, plan.messages_kept) == (0, 2)
+    assert [(step.kind, step.reason) for step in plan.steps] == [("join_journal", "entries_differ")]
+    rabbit.apply_recovery(lab.ROOT, disk)
     check.check_folder(lab.ROOT, disk)
     assert [message.body for message in rabbit.RabbitStore.open(lab.ROOT, "r", disk=disk).messages()] == found.bodies
     kept = [name for name in disk.files() if "/brokerstore/cut/" in name]

@@ -12,7 +12,6 @@ from brokerstore.migrate import export_to_rabbit
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
 from rabbitstore import RabbitSettings, RabbitStore, apply_recovery, plan_recovery, verify
-from rabbitstore.repair.recover import Action, Plan
 from storageio import DiskError, StoreError, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.archives import unpack
@@ -53,12 +52,11 @@ def log(tmp_path_factory):
 def _writers(vhost: Path, log: Path):
     """Return (name, call) of each writing call of the library."""
     path = str(vhost)
-    plan = Plan(path, actions=[Action("delete", "recovery.dets", "an older plan")])
     return {
         "open r+": lambda: RabbitStore.open(path, "r+").close(),
         "open a": lambda: RabbitStore.open(path, "a").close(),
         "plan_recovery": lambda: plan_recovery(path),
-        "apply_recovery": lambda: apply_recovery(plan),
+        "apply_recovery": lambda: apply_recovery(path),
         "export_to_rabbit": lambda: export_to_rabbit(str(log), path),
     }
 

@@ -83,9 +83,8 @@ def test_contradictory_marks_of_a_journal_are_damage(tmp_path: Path, order: str,
     listed = numbers(tmp_path)
     assert len(listed) == COUNT + is_kept
     assert {problem.kind for problem in verify(str(tmp_path)).problems} == {kind}
-    plan = plan_recovery(str(tmp_path))
-    apply_recovery(plan)
-    assert (plan.records_dropped, numbers(tmp_path)) == (0, listed)
+    plan = apply_recovery(str(tmp_path))
+    assert (plan.messages_lost, numbers(tmp_path)) == (0, listed)
     assert verify(str(tmp_path)).problems == []
 
 
@@ -107,8 +106,8 @@ def test_segment_without_entries_is_damage_and_its_messages_are_counted(tmp_path
     (queue / "0.idx").write_bytes(bytes(0 if is_empty else (queue / "0.idx").stat().st_size))
     assert "lost_index" in {problem.kind for problem in verify(str(tmp_path)).problems}
     plan = plan_recovery(str(tmp_path))
-    assert plan.dropped_by_queue == ({"orders": COUNT} if is_clean else {})
-    apply_recovery(plan)
+    assert plan.lost_by_queue == ({"orders": COUNT} if is_clean else {})
+    apply_recovery(str(tmp_path))
     assert verify(str(tmp_path)).problems == []
     assert list((tmp_path / "brokerstore/cut").glob("*0.idx"))
 
@@ -120,7 +119,7 @@ def test_journal_of_zeros_is_damage(tmp_path: Path) -> None:
     (queue / "journal.jif").write_bytes(bytes(400))
     listed = numbers(tmp_path)
     assert [problem.kind for problem in verify(str(tmp_path)).problems] == ["lost_journal"]
-    apply_recovery(plan_recovery(str(tmp_path)))
+    apply_recovery(str(tmp_path))
     assert verify(str(tmp_path)).problems == [] and numbers(tmp_path) == listed
 
 
@@ -143,8 +142,8 @@ def test_messages_that_only_the_terms_of_the_stop_count_are_lost(tmp_path: Path,
         (queue / "0.idx").write_bytes(data[: len(data) // COUNT] if damage == "older" else b"")
     assert not verify(str(tmp_path)).ok
     plan = plan_recovery(str(tmp_path))
-    assert plan.dropped_by_queue == {"orders": COUNT - (damage == "older")}
-    apply_recovery(plan)
+    assert plan.lost_by_queue == {"orders": COUNT - (damage == "older")}
+    apply_recovery(str(tmp_path))
     assert verify(str(tmp_path)).problems == [] and len(numbers(tmp_path)) == (damage == "older")
 
 
@@ -162,7 +161,7 @@ def test_bodies_of_a_message_file_that_is_gone_are_counted(tmp_path: Path, damag
     assert not verify(str(tmp_path)).ok
     shown = run("recover", "--json", tmp_path).json["plan"]
     assert (shown["records_dropped"], shown["dropped_by_queue"]) == (COUNT, {"orders": COUNT})
-    assert "orders: 5 dropped" in run("recover", tmp_path).out
+    assert "queue orders: 5 messages lost" in run("recover", tmp_path).out
     assert run("recover", "--apply", tmp_path).code == 6
     assert verify(str(tmp_path)).problems == []
 
@@ -179,7 +178,7 @@ def test_message_file_with_other_damage_has_lost_what_it_lacks(tmp_path: Path) -
     assert verify(str(tmp_path)).problems == []
     data[64 + 8 + 40] ^= 0xFF
     (queue / "0.qs").write_bytes(data[:stop])
-    assert plan_recovery(str(tmp_path)).dropped_by_queue == {"orders": COUNT - 1}
+    assert plan_recovery(str(tmp_path)).lost_by_queue == {"orders": COUNT - 1}
 
 
 def test_zeros_behind_the_entries_of_a_segment_are_damage(tmp_path: Path) -> None:
@@ -190,7 +189,7 @@ def test_zeros_behind_the_entries_of_a_segment_are_damage(tmp_path: Path) -> Non
     (queue / "0.idx").write_bytes(data + bytes(600))
     assert [problem.kind for problem in verify(str(tmp_path)).problems] == ["torn_segment"]
     listed = numbers(tmp_path)
-    apply_recovery(plan_recovery(str(tmp_path)))
+    apply_recovery(str(tmp_path))
     assert (numbers(tmp_path), (queue / "0.idx").stat().st_size) == (listed, len(data))
     assert verify(str(tmp_path)).problems == []
 
@@ -202,6 +201,6 @@ def test_queue_folder_that_is_gone_is_counted_by_the_terms_of_the_stop(tmp_path:
     shutil.rmtree(queue)
     assert not verify(str(tmp_path)).ok
     plan = plan_recovery(str(tmp_path))
-    assert plan.dropped_by_queue == {queue.name: COUNT}
-    apply_recovery(plan)
+    assert plan.lost_by_queue == {queue.name: COUNT}
+    apply_recovery(str(tmp_path))
     assert verify(str(tmp_path)).problems == []

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from brokerstore.migrate import export_to_rabbit, import_rabbit
-from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, apply_recovery, plan_recovery, verify
+from rabbitstore import RabbitSettings, RabbitStore, StoreSettings, apply_recovery, verify
 from rabbitstore.format.names import queue_folder_name
 from rabbitstore.format.properties import Typed
 from tests.rabbitstore.classic_damage import DAMAGES
@@ -147,7 +147,7 @@ def test_damaged_queues_are_delivered_as_recovered(server, seed, tmp_path):
     for number, (name, damage) in enumerate(DAMAGES.items()):
         queue = vhost / "queues" / queue_folder_name("/", f"d{number}".encode())
         assert damage(vhost, queue, Random(seed * 1000 + number)), name
-    apply_recovery(plan_recovery(str(vhost)))
+    apply_recovery(str(vhost))
     assert verify(str(vhost)).problems == []
     expected = listed(server.node, queues)
     found = delivered(server, queues)
@@ -182,7 +182,7 @@ def test_one_damage_alone_is_delivered_as_recovered(one_queue, name):
     shutil.copytree(pristine, server.node)
     vhost = server.node / VHOST
     assert DAMAGES[name](vhost, vhost / "queues" / queue_folder_name("/", b"c.one"), Random(SEED * 77 + 5))
-    apply_recovery(plan_recovery(str(vhost)))
+    apply_recovery(str(vhost))
     assert verify(str(vhost)).problems == []
     expected = listed(server.node, ("c.one", "c.two"))
     assert delivered(server, ("c.one", "c.two")) == expected

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.format.message import Content
 from rabbitstore.format.terms import UNDEFINED, Atom, Improper, encode
 from rabbitstore.node_folder import NodeFolder
@@ -16,7 +17,6 @@ from rabbitstore.quorum.entries import Entry
 from rabbitstore.quorum.folder import _is_of
 from rabbitstore.quorum.message import Placed, to_message
 from rabbitstore.quorum.messages import Message
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
 
@@ -82,8 +82,8 @@ def test_a_newest_log_without_the_entries_that_were_applied(node, how):
     assert "applied_ahead" in kinds and sum(left.values()) < sum(MESSAGES.values())
     assert ("bad_wal_head" in kinds) == (how in ("empty", "zeros")) and ("missing_entries" in kinds) == (how != "older")
     assert run("verify", node).code == 1
-    plan = plan_node_recovery(str(node))
-    assert plan.lost_entries > 0
+    plan = plan_recovery(str(node))
+    assert plan.cost.log_entries_lost > 0
     assert run("recover", node, "--apply").code == DROPPED
     assert checked(node) == (set(), left)
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:  # a server elects no leader of an empty log
@@ -101,7 +101,7 @@ def test_a_registered_queue_whose_folder_is_gone(node):
     shutil.rmtree(folder)
     kinds, left = checked(node)
     assert kinds == {"bad_queue_config"} and sum(left.values()) == 15 and left[folder.name] == 3
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert checked(node) == (set(), MESSAGES)
 
 
@@ -122,7 +122,7 @@ def test_streams_without_their_coordinator(node):
     assert (kinds, left) == ({"unregistered_stream"}, MESSAGES)
     ended = run("verify", node)
     assert ended.code == 1 and "dump" in ended.out
-    assert [one.kind for one in plan_node_recovery(str(node)).unrepaired] == ["unregistered_stream"]
+    assert [one.finding.kind for one in plan_recovery(str(node)).unrepaired] == ["unregistered_stream"]
     assert run("recover", node).code == 1
 
 

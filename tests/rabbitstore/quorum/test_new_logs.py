@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 
+from rabbitstore import apply_recovery
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.encode import LogRecord, wal_pieces
 from rabbitstore.quorum.wal import WalScan
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 
 from .test_quorum_damage import flip, wal_of
 
@@ -49,7 +49,7 @@ def test_settings_and_machine_version_of_a_damaged_log(copy):
         if row.uid.startswith("2F_QFA") and row.index == 4
     )
     flip(wal_of(path), record.at + record.size // 2)
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     after = logs(node)
     assert after["q.fan"][2] != before["q.fan"][2] and before["q.fan"][1] is not None
     assert after["q.fan"][:2] == before["q.fan"][:2]
@@ -62,7 +62,7 @@ def test_the_term_of_a_log_of_which_only_a_state_is_left(copy):
     (folder,) = path.glob("2F_QRO*")
     for file in (*folder.glob("*.segment"), wal_of(path)):
         file.unlink()
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert logs(node)["q.roll"][2][1] == 1  # the folder of the snapshot has the term in its name
 
 
@@ -74,7 +74,7 @@ def test_a_record_that_voids_those_behind_it_still_does(copy):
     newer = path / "00000009.wal"
     newer.write_bytes(b"".join(wal_pieces([LogRecord(last.uid, last.index, last.term, b"\x83j", True)])))
     flip(newer, 0)
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert [row.truncates for row in WalScan(newer.read_bytes(), "", [], []).records()] == [True]
 
 
@@ -87,6 +87,6 @@ def test_the_names_of_new_segments_are_as_long_as_the_server_reads_them(copy, ha
         (path / "segment_name_upgrade_marker").touch()
     record = next(row for row in WalScan(wal_of(path).read_bytes(), "", [], []).records() if row.index == 4)
     flip(wal_of(path), record.at + record.size // 2)
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     expected = "0000000000000001.segment" if has_marker else "00000001.segment"
     assert [file.name for file in (path / record.uid).glob("*.segment")] == [expected]

@@ -6,13 +6,13 @@ import contextlib
 
 import pytest
 
+from rabbitstore import apply_recovery
 from rabbitstore.format.config_text import parse_config, queue_name
 from rabbitstore.format.dets_table import read_dets, write_dets
 from rabbitstore.format.terms import Atom
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.tables import read_rows
 from rabbitstore.read.node import survey
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from rabbitstore.stream.folder import folder_prefix
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -58,7 +58,7 @@ def test_a_lost_table_of_names_is_written_with_all_of_them(tmp_path):
     (table,) = (case.folder / "quorum").glob("*/names.dets")
     before = read_dets(table.read_bytes(), "")
     table.unlink()
-    apply_node_recovery(plan_node_recovery(str(case.folder)))
+    apply_recovery(str(case.folder))
     assert sorted(read_dets(table.read_bytes(), "")) == sorted(before) and len(before) == 4
     assert ids(case.folder) == delivered(case)
 

@@ -10,6 +10,7 @@ import zlib
 
 import pytest
 
+from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.format.config_text import parse_config
 from rabbitstore.format.dets_table import ACTIVE, CLOSED_AT, SEGMENT_AT, SLOTS, read_dets
 from rabbitstore.format.terms import Atom, encode
@@ -19,8 +20,7 @@ from rabbitstore.quorum.folder import QuorumNode
 from rabbitstore.quorum.repair import split_name
 from rabbitstore.quorum.tables import read_rows
 from rabbitstore.quorum.wal import WalScan
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
-from rabbitstore.staging import Change, commit, is_staged, stage
+from rabbitstore.staging import Staging, commit, is_staged
 from storageio import REAL_DISK, RealDisk, StoreCorrupt
 from tests.brokerstore.tool import run
 
@@ -64,12 +64,12 @@ def problems(node):
 def recovered(node):
     """Recover; every message that was listed before is listed afterwards, nothing is reported, and a second plan is empty."""
     before = listed(node)
-    plan = plan_node_recovery(str(node))
+    plan = plan_recovery(str(node))
     assert plan.messages_kept == sum(map(len, before.values()))
-    apply_node_recovery(plan)
+    apply_recovery(str(node))
     after = listed(node)
     assert {queue: sorted(rows) for queue, rows in after.items()} == {queue: sorted(rows) for queue, rows in before.items()}
-    assert problems(node) == [] and plan_node_recovery(str(node)).actions == []
+    assert problems(node) == [] and plan_recovery(str(node)).steps == []
     return plan, after
 
 
@@ -85,8 +85,8 @@ def hurt_record(node, at=None):
 def test_a_healthy_folder_has_no_plan(folders):
     """No step is planned for a folder of the real server, stopped or killed."""
     for kind in ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq4-quorum-snapshot", "rabbitmq4-streams"):
-        plan = plan_node_recovery(str(folders[kind][0]))
-        assert (plan.actions, plan.unrepaired, plan.lost_entries) == ([], [], 0), kind
+        plan = plan_recovery(str(folders[kind][0]))
+        assert (plan.steps, plan.unrepaired, plan.cost.log_entries_lost) == ([], [], 0), kind
 
 
 def test_a_damaged_entry_in_the_middle(copy):
@@ -97,11 +97,11 @@ def test_a_damaged_entry_in_the_middle(copy):
     uid = hurt_record(node)
     damaged = wal_of(quorum_of(node)).read_bytes()
     plan, after = recovered(node)
-    assert before != damaged and plan.lost_entries == 1
+    assert before != damaged and plan.cost.log_entries_lost == 1
     kept = next((node / "brokerstore" / "cut").glob("*.wal"))
     assert kept.read_bytes() == damaged
-    assert {action.kind for action in plan.actions} >= {"rewrite_wal", "rebuild_log"}
-    assert any(uid in action.file for action in plan.actions)
+    assert {step.kind for step in plan.steps} >= {"rewrite_wal", "rebuild_log"}
+    assert any(uid in step.file for step in plan.steps)
     assert sum(map(len, whole.values())) - sum(map(len, after.values())) <= 1
 
 
@@ -113,8 +113,8 @@ def test_a_torn_tail_is_cut_and_kept(copy):
     with file.open("r+b") as opened:
         opened.truncate(last.at + 3)
     damaged = file.read_bytes()
-    plan = plan_node_recovery(str(node))
-    assert [action.kind for action in plan.actions if "dets" not in action.file] == ["rewrite_wal"]
+    plan = plan_recovery(str(node))
+    assert [step.kind for step in plan.steps if "dets" not in step.file] == ["rewrite_wal", "commit_staged"]
     recovered(node)
     assert (node / "brokerstore/cut" / f"quorum__{file.parent.name}__{file.name}").read_bytes() == damaged
 
@@ -166,7 +166,7 @@ def test_a_new_log_has_the_settings_that_a_snapshot_replaced(copy, overflow):
     assert settings_in(node, "q.roll") is None and f"=> {overflow}" in text
     segment = next(quorum_of(node).glob("2F_QRO*/00000021.segment"))
     flip(segment, segment.stat().st_size - 5)
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     found = settings_in(node, "q.roll")
     machine = parse_config(text.encode(), "config")["machine"][2]
     assert {str(key): str(value) for key, value in found.items()} == {
@@ -198,7 +198,7 @@ def test_a_damaged_state(copy, names):
     for name in names:
         flip(next(quorum_of(node).glob(f"2F_QRO*/{name}")), 100)
     plan, after = recovered(node)
-    assert {"rebuild_log", "move_aside"} <= {action.kind for action in plan.actions}
+    assert {"rebuild_log", "move_aside"} <= {step.kind for step in plan.steps}
     assert len(names) == 2 or {queue: sorted(rows) for queue, rows in after.items()} == {
         queue: sorted(rows) for queue, rows in whole.items()
     }
@@ -208,7 +208,7 @@ def test_a_young_queue_is_registered(copy):
     """The table gets the row that a killed server had not written."""
     node = copy("rabbitmq4-young")
     plan, after = recovered(node)
-    assert {action.kind for action in plan.actions} == {"write_names"} and len(after["q.fan"]) == 5
+    assert {step.kind for step in plan.steps} == {"write_names", "commit_staged"} and len(after["q.fan"]) == 5
     rows = read_dets((quorum_of(node) / "names.dets").read_bytes(), "")
     (folder,) = (entry.name for entry in quorum_of(node).iterdir() if entry.is_dir())
     assert rows == [("%2F_q.fan", folder.encode())]
@@ -248,8 +248,8 @@ def test_a_lost_config(copy, how):
     else:
         file.write_bytes(file.read_bytes()[:300])
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
-    apply_node_recovery(plan_node_recovery(str(node)))
-    assert listed(node) == whole and problems(node) == [] and plan_node_recovery(str(node)).actions == []
+    apply_recovery(str(node))
+    assert listed(node) == whole and problems(node) == [] and plan_recovery(str(node)).steps == []
     new = parse_config(file.read_bytes(), "")
     old["machine"][2]["created"] = new["machine"][2]["created"]
     old["machine"][2]["delivery_limit"] = new["machine"][2]["delivery_limit"]
@@ -275,7 +275,7 @@ def test_a_config_whose_names_differ_is_damaged(copy, old, new):
     assert old in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(old, new, 1))
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert problems(node) == [] and parse_config(file.read_bytes(), "")["id"] == whole["id"]
 
 
@@ -287,7 +287,7 @@ def test_a_changed_module_of_the_coordinator_is_damage(copy, folders):
     before = parse_config(file.read_bytes(), "")
     file.write_bytes(file.read_bytes().replace(b"{module,rabbit_stream_coordinator", b"{module,rabbit_stream_coordinatoR"))
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
 
 
@@ -299,7 +299,7 @@ def test_a_wrong_size_of_a_block_in_a_table(copy):
     at = data.index(ACTIVE) - 1
     file.write_bytes(data[:at] + bytes((data[at] ^ 0x50,)) + data[at + 1 :])
     assert [problem.kind for problem in problems(node)] == ["bad_meta_table"]
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert problems(node) == [] and {row[0] for row in read_dets(file.read_bytes(), "")} == {row[0] for row in rows}
 
 
@@ -310,7 +310,7 @@ def test_a_row_for_a_folder_that_does_not_exist_is_replaced(copy):
     rows = read_dets(file.read_bytes(), "")
     (uid,) = (row[1] for row in rows if row[0] == "%2F_q.slow")
     flip(file, file.read_bytes().index(uid) + 3)
-    assert [action.kind for action in plan_node_recovery(str(node)).actions] == ["write_names"]
+    assert [step.kind for step in plan_recovery(str(node)).steps] == ["write_names", "commit_staged"]
     recovered(node)
     assert sorted(read_dets(file.read_bytes(), "")) == sorted(rows)
 
@@ -354,8 +354,8 @@ def test_a_lost_config_without_a_row_is_left(copy):
     node = copy()
     next(quorum_of(node).glob("2F_QSL*/config")).unlink()
     (quorum_of(node) / "names.dets").unlink()
-    plan = plan_node_recovery(str(node))
-    assert [(one.kind, one.found) for one in plan.unrepaired] == [("bad_queue_config", "no row in names.dets")]
+    plan = plan_recovery(str(node))
+    assert [(one.finding.kind, one.finding.found) for one in plan.unrepaired] == [("bad_queue_config", "no row in names.dets")]
 
 
 def test_a_name_is_split_at_a_known_virtual_host():
@@ -397,7 +397,7 @@ def test_a_table_whose_slots_are_lost(copy, name, folder):
     file.write_bytes(data)
     kind = f"bad_{name.removesuffix('.dets')}_table"
     assert {problem.kind for problem in problems(node)} == {kind}
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     after = read_rows(file.read_bytes(), "")
     assert problems(node) == [] and len(after) == len(before) and read_dets(file.read_bytes(), "") == after
     if name == "names.dets":
@@ -436,9 +436,9 @@ def test_one_of_several_members_is_left_alone(copy):
     name = parse_config(config.read_bytes(), "")["cluster_name"].encode()
     other = b"initial_members => [{'%b',b@localhost}," % name
     config.write_bytes(config.read_bytes().replace(b"initial_members => [", other))
-    plan = plan_node_recovery(str(node))
-    assert [one.found for one in plan.unrepaired] == ["one of 2 members; delete this member and add it again"]
-    assert not any(action.kind == "rebuild_log" for action in plan.actions)
+    plan = plan_recovery(str(node))
+    assert [one.finding.found for one in plan.unrepaired] == ["one of 2 members; delete this member and add it again"]
+    assert not any(step.kind == "rebuild_log" for step in plan.steps)
 
 
 def test_the_tool_plans_and_applies(copy, folders):
@@ -523,8 +523,8 @@ def test_a_kill_at_any_step(copy, keeps):
         disk = StoppingDisk()
         disk.left = step
         with contextlib.suppress(Stopped):
-            apply_node_recovery(plan_node_recovery(str(again)), disk, keep_backup=keeps)
-        apply_node_recovery(plan_node_recovery(str(again)), keep_backup=keeps)
+            apply_recovery(str(again), disk, keep_backup=keeps)
+        apply_recovery(str(again), keep_backup=keeps)
         found = listed(again)
         assert {name: sorted(rows) for name, rows in found.items()} == {name: sorted(rows) for name, rows in before.items()}, (
             step
@@ -538,9 +538,10 @@ def test_a_kill_at_any_step(copy, keeps):
 
 def test_a_list_of_changes_that_leaves_the_folder_is_refused(tmp_path):
     """Only files below the folder are replaced."""
-    stage(REAL_DISK, str(tmp_path), [Change("x", "a/b", "", lambda: [b"new"])])
-    assert is_staged(REAL_DISK, str(tmp_path))
+    Staging(REAL_DISK, str(tmp_path)).stage("a/b", lambda: [b"new"])
     rows = tmp_path / "brokerstore/staged/commit.json"
+    rows.write_text("[]")
+    assert is_staged(REAL_DISK, str(tmp_path))
     for text in ('[["../x", "0"]]', '[["/x", "0"]]', '[["x", "../0"]]', "[1]", "{", '[["x"]]'):
         rows.write_text(text)
         with pytest.raises(StoreCorrupt):
@@ -561,10 +562,9 @@ def test_random_damage_is_recovered(copy, seed):
         file = chance.choice([wal_of(quorum_of(node)), chance.choice(files)])
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
         edit(file, chance.randrange(file.stat().st_size), data)
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
-    again = plan_node_recovery(str(node))
-    assert again.actions == [] or again.unrepaired
+    plan = apply_recovery(str(node))
+    again = plan_recovery(str(node))
+    assert again.steps == [] or again.unrepaired
     assert again.messages_kept == plan.messages_kept
 
 
@@ -583,7 +583,7 @@ def test_a_gap_of_the_log_that_a_segment_fills(copy):
     (folder / lost.uid / "00000001.segment").write_bytes(b"".join(map(bytes, segment_pieces([entry]))))
     assert [problem.kind for problem in problems(node)] == ["bad_wal_entry"]
     plan, _after = recovered(node)
-    assert [action.kind for action in plan.actions] == ["rewrite_wal"]
+    assert [step.kind for step in plan.steps] == ["rewrite_wal", "commit_staged"]
     found = [record.index for record in WalScan(file.read_bytes(), "", [], []).records() if record.uid == lost.uid]
     assert found == list(range(found[0], found[-1] + 1)) and lost.index in found
 
@@ -600,9 +600,8 @@ def test_a_lost_config_of_the_coordinator(copy, folders, nodes):
     (node / "cluster_nodes.config").write_text(f"{{[{','.join(cluster)}],[{name}]}}.\n")
     config.unlink()
     assert [problem.kind for problem in problems(node)] == ["bad_queue_config"]
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
-    assert [problem.kind for problem in plan.unrepaired] == ["bad_queue_config"] * (nodes - 1)
+    plan = apply_recovery(str(node))
+    assert [problem.finding.kind for problem in plan.unrepaired] == ["bad_queue_config"] * (nodes - 1)
     if nodes == 1:
         assert problems(node) == [] and parse_config(config.read_bytes(), "") == before
     else:
@@ -620,7 +619,7 @@ def test_a_lost_config_of_the_metadata_store(copy, folders):
     (file,) = [file for file in node.glob("coordination/*/*/config") if b"khepri_machine" in file.read_bytes()]
     before = parse_config(file.read_bytes(), "")
     file.unlink()
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert problems(node) == [] and parse_config(file.read_bytes(), "") == before
 
 
@@ -646,8 +645,8 @@ def shortened(copy, request):
 def test_a_log_of_the_metadata_store_may_start_behind_a_snapshot(shortened):
     """Entries up to the snapshot are not missing."""
     node, _state = shortened
-    plan = plan_node_recovery(str(node))
-    assert problems(node) == [] and (plan.actions, plan.unrepaired) == ([], [])
+    plan = plan_recovery(str(node))
+    assert problems(node) == [] and (plan.steps, plan.unrepaired) == ([], [])
 
 
 def test_a_damaged_snapshot_of_the_metadata_store_is_left(shortened):
@@ -656,9 +655,9 @@ def test_a_damaged_snapshot_of_the_metadata_store_is_left(shortened):
     flip(state, 40)
     before = {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()}
     assert {"bad_snapshot", "missing_entries"} <= {problem.kind for problem in problems(node)}
-    plan = plan_node_recovery(str(node))
-    assert [one.kind for one in plan.unrepaired] == ["bad_snapshot"] and plan.actions == []
-    apply_node_recovery(plan)
+    plan = plan_recovery(str(node))
+    assert [one.finding.kind for one in plan.unrepaired] == ["bad_snapshot"] and plan.steps == []
+    apply_recovery(str(node))
     assert {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()} == before
 
 
@@ -682,15 +681,14 @@ def test_a_lost_entry_of_the_coordinator(copy, lost):
         (log,) = [log for log in logs.queues() if log.registered_name == "rabbit_stream_coordinator"]
         entry = log.entries()[index]
     flip(coordination_of(node) / entry.file.partition("/")[2].partition("/")[2], entry.at + 5)
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
+    plan = apply_recovery(str(node))
     after = coordinator_log(node)
     changed = [number for number in before if before[number] != after[number]]
     notes = [number for number, (_term, found) in before.items() if len(found) == 4 and found[2][0] == "mnesia_updated"]
-    assert plan.lost_entries == 1 and problems(node) == [] and after.keys() == before.keys()
+    assert plan.cost.log_entries_lost == 1 and problems(node) == [] and after.keys() == before.keys()
     assert changed == sorted({index, *(number for number in notes if number > index)})
     assert all(after[number][0] == before[number][0] and after[number][1][::2] == ("noop", 0) for number in changed)
-    assert plan_node_recovery(str(node)).actions == []
+    assert plan_recovery(str(node)).steps == []
 
 
 def test_a_lost_entry_of_the_coordinator_of_a_cluster(copy):
@@ -704,10 +702,9 @@ def test_a_lost_entry_of_the_coordinator_of_a_cluster(copy):
         one for one in WalScan(file.read_bytes(), "", [], []).records() if one.index == 5 and one.uid in _coordinators(node)
     ]
     flip(file, found.at + 5)
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
-    assert [one.kind for one in plan.unrepaired] == ["missing_entries"] and "rebuild_log" not in {
-        one.kind for one in plan.actions
+    plan = apply_recovery(str(node))
+    assert [one.finding.kind for one in plan.unrepaired] == ["missing_entries"] and "rebuild_log" not in {
+        one.kind for one in plan.steps
     }
     assert coordinator_log(node) == {index: entry for index, entry in before.items() if index != 5}
 
@@ -721,7 +718,7 @@ def test_a_stream_that_the_coordinator_does_not_know(copy, folders):
     """A cut of its log: the messages can be read and exported, but the server cannot serve the stream."""
     node = copy("rabbitmq4-streams")
     shutil.copytree(folders["rabbitmq4-streams"][0] / "stream", node / "stream")
-    assert plan_node_recovery(str(node)).unrepaired == []
+    assert plan_recovery(str(node)).unrepaired == []
     (file,) = coordination_of(node).glob("*.wal")
     first = next(
         record
@@ -731,8 +728,10 @@ def test_a_stream_that_the_coordinator_does_not_know(copy, folders):
     with file.open("r+b") as opened:
         opened.truncate(first.position)
     expected = {f"stream/{folder.name}" for folder in (node / "stream").iterdir()}
-    plan = plan_node_recovery(str(node))
-    assert {(one.kind, one.file) for one in plan.unrepaired} == {("unregistered_stream", name) for name in expected}
+    plan = plan_recovery(str(node))
+    assert {(one.finding.kind, one.finding.file) for one in plan.unrepaired} == {
+        ("unregistered_stream", name) for name in expected
+    }
     with contextlib.closing(NodeFolder(str(node), "/")) as folder:
         assert {one.file for one in folder.check().problems if one.kind == "unregistered_stream"} == expected
 
@@ -746,11 +745,10 @@ def test_a_lost_log_of_the_metadata_store(copy, flags):
     (store,) = [file.parent for file in node.glob("coordination/*/*/config") if b"khepri_machine" in file.read_bytes()]
     (log,) = coordination_of(node).glob("*.wal")
     log.unlink()
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
+    plan = apply_recovery(str(node))
     is_new = flags is not None and "khepri" not in flags
     rows = [read_dets((coordination_of(node) / name).read_bytes(), "") for name in ("names.dets", "meta.dets")]
     assert store.exists() != is_new and all((store.name.encode() in sum(table, ())) != is_new for table in rows)
     left = set() if is_new else {"missing_entries"}
-    assert {one.kind for one in plan.unrepaired} == {problem.kind for problem in problems(node)} == left
-    assert plan_node_recovery(str(node)).actions == []
+    assert {one.finding.kind for one in plan.unrepaired} == {problem.kind for problem in problems(node)} == left
+    assert plan_recovery(str(node)).steps == []

@@ -10,8 +10,8 @@ import json
 
 import pytest
 
+from rabbitstore import apply_recovery
 from rabbitstore.node_folder import NodeFolder
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
 from tests.archives import unpack
 from tests.rabbitstore.conftest import DATA
 
@@ -55,7 +55,7 @@ def test_a_new_log_keeps_what_fits_the_limit(at, killed):
     folder, manifest = killed
     node = folder / "limit"
     flip(next(node.glob("quorum/*/*/checkpoints/*/snapshot.dat")), at)
-    apply_node_recovery(plan_node_recovery(str(node)))
+    apply_recovery(str(node))
     assert sorted(row[0] for row in delivered(node)) == sorted(row[0] for row in manifest["limit"]["delivered"])
     with contextlib.closing(NodeFolder(str(node), "/")) as opened:
         assert opened.check().problems == []
@@ -68,7 +68,6 @@ def test_a_queue_alone_on_its_node_gets_a_new_log(killed):
     wal = next(node.glob("quorum/*/00000001.wal"))
     edit(wal, wal.read_bytes().index(b"noop"), b"poon")
     flip(next(node.glob("quorum/*/*/checkpoints/*/snapshot.dat")), 6)
-    plan = plan_node_recovery(str(node))
-    apply_node_recovery(plan)
+    plan = apply_recovery(str(node))
     assert not plan.unrepaired
     assert sorted(row[0] for row in before) == sorted(row[0] for row in delivered(node))

@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from rabbitstore.repair.node_recover import apply_node_recovery, plan_node_recovery
+from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.stream import stream_folders
 from rabbitstore.stream.check import check_stream
 
@@ -67,12 +67,11 @@ def flip(file, at):
 def recovered(folder):
     """Recover; messages, offsets and stored offsets are as they were listed, nothing is reported, a second plan is empty."""
     before, tracking = listed(folder), stream_of(folder).tracking()
-    plan = plan_node_recovery(node_of(folder))
-    apply_node_recovery(plan)
+    plan = apply_recovery(node_of(folder))
     assert listed(folder) == before and stream_of(folder).tracking().offsets == tracking.offsets
     checked = check_stream(stream_of(folder))
     assert (checked.problems, checked.notes) == ([], [])
-    assert plan_node_recovery(node_of(folder)).actions == []
+    assert plan_recovery(node_of(folder)).steps == []
     return plan
 
 
@@ -96,12 +95,12 @@ def test_a_damaged_chunk_in_the_middle(copy, field):
     else:
         flip(file, {"data": stop - 60, "magic": at, "id": at + 31, "records": at + 7, "size": at + 39, "crc": at + 35}[field])
     plan = recovered(folder)
-    assert listed(folder) == expected and plan.lost_offsets == records
+    assert listed(folder) == expected and plan.cost.stream_offsets_lost == records
     made = next(row for row in chunks(file) if row[2] == chunk_id)
     data = file.read_bytes()[made[0] : made[1]]
     assert (data[0], data[1], made[3], len(data)) == (0x50, 1, records, HEAD + 4)
     assert struct.unpack_from(">I", data, 32)[0] == zlib.crc32(bytes(4))
-    assert [action.kind for action in plan.actions] == ["rewrite_segment", "make_index"]
+    assert [step.kind for step in plan.steps] == ["rewrite_segment", "make_index", "commit_staged"]
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "garbage"])
@@ -140,7 +139,7 @@ def test_an_index_is_made_again(copy, how):
     else:
         flip(file, 1 if how == "head" else 40)
     plan = recovered(folder)
-    assert file.read_bytes() == whole and [action.kind for action in plan.actions] == ["make_index"]
+    assert file.read_bytes() == whole and [step.kind for step in plan.steps] == ["make_index", "commit_staged"]
 
 
 def files_of(folder):
@@ -228,7 +227,7 @@ def test_a_lost_segment(copy, number):
     lost.unlink()
     plan = recovered(folder)
     assert listed(folder) == expected and not lost.with_suffix(".index").exists()
-    assert plan.lost_offsets == (len(gone) if number == 2 else chunks_lost[-1][2] + 1 - gone[0])
+    assert plan.cost.stream_offsets_lost == (len(gone) if number == 2 else chunks_lost[-1][2] + 1 - gone[0])
     if number == 2:
         assert chunks(files[1])[-1][2:] == (gone[0], len(gone))
 
@@ -249,7 +248,7 @@ def test_the_stored_offsets_of_a_lost_snapshot(copy):
     file = folder / f"{number:020}.segment"
     file.write_bytes(b"OSIL\0\0\0\1" + head + data + user + entry)
     flip(file, 8 + HEAD + 6)
-    apply_node_recovery(plan_node_recovery(node_of(folder)))
+    apply_recovery(node_of(folder))
     assert check_stream(stream_of(folder)).problems == []
     assert (file.read_bytes()[9], stream_of(folder).tracking().offsets) == (2, offsets)
 
@@ -258,8 +257,8 @@ def test_an_unknown_version_is_left_alone(copy):
     """Nothing is written to a stream of another format."""
     folder = copy()
     flip(segments(folder)[1], 7)
-    plan = plan_node_recovery(node_of(folder))
-    assert plan.actions == [] and [one.kind for one in plan.unrepaired] == ["unsupported_format"]
+    plan = plan_recovery(node_of(folder))
+    assert plan.steps == [] and [one.finding.kind for one in plan.unrepaired] == ["unsupported_format"]
 
 
 def test_more_lost_offsets_than_a_chunk_can_cover(copy):
@@ -270,9 +269,9 @@ def test_more_lost_offsets_than_a_chunk_can_cover(copy):
     for file in (last, last.with_suffix(".index")):
         file.rename(file.with_name(f"{1 << 40:020}{file.suffix}"))
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    plan = plan_node_recovery(node_of(folder))
-    assert plan.actions == [] and [one.kind for one in plan.unrepaired] == ["lost_offsets"]
-    apply_node_recovery(plan)
+    plan = plan_recovery(node_of(folder))
+    assert plan.steps == [] and [one.finding.kind for one in plan.unrepaired] == ["lost_offsets"]
+    apply_recovery(node_of(folder))
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
@@ -287,11 +286,10 @@ def test_random_damage_is_recovered(copy, seed):
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
         edit(file, chance.randrange(file.stat().st_size), data)
     before = listed(folder)
-    plan = plan_node_recovery(node_of(folder))
-    apply_node_recovery(plan)
+    apply_recovery(node_of(folder))
     assert listed(folder) == before
-    again = plan_node_recovery(node_of(folder))
-    assert again.actions == [] or again.unrepaired
+    again = plan_recovery(node_of(folder))
+    assert again.steps == [] or again.unrepaired
 
 
 @pytest.mark.parametrize("damage", ["empty", "zeros", "missing"])
@@ -301,9 +299,8 @@ def test_a_lost_last_segment_is_counted_by_its_index(copy, damage):
     (segment,) = folder.glob("*.segment")
     last = chunks(segment)[-1][2]
     segment.unlink() if damage == "missing" else segment.write_bytes(bytes(segment.stat().st_size * (damage == "zeros")))
-    plan = plan_node_recovery(node_of(folder))
-    apply_node_recovery(plan)
-    assert plan.lost_offsets == last + 1
+    plan = apply_recovery(node_of(folder))
+    assert plan.cost.stream_offsets_lost == last + 1
     assert check_stream(stream_of(folder)).problems == []
 
 
@@ -312,9 +309,8 @@ def test_a_lost_only_segment(copy):
     folder = copy("s.mixed")
     (segment,) = folder.glob("*.segment")
     segment.unlink()
-    plan = plan_node_recovery(node_of(folder))
-    apply_node_recovery(plan)
-    assert [action.kind for action in plan.actions] == ["move_aside"] and not list(folder.iterdir())
+    plan = apply_recovery(node_of(folder))
+    assert [step.kind for step in plan.steps] == ["move_aside", "commit_staged"] and not list(folder.iterdir())
     assert check_stream(stream_of(folder)).problems == []
 
 
@@ -330,10 +326,9 @@ def test_a_chunk_whose_records_do_not_fit_in_it(copy):
     struct.pack_into(">I", data, start, (1 << 31) - 1)
     struct.pack_into(">I", data, at + 32, zlib.crc32(data[start : start + size]))
     file.write_bytes(data)
-    plan = plan_node_recovery(node_of(folder))
-    apply_node_recovery(plan)
+    plan = apply_recovery(node_of(folder))
     lost = set(range(first, first + count))
-    assert stop > start and plan.lost_offsets == count
+    assert stop > start and plan.cost.stream_offsets_lost == count
     assert listed(folder) == {number: raw for number, raw in before.items() if number not in lost}
     assert check_stream(stream_of(folder)).problems == []
 
@@ -348,6 +343,6 @@ def test_a_name_with_which_a_server_does_not_start_the_stream_is_moved_aside(is_
     path = folder / "Тема"
     path.mkdir() if is_folder else path.write_text("x")
     assert [problem.kind for problem in check_stream(stream_of(folder)).problems] == ["unreadable_name"]
-    assert [action.kind for action in recovered(folder).actions] == ["move_aside"]
+    assert [step.kind for step in recovered(folder).steps] == ["move_aside", "commit_staged"]
     assert not path.exists() and (folder / "notes.txt").exists()
     assert [one.name for one in (folder.parent.parent / "brokerstore/cut").iterdir()] == [f"stream__{folder.name}__Тема"]
