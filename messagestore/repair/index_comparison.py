@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog._walk_cy import scan_positions
+from commitlog._scan_cy import scan
 from commitlog.mapped_file import MappedFile
 from commitlog.walk import PIECE_RECORDS, Piece
 from indexfile import IndexFiles
@@ -193,7 +193,7 @@ def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator
     at = one.start
     while at < one.stop:
         positions = array("q", bytes(8 * PIECE_RECORDS))
-        end, _, rows, _ = scan_positions(view, at, one.stop, one.base, 0, positions)
+        end, _, rows, _, _ = scan(view, at, one.stop, one.base, 0, positions)
         assert rows, "a range has whole records only"
         bounds = np.append(np.frombuffer(positions, np.int64)[:rows], end)
         is_odd = np.isin(bounds[:-1] + one.base, odd)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog._scan_cy import count as count_records
+from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.topic_names import LMQ_PREFIX
@@ -313,7 +313,7 @@ class _SplitAudit:
     def _piece(self, batch: Batch) -> Piece:
         """Convert a batch to the form that `verify` takes."""
         start, stop = int(batch.positions[0]), int(batch.positions[-1]) + int(batch.sizes[-1])
-        protected = count_records(batch.view, start, stop, batch.base, 0)[3]
+        protected = scan(batch.view, start, stop, batch.base, 0, count_protected=True)[3]
         return Piece(self._split.file, batch.view, batch.base, start, stop, array("q", batch.positions.tobytes()), protected)
 
     # Queues

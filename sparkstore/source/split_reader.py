@@ -12,7 +12,7 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog._scan_cy import Reader, count, find_record, scan
+from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
@@ -132,7 +132,7 @@ def _aligned(reader: SplitReader) -> tuple[int, int]:
         at = split.end if found < 0 else reader.base + found
     while at < split.begin:
         stop = min(split.begin, reader.reach)
-        place, why, records, _, last = count(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
+        place, why, records, _, last = scan(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
         at = reader.base + place
         last_ms = reader.time_at(reader.base + last) if records else last_ms
         if at >= split.begin:
@@ -162,9 +162,9 @@ def _rows(reader: SplitReader, at: int, checks: int, batch_rows: int) -> tuple[B
     positions, sizes = np.empty(batch_rows, np.int64), np.empty(batch_rows, np.int32)
     limit = _limit(reader)
     stop = min(limit, at - base + BATCH_BYTES)  # pages that were read stay in memory until the map is released
-    after, why, rows = scan(view, at - base, stop, base, checks, positions, sizes)
+    after, why, rows, _, _ = scan(view, at - base, stop, base, checks, positions, sizes)
     if rows == 0 and why == STOPS[TORN]:
-        after, why, rows = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
+        after, why, rows, _, _ = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
     elif rows and (why == STOPS[TORN] or (why == "end" and stop < limit)):
         why = "full"  # the next call continues there
     return (Batch(view, base, positions[:rows], sizes[:rows]) if rows else None), base + after, why
