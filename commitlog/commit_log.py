@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from storageio import FREE_THREADED, REAL_DISK, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
+from storageio import FREE_THREADED, REAL_DISK, Closing, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
 
 from ._append_cy import Appender
 from ._find_cy import LogReaders
@@ -61,7 +61,7 @@ class WriteBuffers(Protocol):
         """Allow the pinned bytes to be overwritten."""
 
 
-class CommitLog:
+class CommitLog(Closing):
     """Records, back to back, in files that each end in a blank record.
 
     A writer continues after the last record.  The caller provides the queue offsets (`offsets`), because the log alone does not

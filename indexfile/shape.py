@@ -127,33 +127,27 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
 
 def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
     """Return whether the file's chains are those that puts with this shape make."""
-    file = IndexFile(disk, path, *shape, writable=False)
     try:
-        header = file.header
-        if header.items_used >= shape.items:
-            return False
-        damage, _ = file.buffer.check(CHECKED_ITEMS, None, file.written_slots())
-        return not damage and header.end_physical_offset in _last_offset(file, header)
+        with IndexFile(disk, path, *shape, writable=False) as file:
+            header = file.header
+            if header.items_used >= shape.items:
+                return False
+            damage, _ = file.buffer.check(CHECKED_ITEMS, None, file.written_slots())
+            return not damage and header.end_physical_offset in _last_offset(file, header)
     except StoreCorrupt:
         return False
-    finally:
-        file.close()
 
 
 def _last_offset(file: IndexFile, header: Header) -> set[int]:
     """Return the physical offset of the last item, as a set."""
     at = HEADER_SIZE + SLOT_SIZE * file.slots + ITEM_SIZE * header.items_used + ITEM_PHYSICAL_OFFSET_AT
-    opened = file.disk.open(file.path, Mode.READ)
-    try:
+    with file.disk.open(file.path, Mode.READ) as opened:
         return {int.from_bytes(opened.read(at, 8), "big", signed=True)}
-    finally:
-        opened.close()
 
 
 def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | None:
     """Try every position that contains the last item's physical offset."""
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         places = _places(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
         for place in islice(places, CANDIDATES_MAX):
             items_at = place - ITEM_PHYSICAL_OFFSET_AT - ITEM_SIZE * header.items_used
@@ -161,8 +155,6 @@ def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | N
             shape = shape_for(size_bytes, slots) if rest == 0 else None
             if shape is not None and _is_likely(file, shape, header) and _agrees(disk, path, shape):
                 return shape
-    finally:
-        file.close()
     return None
 
 

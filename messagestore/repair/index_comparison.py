@@ -159,16 +159,14 @@ class IndexComparison:
             first, stop = one.base + one.start, one.base + one.stop
             if odd is not None and not np.searchsorted(odd, stop) > np.searchsorted(odd, first):
                 continue
-            file = MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False)
             try:
-                for low, high in _odd_records(file.view, one, odd):
-                    for made in self._made_items(file.view, low, high, one.base):
-                        yield _pairs(made, odd, self._low, self._end)
+                with MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False) as file:
+                    for low, high in _odd_records(file.view, one, odd):
+                        for made in self._made_items(file.view, low, high, one.base):
+                            yield _pairs(made, odd, self._low, self._end)
             except DiskError as error:
                 if error.errno != errno.ENOENT:  # a writer deletes files while its store is checked
                     raise
-            finally:
-                file.close()
 
     def _found_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the index's items for the listed offsets."""

@@ -50,16 +50,13 @@ class SplitReader:
     def slide(self, at: int, size_bytes: int = PIECE_BYTES) -> None:
         """Move the window to start at `at` or before; release the old one."""
         try:
-            file = self._disk.open(self.split.file, Mode.READ)
-            try:
+            with self._disk.open(self.split.file, Mode.READ) as file:
                 if self._is_part:
                     stop = min(self.file_end, at + size_bytes + LOOK_BACK)
                     self.view = memoryview(file.read(at - self.split.file_start, stop - at))
                     self.base = at
                 else:
                     self.view = file.map(self.split.file_size, writable=False).view  # this also releases the old map's pages
-            finally:
-                file.close()
         except DiskError as error:
             raise _gone(self.split, error) from error
         self._slid_at = at
