@@ -110,9 +110,10 @@ class Columns:
             raise ValueError("more rows than places for their keys")
         if is_split and len(held[5]) <= rows:
             raise ValueError("more rows than places for their pairs")
-        for place in [*held[1], *held[3]]:
-            if not 0 <= place < BODY_AT - 4:
-                raise ValueError(f"no number lies at {place}")
+        for places, width in ((held[1], 8), (held[3], 4)):
+            for place in places:
+                if not 0 <= place <= BODY_AT - width:
+                    raise ValueError(f"no number lies at {place}")
         self._wide: I64s = i64s_of(held[0])
         self._wide_places: I32s = i32s_of(held[1])
         self._narrow: I32s = i32s_of(held[2])

@@ -71,7 +71,7 @@ class Resource(Protocol):
         """Return the object itself."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
+        """Close it, whatever ended the block."""
 
     def close(self) -> None:
         """Release what it holds."""
