@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .layout import (
     BODY_CRC_AT,
+    BODY_SIZE_AT,
     BORN_HOST_AT,
     BORN_TIME_AT,
     FLAG_AT,
@@ -72,6 +73,7 @@ FIELDS = (
     Field("tags", TAGS),
     Field("keys", KEYS),
     Field("properties", PROPERTIES),
+    Field("body_size", INT, BODY_SIZE_AT),
     Field("body", BODY),
 )
 COLUMNS = tuple(field.name for field in FIELDS)
