@@ -595,11 +595,6 @@ class StoredMessage:
         return holds_no_message(self.sys_flag, len(self.body))
 
     @property
-    def body_size(self) -> int:
-        """The size of the body in bytes."""
-        return len(self.body)
-
-    @property
     def all_properties(self) -> dict[str, str]:
         """All pairs, including RocketMQ's checksum property."""
         return decode_properties(self.properties_raw)

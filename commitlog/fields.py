@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from .layout import (
     BODY_CRC_AT,
-    BODY_SIZE_AT,
     BORN_HOST_AT,
     BORN_TIME_AT,
     FLAG_AT,
@@ -73,7 +72,6 @@ FIELDS = (
     Field("tags", TAGS),
     Field("keys", KEYS),
     Field("properties", PROPERTIES),
-    Field("body_size", INT, BODY_SIZE_AT),
     Field("body", BODY),
 )
 COLUMNS = tuple(field.name for field in FIELDS)
