@@ -23,7 +23,7 @@ from .layout import (
     STORE_HOST_AT,
     STORE_TIME_AT,
     SYS_FLAG_AT,
-)  # fmt: skip
+)
 
 # The kinds of fields; a kernel writes each in its way.
 INT = 0  # 4 bytes

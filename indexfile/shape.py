@@ -56,14 +56,16 @@ def itemless_shape(disk: Disk, paths: list[str]) -> Shape | None:
 
     Returns None if a file holds items, which fit one shape only, or if no file is longer than a header.
     """
-    sizes = []
-    for path in paths:
+    files = list(_newest_first(disk, paths))
+    return _nearest_shape(files[0][1]) if files and not any(header.items_used for _, _, header in files) else None
+
+
+def _newest_first(disk: Disk, paths: list[str]) -> Iterator[tuple[str, int, Header]]:
+    """Yield path, size and header of each file that is longer than a header."""
+    for path in reversed(paths):
         entry = disk.stat(path)
         if entry is not None and entry.size_bytes > HEADER_SIZE:
-            if IndexFile(disk, path, 1, 1, writable=False).header.items_used:
-                return None
-            sizes.append(entry.size_bytes)
-    return _nearest_shape(sizes[-1]) if sizes else None
+            yield path, entry.size_bytes, IndexFile(disk, path, 1, 1, writable=False).header
 
 
 def _nearest_shape(size_bytes: int) -> Shape | None:
@@ -80,15 +82,11 @@ def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_
     `pauses_s` are the pauses before each attempt, in seconds.
     """
     fallback = None
-    for path in reversed(paths):
-        entry = disk.stat(path)
-        if entry is None or entry.size_bytes <= HEADER_SIZE:
-            continue
-        usual = default_shape(entry.size_bytes)
+    for path, size_bytes, header in _newest_first(disk, paths):
+        usual = default_shape(size_bytes)
         fallback = fallback or usual
-        if IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0:
-            continue
-        return _look_again(disk, path, entry.size_bytes, usual, pauses_s)
+        if header.items_used:
+            return _look_again(disk, path, size_bytes, usual, pauses_s)
     return fallback
 
 
@@ -109,13 +107,8 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
 
     Files of one size can have many shapes, so the chains decide; a file that agrees with no shape is not judged.
     """
-    for path in reversed(paths):
-        entry = disk.stat(path)
-        if (
-            entry is None
-            or entry.size_bytes <= HEADER_SIZE
-            or IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0
-        ):
+    for path, _, header in _newest_first(disk, paths):
+        if header.items_used == 0:
             continue
         found = None if _agrees(disk, path, wanted) else find_shape(disk, [path], AT_REST)
         if found is not None and found != wanted:
