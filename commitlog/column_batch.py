@@ -119,9 +119,9 @@ class ColumnBatch:
             pairs = min(2 * words, most // PAIR_SIZE_MIN + rows)
             texts |= {name: _Text(pairs, most) for name in ("names", "values")}
         self._texts = texts
-        self._ends = {name: np.empty(rows + 1, np.int32) for name in ("keys", "properties")}
+        self._ends = {name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in wanted}
         given: dict[str, Any] = {name: text.kernel for name, text in texts.items()}
-        return Columns(*self._numbers.arguments, **given, keys=self._ends["keys"], pairs=self._ends["properties"])
+        return Columns(*self._numbers.arguments, **given, keys=self._ends.get("keys"), pairs=self._ends.get("properties"))
 
     def column(self, name: str) -> Any:
         """Return a column that was requested: hosts and magic as dictionaries, properties without the checksum."""
