@@ -30,7 +30,6 @@ HOT = (
     "commitlog._rows_cy",
     "commitlog._scan_cy",
     "commitlog._tally_cy",
-    "commitlog._walk_cy",
     "consumequeue._units_cy",
     "indexfile._filter_cy",
     "indexfile._index_cy",

@@ -245,7 +245,7 @@ def timed(work: Callable[[], Any]) -> float:
 def measure(path: Path, folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     """Return the seconds of each round by name; warm-up rounds, in which the JVM compiles, do not count."""
     from bench.spark_floor import read_floor
-    from commitlog.arrow_columns import COLUMNS
+    from commitlog.fields import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.source.reading import read_messages, read_meta
 

@@ -81,11 +81,8 @@ def _is_log(disk: Disk, folder: str) -> bool:
     """Return whether the first non-empty file begins like a log; queue files have the same kind of name."""
     for entry in disk.list(folder):
         if entry.kind is Kind.FILE and entry.size_bytes and len(entry.name) == 20 and entry.name.isdigit():
-            file = disk.open(os.path.join(folder, entry.name), Mode.READ)
-            try:
+            with disk.open(os.path.join(folder, entry.name), Mode.READ) as file:
                 return file.read(4, 4) in _MAGICS
-            finally:
-                file.close()
     return False
 
 

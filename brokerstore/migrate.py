@@ -92,8 +92,7 @@ def import_rabbit(
     moved = Moved()
     settings = settings_or_default(config, StoreConfig, "config").but(max_message_size=BODY_SIZE_MAX)
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit, MessageStore.open(target, "a", settings) as store:
-        folder = rabbit.folder()
-        try:
+        with rabbit.folder() as folder:
             priorities: dict[str, int] = {}
             for part in folder.queue_folders():
                 if part.priority is not None:
@@ -104,8 +103,6 @@ def import_rabbit(
                 _move_queue(folder.messages(queue.queue), queue.queue, priorities.get(queue.queue), store, moved, progress)
             problems = [*folder.problems, *_move_others(source, folder.vhost, store, moved, progress)]
             moved.failed += [f"{one.file} at byte {one.offset}: {one.kind}" for one in dict.fromkeys(problems)]
-        finally:
-            folder.close()
         store.close_cleanly()
     return moved
 

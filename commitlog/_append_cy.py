@@ -86,6 +86,7 @@ class Appender:
         self.offsets = offsets
         self.file_size_bytes = file_size_bytes
         self.body_size_max = body_size_max
+        # A message up to this size passes every limit whatever its topic, so most need one comparison.
         self._size_sure = min(
             PROPERTIES_SIZE_MAX - CRC_SIZE, body_size_max, self._record_size_max() - RECORD_SIZE_MIN - TOPIC_SIZE_MAX
         )
@@ -129,6 +130,7 @@ class Appender:
         self._target = target
         self._capacity = capacity
         self._origin = 0
+        # A file must end in a blank record: a record may only use what leaves room for one.
         whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
         self._room_end = whole_end if self._more_room is None else position
         self._moves += 1
@@ -189,7 +191,7 @@ class Appender:
             queue_id = message.queue_id
         result: PutResult = self._result()
         before_ms: I64
-        if take_now(self._lock):
+        if take_now(self._lock):  # `_row` may be used under the lock only
             before_ms = self.last_store_timestamp_ms
             try:
                 if self._append_fast(message, queue_id, result):
@@ -198,6 +200,7 @@ class Appender:
                 if result.message_count == 0:  # nothing was written at the new time, so no checkpoint may contain it
                     self.last_store_timestamp_ms = before_ms
                 give(self._lock)
+        # The lock is contended, or the properties are unusual: they are encoded before it is taken.
         properties: bytes = self._properties_of(message)
         with self._lock:
             before_ms = self.last_store_timestamp_ms
@@ -238,7 +241,7 @@ class Appender:
                 self._target, self.position - self._origin, self.base + self._origin, envelope, queue_offset, now,
                 source_of_bytes(body), 0, len(body), source_of_bytes(properties), len(properties),
             )  # fmt: skip
-            if self._more_room is not None:
+            if self._more_room is not None:  # old bytes follow in a ring, which a reader must not take for a record header
                 publish_i32(self._target, self.position - self._origin, 0)
             name._next[queue_id] = queue_offset + 1
             return offset, queue_offset
@@ -271,7 +274,7 @@ class Appender:
         with self._lock:
             before_ms: I64 = self.last_store_timestamp_ms
             try:
-                now: I64 = self._now()
+                now: I64 = self._now()  # the messages of one call have one store time
                 for index in range(len(messages)):
                     message = messages[index]
                     queue_id = message.queue_id if queue_ids is None else queue_ids[index]
@@ -324,7 +327,7 @@ class Appender:
                 start += size
             if wire_size > self.body_size_max:
                 raise RefusedMessage(ILLEGAL, f"a batch body of {wire_size} bytes; at most {self.body_size_max}")
-            if self._reserve(sizes, result).status is not OK:
+            if self._reserve(sizes, result).status is not OK:  # room for all before the first is written
                 return result
             now: I64 = self._now()
             start = 0
@@ -489,6 +492,7 @@ class Appender:
     ) -> PutResult:
         """Append one message, under the lock."""
         body_size: Size = len(message.body)
+        # Properties of exactly the limit pass only without the checksum, so `_refusal` decides, with the trailer counted.
         if body_size > self.body_size_max or properties_size > PROPERTIES_SIZE_MAX - CRC_SIZE:
             self._refusal(body_size, properties_size, result)
             if result.status is not OK:
@@ -496,6 +500,7 @@ class Appender:
         topic: TopicQueues = self.offsets.appended(message.topic)
         self._address(message, topic, queue_id)
         size: Size = record_size(self._envelope, body_size, properties_size)
+        # Between the largest body and the largest record only `_reserve` knows the limit; it also opens the next file.
         if self.position + size > self._room_end or size > self.body_size_max:
             if self._reserve(size, result).status is not OK:
                 return result
@@ -512,6 +517,7 @@ class Appender:
         transaction: I32 = message.sys_flag & TRANSACTION_MASK
         queue_id: Size = envelope.queue_id
         is_queued: Bool = transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT
+        # Prepared and rolled-back messages are in no queue, and take no number of one.
         queue_offset: I64 = topic._next[queue_id] if is_queued else 0
         start: Size = self.position
         result.physical_offset = self.base + start
@@ -521,7 +527,7 @@ class Appender:
         result.store_host = envelope.store_host
         result.message_count = 1
         try:
-            if is_queued:
+            if is_queued:  # first: an interrupt takes it back below, and a record cannot be taken back
                 topic._next[queue_id] = queue_offset + 1
             result.size_bytes = write_record(
                 self._target, start - self._origin, self.base + self._origin, envelope, queue_offset, now,
@@ -548,7 +554,7 @@ class Appender:
                 self._host if message.born_host is None else encode_host(message.born_host),
                 self._host if message.store_host is None else encode_host(message.store_host),
             )
-        if envelope.topic is not topic.encoded:
+        if envelope.topic is not topic.encoded:  # by identity: a topic has one object
             envelope.set_topic(topic.encoded, topic.magic)
         envelope.queue_id = queue_id
         envelope.flag = message.flag
@@ -602,6 +608,7 @@ class Appender:
         """Reserve `size` bytes in one file, closing this one if necessary; set the status if that fails."""
         if self.is_closed:
             raise StoreClosed("the store is closed")
+        # Of columns the largest row was checked before the first was written, so a later one must only fit a file.
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
             return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
         if size + BLANK_SIZE <= self._capacity - self.position:
@@ -610,11 +617,11 @@ class Appender:
         try:
             if left >= BLANK_SIZE and self.position > self._room_end and self._allocate is not None:
                 self._allocate(self.position + BLANK_SIZE)
-            view, base = self._next_file()
+            view, base = self._next_file()  # before the blank: if there is none, smaller records still fit this one
         except DiskError as error:
             result.cause = error
             return _refused(result, NO_FILE, str(error))
-        if left >= BLANK_SIZE:
+        if left >= BLANK_SIZE:  # readers take fewer bytes than that for the end of a file
             write_blank(self._target, self.position - self._origin, left)
         self.attach(view, base, 0)
         return self._extend_room(size, result)
@@ -635,7 +642,7 @@ class Appender:
     def _now(self) -> Size:
         """Return the time of the clock, but never an earlier one than before."""
         now: I64 = now_ms() if self._clock is None else self._clock()
-        if now < self.last_store_timestamp_ms:
+        if now < self.last_store_timestamp_ms:  # searches by time halve the log, which needs times in its order
             return self.last_store_timestamp_ms
         self.last_store_timestamp_ms = now
         return now

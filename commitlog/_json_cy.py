@@ -1,13 +1,12 @@
 """Records as lines of ASCII JSON, copied from the log's bytes into a buffer without an object for each message.
 
-The keys and their order are those of the tool, which are fixed.  Unusual records are left to the caller: property names that
+`fields.FIELDS` gives the keys and their order.  Unusual records are left to the caller: property names that
 are not UTF-8, more than PAIRS_MAX properties, an IPv4 address mapped into an IPv6 one (Python versions format it differently).
 """
 
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
 from typing import Any
 
 try:
@@ -15,41 +14,52 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._scan_cy import column_of
+from .fields import FIELDS, HEX, HOST, ID, INT, KEYS, LONG, PROPERTIES, TAGS, TOPIC
 from .layout import (
-    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
-    PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
+    BODY_AT, BORN_HOST_AT, BORN_HOST_V6, HOST_GROWTH, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, SIZE_AT, STORE_HOST_AT,
+    STORE_HOST_V6, STORE_TIME_AT, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, has_bytes, i32s_of,
+        I32, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, has_bytes, i32s_of,
         i64s_of, is_same, put_base64, put_bytes, put_decimal, put_hex, put_json_text, source_of, source_of_bytes, target_of,
         window,
     )  # fmt: skip
 
-    from ._record_cy import check_record, growth, topic_place, topic_size_at, topic_size_size
+    from ._record_cy import check_record, topic_place, topic_size_at, topic_size_size
     from ._scan_cy import split_row
 
 PAIRS_MAX = 128
-FIXED_SIZE_MAX = 1024  # a line without body, topic and properties: less than 400 for WORDS, less than 400 for the rest
+FIXED_SIZE_MAX = 1024  # a line without body, topic and properties: less than 400 for WORDS, less than 400 for the rest, slack
 TEXT_GROWTH = 6  # maximum JSON characters for a byte
 PROPERTIES_GROWTH = 24  # twice as text, once more as one-letter keys in quotes, and separators
 QUOTE, COMMA, COLON, DOT, OPEN, CLOSE, SPACE = 34, 44, 58, 46, 91, 93, 32
 UNUSUAL = -1
+_BRACKETS = {KEYS: "[]", PROPERTIES: "{}", TAGS: ("", ""), INT: ("", ""), LONG: ("", "")}
+_OPENINGS, _CLOSINGS = zip(*(_BRACKETS.get(field.kind, '""') for field in FIELDS), strict=True)
+FIELD_COUNT = len(FIELDS)
+# What stands before each field, after the last one, for a missing text, and for bytes that are not UTF-8.
 WORDS = (
-    b'{"topic":"', b'","queue_id":', b',"queue_offset":', b',"physical_offset":', b',"size":', b',"magic":"', b'","body_crc":',
-    b',"flag":', b',"sys_flag":', b',"born_timestamp_ms":', b',"born_host":"', b'","store_timestamp_ms":', b',"store_host":"',
-    b'","reconsume_times":', b',"prepared_transaction_offset":', b',"message_id":"', b'","tags":', b',"keys":[',
-    b'],"properties":{', b'},"body_base64":"', b'"}\n', b"null",
-    b"\\ufffd",  # replaces bytes that are not UTF-8
+    *(
+        f'{before}"{field.json_name}":{opening}'
+        for before, field, opening in zip(("{", *(f"{mark}," for mark in _CLOSINGS)), FIELDS, _OPENINGS, strict=False)
+    ),
+    _CLOSINGS[FIELD_COUNT - 1] + "}\n", "null", "\\ufffd",
 )  # fmt: skip
-_JOINED = b"".join(WORDS)
-_ENDS_HELD: memoryview = memoryview(array("i", accumulate(map(len, WORDS), initial=0)))
-_WORDS: Source = source_of_bytes(_JOINED)
-_ENDS: I32s = i32s_of(_ENDS_HELD)
+END_WORD, NULL_WORD, REPLACEMENT_WORD = FIELD_COUNT, FIELD_COUNT + 1, FIELD_COUNT + 2
+WORD_ROOM = 48  # all words are copied with this size: with a constant one the compiler needs no call
+_PADDED = b"".join(word.encode().ljust(WORD_ROOM) for word in WORDS)
+_SIZES_HELD: memoryview = memoryview(array("i", map(len, WORDS)))
+_WORDS: Source = source_of_bytes(_PADDED)
+_SIZES: I32s = i32s_of(_SIZES_HELD)
+_KINDS_HELD: memoryview = memoryview(array("i", [field.kind for field in FIELDS]))
+_PLACES_HELD: memoryview = memoryview(array("i", [field.at for field in FIELDS]))
+_KINDS: I32s = i32s_of(_KINDS_HELD)
+_PLACES: I32s = i32s_of(_PLACES_HELD)
 _TAGS: Source = source_of_bytes(b"TAGS")
 _KEYS: Source = source_of_bytes(b"KEYS")
-assert len(_JOINED) < 400
+assert len(_PADDED) == WORD_ROOM * len(WORDS) and sum(map(len, WORDS)) < 400
 
 
 def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int, int]:
@@ -111,19 +121,10 @@ def _line_size_max(source: Source, record: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(out: Target, at: Size, index: Size) -> Size:
-    """Write one of WORDS; return the position after it."""
-    start: Size = _ENDS[index]
-    size: Size = _ENDS[index + 1] - start
-    put_bytes(out, at, _WORDS, start, size)
+    """Write one of WORDS; return the position after it.  What is written behind it is overwritten, or left in the slack."""
+    put_bytes(out, at, _WORDS, WORD_ROOM * index, 48)
+    size: Size = _SIZES[index]
     return at + size
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _number(out: Target, at: Size, index: Size, value: I64) -> Size:
-    """Write one of WORDS and a number; return the position after them."""
-    return put_decimal(out, _word(out, at, index), value)
 
 
 @cython.cfunc
@@ -133,52 +134,64 @@ def _put_line(
     out: Target, at: Size, source: Source, record: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
 ) -> Size:  # fmt: skip
     """Write a line; return the position after it, or UNUSUAL."""
-    body_stop: Size = topic_place(source, record)
-    topic_size: Size = topic_size_at(source, record, body_stop)
-    place: Size = body_stop + topic_size_size(source, record)
-    at = put_json_text(out, _word(out, at, 0), source, place, topic_size)
-    at = _number(out, at, 1, get_i32(source, record + QUEUE_ID_AT))
-    at = _number(out, at, 2, get_i64(source, record + QUEUE_OFFSET_AT))
-    at = _number(out, at, 3, get_i64(source, record + PHYSICAL_OFFSET_AT))
-    at = _number(out, at, 4, get_i32(source, record + SIZE_AT))
-    at = put_hex(out, _word(out, at, 5), source, record + MAGIC_AT, 4, False)
-    at = _number(out, at, 6, get_i32(source, record + BODY_CRC_AT))
-    at = _number(out, at, 7, get_i32(source, record + FLAG_AT))
-    at = _number(out, at, 8, get_i32(source, record + SYS_FLAG_AT))
-    at = _number(out, at, 9, get_i64(source, record + BORN_TIME_AT))
-    at = _put_hosts(out, at, source, record)
-    if at < 0:
+    topic_at: Size = topic_place(source, record)
+    topic_size: Size = topic_size_at(source, record, topic_at)
+    topic_start: Size = topic_at + topic_size_size(source, record)
+    properties_at: Size = topic_start + topic_size
+    properties_size: Size = get_i16(source, properties_at)
+    pairs: Size = split_row(source, properties_at + 2, properties_size, 0, PAIRS_MAX, names, name_sizes, values, value_sizes)
+    if pairs < 0:
         return UNUSUAL
-    at = _put_properties(out, at, source, place + topic_size, names, name_sizes, values, value_sizes)
-    if at < 0:
-        return UNUSUAL
-    body_at: Size = record + BODY_AT + growth(source, record)
-    at = put_base64(out, _word(out, at, 19), source, body_at, body_stop - body_at)
-    return _word(out, at, 20)
+    sys_flag: I32 = get_i32(source, record + SYS_FLAG_AT)
+    born_grown: Size = HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0
+    grown: Size = born_grown + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
+    body_at: Size = record + BODY_AT + grown
+    kinds: I32s = _KINDS
+    places: I32s = _PLACES
+    field: Size = 0
+    while field < FIELD_COUNT:
+        at = _word(out, at, field)
+        kind: I32 = kinds[field]
+        place: Size = record + places[field]
+        if grown and places[field] >= STORE_TIME_AT:
+            place += grown if places[field] > STORE_HOST_AT else born_grown
+        if kind == INT:
+            at = put_decimal(out, at, get_i32(source, place))
+        elif kind == LONG:
+            at = put_decimal(out, at, get_i64(source, place))
+        elif kind == HEX:
+            at = put_hex(out, at, source, place, 4, False)
+        elif kind == HOST:
+            is_born: Bool = places[field] == BORN_HOST_AT
+            at = _put_host(out, at, source, place, _host_size(sys_flag & (BORN_HOST_V6 if is_born else STORE_HOST_V6)))
+        elif kind == ID:
+            at = put_hex(out, at, source, record + STORE_HOST_AT + born_grown, _host_size(sys_flag & STORE_HOST_V6), True)
+            at = put_hex(out, at, source, record + PHYSICAL_OFFSET_AT, 8, True)
+        elif kind == TOPIC:
+            at = put_json_text(out, at, source, topic_start, topic_size)
+        elif kind == TAGS:
+            slot: Size = _find(source, names, name_sizes, pairs, _TAGS)
+            at = _word(out, at, NULL_WORD) if slot < 0 else _put_quoted(out, at, source, values[slot], value_sizes[slot])
+        elif kind == KEYS:
+            slot = _find(source, names, name_sizes, pairs, _KEYS)
+            if slot >= 0:
+                at = _put_keys(out, at, source, values[slot], value_sizes[slot])
+        elif kind == PROPERTIES:
+            at = _put_properties(out, at, source, pairs, names, name_sizes, values, value_sizes)
+        else:
+            at = put_base64(out, at, source, body_at, topic_at - body_at)
+        if at < 0:
+            return UNUSUAL
+        field += 1
+    return _word(out, at, END_WORD)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_hosts(out: Target, at: Size, source: Source, record: Size) -> Size:
-    """Write the fields from the born host to the message id; return the position after them, or UNUSUAL."""
-    sys_flag: I32 = get_i32(source, record + SYS_FLAG_AT)
-    place: Size = record + BORN_HOST_AT
-    size: Size = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
-    at = _put_host(out, _word(out, at, 10), source, place, size)
-    if at < 0:
-        return UNUSUAL
-    place += size
-    at = _number(out, at, 11, get_i64(source, place))
-    place += 8
-    size = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
-    at = _put_host(out, _word(out, at, 12), source, place, size)
-    if at < 0:
-        return UNUSUAL
-    at = _number(out, at, 13, get_i32(source, place + size))
-    at = _number(out, at, 14, get_i64(source, place + size + 4))
-    at = put_hex(out, _word(out, at, 15), source, place, size, True)
-    return put_hex(out, at, source, record + PHYSICAL_OFFSET_AT, 8, True)
+def _host_size(is_v6: I32) -> Size:
+    """Return the size of a host as stored."""
+    return HOST_SIZE_V6 if is_v6 else HOST_SIZE
 
 
 @cython.cfunc
@@ -267,22 +280,10 @@ def _put_group(out: Target, at: Size, value: I32) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_properties(
-    out: Target, at: Size, source: Source, place: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
+    out: Target, at: Size, source: Source, pairs: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
 ) -> Size:  # fmt: skip
-    """Write tags, keys and all pairs of the properties at `place`; return the position after them, or UNUSUAL."""
-    size: Size = get_i16(source, place)
-    pairs: Size = split_row(source, place + 2, size, 0, PAIRS_MAX, names, name_sizes, values, value_sizes)
-    if pairs < 0:
-        return UNUSUAL
-    slot: Size = _find(source, names, name_sizes, pairs, _TAGS)
-    at = _word(out, at, 16)
-    at = _word(out, at, 21) if slot < 0 else _put_quoted(out, at, source, values[slot], value_sizes[slot])
-    at = _word(out, at, 17)
-    slot = _find(source, names, name_sizes, pairs, _KEYS)
-    if slot >= 0:
-        at = _put_keys(out, at, source, values[slot], value_sizes[slot])
-    at = _word(out, at, 18)
-    slot = 0
+    """Write all pairs; return the position after them, or UNUSUAL."""
+    slot: Size = 0
     while slot < pairs:
         at = _put_name(out, at, source, names[slot], name_sizes[slot])
         if at < 0:
@@ -305,7 +306,9 @@ def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) ->
     Two such names can become equal as text, and of equal names the last one counts.
     """
     stop: Size = _put_quoted(out, at, source, start, size)
-    if stop - at > size + 2 and has_bytes(window(out, at, stop - at), stop - at, window(_WORDS, _ENDS[22], 6), 6):
+    if stop - at > size + 2 and has_bytes(
+        window(out, at, stop - at), stop - at, window(_WORDS, WORD_ROOM * REPLACEMENT_WORD, 6), 6
+    ):
         return UNUSUAL
     return stop
 

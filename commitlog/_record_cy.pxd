@@ -4,7 +4,7 @@ from storebytes._crc_cy cimport crc32, crc32_more
 
 cdef Size BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_NAME_SIZE, CRC_SIZE, FLAG_AT
 cdef Size HOST_GROWTH, MAGIC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT
-cdef Size LOST_SIZE_MIN, SECTOR_SIZE, SYS_FLAG_AT
+cdef Size LOST_SIZE_MIN, SECTOR_SIZE, STORE_TIME_AT, SYS_FLAG_AT
 cdef I32 MAGIC_V1, MAGIC_V2, MAGIC_BLANK, NAME_END, PAIR_END, BORN_HOST_V6, STORE_HOST_V6, CRC_MASK, ZERO
 cdef Size FILLER_BODY_SIZE_MAX
 cdef I32 FILLER_FLAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
@@ -33,6 +33,7 @@ cdef Size write_record(
     Size body_size, Source properties, Size properties_size) noexcept nogil
 cdef void write_blank(Target out, Size at, Size left) noexcept nogil
 cdef Size growth(Source source, Size at) noexcept nogil
+cdef I64 store_time_of(Source source, Size at) noexcept nogil
 cdef Bool holds_no_message(I32 sys_flag, Size body_size) noexcept nogil
 cdef Bool is_filler_at(Source source, Size at, Size limit) noexcept nogil
 cdef Size topic_place(Source source, Size at) noexcept nogil
@@ -40,3 +41,4 @@ cdef Size topic_size_at(Source source, Size at, Size place) noexcept nogil
 cdef Size topic_size_size(Source source, Size at) noexcept nogil
 cdef Size check_record(Source source, Size at, Size stop, I64 base, I32 checks) noexcept nogil
 cdef Bool has_trailer(Source source, Size end, Size properties_size) noexcept nogil
+cdef Bool carries_checksum(Source source, Size at, Size size) noexcept nogil

@@ -15,8 +15,8 @@ from .checks import (
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
     FILLER_BODY_SIZE_MAX, FILLER_FLAGS, FLAG_AT, HOST_GROWTH, MAGIC_AT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, NAME_END,
-    PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
-    TRANSACTION_MASK, TRANSACTION_ROLLBACK,
+    PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN, SIZE_AT, STORE_HOST_V6, STORE_TIME_AT,
+    SYS_FLAG_AT, TRANSACTION_MASK, TRANSACTION_ROLLBACK,
 )  # fmt: skip
 
 if not cython.compiled:
@@ -202,6 +202,15 @@ def growth(source: Source, at: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def store_time_of(source: Source, at: Size) -> I64:
+    """Return the store time of a record in ms."""
+    is_long: Bool = (get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
+    return get_i64(source, at + STORE_TIME_AT + (HOST_GROWTH if is_long else 0))
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def holds_no_message(sys_flag: I32, body_size: Size) -> Bool:
     """Return whether a record is a filler, which holds no message (docs/formats/commitlog.md#filler-records).
 
@@ -265,6 +274,18 @@ def has_trailer(source: Source, end: Size, properties_size: Size) -> Bool:
             return False
         at += 1
     return is_same_at(source, end - CRC_SIZE, 8, _CRC_NAME, 0)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def carries_checksum(source: Source, at: Size, size: Size) -> Bool:
+    """Return whether a checked record carries the checksum property."""
+    if source[at + size - 1] != PAIR_END:
+        return False
+    place: Size = topic_place(source, at)
+    place += topic_size_size(source, at) + topic_size_at(source, at, place)
+    return has_trailer(source, at + size, get_i16(source, place))
 
 
 @cython.cfunc
@@ -388,6 +409,4 @@ def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> 
     source: Source = target_of(held)
     if check_record(source, at, at + size, 0, 0) != size:
         raise ValueError(f"no record of {size} bytes lies at {at}")
-    place: Size = topic_place(source, at)
-    place += topic_size_size(source, at) + topic_size_at(source, at, place)
-    return bool(has_trailer(source, at + size, get_i16(source, place)))
+    return bool(carries_checksum(source, at, size))

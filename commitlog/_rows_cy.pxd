@@ -1,10 +1,12 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._record_cy cimport check_record, growth, has_trailer, topic_size_at, topic_size_size
+from commitlog._scan_cy cimport split_row
 
-cdef Size AHEAD, PREFETCHED_MAX, INT_MAX, BODY_AT, CRC_SIZE, HOST_GROWTH, STORE_TIME_AT, SYS_FLAG_AT
-cdef I32 SPACE, BORN_HOST_V6, NAME_END, PAIR_END
-cdef Source _KEYS, _TAGS
+cdef Size AHEAD, PAIRS_MAX, PREFETCHED_MAX, INT_MAX, BODY_AT, BORN_HOST_AT, CRC_SIZE, HOST_GROWTH, HOST_SIZE, HOST_SIZE_V6
+cdef Size PHYSICAL_OFFSET_AT, STORE_TIME_AT, SYS_FLAG_AT
+cdef I32 SPACE, BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
+cdef Source _CRC_NAME, _KEYS, _TAGS
 
 @cython.final
 cdef class TextColumn:
@@ -19,7 +21,8 @@ cdef class TextColumn:
 cdef class Columns:
     cdef list _held
     cdef readonly Size rows
+    cdef Bool _has_hosts, _has_properties, _has_texts
     cdef Size _wide_count, _narrow_count
-    cdef I64s _wide
-    cdef I32s _narrow, _wide_places, _narrow_places, keys
-    cdef readonly TextColumn body, topic, tags, words
+    cdef I64s _wide, _names, _values
+    cdef I32s _narrow, _wide_places, _narrow_places, _name_sizes, _value_sizes, keys, pairs
+    cdef readonly TextColumn body, born_host, message_id, names, store_host, tags, topic, values, words

@@ -6,6 +6,7 @@ stops before the first row that does not fit.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 try:
@@ -13,20 +14,26 @@ try:
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
 from ._scan_cy import column_of
-from .layout import BODY_AT, BORN_HOST_V6, CRC_SIZE, HOST_GROWTH, NAME_END, PAIR_END, STORE_TIME_AT, SYS_FLAG_AT
+from .layout import (
+    BODY_AT, BORN_HOST_AT, BORN_HOST_V6, CRC_NAME, CRC_SIZE, HOST_GROWTH, HOST_SIZE, HOST_SIZE_V6, NAME_END, PAIR_END,
+    PHYSICAL_OFFSET_AT, PROPERTIES_SIZE_MAX, STORE_HOST_V6, STORE_TIME_AT, SYS_FLAG_AT,
+)  # fmt: skip
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
         I32, I64, Bool, I32s, I64s, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of, i64s_of,
-        is_same, prefetch, put_bytes, source_of, source_of_bytes, target_of, window,
+        is_same, prefetch, put_bytes, put_hex, source_of, source_of_bytes, target_of, window,
     )  # fmt: skip
 
     from ._record_cy import check_record, growth, has_trailer, topic_size_at, topic_size_size
+    from ._scan_cy import split_row
 
 AHEAD = 3  # rows that are prefetched
 PREFETCHED_MAX = 4096  # bytes of a row that are prefetched
 SPACE = 32
 INT_MAX = 0x7FFFFFFF
+PAIRS_MAX = PROPERTIES_SIZE_MAX // 4 + 1  # in one record: a pair takes four bytes, the last one three
+_CRC_NAME: Source = source_of_bytes(CRC_NAME)
 _KEYS: Source = source_of_bytes(b"KEYS")
 _TAGS: Source = source_of_bytes(b"TAGS")
 
@@ -71,21 +78,28 @@ class TextColumn:
 class Columns:
     """The output columns: numbers by their offset in a record with IPv4 hosts, and text columns or None.
 
-    `wide` and `narrow` hold 64-bit and 32-bit numbers, column after column, each with room for `rows`.
+    `wide` and `narrow` hold 64-bit and 32-bit numbers, column after column, each with room for `rows`.  `keys` and `pairs` have
+    where the words and the properties of each row end.
     """
 
     __slots__ = (
-        "_held", "_narrow", "_narrow_count", "_narrow_places", "_wide", "_wide_count", "_wide_places", "body", "keys", "rows",
-        "tags", "topic", "words",
+        "_has_hosts", "_has_properties", "_has_texts", "_held", "_name_sizes", "_names", "_narrow", "_narrow_count",
+        "_narrow_places", "_value_sizes", "_values", "_wide", "_wide_count", "_wide_places", "body", "born_host", "keys",
+        "message_id", "names", "pairs", "rows", "store_host", "tags", "topic", "values", "words",
     )  # fmt: skip
 
     def __init__(
-        self, rows: int, wide: Any, wide_places: Any, narrow: Any, narrow_places: Any, body: TextColumn | None,
-        topic: TextColumn | None, tags: TextColumn | None, words: TextColumn | None, keys: Any,
+        self, rows: int, wide: Any, wide_places: Any, narrow: Any, narrow_places: Any, body: TextColumn | None = None,
+        topic: TextColumn | None = None, tags: TextColumn | None = None, words: TextColumn | None = None, keys: Any = None, *,
+        born_host: TextColumn | None = None, store_host: TextColumn | None = None, message_id: TextColumn | None = None,
+        names: TextColumn | None = None, values: TextColumn | None = None, pairs: Any = None,
     ) -> None:  # fmt: skip
-        """Take the buffers; `keys` has 32-bit offsets into `words`, one more than rows."""
-        held = [column_of(wide, 8), column_of(wide_places, 4), column_of(narrow, 8 // 2), column_of(narrow_places, 4)]
-        held.append(column_of(keys, 4))
+        """Take the buffers; `keys` and `pairs` have 32-bit offsets, one more than rows."""
+        held = [column_of(wide, 8), column_of(wide_places, 4), column_of(narrow, 4), column_of(narrow_places, 4)]
+        held += [column_of(array("i") if ends is None else ends, 4) for ends in (keys, pairs)]
+        is_split = names is not None and values is not None
+        scratch = [memoryview(array(kind, [0]) * (PAIRS_MAX if is_split else 1)) for kind in ("q", "i", "q", "i")]
+        held += scratch
         self._held: list[memoryview] = held
         self.rows = rows
         self._wide_count = len(held[1])
@@ -94,18 +108,34 @@ class Columns:
             raise ValueError("more rows than places for them")
         if words is not None and len(held[4]) <= rows:
             raise ValueError("more rows than places for their keys")
-        for place in [*held[1], *held[3]]:
-            if not 0 <= place < BODY_AT - 4:
-                raise ValueError(f"no number lies at {place}")
+        if is_split and len(held[5]) <= rows:
+            raise ValueError("more rows than places for their pairs")
+        for places, width in ((held[1], 8), (held[3], 4)):
+            for place in places:
+                if not 0 <= place <= BODY_AT - width:
+                    raise ValueError(f"no number lies at {place}")
         self._wide: I64s = i64s_of(held[0])
         self._wide_places: I32s = i32s_of(held[1])
         self._narrow: I32s = i32s_of(held[2])
         self._narrow_places: I32s = i32s_of(held[3])
         self.keys: I32s = i32s_of(held[4])
+        self.pairs: I32s = i32s_of(held[5])
+        self._names: I64s = i64s_of(scratch[0])
+        self._name_sizes: I32s = i32s_of(scratch[1])
+        self._values: I64s = i64s_of(scratch[2])
+        self._value_sizes: I32s = i32s_of(scratch[3])
         self.body = body
         self.topic = topic
         self.tags = tags
         self.words = words
+        self.born_host = born_host
+        self.store_host = store_host
+        self.message_id = message_id
+        self.names = names if is_split else None
+        self.values = values if is_split else None
+        self._has_hosts = born_host is not None or store_host is not None or message_id is not None
+        self._has_properties = tags is not None or words is not None or is_split
+        self._has_texts = body is not None or topic is not None or self._has_hosts or self._has_properties
 
     def fill(self, buffer: Any, base: int, positions: Any, sizes: Any, rows: int, checks: int) -> int:
         """Fill the columns and return the number of rows filled.
@@ -128,6 +158,8 @@ class Columns:
         row: Size = 0
         if self.words is not None:
             self.keys[0] = 0
+        if self.names is not None:
+            self.pairs[0] = 0
         with cython.nogil:
             row = _fill(self, source, limit, begin, places, lengths, number, wanted)
         return row
@@ -182,7 +214,7 @@ def _fill(
         at: Size = positions[row]
         if not _is_inside(at, sizes[row], limit) or check_record(source, at, limit, base, checks) != sizes[row]:
             break
-        if not _add_texts(columns, source, at, row):
+        if columns._has_texts and not _add_texts(columns, source, at, row):
             break
         _add_numbers(columns, source, at, row)
         row += 1
@@ -202,22 +234,34 @@ def _is_inside(at: I64, size: I32, limit: Size) -> Bool:
 @cython.exceptval(check=False)
 def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
     """Copy the numbers of a checked record; IPv6 hosts shift the fields after them."""
+    sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+    born_grown: Size = HOST_GROWTH if sys_flag & BORN_HOST_V6 else 0
+    grown: Size = born_grown + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
+    wide: I64s = columns._wide  # in local variables, which a store to a column cannot change
+    narrow: I32s = columns._narrow
+    places: I32s = columns._wide_places
+    count: Size = columns._wide_count
+    rows: Size = columns.rows
+    slot: Size = row
     index: Size = 0
     place: Size
-    all_grown: Size = growth(source, at)
-    born_grown: Size = HOST_GROWTH if get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6 else 0
-    while index < columns._wide_count:
-        place = columns._wide_places[index]
-        if place >= STORE_TIME_AT:
-            place += all_grown if place > STORE_TIME_AT else born_grown
-        columns._wide[index * columns.rows + row] = get_i64(source, at + place)
+    while index < count:
+        place = places[index]
+        if grown and place >= STORE_TIME_AT:
+            place += grown if place > STORE_TIME_AT else born_grown
+        wide[slot] = get_i64(source, at + place)
+        slot += rows
         index += 1
+    places = columns._narrow_places
+    count = columns._narrow_count
+    slot = row
     index = 0
-    while index < columns._narrow_count:
-        place = columns._narrow_places[index]
-        if place >= STORE_TIME_AT:
-            place += all_grown if place > STORE_TIME_AT else born_grown
-        columns._narrow[index * columns.rows + row] = get_i32(source, at + place)
+    while index < count:
+        place = places[index]
+        if grown and place >= STORE_TIME_AT:
+            place += grown if place > STORE_TIME_AT else born_grown
+        narrow[slot] = get_i32(source, at + place)
+        slot += rows
         index += 1
     return True
 
@@ -225,8 +269,43 @@ def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _add_hosts(columns: Columns, source: Source, at: Size) -> Bool:
+    """Copy the hosts and the message id of a checked record; return False if one of them does not fit."""
+    sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
+    place: Size = at + BORN_HOST_AT
+    size: Size = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
+    if columns.born_host is not None and not _add(columns.born_host, source, place, size):
+        return False
+    place += size + 8
+    size = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
+    if columns.store_host is not None and not _add(columns.store_host, source, place, size):
+        return False
+    return columns.message_id is None or _add_id(columns.message_id, source, place, size, at + PHYSICAL_OFFSET_AT)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_id(column: TextColumn, source: Source, host_at: Size, host_size: Size, offset_at: Size) -> Bool:
+    """Add a message id: store host and physical offset in upper-case hex."""
+    size: Size = 2 * (host_size + 8)
+    if size > column._room - column.used or column.count >= column._places:
+        return False
+    put_hex(column._data, column.used, source, host_at, host_size, True)
+    put_hex(column._data, column.used + 2 * host_size, source, offset_at, 8, True)
+    column.used += size
+    column.count += 1
+    column._offsets[column.count] = column.used
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
-    """Copy body, topic, tags and keys of a checked record; return False if one of them does not fit."""
+    """Copy hosts, body, topic and properties of a checked record; return False if one of them does not fit."""
+    if columns._has_hosts and not _add_hosts(columns, source, at):
+        return False
     place: Size = at + growth(source, at) + BODY_AT
     body_size: Size = get_i32(source, place - 4)
     if columns.body is not None and not _add(columns.body, source, place, body_size):
@@ -236,19 +315,44 @@ def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
     place += topic_size_size(source, at)
     if columns.topic is not None and not _add_text(columns.topic, source, place, topic_size):
         return False
-    if columns.tags is None and columns.words is None:
+    if not columns._has_properties:
         return True
     place += topic_size
     size: Size = get_i16(source, place)
     if has_trailer(source, place + 2 + size, size):
         size -= CRC_SIZE
-    return _add_properties(columns, source, place + 2, size, row)
+    if columns.names is not None and columns.values is not None:
+        if not _add_pairs(columns, columns.names, columns.values, source, place + 2, size, row):
+            return False
+    return (columns.tags is None and columns.words is None) or _add_tags_and_keys(columns, source, place + 2, size, row)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _add_properties(columns: Columns, source: Source, start: Size, size: Size, row: Size) -> Bool:
+def _add_pairs(
+    columns: Columns, names_column: TextColumn, values_column: TextColumn, source: Source, start: Size, size: Size, row: Size
+) -> Bool:
+    """Copy every pair but the checksum, which may also stand before other pairs."""
+    names: I64s = columns._names
+    sizes: I32s = columns._name_sizes
+    count: Size = split_row(source, start, size, 0, PAIRS_MAX, names, sizes, columns._values, columns._value_sizes)
+    pair: Size = 0
+    while pair < count:
+        if not is_same(source, names[pair], sizes[pair], _CRC_NAME, 8):
+            if not _add_text(names_column, source, names[pair], sizes[pair]):
+                return False
+            if not _add_text(values_column, source, columns._values[pair], columns._value_sizes[pair]):
+                return False
+        pair += 1
+    columns.pairs[row + 1] = names_column.count
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_tags_and_keys(columns: Columns, source: Source, start: Size, size: Size, row: Size) -> Bool:
     """Copy tags and keys; of equal names the last pair counts."""
     properties: Source = window(source, start, size)
     tags_at: Size = -1

@@ -2,13 +2,15 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport StoredMessage
 from commitlog._record_cy cimport (
-    check_record, is_filler_at, growth, has_trailer, topic_place, topic_size_at, topic_size_size)
+    carries_checksum, check_record, is_filler_at, store_time_of, topic_place, topic_size_at, topic_size_size)
 
-cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
+cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
 cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE
 cdef Source _KEYS, _UNIQ_KEY
+cdef Source _ZERO_BLOCK
+cdef Size BLOCK_SIZE
 cdef Size AHEAD, NAMES_MAX, AHEAD_VIEWS, PREFETCHED_MAX, RECORD_PREFETCH_SIZE, RECORD_SIZE_MIN
 cdef I32 MAGIC_V1, MAGIC_V2
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE

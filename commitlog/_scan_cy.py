@@ -16,18 +16,20 @@ except ModuleNotFoundError:
 from ._message_cy import StoredMessage
 from .checks import BAD_BODY_CRC, BAD_RECORD_CRC, CHECK_ALL, STOPS
 from .layout import (
-    BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_SIZE, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
+    BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT,
     MAGIC_V1, MAGIC_V2, NAME_END, PAIR_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_SIZE_MIN,
     SIZE_AT, STORE_HOST_V6, SYS_FLAG_AT,
 )  # fmt: skip
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I32s, I64s, Nothing, Size, Source, Target, find_byte, get_i16, get_i32, get_i64, i32s_of,
-        i64s_of, is_same, is_same_at, prefetch, put_bytes, source_of, source_of_bytes, take_bytes, take_view, target_of, window,
+        I32, I64, Bool, I32s, I64s, Nothing, Size, Source, find_byte, get_i16, get_i32, get_i64, i32s_of,
+        i64s_of, is_same, is_same_at, prefetch, source_of, source_of_bytes, take_bytes, take_view, window,
     )  # fmt: skip
 
-    from ._record_cy import check_record, growth, has_trailer, is_filler_at, topic_place, topic_size_at, topic_size_size
+    from ._record_cy import (
+        carries_checksum, check_record, is_filler_at, store_time_of, topic_place, topic_size_at, topic_size_size,
+    )  # fmt: skip
 
 SPACE = 32
 _KEYS: Source = source_of_bytes(b"KEYS")
@@ -39,6 +41,9 @@ PREFETCHED_MAX = 4096  # bytes of a record that are prefetched
 RECORD_PREFETCH_SIZE = 1536
 CHECKED_MAX = 256 << 20  # bytes that one search spends on wrong checksums; real damage costs a few megabytes
 SMALL_RECORD_SIZE = 16 << 10  # after CHECKED_MAX, only records up to this size are checked
+BLOCK_SIZE = 4096  # compared with zeros in one step
+_ZERO_BYTES = bytes(BLOCK_SIZE)  # keeps the memory of the next
+_ZERO_BLOCK: Source = source_of_bytes(_ZERO_BYTES)
 PAIRS_COMPARED_MAX = 256  # how many earlier pairs are compared to find a duplicate name
 
 
@@ -90,8 +95,7 @@ class Reader:
         size: Size = get_i32(self._source, at + SIZE_AT)
         if not self._begins(at, size):
             return -1
-        is_long: Bool = (get_i32(self._source, at + SYS_FLAG_AT) & BORN_HOST_V6) != 0
-        return get_i64(self._source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_long else HOST_SIZE))
+        return store_time_of(self._source, at)
 
     def _begins(self, at: Size, size: Size) -> Bool:
         """Return whether a record of that size and physical offset starts at `at`; only its first bytes are read."""
@@ -295,101 +299,70 @@ def _has_word(source: Source, at: Size, stop: Size, word: Source, word_size: Siz
     return False
 
 
-def count(buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL) -> tuple[int, str, int, int, int]:
-    """Walk from start to stop: (end position, reason, records, records with a checksum, the last record or -1)."""
+def scan(
+    buffer: Any, start: int, stop: int, base: int = 0, checks: int = CHECK_ALL, positions: Any = None, sizes: Any = None, *,
+    count_protected: bool = False,
+) -> tuple[int, str, int, int, int]:  # fmt: skip
+    """Walk over consecutive records, and fill their positions (64-bit) and sizes (32-bit) if columns for them are given.
+
+    Returns (end position, reason of the stop, records, records with a checksum property, the last record or -1).  The reason is
+    "full" if the columns have no place for the next record.  Checksum properties are counted only with `count_protected`: that
+    takes as long as all the rest of a walk by headers.
+    """
     held: memoryview = memoryview(buffer).cast("B")
-    state: memoryview = memoryview(array("q", [0] * 5))
+    held_positions: memoryview = column_of(array("q", [0]) if positions is None else positions, 8)
+    held_sizes: memoryview = column_of(array("i", [0]) if sizes is None else sizes, 4)
+    state: memoryview = memoryview(array("q", [0, 1, 0, 0, -1]))
     source: Source = source_of(held)
     at: Size = start
     end: Size = stop
     begin: I64 = base
     wanted: I32 = checks
-    found: I64s = i64s_of(state)
-    if not 0 <= at <= end <= len(held):
-        raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
-    with cython.nogil:
-        _count(source, at, end, begin, wanted, found)
-    return state[0], "end" if state[0] == stop else STOPS[state[1]], state[2], state[3], state[4]
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _count(source: Source, at: Size, stop: Size, base: I64, checks: I32, state: I64s) -> Nothing:
-    """Fill state: end position, last result, records, protected records, the last record."""
-    size: Size = 1
-    records: Size = 0
-    protected: Size = 0
-    last: Size = -1
-    while at < stop:
-        size = check_record(source, at, stop, base, checks)
-        if size <= 0:
-            break
-        protected += 1 if _is_protected(source, at, size) else 0
-        records += 1
-        last = at
-        at += size
-    state[0] = at
-    state[1] = size
-    state[2] = records
-    state[3] = protected
-    state[4] = last
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_protected(source: Source, at: Size, size: Size) -> Bool:
-    """Return whether a checked record carries the checksum property."""
-    if source[at + size - 1] != PAIR_END:
-        return False
-    place: Size = topic_place(source, at)
-    place += topic_size_size(source, at) + topic_size_at(source, at, place)
-    return has_trailer(source, at + size, get_i16(source, place))
-
-
-def scan(buffer: Any, start: int, stop: int, base: int, checks: int, positions: Any, sizes: Any) -> tuple[int, str, int]:
-    """Fill positions (64-bit) and sizes (32-bit) of records: (end position, reason of the stop, rows filled)."""
-    held: memoryview = memoryview(buffer).cast("B")
-    held_positions: memoryview = column_of(positions, 8)
-    held_sizes: memoryview = column_of(sizes, 4)
-    state: memoryview = memoryview(array("q", [0] * 3))
-    source: Source = source_of(held)
-    at: Size = start
-    end: Size = stop
-    begin: I64 = base
-    wanted: I32 = checks
-    room: Size = min(len(held_positions), len(held_sizes))
+    room: Size = min([len(held)] + [len(column) for column in (positions, sizes) if column is not None])
     out_positions: I64s = i64s_of(held_positions)
     out_sizes: I32s = i32s_of(held_sizes)
+    with_positions: Bool = positions is not None
+    with_sizes: Bool = sizes is not None
+    with_protected: Bool = count_protected
     found: I64s = i64s_of(state)
     if not 0 <= at <= end <= len(held):
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
-        _scan(source, at, end, begin, wanted, room, out_positions, out_sizes, found)
-    return state[0], "end" if state[0] == stop else "full" if state[1] > 0 else STOPS[state[1]], state[2]
+        _scan(source, at, end, begin, wanted, room, with_positions, out_positions, with_sizes, out_sizes, with_protected, found)
+    why = "end" if state[0] == stop else "full" if state[1] > 0 else STOPS[state[1]]
+    return state[0], why, state[2], state[3], state[4]
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _scan(
-    source: Source, at: Size, stop: Size, base: I64, checks: I32, room: Size, positions: I64s, sizes: I32s, state: I64s
-) -> Nothing:
-    """Fill state: end position, last result, rows."""
+    source: Source, at: Size, stop: Size, base: I64, checks: I32, room: Size, with_positions: Bool,
+    positions: I64s, with_sizes: Bool, sizes: I32s, with_protected: Bool, state: I64s,
+) -> Nothing:  # fmt: skip
+    """Fill state: end position, last result, records, records with a checksum property, the last record."""
     size: Size = 1
     row: Size = 0
+    protected: Size = 0
+    last: Size = -1
     while at < stop and row < room:
         size = check_record(source, at, stop, base, checks)
         if size <= 0:
             break
-        positions[row] = at
-        sizes[row] = size
+        if with_protected and carries_checksum(source, at, size):
+            protected += 1
+        if with_positions:
+            positions[row] = at
+        if with_sizes:
+            sizes[row] = size
+        last = at
         at += size
         row += 1
     state[0] = at
     state[1] = size
     state[2] = row
+    state[3] = protected
+    state[4] = last
 
 
 def find_fillers(buffer: Any, positions: Any) -> list[int]:
@@ -459,260 +432,33 @@ def _find_record(source: Source, at: Size, stop: Size, base: I64, limit: Size) -
     return -1
 
 
-def fill_fixed(buffer: Any, positions: Any, rows: int, columns: list[Any]) -> None:
-    """Copy the fixed fields of checked records to columns, in this order and of these widths in bytes:
-
-    size 4, magic 4, body_crc 4, queue_id 4, flag 4, queue_offset 8, physical_offset 8, sys_flag 4, born_timestamp_ms 8,
-    store_timestamp_ms 8, reconsume_times 4, prepared_transaction_offset 8.
-    """
-    widths = (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 4, 8)
+def find_nonzero(buffer: Any, start: int, stop: int) -> int:
+    """Return the first position in start..stop whose byte is not zero, -1 without one."""
     held: memoryview = memoryview(buffer).cast("B")
-    views: list[memoryview] = [column_of(column, width) for column, width in zip(columns, widths, strict=True)]
-    places: memoryview = column_of(positions, 8)
     source: Source = source_of(held)
-    starts: I64s = i64s_of(places)
-    if not 0 <= rows <= min([len(places)] + [len(view) for view in views]):
-        raise ValueError("more rows than places for them")
-    number: Size = rows
-    sizes: I32s = i32s_of(views[0])
-    magics: I32s = i32s_of(views[1])
-    body_crcs: I32s = i32s_of(views[2])
-    queue_ids: I32s = i32s_of(views[3])
-    flags: I32s = i32s_of(views[4])
-    queue_offsets: I64s = i64s_of(views[5])
-    physical_offsets: I64s = i64s_of(views[6])
-    sys_flags: I32s = i32s_of(views[7])
-    born_times: I64s = i64s_of(views[8])
-    store_times: I64s = i64s_of(views[9])
-    reconsumes: I32s = i32s_of(views[10])
-    prepareds: I64s = i64s_of(views[11])
-    limit: Size = len(held)
-    row: Size = 0
+    at: Size = start
+    end: Size = stop
+    found: Size
+    if not 0 <= at <= end <= len(held):
+        raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
-        while row < number:
-            at: Size = starts[row]
-            if not _is_record(source, at, limit):
-                break
-            sizes[row] = get_i32(source, at + SIZE_AT)
-            magics[row] = get_i32(source, at + MAGIC_AT)
-            body_crcs[row] = get_i32(source, at + BODY_CRC_AT)
-            queue_ids[row] = get_i32(source, at + QUEUE_ID_AT)
-            flags[row] = get_i32(source, at + FLAG_AT)
-            queue_offsets[row] = get_i64(source, at + QUEUE_OFFSET_AT)
-            physical_offsets[row] = get_i64(source, at + PHYSICAL_OFFSET_AT)
-            sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
-            sys_flags[row] = sys_flag
-            born_times[row] = get_i64(source, at + BORN_TIME_AT)
-            place: Size = at + BORN_HOST_AT + (HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE)
-            store_times[row] = get_i64(source, place)
-            place += 8 + (HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE)
-            reconsumes[row] = get_i32(source, place)
-            prepareds[row] = get_i64(source, place + 4)
-            row += 1
-    if row < rows:
-        raise ValueError(f"row {row}: no record lies at {places[row]}")
+        found = _find_nonzero(source, at, end)
+    return found
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_record(source: Source, at: Size, limit: Size) -> Bool:
-    """Return whether a record with consistent lengths is at a position that the caller passed."""
-    return 0 <= at <= limit and check_record(source, at, limit, 0, 0) > 0
-
-
-def locate(buffer: Any, positions: Any, rows: int, starts: list[Any], sizes: list[Any]) -> None:
-    """Fill positions (64-bit) and sizes (32-bit) of body, topic, properties, born host and store host of checked records.
-
-    The checksum property is not part of the properties.
-    """
-    held: memoryview = memoryview(buffer).cast("B")
-    places: memoryview = column_of(positions, 8)
-    start_views: list[memoryview] = [column_of(column, 8) for column in starts]
-    size_views: list[memoryview] = [column_of(column, 4) for column in sizes]
-    source: Source = source_of(held)
-    records: I64s = i64s_of(places)
-    if len(start_views) != 5 or len(size_views) != 5:
-        raise ValueError("five columns of starts and five of sizes wanted")
-    if not 0 <= rows <= min([len(places)] + [len(view) for view in start_views + size_views]):
-        raise ValueError("more rows than places for them")
-    number: Size = rows
-    body_starts: I64s = i64s_of(start_views[0])
-    topic_starts: I64s = i64s_of(start_views[1])
-    properties_starts: I64s = i64s_of(start_views[2])
-    born_starts: I64s = i64s_of(start_views[3])
-    store_starts: I64s = i64s_of(start_views[4])
-    body_sizes: I32s = i32s_of(size_views[0])
-    topic_sizes: I32s = i32s_of(size_views[1])
-    properties_sizes: I32s = i32s_of(size_views[2])
-    born_sizes: I32s = i32s_of(size_views[3])
-    store_sizes: I32s = i32s_of(size_views[4])
-    limit: Size = len(held)
-    row: Size = 0
-    with cython.nogil:
-        while row < number:
-            at: Size = records[row]
-            if not _is_record(source, at, limit):
-                break
-            sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
-            born_starts[row] = at + BORN_HOST_AT
-            born_sizes[row] = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
-            store_starts[row] = at + BORN_HOST_AT + born_sizes[row] + 8
-            store_sizes[row] = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
-            place: Size = at + growth(source, at) + BODY_AT
-            body_starts[row] = place
-            body_sizes[row] = get_i32(source, place - 4)
-            place += body_sizes[row]
-            topic_sizes[row] = topic_size_at(source, at, place)
-            place += topic_size_size(source, at)
-            topic_starts[row] = place
-            place += topic_sizes[row]
-            properties_starts[row] = place + 2
-            properties_sizes[row] = get_i16(source, place)
-            if has_trailer(source, place + 2 + properties_sizes[row], properties_sizes[row]):
-                properties_sizes[row] -= CRC_SIZE
-            row += 1
-    if row < rows:
-        raise ValueError(f"row {row}: no record lies at {places[row]}")
-
-
-def gather(buffer: Any, starts: Any, sizes: Any, rows: int, offsets: Any, data: Any) -> int:
-    """Copy ranges one after another into `data` and fill 32-bit `offsets` (rows + 1 of them); return the bytes copied.
-
-    A start of -1 is a missing value of no bytes.  Raises `ValueError` if `data` is too small.
-    """
-    held: memoryview = memoryview(buffer).cast("B")
-    held_starts: memoryview = column_of(starts, 8)
-    held_sizes: memoryview = column_of(sizes, 4)
-    held_offsets: memoryview = column_of(offsets, 4)
-    held_data: memoryview = memoryview(data).cast("B")
-    if held_data.readonly or not 0 <= rows <= min(len(held_starts), len(held_sizes), len(held_offsets) - 1):
-        raise ValueError("more rows than places for them, or data that cannot be written")
-    source: Source = source_of(held)
-    out: Target = target_of(held_data)
-    from_starts: I64s = i64s_of(held_starts)
-    from_sizes: I32s = i32s_of(held_sizes)
-    to_offsets: I32s = i32s_of(held_offsets)
-    number: Size = rows
-    room: Size = min(len(held_data), 0x7FFFFFFF)
-    limit: Size = len(held)
-    copied: Size = 0
-    row: Size = 0
-    with cython.nogil:
-        to_offsets[0] = 0
-        while row < number:
-            if from_starts[row] >= 0:
-                if not _is_inside(from_starts[row], from_sizes[row], limit) or copied + from_sizes[row] > room:
-                    break
-                put_bytes(out, copied, source, from_starts[row], from_sizes[row])
-                copied += from_sizes[row]
-            row += 1
-            to_offsets[row] = copied
-    if row < rows:
-        raise ValueError(f"row {row} does not fit the data column, or lies outside the buffer")
-    return copied
-
-
-def find_values(buffer: Any, starts: Any, sizes: Any, rows: int, name: bytes, value_starts: Any, value_sizes: Any) -> None:
-    """Fill the position and size of the value of property `name` in each row; the position is -1 if it has none."""
-    held: memoryview = memoryview(buffer).cast("B")
-    views: list[memoryview] = [column_of(starts, 8), column_of(sizes, 4), column_of(value_starts, 8), column_of(value_sizes, 4)]
-    if not 0 <= rows <= min([len(view) for view in views]):
-        raise ValueError("more rows than places for them")
-    source: Source = source_of(held)
-    wanted: Source = source_of_bytes(name)
-    wanted_size: Size = len(name)
-    from_starts: I64s = i64s_of(views[0])
-    from_sizes: I32s = i32s_of(views[1])
-    to_starts: I64s = i64s_of(views[2])
-    to_sizes: I32s = i32s_of(views[3])
-    number: Size = rows
-    limit: Size = len(held)
-    row: Size = 0
-    with cython.nogil:
-        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
-            _find_value(source, from_starts[row], from_sizes[row], wanted, wanted_size, to_starts, to_sizes, row)
-            row += 1
-    if row < rows:
-        raise ValueError(f"row {row} lies outside the buffer")
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_inside(start: I64, size: I32, limit: Size) -> Bool:
-    """Return whether a range that the caller passed lies in the buffer."""
-    return start >= 0 and 0 <= size <= limit and start <= limit - size
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _find_value(
-    source: Source, start: Size, size: Size, wanted: Source, wanted_size: Size, starts: I64s, sizes: I32s, row: Size
-) -> Nothing:
-    """Find a value in one row's properties; the last pair of that name counts."""
-    properties: Source = window(source, start, size)
-    at: Size = 0
-    starts[row] = -1
-    sizes[row] = 0
-    while at < size:
-        end: Size = find_byte(properties, at, size, PAIR_END)
-        middle: Size = find_byte(properties, at, end, NAME_END)
-        if at < middle < end - 1 and is_same(properties, at, middle - at, wanted, wanted_size):
-            starts[row] = start + middle + 1
-            sizes[row] = end - middle - 1
-        at = end + 1
-
-
-def split_pairs(
-    buffer: Any,
-    starts: Any,
-    sizes: Any,
-    rows: int,
-    pair_ends: Any,
-    name_starts: Any,
-    name_sizes: Any,
-    value_starts: Any,
-    value_sizes: Any,
-) -> int:
-    """Split each row's properties into pairs; return their number.  `pair_ends` (32-bit, rows + 1) has where a row's pairs end.
-
-    Of equal names in a row the last one stays.  Raises `ValueError` if the pair columns are too small: a pair takes at least
-    four bytes of properties, the last one three.
-    """
-    held: memoryview = memoryview(buffer).cast("B")
-    ends: memoryview = column_of(pair_ends, 4)
-    views: list[memoryview] = [
-        column_of(starts, 8), column_of(sizes, 4), column_of(name_starts, 8), column_of(name_sizes, 4),
-        column_of(value_starts, 8), column_of(value_sizes, 4),
-    ]  # fmt: skip
-    if not 0 <= rows <= min(len(views[0]), len(views[1]), len(ends) - 1):
-        raise ValueError("more rows than places for them")
-    source: Source = source_of(held)
-    from_starts: I64s = i64s_of(views[0])
-    from_sizes: I32s = i32s_of(views[1])
-    names: I64s = i64s_of(views[2])
-    names_sizes: I32s = i32s_of(views[3])
-    values: I64s = i64s_of(views[4])
-    values_sizes: I32s = i32s_of(views[5])
-    out_ends: I32s = i32s_of(ends)
-    room: Size = min([len(view) for view in views[2:]])
-    number: Size = rows
-    limit: Size = len(held)
-    row: Size = 0
-    pairs: Size = 0
-    with cython.nogil:
-        out_ends[0] = 0
-        while row < number and _is_inside(from_starts[row], from_sizes[row], limit):
-            pairs = split_row(source, from_starts[row], from_sizes[row], pairs, room, names, names_sizes, values, values_sizes)
-            if pairs < 0:
-                break
-            row += 1
-            out_ends[row] = pairs
-    if row < rows:
-        raise ValueError(f"row {row} lies outside the buffer, or the pair columns are too small")
-    return pairs
+def _find_nonzero(source: Source, at: Size, stop: Size) -> Size:
+    """Compare whole blocks with zeros, then the bytes of the first one that differs."""
+    while at < stop:
+        size: Size = stop - at if stop - at < BLOCK_SIZE else BLOCK_SIZE
+        if not is_same_at(source, at, size, _ZERO_BLOCK, 0):
+            while source[at] == 0:
+                at += 1
+            return at
+        at += size
+    return -1
 
 
 @cython.cfunc

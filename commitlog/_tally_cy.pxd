@@ -1,9 +1,8 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from commitlog._record_cy cimport topic_place, topic_size_at, topic_size_size
+from commitlog._record_cy cimport store_time_of, topic_place, topic_size_at, topic_size_size
 
-cdef Size BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, QUEUE_ID_AT, SIZE_AT, SYS_FLAG_AT, SLOTS, STRIDE
-cdef I32 BORN_HOST_V6
+cdef Size QUEUE_ID_AT, SIZE_AT, SLOTS, STRIDE
 cdef I64 BY_QUEUE, NO_GROUP
 
 @cython.final

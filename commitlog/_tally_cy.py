@@ -10,14 +10,14 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from .layout import BORN_HOST_AT, BORN_HOST_V6, HOST_SIZE, HOST_SIZE_V6, QUEUE_ID_AT, SIZE_AT, SYS_FLAG_AT
+from .layout import QUEUE_ID_AT, SIZE_AT
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
-        I32, I64, Bool, I64s, Nothing, Size, Source, get_i32, get_i64, i64s_of, is_same_at, java_hash, source_of,
+        I64, Bool, I64s, Nothing, Size, Source, get_i32, i64s_of, is_same_at, java_hash, source_of,
     )  # fmt: skip
 
-    from ._record_cy import topic_place, topic_size_at, topic_size_size
+    from ._record_cy import store_time_of, topic_place, topic_size_at, topic_size_size
 
 BY_QUEUE = 0  # otherwise a period in milliseconds, negative without topics
 SLOTS = 4096  # groups that the kernel finds by itself; Python finds the others
@@ -108,8 +108,7 @@ def _add(
             place = topic_place(source, at)
             size = topic_size_at(source, at, place)
             place += topic_size_size(source, at)
-        is_v6: I32 = get_i32(source, at + SYS_FLAG_AT) & BORN_HOST_V6
-        time_ms: I64 = get_i64(source, at + BORN_HOST_AT + (HOST_SIZE_V6 if is_v6 else HOST_SIZE))
+        time_ms: I64 = store_time_of(source, at)
         number: I64 = get_i32(source, at + QUEUE_ID_AT)
         if period != BY_QUEUE:
             number = _period(time_ms, period if period > 0 else -period)

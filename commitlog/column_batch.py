@@ -1,39 +1,27 @@
-"""The columns of a batch that a kernel fills in one pass: numbers, body, topic, tags, keys.
+"""The columns of a batch, which a kernel fills in one pass.
 
 The room for texts is estimated small; if it does not suffice, it becomes as large as the records could need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import layout
 from ._rows_cy import Columns, TextColumn
 from .buffer_pool import BUFFER_POOL
-from .columns import FIXED, Batch
+from .columns import Batch, NumberColumns
+from .fields import BODY, FIELDS, HEX, HOST
+from .hosts import decode_host
+from .layout import HOST_SIZE_V6, PAIR_SIZE_MIN
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-FIELD_OFFSETS = {  # offsets in a record with IPv4 hosts
-    "size": layout.SIZE_AT,
-    "body_crc": layout.BODY_CRC_AT,
-    "queue_id": layout.QUEUE_ID_AT,
-    "flag": layout.FLAG_AT,
-    "queue_offset": layout.QUEUE_OFFSET_AT,
-    "physical_offset": layout.PHYSICAL_OFFSET_AT,
-    "sys_flag": layout.SYS_FLAG_AT,
-    "born_timestamp_ms": layout.BORN_TIME_AT,
-    "store_timestamp_ms": layout.STORE_TIME_AT,
-    "reconsume_times": layout.RECONSUME_AT,
-    "prepared_transaction_offset": layout.PREPARED_AT,
-}
-WIDE = frozenset(name for name, kind in FIXED if kind == "i8")
-KERNEL_COLUMNS = frozenset(FIELD_OFFSETS) | {"body", "topic", "tags", "keys"}
+KINDS = {field.name: field.kind for field in FIELDS}
+ID_SIZE_MAX = 2 * (HOST_SIZE_V6 + 8)
 ROW_TEXT_SIZE, ROW_WORDS = 64, 4  # estimates
 LEAST_TEXT_SIZE, LEAST_WORDS = 1 << 16, 1 << 14  # a row's properties always fit
 
@@ -57,13 +45,22 @@ def as_text(found: Any) -> Any:
         return pa.array(texts, pa.string())
 
 
-@cache
-def _numbers(wanted: frozenset[str]) -> list[tuple[list[str], Array]]:
-    """Return the requested 64-bit columns and the requested 32-bit ones, each with their offsets in a record."""
+def _strings(texts: list[str]) -> Any:
+    """Return a few texts as an array, without `pa.array`, which may import pandas."""
     import numpy as np
+    import pyarrow as pa
 
-    wide, narrow = sorted(wanted & WIDE & frozenset(FIELD_OFFSETS)), sorted((wanted & frozenset(FIELD_OFFSETS)) - WIDE)
-    return [(names, np.array([FIELD_OFFSETS[name] for name in names], np.int32)) for names in (wide, narrow)]
+    items = [text.encode() for text in texts]
+    offsets = np.concatenate([[0], np.cumsum([len(item) for item in items])]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(b"".join(items)))
+
+
+def _named(codes: Any, text: Callable[[Any], str]) -> Any:
+    """Return a dictionary column with a text for each distinct code."""
+    import pyarrow as pa
+
+    encoded = codes.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices, _strings([text(code) for code in encoded.dictionary.to_pylist()]))
 
 
 def _bytes_inside(batch: Batch) -> int:
@@ -102,44 +99,44 @@ class ColumnBatch:
         wanted, rows = frozenset(columns), len(batch.positions)
         most = _bytes_inside(batch) if most is None else most
         for text_room, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
-            self._make_room(wanted, rows, most, min(text_room, most), min(words, most))
-            filled = self._kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, checks)
+            kernel = self._make_room(wanted, rows, most, min(text_room, most), min(words, most))
+            filled = kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, checks)
             if filled == rows or text_room >= most <= words:
                 break
         self.rows = filled
 
-    def _make_room(self, wanted: frozenset[str], rows: int, body_room: int, text_room: int, words: int) -> None:
+    def _make_room(self, wanted: frozenset[str], rows: int, most: int, text_room: int, words: int) -> Columns:
         import numpy as np
 
-        (self._wide_names, wide_places), (self._narrow_names, narrow_places) = _numbers(wanted)
-        self._room = rows
-        self._wide = BUFFER_POOL.take(8 * rows * len(self._wide_names)).view(np.int64)
-        self._narrow = BUFFER_POOL.take(4 * rows * len(self._narrow_names)).view(np.int32)
-        self._body = _Text(rows, body_room) if "body" in wanted else None
-        self._topic = _Text(rows, text_room) if "topic" in wanted else None
-        self._tags = _Text(rows, text_room, has_mask=True) if "tags" in wanted else None
-        self._words = _Text(words, text_room) if "keys" in wanted else None
-        self._keys = np.empty(rows + 1, np.int32)
-        body, topic, tags, words_column = (
-            text.kernel if text is not None else None for text in (self._body, self._topic, self._tags, self._words)
-        )
-        self._kernel = Columns(
-            rows, self._wide, wide_places, self._narrow, narrow_places, body, topic, tags, words_column, self._keys
-        )
+        self._numbers = NumberColumns(wanted, rows)
+        hosts = HOST_SIZE_V6 * rows
+        rooms = {"body": most, "topic": text_room, "tags": text_room, "born_host": hosts, "store_host": hosts}
+        rooms["message_id"] = ID_SIZE_MAX * rows
+        texts = {name: _Text(rows, room, has_mask=name == "tags") for name, room in rooms.items() if name in wanted}
+        if "keys" in wanted:
+            texts["words"] = _Text(words, text_room)
+        if "properties" in wanted:
+            pairs = min(2 * words, most // PAIR_SIZE_MIN + rows)
+            texts |= {name: _Text(pairs, most) for name in ("names", "values")}
+        self._texts = texts
+        self._ends = {name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in wanted}
+        given: dict[str, Any] = {name: text.kernel for name, text in texts.items()}
+        return Columns(*self._numbers.arguments, **given, keys=self._ends.get("keys"), pairs=self._ends.get("properties"))
 
     def column(self, name: str) -> Any:
-        """Return a column of `KERNEL_COLUMNS` that was requested."""
+        """Return a column that was requested: hosts and magic as dictionaries, properties without the checksum."""
         import pyarrow as pa
 
-        if name in FIELD_OFFSETS:
-            block, names = (self._wide, self._wide_names) if name in WIDE else (self._narrow, self._narrow_names)
-            first = self._room * names.index(name)
-            return as_numbers(block[first : first + self.rows])
+        kind = KINDS[name]
+        if name in self._numbers.by_name:
+            numbers = as_numbers(self._numbers.by_name[name][: self.rows])
+            return _named(numbers, lambda code: f"{code & 0xFFFFFFFF:08x}") if kind == HEX else numbers
+        if name in self._texts:
+            text = self._texts[name].array(self.rows, is_text=kind not in (BODY, HOST))
+            return _named(text, decode_host) if kind == HOST else text
+        ends, count = self._ends[name], int(self._ends[name][self.rows])
         if name == "keys":
-            assert self._words is not None
-            words = self._words.array(int(self._keys[self.rows]))
-            offsets = [None, pa.py_buffer(self._keys)]
+            offsets, words = [None, pa.py_buffer(ends)], self._texts["words"].array(count)
             return pa.Array.from_buffers(pa.list_(pa.string()), self.rows, offsets, children=[words])
-        text = {"body": self._body, "topic": self._topic, "tags": self._tags}[name]
-        assert text is not None
-        return text.array(self.rows, is_text=name != "body")
+        names, values = self._texts["names"].array(count), self._texts["values"].array(count)
+        return pa.MapArray.from_arrays(as_numbers(ends[: self.rows + 1]), names, values)

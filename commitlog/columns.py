@@ -1,4 +1,4 @@
-"""Records as NumPy integer columns, one bounded batch at a time, on top of the scan kernels.
+"""Records as NumPy integer columns, one bounded batch at a time.
 
 `read_fixed` returns dictionaries of arrays of the fixed fields; `arrow_columns.read_columns` returns Arrow batches with text
 and bodies too.  No Python object is created for a message, and only the current batch of the log is held.
@@ -6,37 +6,26 @@ and bodies too.  No Python object is created for a message, and only the current
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storageio import StoreCorrupt
 
 from ._record_cy import check
-from ._scan_cy import fill_fixed, find_fillers, scan
+from ._rows_cy import Columns
+from ._scan_cy import find_fillers, scan
+from .buffer_pool import BUFFER_POOL
 from .checks import BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .commit_log import CommitLog, Stop
+from .fields import LONG, NUMBERS
 
 if TYPE_CHECKING:
     import numpy as np
 
 BATCH_ROWS = 8192
 BATCH_BYTES = 16 << 20  # bytes of records; a single record may be larger
-
-# The fields that `fill_fixed` writes, in its order.
-FIXED: tuple[tuple[str, str], ...] = (
-    ("size", "i4"),
-    ("magic", "i4"),
-    ("body_crc", "i4"),
-    ("queue_id", "i4"),
-    ("flag", "i4"),
-    ("queue_offset", "i8"),
-    ("physical_offset", "i8"),
-    ("sys_flag", "i4"),
-    ("born_timestamp_ms", "i8"),
-    ("store_timestamp_ms", "i8"),
-    ("reconsume_times", "i4"),
-    ("prepared_transaction_offset", "i8"),
-)
+ALL_NUMBERS = tuple(field.name for field in NUMBERS)  # in the order of the record
 
 
 class Batch(NamedTuple):
@@ -96,7 +85,7 @@ def _walk(
     at, end, why = start - base, stop - base, "full"
     while why == "full":
         positions, sizes = np.empty(batch_rows, np.int64), np.empty(batch_rows, np.int32)
-        after, why, rows = scan(view, at, end, base, checks, positions, sizes)
+        after, why, rows, _, _ = scan(view, at, end, base, checks, positions, sizes)
         done = 0
         while done < rows:
             ends = positions[done:rows] + sizes[done:rows] - positions[done]
@@ -133,13 +122,49 @@ def without_fillers(batch: Batch) -> Batch:
     return batch._replace(positions=batch.positions[kept], sizes=batch.sizes[kept])
 
 
-def fixed_columns(batch: Batch) -> dict[str, np.ndarray[Any, Any]]:
-    """Return every fixed field of a batch by its name in `FIXED`."""
+class NumberColumns:
+    """The requested numbers of a batch: columns of 64-bit numbers in one block, those of 32-bit ones in another."""
+
+    def __init__(self, names: Iterable[str], rows: int) -> None:
+        """Take the memory; names of other fields are ignored."""
+        self.by_name: dict[str, np.ndarray[Any, Any]] = {}
+        arguments: list[Any] = []
+        for listed, places, kind in _blocks(frozenset(names)):
+            block = BUFFER_POOL.take(kind.itemsize * rows * len(listed)).view(kind)
+            for at, name in enumerate(listed):
+                self.by_name[name] = block[rows * at : rows * (at + 1)]
+            arguments += (block, places)
+        wide, wide_places, narrow, narrow_places = arguments
+        self.arguments = rows, wide, wide_places, narrow, narrow_places  # of the kernel's columns
+
+
+@cache
+def _blocks(names: frozenset[str]) -> list[tuple[list[str], np.ndarray[Any, Any], np.dtype[Any]]]:
+    """Return names, offsets in a record and type of the requested 64-bit columns, and of the 32-bit ones."""
     import numpy as np  # 80 ms
 
-    made = {name: np.empty(len(batch.positions), kind) for name, kind in FIXED}
-    fill_fixed(batch.view, batch.positions, len(batch.positions), list(made.values()))
+    made = []
+    for kind, is_long in ((np.dtype(np.int64), True), (np.dtype(np.int32), False)):
+        listed = [field for field in NUMBERS if field.name in names and (field.kind == LONG) is is_long]
+        made.append(([field.name for field in listed], np.array([field.at for field in listed], np.int32), kind))
     return made
+
+
+def fixed_columns(batch: Batch, names: Iterable[str] = ALL_NUMBERS) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the named numbers of a batch.  Raises `ValueError` if a row's position has no record."""
+
+    names, rows = list(names), len(batch.positions)
+    numbers = NumberColumns(names, rows)
+    kernel = Columns(*numbers.arguments)
+    filled = kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, 0)
+    refuse_missing(batch, filled)
+    return {name: numbers.by_name[name] for name in names}
+
+
+def refuse_missing(batch: Batch, filled: int) -> None:
+    """Raise `ValueError` if not all rows of a batch could be filled."""
+    if filled < len(batch.positions):
+        raise ValueError(f"row {filled}: no record lies at {batch.positions[filled]}")
 
 
 def read_fixed(

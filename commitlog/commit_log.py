@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from storageio import FREE_THREADED, REAL_DISK, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
+from storageio import FREE_THREADED, REAL_DISK, Closing, Disk, StoreCorrupt, UnknownStore, UnsupportedFormat
 
 from ._append_cy import Appender
 from ._find_cy import LogReaders
 from ._message_cy import StoredMessage
 from ._offsets_cy import QueueOffsets
-from ._scan_cy import Reader, count
+from ._scan_cy import Reader, scan
 from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .cursor import is_file_end
 from .findings import Location, unknown_version, unsupported_record
@@ -61,7 +61,7 @@ class WriteBuffers(Protocol):
         """Allow the pinned bytes to be overwritten."""
 
 
-class CommitLog:
+class CommitLog(Closing):
     """Records, back to back, in files that each end in a blank record.
 
     A writer continues after the last record.  The caller provides the queue offsets (`offsets`), because the log alone does not
@@ -250,7 +250,9 @@ class CommitLog:
         """Walk whole records from `start` (default: the first byte) up to `stop`, or to the first position without one."""
         at = 0 if start is None else start - file.start_offset
         end = file.size_bytes if stop is None else stop - file.start_offset
-        where, why, records, protected, last = count(self.queue.view(file), at, end, file.start_offset, checks)
+        where, why, records, protected, last = scan(
+            self.queue.view(file), at, end, file.start_offset, checks, count_protected=True
+        )
         last_offset = file.start_offset + last if last >= 0 else -1
         return Stop(file.start_offset + where, why, records, protected, last_offset)
 

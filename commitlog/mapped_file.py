@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt
+from storageio import Closing, Disk, DiskError, File, Map, Mode, StoreCorrupt
 
 from ._find_cy import ReadableFile
 from .offset_files import OffsetFile
@@ -16,7 +16,7 @@ SMALL_STEP_BYTES = 1 << 16  # on a disk that has no room for several steps
 SPARE_STEPS = 4
 
 
-class MappedFile(ReadableFile):
+class MappedFile(ReadableFile, Closing):
     """A file of fixed size, named by the physical offset of its first byte.
 
     It has three positions: *written* (appended; visible to every process, or, with a pool buffer, only to this one),

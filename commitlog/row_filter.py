@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .arrow_columns import record_batch
-from .columns import FIXED, Batch, fixed_columns
+from .columns import Batch, fixed_columns
+from .fields import HEX
+from .fields import NUMBERS as NUMBER_FIELDS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[str, int]
 OFFSET_MAX = (1 << 63) - 1
-NUMBERS = frozenset(name for name, _ in FIXED) - {"magic"}
+NUMBERS = frozenset(field.name for field in NUMBER_FIELDS if field.kind != HEX)
 TEXTS = ("topic", "tags")
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
@@ -74,7 +76,7 @@ class RowFilter:
 
         wanted = np.ones(len(batch.positions), bool)
         numbers = [condition for condition in self.conditions if condition.column not in TEXTS]
-        fixed = fixed_columns(batch) if numbers else {}
+        fixed = fixed_columns(batch, {condition.column for condition in numbers}) if numbers else {}
         for column, name, value in numbers:
             wanted &= np.isin(fixed[column], value) if name == IN else COMPARED[name](fixed[column], value)
         batch = batch if wanted.all() else _some(batch, wanted)
@@ -89,7 +91,7 @@ class RowFilter:
         import numpy as np
         import pyarrow.compute as pc
 
-        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch)
+        topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch, ("queue_id", "queue_offset"))
         wanted = np.ones(len(batch.positions), bool)
         for queue_key in {*self.queue_starts, *self.queue_stops}:
             topic, queue_id = queue_key

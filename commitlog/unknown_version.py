@@ -17,7 +17,7 @@ from __future__ import annotations
 from storebytes._crc_cy import checksum
 
 from ._record_cy import check, is_protected
-from ._walk_cy import find_nonzero
+from ._scan_cy import find_nonzero
 from .checks import BLANK, CHECK_ALL, CHECK_BODY, CHECK_PLACE, EMPTY
 from .cursor import is_whole_blank
 from .layout import (

@@ -18,8 +18,7 @@ from storageio import Disk, DiskError, Entry, Kind
 from storebytes.finding import Finding, note
 
 from ._message_cy import StoredMessage
-from ._scan_cy import Reader, find_fillers
-from ._walk_cy import find_nonzero, scan_positions
+from ._scan_cy import Reader, find_fillers, find_nonzero, scan
 from .checks import BLANK, CHECK_ALL, CHECK_RECORD, EMPTY, STOPS, TORN
 from .cursor import FileCursor, is_file_end, newer_record
 from .findings import UNKNOWN_VERSION, Location, describe, unknown_version
@@ -363,7 +362,7 @@ def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece,
     """Return consecutive records from `at` on, and why there are no more."""
     view = file.view
     positions = array("q", bytes(8 * min(PIECE_RECORDS, (stop - at) // BLANK_SIZE + 1)))
-    where, why, rows, protected = scan_positions(view, at, stop, file.start_offset, checks, positions)
+    where, why, rows, protected, _ = scan(view, at, stop, file.start_offset, checks, positions, count_protected=True)
     return Piece(file.path, view, file.start_offset, at, where, positions[:rows], protected), why
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from commitlog.offset_files import common_file_size, list_offset_files
-from storageio import Disk, Kind, StoreCorrupt
+from storageio import Closing, Disk, Kind, StoreCorrupt
 
 from .batch import BatchQueue
 from .consume_queues import check_queue_id, check_topic
@@ -16,7 +16,7 @@ from .queue_files import QueueFiles
 from .queue_listing import queue_folders, sync_names
 
 
-class BatchQueues:
+class BatchQueues(Closing):
     """All batch queues of a store.  One thread appends; any number read."""
 
     def __init__(

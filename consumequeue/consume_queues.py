@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from commitlog.offset_files import OffsetFile, common_file_size, list_offset_files
-from storageio import Disk, InvalidMessage, StoreCorrupt
+from storageio import Closing, Disk, InvalidMessage, StoreCorrupt
 
 from .layout import FILE_SIZE_DEFAULT, round_up
 from .ordinary import NO_RECORD, ConsumeQueue
@@ -77,7 +77,7 @@ def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
         raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{wanted_bytes} bytes", found=found_bytes)
 
 
-class ConsumeQueues:
+class ConsumeQueues(Closing):
     """All queues in the folder `consumequeue/`.  One thread appends; any number read."""
 
     def __init__(

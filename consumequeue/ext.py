@@ -57,12 +57,9 @@ class ConsumeQueueExt:
         index = bisect_right(self._files, place, key=lambda file: file.start_offset) - 1
         if index < 0 or place >= self._files[index].start_offset + self.file_size_bytes:
             return None
-        file = self._disk.open(self._files[index].path, Mode.READ)
-        try:
+        with self._disk.open(self._files[index].path, Mode.READ) as file:
             at = place - self._files[index].start_offset
             return unit_at(file.read(at, EXT_UNIT_SIZE_MIN + (1 << 15)), 0)
-        finally:
-            file.close()
 
     def tags_code(self, tags_code: int) -> int | None:
         """Return the tags code that a reader sees for a queue unit's value.
@@ -84,11 +81,8 @@ class ConsumeQueueExt:
 
         Raises `StoreCorrupt` for a size that does not fit its unit.
         """
-        opened = self._disk.open(file.path, Mode.READ)
-        try:
+        with self._disk.open(file.path, Mode.READ) as opened:
             data = opened.read(0, self.file_size_bytes)
-        finally:
-            opened.close()
         at = 0
         while at + EXT_UNIT_SIZE_MIN <= len(data):
             size = int.from_bytes(data[at : at + 2], "big", signed=True)

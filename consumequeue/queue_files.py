@@ -116,11 +116,8 @@ class QueueFiles:
 
     def create(self, path: str, size_bytes: int) -> None:
         """Create a sparse file of zeros, which takes no disk space yet."""
-        file = self.disk.open(path, Mode.CREATE)
-        try:
+        with self.disk.open(path, Mode.CREATE) as file:
             file.truncate(size_bytes)
-        finally:
-            file.close()
 
     def delete(self, path: str) -> None:
         """Remove the file from the cache and unlink it."""

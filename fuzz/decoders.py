@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from commitlog._message_cy import decode_properties
 from commitlog._record_cy import check, is_protected
-from commitlog._scan_cy import Reader, count, find_record
+from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_ALL
 from commitlog.hosts import decode_host
 from consumequeue._units_cy import count_below, count_new, count_repeated, count_valid
@@ -42,7 +42,7 @@ _DISPATCHER = Dispatcher([1000, 5000])
 
 def log_records(data: bytes) -> None:
     """Walk, search and decoder must agree, and every decoded record must pass its check."""
-    at, _why, records, _protected, _last = count(data, 0, len(data))
+    at, _why, records, _protected, _last = scan(data, 0, len(data))
     reader = Reader(data)
     messages, reached, _ = reader.decode_range(0, len(data), len(data) + 1)
     assert (reached, len(messages)) == (at, records)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from storageio import Disk, DiskError, File, Kind, Mode, StoreError
+from storageio import Disk, DiskError, File, Kind, Mode, StoreError, staged
 
 from ._filter_cy import FilterBuffer, add_items, block_count, join_blocks, seal
 from .index_file import IndexFile
@@ -72,8 +72,7 @@ def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
     entry = disk.stat(path)
     if entry is None or entry.size_bytes <= HEAD_SIZE:
         return None
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         head = file.read(0, HEAD_SIZE)
         magic, width, slots, items, blocks = HEAD.unpack_from(head)
         seed = zlib.crc32(head[: -CHECKSUM.size])
@@ -82,8 +81,6 @@ def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
         if not is_sound or blocks != block_count(items) or not size == entry.size_bytes == file.size():
             return None
         mapped = file.map(size, writable=False)
-    finally:
-        file.close()
     mapped.expect_random()
     columns = [Column(*COLUMN.unpack_from(head, HEAD.size + COLUMN.size * place)) for place in range(width)]
     return KeyFilter(path, columns, FilterBuffer(mapped.view[HEAD_SIZE:], width, blocks, seed)), slots, items
@@ -251,16 +248,9 @@ class KeyFilters:
         width, count = len(columns), block_count(self._index.items)
         head = head_of(self._index.slots, self._index.items, columns)
         path = os.path.join(self._folder, f"{columns[0].name}-{width}{SUFFIX}")
-        file = self._disk.open(path + ".new", Mode.CREATE)
-        try:
-            file.truncate(0)
+        with staged(self._disk, path) as file:
             file.write(0, head)
             yield from self._write_blocks(file, width, count, CHECKSUM.unpack(head[-CHECKSUM.size :])[0], blocks_from)
-            file.sync()
-        finally:
-            file.close()
-        self._disk.rename(path + ".new", path)
-        self._disk.sync_folder(self._folder)
         made = open_filter(self._disk, path)
         if made is None:
             raise StoreError(f"{path}: it was written and cannot be used")

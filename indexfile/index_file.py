@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storageio import Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
+from storageio import Closing, Disk, DiskError, File, Map, Mode, StoreCorrupt, StoreReadOnly
 
 from ._index_cy import IndexBuffer, MappedIndex
 from .layout import (
@@ -57,7 +57,7 @@ class Header(NamedTuple):
         return begin_ms <= self.end_timestamp_ms and self.begin_timestamp_ms <= end_ms and begin_ms <= end_ms
 
 
-class IndexFile(MappedIndex):
+class IndexFile(MappedIndex, Closing):
     """One file of the index.  It is mapped on first use; `close` drops the map."""
 
     def __init__(self, disk: Disk, path: str, slots: int, items: int, *, writable: bool) -> None:
@@ -164,11 +164,8 @@ class IndexFile(MappedIndex):
         buffer = self.mapped
         if buffer is not None:
             return Header._make(HEADER.unpack(buffer.header()))
-        file = self.disk.open(self.path, Mode.READ)
-        try:
+        with self.disk.open(self.path, Mode.READ) as file:
             data = file.read(0, HEADER_SIZE)
-        finally:
-            file.close()
         if len(data) < HEADER_SIZE:
             raise StoreCorrupt("index header", file=self.path, offset=0, expected=f"{HEADER_SIZE} bytes", found=f"{len(data)}")
         return Header._make(HEADER.unpack(data))
@@ -180,11 +177,8 @@ class IndexFile(MappedIndex):
         if buffer is not None:
             data = bytes(buffer.data[at : at + ITEM_SIZE])
         else:
-            file = self.disk.open(self.path, Mode.READ)
-            try:
+            with self.disk.open(self.path, Mode.READ) as file:
                 data = file.read(at, ITEM_SIZE)
-            finally:
-                file.close()
         if len(data) < ITEM_SIZE:
             raise StoreCorrupt("index item", file=self.path, offset=at, expected=f"{ITEM_SIZE} bytes", found=f"{len(data)}")
         key_hash, physical_offset, _, _ = ITEM.unpack(data)
@@ -243,14 +237,12 @@ class IndexFile(MappedIndex):
             if error.errno not in (errno.ENOENT, errno.EMFILE, errno.ENFILE):  # deleted, or no descriptor is left
                 raise
             return array("q", [0, self.slots])
-        try:
+        with file:
             at = file.next_data(HEADER_SIZE)
             while at < stop:
                 end = min(max(file.data_end(at), at + SLOT_SIZE), stop)
                 ranges.extend(((at - HEADER_SIZE) // SLOT_SIZE, (end - HEADER_SIZE) // SLOT_SIZE))
                 at = file.next_data(end)
-        finally:
-            file.close()
         return ranges
 
     def sync(self) -> int:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from commitlog.layout import FOREVER_MS
-from storageio import Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
+from storageio import Closing, Disk, Kind, StoreCorrupt, StoreError, StoreReadOnly
 
 from ._filter_cy import FilteredFiles
 from ._index_cy import IndexBuffer, IndexList, hash_of_texts
@@ -87,7 +87,7 @@ def item_hash(topic: str, key: str) -> int:
     return 0 if code == KEY_HASH_NONE else abs(code)
 
 
-class IndexFiles(IndexList):
+class IndexFiles(IndexList, Closing):
     """The key index.  One thread builds; any number of threads select."""
 
     def __init__(

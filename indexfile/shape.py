@@ -56,14 +56,16 @@ def itemless_shape(disk: Disk, paths: list[str]) -> Shape | None:
 
     Returns None if a file holds items, which fit one shape only, or if no file is longer than a header.
     """
-    sizes = []
-    for path in paths:
+    files = list(_newest_first(disk, paths))
+    return _nearest_shape(files[0][1]) if files and not any(header.items_used for _, _, header in files) else None
+
+
+def _newest_first(disk: Disk, paths: list[str]) -> Iterator[tuple[str, int, Header]]:
+    """Yield path, size and header of each file that is longer than a header."""
+    for path in reversed(paths):
         entry = disk.stat(path)
         if entry is not None and entry.size_bytes > HEADER_SIZE:
-            if IndexFile(disk, path, 1, 1, writable=False).header.items_used:
-                return None
-            sizes.append(entry.size_bytes)
-    return _nearest_shape(sizes[-1]) if sizes else None
+            yield path, entry.size_bytes, IndexFile(disk, path, 1, 1, writable=False).header
 
 
 def _nearest_shape(size_bytes: int) -> Shape | None:
@@ -80,15 +82,11 @@ def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_
     `pauses_s` are the pauses before each attempt, in seconds.
     """
     fallback = None
-    for path in reversed(paths):
-        entry = disk.stat(path)
-        if entry is None or entry.size_bytes <= HEADER_SIZE:
-            continue
-        usual = default_shape(entry.size_bytes)
+    for path, size_bytes, header in _newest_first(disk, paths):
+        usual = default_shape(size_bytes)
         fallback = fallback or usual
-        if IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0:
-            continue
-        return _look_again(disk, path, entry.size_bytes, usual, pauses_s)
+        if header.items_used:
+            return _look_again(disk, path, size_bytes, usual, pauses_s)
     return fallback
 
 
@@ -109,13 +107,8 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
 
     Files of one size can have many shapes, so the chains decide; a file that agrees with no shape is not judged.
     """
-    for path in reversed(paths):
-        entry = disk.stat(path)
-        if (
-            entry is None
-            or entry.size_bytes <= HEADER_SIZE
-            or IndexFile(disk, path, 1, 1, writable=False).header.items_used == 0
-        ):
+    for path, _, header in _newest_first(disk, paths):
+        if header.items_used == 0:
             continue
         found = None if _agrees(disk, path, wanted) else find_shape(disk, [path], AT_REST)
         if found is not None and found != wanted:
@@ -127,33 +120,27 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
 
 def _agrees(disk: Disk, path: str, shape: Shape) -> bool:
     """Return whether the file's chains are those that puts with this shape make."""
-    file = IndexFile(disk, path, *shape, writable=False)
     try:
-        header = file.header
-        if header.items_used >= shape.items:
-            return False
-        damage, _ = file.buffer.check(CHECKED_ITEMS, None, file.written_slots())
-        return not damage and header.end_physical_offset in _last_offset(file, header)
+        with IndexFile(disk, path, *shape, writable=False) as file:
+            header = file.header
+            if header.items_used >= shape.items:
+                return False
+            damage, _ = file.buffer.check(CHECKED_ITEMS, None, file.written_slots())
+            return not damage and header.end_physical_offset in _last_offset(file, header)
     except StoreCorrupt:
         return False
-    finally:
-        file.close()
 
 
 def _last_offset(file: IndexFile, header: Header) -> set[int]:
     """Return the physical offset of the last item, as a set."""
     at = HEADER_SIZE + SLOT_SIZE * file.slots + ITEM_SIZE * header.items_used + ITEM_PHYSICAL_OFFSET_AT
-    opened = file.disk.open(file.path, Mode.READ)
-    try:
+    with file.disk.open(file.path, Mode.READ) as opened:
         return {int.from_bytes(opened.read(at, 8), "big", signed=True)}
-    finally:
-        opened.close()
 
 
 def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | None:
     """Try every position that contains the last item's physical offset."""
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         places = _places(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
         for place in islice(places, CANDIDATES_MAX):
             items_at = place - ITEM_PHYSICAL_OFFSET_AT - ITEM_SIZE * header.items_used
@@ -161,8 +148,6 @@ def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | N
             shape = shape_for(size_bytes, slots) if rest == 0 else None
             if shape is not None and _is_likely(file, shape, header) and _agrees(disk, path, shape):
                 return shape
-    finally:
-        file.close()
     return None
 
 

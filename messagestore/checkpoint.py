@@ -20,7 +20,7 @@ import struct
 import threading
 from typing import NamedTuple
 
-from storageio import Disk, File, Mode, StoreClosed, StoreError
+from storageio import Closing, Disk, File, Mode, StoreClosed, StoreError
 
 PHYSIC_MSG_TIMESTAMP_MS_AT = 0
 LOGICS_MSG_TIMESTAMP_MS_AT = PHYSIC_MSG_TIMESTAMP_MS_AT + 8
@@ -97,11 +97,8 @@ def read_checkpoint(disk: Disk, path: str) -> Found:
     """
     if disk.stat(path) is None:
         return NOTHING
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         return decode(file.read(0, CHECKPOINT_SIZE))
-    finally:
-        file.close()
 
 
 def checkpoint_ahead(disk: Disk, folder: str, last_ms: int) -> dict[str, int]:
@@ -131,7 +128,7 @@ def decode(data: bytes) -> Found:
     return Found(values, data[REST_AT:CHECKPOINT_SIZE].ljust(REST_SIZE, b"\0"), is_short)
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """The values in memory, and the open file if it is written.
 
     Set an attribute only to what is known to be synced: nothing is checked here, and nothing is written before `flush`. Any

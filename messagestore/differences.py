@@ -118,11 +118,8 @@ def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
     """Compare whether the newest file's first record has the whole-record checksum."""
     name = "enabled_append_prop_crc"
     for path in reversed(folder.log_files() if name in given else []):
-        file = folder.disk.open(path, Mode.READ)
-        try:
+        with folder.disk.open(path, Mode.READ) as file:
             data = file.read(0, LOOKED_AT)
-        finally:
-            file.close()
         size = check(data, 0, len(data), int(os.path.basename(path)), CHECK_PLACE)
         if size > 0:
             found = is_protected(data, 0, size)

@@ -46,10 +46,9 @@ def read_sidecar(disk: Disk, path: str, size_max: int, parse: Callable[[Any], No
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:
         return None
-    file = disk.open(path, Mode.READ)
+    with disk.open(path, Mode.READ) as file:
+        data = file.read(0, found.size_bytes)
     try:
-        return parse(json.loads(file.read(0, found.size_bytes)))
+        return parse(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    finally:
-        file.close()

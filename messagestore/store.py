@@ -465,9 +465,9 @@ class MessageStore(Closing):
     ) -> pa.RecordBatchReader:
         """Read as `read` does, into Arrow batches without message objects.  Bodies are as stored.
 
-        `columns`: names of `commitlog.arrow_columns.COLUMNS`; all by default.
+        `columns`: names of `commitlog.fields.COLUMNS`; all by default.
         """
-        from commitlog.arrow_columns import COLUMNS  # importing Arrow takes 150 ms
+        from commitlog.fields import COLUMNS
 
         from .read.queue_columns import Selection
 
@@ -494,7 +494,7 @@ class MessageStore(Closing):
 
         A message must pass every filter that is given: stored at `begin` or later and before `end` (datetimes, or
         milliseconds); a queue offset from `start` to before `stop` (one number, or one for each queue id); one of the `tags`;
-        one of the `keys` (words of KEYS, or UNIQ_KEY). `columns`: names of `commitlog.arrow_columns.COLUMNS`; all by default.
+        one of the `keys` (words of KEYS, or UNIQ_KEY). `columns`: names of `commitlog.fields.COLUMNS`; all by default.
         """
         from .read.scan import Scan
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from commitlog import fields
 from storageio import needs_extra
 
 from .errors import BadOption, UnknownColumn
@@ -21,27 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 # A RocketMQ store's columns, in the tool's order.
+_FIELD_KINDS = {
+    fields.INT: "int", fields.LONG: "bigint", fields.KEYS: "array<string>", fields.PROPERTIES: "map<string,string>",
+    fields.BODY: "binary",
+}  # fmt: skip
 MESSAGE_COLUMNS: dict[str, str] = {
-    "topic": "string",
-    "queue_id": "int",
-    "queue_offset": "bigint",
-    "physical_offset": "bigint",
-    "size": "int",
-    "magic": "string",
-    "body_crc": "int",
-    "flag": "int",
-    "sys_flag": "int",
-    "born_timestamp_ms": "bigint",
-    "born_host": "string",
-    "store_timestamp_ms": "bigint",
-    "store_host": "string",
-    "reconsume_times": "int",
-    "prepared_transaction_offset": "bigint",
-    "message_id": "string",
-    "tags": "string",
-    "keys": "array<string>",
-    "properties": "map<string,string>",
-    "body": "binary",
+    **{field.name: _FIELD_KINDS.get(field.kind, "string") for field in fields.FIELDS},
     "born_time": "timestamp",
     "store_time": "timestamp",
 }

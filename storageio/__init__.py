@@ -15,6 +15,7 @@ All paths are absolute or relative strings; all sizes are bytes; all times are m
 """
 
 from . import misplaced
+from .closing import Closing
 from .disk import (
     DIRECT_BLOCK,
     FREE_THREADED,
@@ -55,13 +56,14 @@ from .extras import needs_extra
 from .heads import read_head
 from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
 from .real_disk import REAL_DISK, RealDisk
-from .replace import replace_file
+from .swap import copy_rest, free_path, keep, keep_copy, move_aside, pieces, replace_file, staged
 
 __all__ = [
     "DIRECT_BLOCK",
     "FREE_THREADED",
     "REAL_DISK",
     "SECTOR_SIZE",
+    "Closing",
     "Disk",
     "DiskError",
     "DiskFull",
@@ -91,14 +93,21 @@ __all__ = [
     "UnsupportedFormat",
     "UnsupportedPlatform",
     "Writer",
+    "copy_rest",
+    "free_path",
     "in_forked_child",
+    "keep",
+    "keep_copy",
     "maps_max",
     "memory_bytes",
     "misplaced",
+    "move_aside",
     "needs_extra",
     "own_view",
+    "pieces",
     "process_id",
     "random_bytes",
     "read_head",
     "replace_file",
+    "staged",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 
 class Kind(Enum):
@@ -63,7 +64,20 @@ def own_view(view: memoryview) -> memoryview:
     return memoryview(view.obj) if FREE_THREADED else view
 
 
-class Map(Protocol):
+class Resource(Protocol):
+    """What a `with` block closes; implementations inherit `Closing`."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it, whatever ended the block."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class Map(Resource, Protocol):
     """A mapped range of a file.
 
     `view` is writable if the map was created writable; each thread asks for it again.  The memory stays mapped until the last
@@ -87,7 +101,7 @@ class Map(Protocol):
         """Drop this reference.  Does not sync."""
 
 
-class File(Protocol):
+class File(Resource, Protocol):
     """An open regular file."""
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from .disk import Disk, Mode
 
 
@@ -11,5 +9,5 @@ def read_head(disk: Disk, path: str, size_max: int) -> bytes | None:
     """Read at most `size_max` bytes from a file's start; return None when there is no file."""
     if disk.stat(path) is None:
         return None
-    with closing(disk.open(path, Mode.READ)) as file:
+    with disk.open(path, Mode.READ) as file:
         return file.read(0, min(file.size(), size_max))

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from .disk import Disk, Kind
+from .swap import ASIDE
+from .swap import move_aside as move_aside
 
-ASIDE = ".aside-"
 _TEXTS = {Kind.FILE: "a file", Kind.FOLDER: "a folder", Kind.OTHER: "a link, a pipe or a device"}
 Table = Mapping[str, Kind | None]  # paths, with wildcards in each part; None: any kind
 
@@ -68,13 +69,3 @@ def pattern_of(parts: tuple[str, ...], table: Table) -> str | None:
 
 def _matches(parts: tuple[str, ...], pattern: list[str]) -> bool:
     return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
-
-
-def move_aside(disk: Disk, path: str) -> str:
-    """Rename durably to an unused name in the same folder, without following links.  Return the new path."""
-    number = 0
-    while disk.stat(target := f"{path}{ASIDE}{number}") is not None:
-        number += 1
-    disk.rename(path, target)
-    disk.sync_folder(os.path.dirname(path))
-    return target

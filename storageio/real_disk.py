@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from .closing import Closing
 from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space, Writer, own_view
 from .errors import DiskError, DiskFull, StoreLocked, UnsupportedPlatform
 from .processes import writing_processes
@@ -45,7 +46,7 @@ def disk_error(operation: str, path: str, error: OSError) -> DiskError:
     return kind(operation, path, number, error.strerror or str(error))
 
 
-class RealMap:
+class RealMap(Closing):
     """A shared map of a file."""
 
     def __init__(self, descriptor: int, path: str, size_bytes: int, writable: bool) -> None:
@@ -95,7 +96,7 @@ class RealMap:
         self._mmap = None
 
 
-class RealFile:
+class RealFile(Closing):
     """A regular file, held by its descriptor."""
 
     def __init__(self, path: str, descriptor: int) -> None:

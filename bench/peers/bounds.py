@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import CHECK_ALL
-from commitlog._scan_cy import count
+from commitlog._scan_cy import scan
 
 from .codecs import Codec
 from .own_store import OwnStore, body_of
@@ -81,7 +81,7 @@ def checked_records(ours: OwnStore, start: int) -> Bound:
         for file in log.queue.files:
             begin = max(0, start - file.start_offset)
             if begin < file.written:
-                found += count(log.queue.view(file), begin, file.written, file.start_offset, CHECK_ALL)[2]
+                found += scan(log.queue.view(file), begin, file.written, file.start_offset, CHECK_ALL)[2]
         return found
 
     return Bound("checks the records in log order and copies nothing", lambda: rate_of(walk))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog import StoredMessage
 from commitlog._json_cy import render
 from commitlog._scan_cy import Reader
+from commitlog.fields import BODY, FIELDS, HEX, PROPERTIES, Field
 from commitlog.walk import Piece
 
 from .output import json_line
@@ -21,28 +22,16 @@ BLOCK_SIZE = 1 << 20  # of JSON lines
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
     """Return every field: hosts as `ip:port` with IPv6 in brackets, properties with RocketMQ's checksum property."""
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "physical_offset": message.physical_offset,
-        "size": message.size,
-        "magic": f"{message.magic & 0xFFFFFFFF:08x}",
-        "body_crc": message.body_crc,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": message.born_host,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "message_id": message.message_id,
-        "tags": message.tags,
-        "keys": message.keys,
-        "properties": message.all_properties,
-        "body_base64": b64encode(message.body).decode("ascii"),
-    }
+    return {field.json_name: _json_value(message, field) for field in FIELDS}
+
+
+def _json_value(message: StoredMessage, field: Field) -> Any:
+    if field.kind == PROPERTIES:
+        return message.all_properties
+    value = getattr(message, field.name)
+    return (
+        f"{value & 0xFFFFFFFF:08x}" if field.kind == HEX else b64encode(value).decode("ascii") if field.kind == BODY else value
+    )
 
 
 def line_blocks(piece: Piece, positions: array[int]) -> Iterator[tuple[memoryview, int]]:

@@ -196,7 +196,9 @@ class LogFollower(Follower):
         while self._find_file():
             assert self._file is not None
             file, at = self._file, self._at - self._file.start_offset
-            where, why, rows = scan(self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._places, self._sizes)
+            where, why, rows, _, _ = scan(
+                self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._places, self._sizes
+            )
             is_file_done = is_file_end(why, len(self._view) - where, self._view[where:])
             sure = rows if rows and (is_file_done or self._is_last_sure(file, rows, why)) else max(0, rows - 1)
             messages = self._decode(file, at, sure, safe_ms)

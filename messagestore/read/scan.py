@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from commitlog.arrow_columns import COLUMNS, schema
+from commitlog.arrow_columns import schema
+from commitlog.fields import COLUMNS
 from commitlog.row_filter import IN, Condition, RowFilter
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storebytes.arrow_table import ArrowTable, Offsets, offset_of, word_set

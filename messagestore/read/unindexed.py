@@ -218,7 +218,7 @@ class Unindexed:
         positions, sizes = spare or (array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH)))
         log, base = self._parts.log, file.start_offset
         view, reader = log.queue.view(file), log.reader(file)
-        at, why, rows = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
+        at, why, rows, _, _ = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
         for position in positions[:rows]:
             if base + position > part.stop:
                 break

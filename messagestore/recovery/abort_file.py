@@ -53,22 +53,16 @@ class AbortFile:
     def _words(self) -> list[bytes]:
         if not self.is_present:
             return []
-        file = self._disk.open(self.path, Mode.READ)
-        try:
+        with self._disk.open(self.path, Mode.READ) as file:
             return file.read(0, TEXT_SIZE_MAX).strip(b" \t\r\n\0").split()
-        finally:
-            file.close()
 
     def create(self, process_id: int, *, is_after_clean_stop: bool = False) -> None:
         """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
-        file = self._disk.open(self.path, Mode.CREATE)
-        try:
+        with self._disk.open(self.path, Mode.CREATE) as file:
             text = str(process_id).encode() + (b" " + _CLEAN if is_after_clean_stop else b"")
             file.write(0, text)
             file.truncate(len(text))
             file.sync()
-        finally:
-            file.close()
         self._disk.sync_folder(self._folder)
 
     def remove(self) -> None:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 
-from storageio import Disk, Kind, Mode
+from storageio import Disk, Kind, free_path, keep_copy
 
 from ..paths import OWN_FOLDER
-from ..recovery.log_end import free_path
-
-_PIECE = 1 << 20
 
 
 def kept_path(disk: Disk, root: str, path: str) -> str:
     """Return a free name in the store's own folder for a copy of what is or was at `path`."""
     name = os.path.relpath(path, root).replace(os.sep, "-")
-    return free_path(disk, os.path.join(root, OWN_FOLDER, f"kept-{name}"))
+    return free_path(disk, os.path.join(root, OWN_FOLDER, f"kept-{name}-"))
 
 
 def keep_file(disk: Disk, root: str, path: str) -> None:
@@ -26,13 +23,4 @@ def keep_file(disk: Disk, root: str, path: str) -> None:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return
-    disk.make_folder(os.path.join(root, OWN_FOLDER))
-    source, copy = disk.open(path, Mode.READ), disk.open(kept_path(disk, root, path), Mode.CREATE)
-    try:
-        for at in range(0, entry.size_bytes, _PIECE):
-            copy.write(at, source.read(at, min(_PIECE, entry.size_bytes - at)))
-        copy.sync()
-    finally:
-        copy.close()
-        source.close()
-    disk.sync_folder(os.path.join(root, OWN_FOLDER))
+    keep_copy(disk, path, kept_path(disk, root, path))

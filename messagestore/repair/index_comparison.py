@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog._walk_cy import scan_positions
+from commitlog._scan_cy import scan
 from commitlog.mapped_file import MappedFile
 from commitlog.walk import PIECE_RECORDS, Piece
 from indexfile import IndexFiles
@@ -159,16 +159,14 @@ class IndexComparison:
             first, stop = one.base + one.start, one.base + one.stop
             if odd is not None and not np.searchsorted(odd, stop) > np.searchsorted(odd, first):
                 continue
-            file = MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False)
             try:
-                for low, high in _odd_records(file.view, one, odd):
-                    for made in self._made_items(file.view, low, high, one.base):
-                        yield _pairs(made, odd, self._low, self._end)
+                with MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False) as file:
+                    for low, high in _odd_records(file.view, one, odd):
+                        for made in self._made_items(file.view, low, high, one.base):
+                            yield _pairs(made, odd, self._low, self._end)
             except DiskError as error:
                 if error.errno != errno.ENOENT:  # a writer deletes files while its store is checked
                     raise
-            finally:
-                file.close()
 
     def _found_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the index's items for the listed offsets."""
@@ -193,7 +191,7 @@ def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator
     at = one.start
     while at < one.stop:
         positions = array("q", bytes(8 * PIECE_RECORDS))
-        end, _, rows, _ = scan_positions(view, at, one.stop, one.base, 0, positions)
+        end, _, rows, _, _ = scan(view, at, one.stop, one.base, 0, positions)
         assert rows, "a range has whole records only"
         bounds = np.append(np.frombuffer(positions, np.int64)[:rows], end)
         is_odd = np.isin(bounds[:-1] + one.base, odd)

@@ -78,35 +78,27 @@ def cut_batch(disk: Disk, places: StorePaths, end_offset: int, *, keeps: bool) -
     for folder in behind if keeps else ():
         for entry in disk.list(folder):
             keep_file(disk, places.root, os.path.join(folder, entry.name))
-    batch = BatchQueues(disk, places.batch, writable=True, unreadable={})
-    try:
+    with BatchQueues(disk, places.batch, writable=True, unreadable={}) as batch:
         batch.truncate(end_offset)
         batch.flush()
-    finally:
-        batch.close()
 
 
 def _build(files: LogFiles, queue_keys: set[QueueKey], fresh: BatchQueues) -> None:
     """Write and sync the units of these queues."""
     topics = {topic for topic, _ in queue_keys}
-    try:
+    with fresh:
         for message in batch_messages(files, lambda topic: topic in topics):
             unit = batch_unit(message)
             if unit.is_valid and (message.topic, message.queue_id) in queue_keys:
                 fresh.get_or_add(message.topic, message.queue_id).append(unit)
         fresh.flush()
-    finally:
-        fresh.close()
 
 
 @contextmanager
 def _opened(disk: Disk, places: StorePaths, unreadable: dict[QueueKey, StoreCorrupt]) -> Iterator[BatchQueues]:
     """Open the readable queues; add errors of unreadable ones to `unreadable`."""
-    batch = BatchQueues(disk, places.batch, writable=False, unreadable=unreadable)
-    try:
+    with BatchQueues(disk, places.batch, writable=False, unreadable=unreadable) as batch:
         yield batch
-    finally:
-        batch.close()
 
 
 def _folder(places: StorePaths, queue_key: QueueKey) -> str:

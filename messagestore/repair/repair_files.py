@@ -15,13 +15,11 @@ from itertools import pairwise
 from commitlog.layout import FILE_SIZE_DEFAULT
 from commitlog.offset_files import OffsetFile, file_name
 from commitlog.walk import LogFiles
-from storageio import Disk, DiskError, File, Mode
+from storageio import Disk, DiskError, File, Mode, copy_rest, free_path, keep_copy, pieces, staged
 from storebytes.plan import Step
 
 from ..paths import OWN_FOLDER
-from ..recovery.log_end import free_path, keep_written
-
-PIECE = 1 << 20
+from ..recovery.log_end import keep_written
 
 
 def missing_starts(files: LogFiles) -> Iterator[int]:
@@ -71,49 +69,17 @@ def _put_aside(disk: Disk, path: str, folder: str) -> str:
     disk.make_folder(folder)
     target = os.path.join(folder, os.path.basename(path))
     if disk.stat(target) is not None:
-        target = free_path(disk, target)
+        target = free_path(disk, f"{target}-")
     try:
         disk.rename(path, target)
     except DiskError as error:
         if error.errno != errno.EXDEV:
             raise
-        _copy(disk, path, target)
-        disk.sync_folder(folder)
+        keep_copy(disk, path, target)
         disk.delete(path)
     disk.sync_folder(folder)
     disk.sync_folder(os.path.dirname(path))
     return ""
-
-
-def _copy(disk: Disk, path: str, target: str) -> None:
-    """Copy a file's bytes and sync the copy."""
-    source = disk.open(path, Mode.READ)
-    try:
-        copy = disk.open(target, Mode.CREATE)
-        try:
-            _copy_rest(source, 0, copy)
-            copy.truncate(source.size())
-            copy.sync()
-        finally:
-            copy.close()
-    finally:
-        source.close()
-
-
-def _copy_rest(source: File, start: int, target: File) -> None:
-    """Copy what lies behind `start` to the beginning of another file; unwritten ranges stay sparse."""
-    for at, data in _pieces(source, start):
-        target.write(at - start, data)
-
-
-def _pieces(file: File, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, data) of nonzero pieces behind `start`; a sparse file may claim terabytes."""
-    at, size = file.next_data(start), file.size()
-    while at < size:
-        data = file.read(at, min(PIECE, size - at))
-        if data.strip(b"\0"):
-            yield at, data
-        at = file.next_data(at + len(data))
 
 
 def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backup: bool) -> str:
@@ -121,34 +87,24 @@ def _resize(disk: Disk, root: str, file: OffsetFile, size_bytes: int, keep_backu
 
     The file is not mapped: the caller holds the lock, and readers refuse a damaged store.
     """
-    opened = disk.open(file.path, Mode.WRITE)
-    try:
+    with disk.open(file.path, Mode.WRITE) as opened:
         if file.size_bytes > size_bytes:
             if keep_backup:
                 _keep_rest(disk, root, opened, file.start_offset, size_bytes)
             opened.truncate(size_bytes)
         opened.allocate(size_bytes)
         opened.sync()
-    finally:
-        opened.close()
     return ""
 
 
 def _keep_rest(disk: Disk, root: str, file: File, start_offset: int, size_bytes: int) -> None:
     """Copy what lies behind a file's right size, if it is not all zeros."""
-    if next(_pieces(file, size_bytes), None) is not None:
-        keep_written(disk, root, start_offset + size_bytes, lambda kept: _copy_rest(file, size_bytes, kept))
+    if next(pieces(file, size_bytes), None) is not None:
+        keep_written(disk, root, start_offset + size_bytes, lambda kept: copy_rest(file, size_bytes, kept))
 
 
 def _make_empty(disk: Disk, folder: str, start: int, size_bytes: int) -> str:
     """Create a file of zeros."""
-    path = os.path.join(folder, file_name(start))
-    opened = disk.open(path + ".new", Mode.CREATE)
-    try:
+    with staged(disk, os.path.join(folder, file_name(start))) as opened:
         opened.allocate(size_bytes)
-        opened.sync()
-    finally:
-        opened.close()
-    disk.rename(path + ".new", path)
-    disk.sync_folder(folder)
     return ""

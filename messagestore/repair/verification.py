@@ -286,12 +286,9 @@ class _Check:
             self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
             size = self.config.mapped_file_size_consume_queue
             assert size
-            queues = ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size)
-            try:
+            with ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size) as queues:
                 queues.load()
                 self._keep_ends(queues)
-            finally:
-                queues.close()
 
     def _keep_ends(self, queues: ConsumeQueues) -> None:
         self.ends = dict(_ends(queues)) | self._batch_ends()
@@ -299,8 +296,7 @@ class _Check:
     def batch_queues(self) -> None:
         """Compare batch queues with the log, if there are any."""
         damaged: dict[tuple[str, int], StoreCorrupt] = {}
-        batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged)
-        try:
+        with BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged) as batch:
             topics = read_topics(self.disk, self.places.config)
             is_batch_topic = batch_topics(topics, batch, searches_log=self.has_ignored)
             if is_batch_topic is not None:
@@ -309,8 +305,6 @@ class _Check:
                 self.report.more_problems += [one for one in found if bounds.may_have(one.offset)]
             for error in damaged.values():
                 self._unreadable(error)
-        finally:
-            batch.close()
 
     def checkpoint(self) -> None:
         """Report a damaged checkpoint, one with times after the log's last record, and a leftover abort file."""
@@ -345,11 +339,8 @@ class _Check:
 
     def _batch_ends(self) -> dict[tuple[str, int], int]:
         """Return the end offsets of all batch queues."""
-        batch = BatchQueues(self.disk, self.places.batch, writable=False, unreadable={})
-        try:
+        with BatchQueues(self.disk, self.places.batch, writable=False, unreadable={}) as batch:
             return dict(_ends(batch))
-        finally:
-            batch.close()
 
     def config_files(self) -> None:
         """Report damaged config files, offsets behind the end of their queue, and topics that the table lacks."""

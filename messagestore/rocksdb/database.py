@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-from storageio import Disk, StoreCorrupt
+from storageio import Closing, Disk, StoreCorrupt
 from storageio.extras import needs_extra
 from storageio.linked_folder import linked_folder
 
@@ -78,7 +78,7 @@ def open_database(path: str) -> Iterator[Database]:
             opened.close()
 
 
-class NewDatabase:
+class NewDatabase(Closing):
     """A database that is being created; rows are written in any order."""
 
     def __init__(self, opened: Any, batch: type[Any]) -> None:
@@ -126,12 +126,9 @@ def new_database(disk: Disk, path: str, families: list[str]) -> Iterator[NewData
     tables.set_format_version(TABLE_FORMAT)
     options.set_block_based_table_factory(tables)
     opened = Rdict(path, options, column_families=dict.fromkeys(families, options))
-    made = NewDatabase(opened, WriteBatch)
-    try:
+    with NewDatabase(opened, WriteBatch) as made:
         yield made
         made.finish(families)
-    finally:
-        made.close()
     own = os.path.join(path, _OWN_FILE)
     if disk.stat(own) is not None:
         disk.delete(own)

@@ -212,11 +212,9 @@ class LiveTimers:
         """Write the checkpoint after everything that it counts is synced."""
         path = os.path.join(self._root, CHECK_NAME)
         file, is_new = self._sized(path, CHECK_SIZE)
-        try:
+        with file:
             file.write(0, CHECK.pack(*check))
             file.sync()
-        finally:
-            file.close()
         if is_new:
             self._disk.sync_folder(os.path.dirname(path))
         self.check = check
@@ -246,14 +244,12 @@ class LiveTimers:
 
     def _write_slots(self) -> None:
         file, is_new = self._sized(os.path.join(self._root, WHEEL_NAME), WHEEL_SIZE)
-        try:
+        with file:
             for due_s in self._changed:
                 chain = self._slots.get(due_s)
                 fields = (due_s, chain.first, chain.last, chain.units, 0) if chain is not None else (0, 0, 0, 0, 0)
                 file.write(Slot(due_s % WHEEL_SLOTS, due_s, 0, 0, 0).offset, SLOT.pack(*fields))
             file.sync()
-        finally:
-            file.close()
         if is_new:
             self._disk.sync_folder(self._root)
         self._changed.clear()

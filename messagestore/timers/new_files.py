@@ -143,13 +143,10 @@ def _wheel(units: list[TimerUnit]) -> Iterator[tuple[int, bytes]]:
 
 def _write(disk: Disk, path: str, size: int, pieces: Iterable[tuple[int, bytes]]) -> None:
     """Write a file of a size; what is between the pieces is a hole."""
-    file = disk.open(path, Mode.CREATE)
-    try:
+    with disk.open(path, Mode.CREATE) as file:
         file.truncate(size)
         _write_joined(file, pieces)
         file.sync()
-    finally:
-        file.close()
 
 
 def _write_joined(file: File, pieces: Iterable[tuple[int, bytes]]) -> None:

@@ -37,11 +37,8 @@ class TimerLog:
         """Yield every unit up to the end of the written part, or to the first invalid unit."""
         for found in self.files:
             self.end = found.start_offset
-            file = self._disk.open(found.path, Mode.READ)
-            try:
+            with self._disk.open(found.path, Mode.READ) as file:
                 yield from self._units(file, found)
-            finally:
-                file.close()
             if self.end != found.start_offset + found.size_bytes:
                 return
 
@@ -77,11 +74,8 @@ def refuse_unknown_layout(disk: Disk, root: str) -> None:
             "timer wheel of", file=wheel, found=f"{entry.size_bytes} bytes", supported=f"{WHEEL_SIZE} bytes"
         )
     for found in TimerLog(disk, root).files:
-        file = disk.open(found.path, Mode.READ)
-        try:
+        with disk.open(found.path, Mode.READ) as file:
             _check_first_unit(found, file.read(0, UNIT_SIZE))
-        finally:
-            file.close()
 
 
 def _check_first_unit(found: OffsetFile, data: bytes) -> None:

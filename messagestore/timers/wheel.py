@@ -40,8 +40,7 @@ def used_slots(disk: Disk, root: str) -> Iterator[Slot]:
     entry = disk.stat(path)
     if entry is None or entry.kind is not Kind.FILE:
         return
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         at = file.next_data(0)
         while at < entry.size_bytes:
             start = at - at % SLOT.size
@@ -49,8 +48,6 @@ def used_slots(disk: Disk, root: str) -> Iterator[Slot]:
             whole = data[: len(data) - len(data) % SLOT.size]
             yield from _slots(path, start // SLOT.size, whole)
             at = file.next_data(start + max(len(whole), SLOT.size))
-    finally:
-        file.close()
 
 
 def _slots(path: str, start: int, data: bytes) -> Iterator[Slot]:
@@ -76,8 +73,5 @@ def read_timer_checkpoint(disk: Disk, root: str) -> TimerCheckpoint | None:
         raise StoreCorrupt(
             "timer checkpoint too short", file=path, offset=0, expected=f"{CHECK_SIZE} bytes", found=f"{entry.size_bytes} bytes"
         )
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         return TimerCheckpoint(*CHECK.unpack(file.read(0, CHECK.size)))
-    finally:
-        file.close()

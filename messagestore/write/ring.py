@@ -54,12 +54,9 @@ class Ring:
             disk.delete(self.path)
             disk.sync_folder(folder)
         total = DIRECT_BLOCK + size_bytes + slack_bytes + DIRECT_BLOCK
-        file = disk.open(self.path, Mode.CREATE)
-        try:
+        with disk.open(self.path, Mode.CREATE) as file:
             file.allocate(total)
             self._map: Map = file.map(total, writable=True)
-        finally:
-            file.close()
         self._map.populate(0, total)
         self._whole = self._map.view
         self._header = self._map.view[:DIRECT_BLOCK]
@@ -135,13 +132,10 @@ def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
     if disk.stat(path) is None:
         return 0
     restored = 0
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         left = _read(file) if is_torn else None
         if left is not None:
             restored = _Restoring(log, left).run()
-    finally:
-        file.close()
     if restored:
         LOG.warning("%d records that were only in the ring were brought to the log", restored)
     disk.delete(path)

@@ -31,11 +31,8 @@ def mark_sync_failure(disk: Disk, own_folder: str, flushed_offset: int) -> None:
     with contextlib.suppress(StoreError):  # the disk may accept no write at all
         if disk.stat(path) is None:
             disk.make_folder(own_folder)
-            file = disk.open(path, Mode.CREATE)
-            try:
+            with disk.open(path, Mode.CREATE) as file:
                 file.write(0, json.dumps({"flushed_offset": flushed_offset}).encode())
-            finally:
-                file.close()
 
 
 def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[MappedFile], derived: list[str]) -> None:
@@ -59,8 +56,7 @@ def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[Mapp
 
 def _write_again(disk: Disk, path: str, start: int) -> None:
     """Rewrite a file's data from a position on."""
-    file = disk.open(path, Mode.WRITE)
-    try:
+    with disk.open(path, Mode.WRITE) as file:
         size = file.size()
         at = file.next_data(start)
         while at < size:
@@ -68,8 +64,6 @@ def _write_again(disk: Disk, path: str, start: int) -> None:
             file.write(at, data)
             at = file.next_data(at + len(data))
         file.sync()
-    finally:
-        file.close()
 
 
 def _write_folder_again(disk: Disk, folder: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
+from storageio import REAL_DISK, Closing, Disk, Kind, StoreCorrupt, UnknownStore, UnsupportedFormat, read_head
 from storebytes.finding import Finding, finding_of
 
 from ..files import SMALL_SIZE_MAX, numbers_in, read_if_there
@@ -78,7 +78,7 @@ def find_vhost(path: str, vhost: str | None, disk: Disk = REAL_DISK) -> str:
     return found[0]
 
 
-class VhostFolder:
+class VhostFolder(Closing):
     """Queues, messages and tables of one folder.  `problems` collects damage; the rest stays readable.
 
     `notes` lists messages that are in no file: a killed server had their bodies in memory.  That is not damage: it never

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog._scan_cy import count as count_records
+from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.topic_names import LMQ_PREFIX
@@ -313,7 +313,7 @@ class _SplitAudit:
     def _piece(self, batch: Batch) -> Piece:
         """Convert a batch to the form that `verify` takes."""
         start, stop = int(batch.positions[0]), int(batch.positions[-1]) + int(batch.sizes[-1])
-        protected = count_records(batch.view, start, stop, batch.base, 0)[3]
+        protected = scan(batch.view, start, stop, batch.base, 0, count_protected=True)[3]
         return Piece(self._split.file, batch.view, batch.base, start, stop, array("q", batch.positions.tobytes()), protected)
 
     # Queues
@@ -451,8 +451,7 @@ def _pairs_between(file: IndexFile, begin: int, end: int, known: dict[int, tuple
     head = file.header
     if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
         return
-    opened = REAL_DISK.open(file.path, Mode.READ)
-    try:
+    with REAL_DISK.open(file.path, Mode.READ) as opened:
         wanted, found = file_size(file.slots, file.items), opened.size()
         if found != wanted:
             raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
@@ -467,8 +466,6 @@ def _pairs_between(file: IndexFile, begin: int, end: int, known: dict[int, tuple
             inside = (offsets >= begin) & (offsets < end)
             if inside.any():
                 yield _packed(offsets[inside], part["hash"][inside], begin)
-    finally:
-        opened.close()
 
 
 def _items(file: File, slots: int, first: int, stop: int) -> Array:
@@ -481,19 +478,18 @@ def _items(file: File, slots: int, first: int, stop: int) -> Array:
 
 def _index_rows(split: IndexSplit) -> Iterator[Row]:
     """The chains of one file, and items of records behind the log's end."""
-    file = IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False)
     try:
-        file.check(at_once=CHECKED_AT_ONCE)
-        past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX, {}))
+        with IndexFile(REAL_DISK, split.file, split.slots, split.items, writable=False) as file:
+            file.check(at_once=CHECKED_AT_ONCE)
+            past = sum(len(part) for part in _pairs_between(file, split.log_end, OFFSET_MAX, {}))
+            used = max(0, file.header.next_item - FIRST_ITEM)
         if past:
             text = f"{past} dangling, of records from {split.log_end} on"
             yield _finding_row(split.store, Finding(split.file, 0, "dangling_item", "no items behind the log's end", text))
-        yield {"kind": INDEX, "store": split.store, "file": split.file, "count": max(0, file.header.next_item - FIRST_ITEM)}
+        yield {"kind": INDEX, "store": split.store, "file": split.file, "count": used}
     except StoreCorrupt as error:
         what = Finding(split.file, error.offset, "damaged_index", str(error.expected), f"{error.reason}: {error.found}")
         yield _finding_row(split.store, what)
-    finally:
-        file.close()
 
 
 def _store_rows(split: StoreSplit) -> Iterator[Row]:

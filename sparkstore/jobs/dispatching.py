@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog._scan_cy import Reader, find_values, locate
+from commitlog._scan_cy import Reader
+from commitlog.arrow_columns import record_batch
 from commitlog.columns import Batch, fixed_columns
 from commitlog.topic_names import LMQ_PREFIX
 from consumequeue.layout import UNIT, UNIT_SIZE
@@ -109,7 +110,7 @@ class Dispatching:
     def _lmq_runs(self, batch: Batch) -> list[Run]:
         """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
         reader, made = Reader(batch.view, batch.base), []
-        for at in _with_property(batch, DISPATCH.encode()):
+        for at in _with_property(batch, DISPATCH):
             message = reader.decode(int(at), 0)
             assert message is not None, "a record that was checked"
             tags_code = java_hash_code(message.tags) if message.tags else 0
@@ -124,7 +125,7 @@ def timed_items(batch: Batch, found: Array) -> Array:
 
     made = np.empty(len(found), item_kind())
     made["hash"], made["offset"] = found["hash"], found["offset"]
-    times = fixed_columns(batch)["store_timestamp_ms"]
+    times = fixed_columns(batch, ["store_timestamp_ms"])["store_timestamp_ms"]
     made["time_ms"] = times[np.searchsorted(batch.positions + batch.base, made["offset"])]
     return made
 
@@ -143,13 +144,11 @@ def stored_item() -> Any:
     return np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 
 
-def _with_property(batch: Batch, name: bytes) -> Array:
+def _with_property(batch: Batch, name: str) -> Array:
     """Return the positions of the records that have a property."""
     import numpy as np
+    import pyarrow.compute as pc
 
-    rows = len(batch.positions)
-    starts, sizes = [np.empty(rows, np.int64) for _ in range(5)], [np.empty(rows, np.int32) for _ in range(5)]
-    locate(batch.view, batch.positions, rows, starts, sizes)
-    found, lengths = np.empty(rows, np.int64), np.empty(rows, np.int32)
-    find_values(batch.view, starts[2], sizes[2], rows, name, found, lengths)
-    return batch.positions[found >= 0]
+    properties = record_batch(batch, ["properties"]).column(0)
+    found = np.flatnonzero(np.asarray(pc.equal(properties.keys, name)))
+    return batch.positions[np.unique(np.searchsorted(np.asarray(properties.offsets), found, "right") - 1)]

@@ -55,11 +55,8 @@ def _is_in_use(disk: Disk, places: StorePaths) -> bool:
 
 
 def _has_record(disk: Disk, path: str) -> bool:
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         return any(file.read(0, 8))  # a record's size and magic
-    finally:
-        file.close()
 
 
 def _delete_all(disk: Disk, folder: str, keep: tuple[str, ...]) -> None:

@@ -33,8 +33,5 @@ def check_owner(disk: Disk, root: str, sink_id: str, query_id: str) -> None:
 def _read(disk: Disk, path: str) -> str | None:
     if disk.stat(path) is None:
         return None
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         return file.read(0, QUERY_ID_BYTES_MAX).decode("utf-8", "replace")
-    finally:
-        file.close()

@@ -157,8 +157,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
     """Raise `StoreCorrupt` for a part that differs from what its task wrote, `DiskError` for a missing one."""
     path = os.path.join(sink_folder(root, sink_id), part.name)
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         size = file.size()
         if size != part.size_bytes:
             raise StoreCorrupt("staged part", file=path, offset=0, expected=f"{part.size_bytes} bytes", found=f"{size} bytes")
@@ -167,26 +166,18 @@ def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
             crc = zlib.crc32(file.read(at, CRC_PIECE), crc)
         if crc != part.crc:
             raise StoreCorrupt("staged part", file=path, offset=0, expected=f"CRC {part.crc:08x}", found=f"{crc:08x}")
-    finally:
-        file.close()
 
 
 def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """Yield the pieces of a checked part without its first `skip` rows."""
     import pyarrow as pa  # 150 ms
 
-    file = disk.open(os.path.join(sink_folder(root, sink_id), part.name), Mode.READ)
-    try:
-        held = file.map(part.size_bytes, writable=False)
-        try:
-            for batch in pa.ipc.open_stream(pa.py_buffer(held.view)):
-                if skip < batch.num_rows:
-                    yield batch.slice(skip)
-                skip = max(0, skip - batch.num_rows)
-        finally:
-            held.close()
-    finally:
-        file.close()
+    path = os.path.join(sink_folder(root, sink_id), part.name)
+    with disk.open(path, Mode.READ) as file, file.map(part.size_bytes, writable=False) as held:
+        for batch in pa.ipc.open_stream(pa.py_buffer(held.view)):
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+            skip = max(0, skip - batch.num_rows)
 
 
 # Deletion

@@ -184,10 +184,7 @@ def query_of(checkpoint: str | None, disk: Disk = REAL_DISK) -> str | None:
         path = os.path.join(local_path(checkpoint or ""), METADATA)
         if not checkpoint or disk.stat(path) is None:
             return None
-        file = disk.open(path, Mode.READ)
-        try:
+        with disk.open(path, Mode.READ) as file:
             return check_sink_id(str(json.loads(file.read(0, METADATA_BYTES_MAX))["id"]))
-        finally:
-            file.close()
     except (StoreError, ValueError, KeyError, TypeError):
         return None

@@ -197,7 +197,7 @@ def _unpacked(batch: Batch, split: LogSplit) -> tuple[Batch, list[bytes] | None,
     from commitlog.layout import COMPRESSED
     from messagestore.read.compression import decompress
 
-    flags = fixed_columns(batch)["sys_flag"]
+    flags = fixed_columns(batch, ["sys_flag"])["sys_flag"]
     if not (flags & COMPRESSED).any():
         return batch, None, []
     bodies, good, findings = [], np.ones(len(flags), bool), []

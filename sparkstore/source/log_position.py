@@ -210,7 +210,7 @@ class LogEnds:
         end, last = file.start_offset + begin, self._known.anchor if begin else None
         for positions, sizes in cursor.pieces():
             rows = Batch(mapped.view, file.start_offset, np.asarray(positions), np.asarray(sizes))
-            times = fixed_columns(rows)["store_timestamp_ms"]
+            times = fixed_columns(rows, ["store_timestamp_ms"])["store_timestamp_ms"]
             del rows  # it holds the map
             late = (times > limit_ms).nonzero()[0]
             count = int(late[0]) if len(late) else len(times)

@@ -92,12 +92,9 @@ def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLos
         return
     size = found_sizes(StoreConfig(), places, REAL_DISK).mapped_file_size_consume_queue
     assert size is not None
-    queues = ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=size, log_min_offset=low)
-    try:
+    with ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=size, log_min_offset=low) as queues:
         for (topic, queue_id), start in options.start.queues.items():
             queue = queues.get(topic, queue_id)
             if start >= 0 and queue is not None and start < queue.min_offset:
                 expected = f"messages of {topic} queue {queue_id} from queue offset {start} on"
                 yield DataLost(queue.folder, start * UNIT_SIZE, expected, f"the first is {queue.min_offset}")
-    finally:
-        queues.close()

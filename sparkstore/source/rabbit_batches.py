@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,7 @@ TYPE_COLUMN = "type"
 def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a queue in delivery order, and its damage as the options choose."""
     check_mounted(split.store)
-    folder = _open(split)
-    try:
+    with closing(_open(split)) as folder:
         reported = set() if split.is_first else set(folder.problems)
         more = {
             STORE_COLUMN: lambda _: split.store,
@@ -41,8 +41,6 @@ def rabbit_batches(split: RabbitSplit, request: ReadRequest) -> Iterator[pa.Reco
             yield built.batch
             yield from _problems(folder, reported, split, request)
         yield from _problems(folder, reported, split, request)
-    finally:
-        folder.close()
 
 
 class ClassicQueues:

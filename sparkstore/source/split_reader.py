@@ -12,7 +12,7 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog._scan_cy import Reader, count, find_record, scan
+from commitlog._scan_cy import Reader, find_record, scan
 from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
@@ -50,16 +50,13 @@ class SplitReader:
     def slide(self, at: int, size_bytes: int = PIECE_BYTES) -> None:
         """Move the window to start at `at` or before; release the old one."""
         try:
-            file = self._disk.open(self.split.file, Mode.READ)
-            try:
+            with self._disk.open(self.split.file, Mode.READ) as file:
                 if self._is_part:
                     stop = min(self.file_end, at + size_bytes + LOOK_BACK)
                     self.view = memoryview(file.read(at - self.split.file_start, stop - at))
                     self.base = at
                 else:
                     self.view = file.map(self.split.file_size, writable=False).view  # this also releases the old map's pages
-            finally:
-                file.close()
         except DiskError as error:
             raise _gone(self.split, error) from error
         self._slid_at = at
@@ -132,7 +129,7 @@ def _aligned(reader: SplitReader) -> tuple[int, int]:
         at = split.end if found < 0 else reader.base + found
     while at < split.begin:
         stop = min(split.begin, reader.reach)
-        place, why, records, _, last = count(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
+        place, why, records, _, last = scan(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
         at = reader.base + place
         last_ms = reader.time_at(reader.base + last) if records else last_ms
         if at >= split.begin:
@@ -162,9 +159,9 @@ def _rows(reader: SplitReader, at: int, checks: int, batch_rows: int) -> tuple[B
     positions, sizes = np.empty(batch_rows, np.int64), np.empty(batch_rows, np.int32)
     limit = _limit(reader)
     stop = min(limit, at - base + BATCH_BYTES)  # pages that were read stay in memory until the map is released
-    after, why, rows = scan(view, at - base, stop, base, checks, positions, sizes)
+    after, why, rows, _, _ = scan(view, at - base, stop, base, checks, positions, sizes)
     if rows == 0 and why == STOPS[TORN]:
-        after, why, rows = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
+        after, why, rows, _, _ = scan(view, at - base, len(view), base, checks, positions[:1], sizes[:1])
     elif rows and (why == STOPS[TORN] or (why == "end" and stop < limit)):
         why = "full"  # the next call continues there
     return (Batch(view, base, positions[:rows], sizes[:rows]) if rows else None), base + after, why

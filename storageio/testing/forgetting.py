@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Iterator
 from random import Random
 
+from ..closing import Closing
 from ..disk import Entry, File, FolderLock, Map, Mode, Space, Writer
 from ..disk import Kind as EntryKind
 from ..errors import DiskError, DiskFull, StoreLocked
@@ -41,7 +42,7 @@ def _error(operation: str, path: str, number: int) -> DiskError:
     return DiskError(operation, path, number, os.strerror(number))
 
 
-class ForgettingMap:
+class ForgettingMap(Closing):
     """A view of the live bytes."""
 
     def __init__(self, node: FileNode, size_bytes: int, writable: bool) -> None:
@@ -69,7 +70,7 @@ class ForgettingMap:
         self._view = None
 
 
-class ForgettingFile:
+class ForgettingFile(Closing):
     """An open file of a `ForgettingDisk`."""
 
     def __init__(self, disk: ForgettingDisk, path: str, node: FileNode) -> None:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from typing import NamedTuple
 
+from ..closing import Closing
 from ..disk import Disk, Entry, File, FolderLock, Map, Mode, Space, Writer
 from ..errors import DiskError, DiskFull
 from ..real_disk import REAL_DISK
@@ -19,7 +20,7 @@ class Call(NamedTuple):
     path: str
 
 
-class WrappedMap:
+class WrappedMap(Closing):
     """A map whose calls go through the hook."""
 
     def __init__(self, disk: WrappedDisk, inner: Map, path: str) -> None:
@@ -51,7 +52,7 @@ class WrappedMap:
         self._inner.close()
 
 
-class WrappedFile:
+class WrappedFile(Closing):
     """A file whose calls go through the hook."""
 
     def __init__(self, disk: WrappedDisk, inner: File) -> None:

@@ -97,7 +97,7 @@ def test_no_record_of_a_real_store_is_left(world: World, fixture_store: Any, nam
     fixture = fixture_store(name)
     file = min((fixture.store / "commitlog").iterdir())
     log = file.read_bytes()
-    _, _, rows = world.module("commitlog._scan_cy").scan(
+    _, _, rows, _, _ = world.module("commitlog._scan_cy").scan(
         log, 0, len(log), 0, 0, positions := array("q", bytes(80000)), array("i", bytes(40000))
     )
     found, left = lines(world, log, list(positions[:rows]))

@@ -8,6 +8,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from storageio import REAL_DISK, DiskError, InvalidMessage, PutRejected, StoreCorrupt
@@ -125,31 +126,16 @@ def test_properties_that_are_no_text_are_refused_by_both_builds(world: World, wr
 @pytest.mark.parametrize("place", [1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)])
 def test_columns_of_places_that_hold_no_record_are_refused(world: World, place: int) -> None:
     """The kernels accepted any position and read outside the buffer."""
-    scan = world.module("commitlog._scan_cy")
     log = MemoryLog(world)
     log.appender.append_encoded("T", 0, b"x", b"a\x01b\x02")
     view, places = log.files[0], array("q", [place])
-    fixed = [array("q" if width == 8 else "i", [0]) for width in (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 4, 8)]
+    batch = world.module("commitlog.columns").Batch(view, 0, np.array(places), np.array([120], np.int32))
     with pytest.raises(ValueError, match="no record"):
-        scan.fill_fixed(view, places, 1, fixed)
+        world.module("commitlog.columns").fixed_columns(batch)
     with pytest.raises(ValueError, match="no record"):
-        scan.locate(view, places, 1, [array("q", [0]) for _ in range(5)], [array("i", [0]) for _ in range(5)])
+        world.module("commitlog.arrow_columns").record_batch(batch, ["properties", "born_host", "message_id"])
     with pytest.raises(ValueError, match=r"record|inside"):
         world.module("commitlog._record_cy").is_protected(view, 1, 100)
-
-
-@pytest.mark.parametrize(("start", "size"), [(0, -1), (65536, 1), ((1 << 63) - 1, 5), (0, (1 << 31) - 1)])
-def test_stretches_outside_the_buffer_are_refused(world: World, start: int, size: int) -> None:
-    """A negative size or a large start reached memcpy."""
-    scan = world.module("commitlog._scan_cy")
-    starts, sizes, view = array("q", [start]), array("i", [size]), bytearray(65536)
-    out = [array("q", [0]), array("i", [0])]
-    with pytest.raises(ValueError, match="outside"):
-        scan.gather(view, starts, sizes, 1, array("i", [0, 0]), bytearray(10))
-    with pytest.raises(ValueError, match="outside"):
-        scan.find_values(view, starts, sizes, 1, b"a", *out)
-    with pytest.raises(ValueError, match="outside"):
-        scan.split_pairs(view, starts, sizes, 1, array("i", [0, 0]), *out, *out)
 
 
 def _filled_log(world: World, folder: Path, count: int = 40, **options: Any) -> Any:

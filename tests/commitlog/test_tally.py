@@ -25,7 +25,7 @@ def records(world: World, count: int, queues: int) -> tuple[bytes, Any, list[Any
             world.commitlog.Message(topic, bytes(chosen.randrange(300)), queue_id=chosen.randrange(queues), born_host=host)
         )
     data, positions = bytes(log.files[0]), array("q", bytes(8 * count))
-    found = world.module("commitlog._walk_cy").scan_positions(data, 0, log.appender.position, 0, 7, positions)
+    found = world.module("commitlog._scan_cy").scan(data, 0, log.appender.position, 0, 7, positions)
     assert found[1:3] == ("end", count)
     reader = world.module("commitlog._scan_cy").Reader(data)
     return data, positions, [reader.decode(at) for at in positions]

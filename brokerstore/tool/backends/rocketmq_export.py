@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from commitlog import StoredMessage
-from commitlog.arrow_columns import COLUMNS as COLUMNS_OF_LOG
+from commitlog.fields import COLUMNS as COLUMNS_OF_LOG
 from commitlog.walk import LogFiles, Piece
 from storageio import InvalidMessage
 from storebytes.arrow_table import empty_batch

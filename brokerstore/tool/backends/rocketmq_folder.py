@@ -144,11 +144,8 @@ class RocketmqFolder:
 
         path = os.path.join(self.target.path, "consumequeue")
         size = self.target.settings.get("mapped_file_size_consume_queue") or find_file_size(REAL_DISK, path)
-        queues = ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size or FILE_SIZE_DEFAULT)
-        try:
+        with ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size or FILE_SIZE_DEFAULT) as queues:
             yield queues
-        finally:
-            queues.close()
 
     def incomplete_keys(self, store: MessageStore) -> dict[str, Any]:
         """Report on stderr what the queues of a killed writer's store lack; return the JSON keys for it."""

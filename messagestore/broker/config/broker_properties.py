@@ -95,11 +95,8 @@ class _Line(NamedTuple):
 
 def read_broker_properties(disk: Disk, path: str) -> dict[str, Value]:
     """Return the values of a file. Raises `StoreCorrupt` for a known key whose value has the wrong type."""
-    file = disk.open(path, Mode.READ)
-    try:
+    with disk.open(path, Mode.READ) as file:
         data = file.read(0, SIZE_MAX + 1)
-    finally:
-        file.close()
     if len(data) > SIZE_MAX:
         raise StoreCorrupt("no properties", file=path, offset=SIZE_MAX, expected=f"at most {SIZE_MAX} bytes", found="more")
     return parse_broker_properties(data, file=path)
