@@ -17,10 +17,10 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 
 from .config import DELAY_LEVELS, delay_times_ms
+from .property_names import DELAY
 
 NO_LEVELS_MS = 1000  # delay of every message if there are no levels
 ENTRIES_MAX = 100
-DELAY = "DELAY"
 MessageAt = Callable[[int], object]
 
 

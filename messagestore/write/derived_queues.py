@@ -22,11 +22,11 @@ from storebytes.java_hash import java_hash_code
 
 from ..broker.config.topics import Topics
 from ..delay_levels import DelayLevels
+from ..property_names import INNER_BASE, INNER_COUNT
 from .lmq_units import lmq_offsets
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 BATCH_AT_ONCE = 256
-BASE, COUNT = "INNER_BASE", "INNER_NUM"
 NO_NUMBERS = -1, 0
 
 
@@ -229,9 +229,9 @@ def batch_unit(message: StoredMessage) -> BatchUnit:
     """Return the batch unit of a record; it is invalid if the properties lack the numbers."""
     pairs = message.all_properties
     base, count = message.queue_offset, 1
-    if BASE in pairs and COUNT in pairs:
-        are_numbers = is_java_number(pairs[BASE], 64) and is_java_number(pairs[COUNT], 16)
-        base, count = (int(pairs[BASE]), int(pairs[COUNT])) if are_numbers else NO_NUMBERS
+    if INNER_BASE in pairs and INNER_COUNT in pairs:
+        are_numbers = is_java_number(pairs[INNER_BASE], 64) and is_java_number(pairs[INNER_COUNT], 16)
+        base, count = (int(pairs[INNER_BASE]), int(pairs[INNER_COUNT])) if are_numbers else NO_NUMBERS
     return BatchUnit(message.physical_offset, message.size, _tags_code(message), message.store_timestamp_ms, base, count)
 
 

@@ -16,8 +16,9 @@ from consumequeue.layout import UNIT
 from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 
+from ..property_names import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+
 NORMAL = (TRANSACTION_NONE, TRANSACTION_COMMIT)
-DISPATCH, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 _SEARCHED = 1 << 20
 _OVERLAP = len(LMQ_PREFIX)
 _DIGITS_MAX = 18  # of a queue offset
@@ -29,7 +30,7 @@ def lmq_offsets(message: StoredMessage) -> list[tuple[str, int]]:
     The numbers may have gaps; a queue closes them when the units are appended.
     """
     properties = message.all_properties
-    names, offsets = properties.get(DISPATCH), properties.get(OFFSETS)
+    names, offsets = properties.get(MULTI_DISPATCH), properties.get(MULTI_QUEUE_OFFSET)
     if names is None or offsets is None or not is_eligible(message.topic, names):
         return []
     listed, numbers = names.split(","), offsets.split(",")

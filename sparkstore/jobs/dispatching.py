@@ -11,8 +11,9 @@ from commitlog.topic_names import LMQ_PREFIX
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
+from messagestore.property_names import MULTI_DISPATCH
 from messagestore.write._dispatch_cy import Dispatcher
-from messagestore.write.lmq_units import DISPATCH, lmq_offsets
+from messagestore.write.lmq_units import lmq_offsets
 from storebytes.java_hash import java_hash_code
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Dispatching:
     def _lmq_runs(self, batch: Batch) -> list[Run]:
         """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
         reader, made = Reader(batch.view, batch.base), []
-        for at in _with_property(batch, DISPATCH.encode()):
+        for at in _with_property(batch, MULTI_DISPATCH.encode()):
             message = reader.decode(int(at), 0)
             assert message is not None, "a record that was checked"
             tags_code = java_hash_code(message.tags) if message.tags else 0

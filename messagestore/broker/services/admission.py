@@ -16,8 +16,8 @@ from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
 
+from ...property_names import SYSTEM_QUEUES
 from ..config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
-from .names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
     from ..config.topics import TopicConfig

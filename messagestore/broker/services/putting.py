@@ -11,14 +11,13 @@ from commitlog import Message, PutResult, PutStatus, delete_property
 from commitlog._packed_cy import first_other
 from storageio import InvalidMessage, PutRejected
 
-from .names import DELAY, INNER_COUNT, LMQ_NAMES, TIMERS
+from ...property_names import SPECIAL
 
 NEVER = (
     PutStatus.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED,
     PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
 )  # a retry cannot succeed
-SPECIAL = frozenset({DELAY, *TIMERS, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 

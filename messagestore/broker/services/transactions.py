@@ -24,12 +24,11 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from storageio import InvalidMessage, PutRejected
 
-from .half_messages import HalfMessage, decided, half_messages, op_records
-from .names import (
+from ...property_names import (
     CHECK_TIMES,
     DELAY,
     IS_TRANSACTION,
-    LMQ_NAMES,
+    MULTI_DISPATCH,
     OP_TAG,
     PRODUCER_GROUP,
     REAL_QUEUE,
@@ -40,6 +39,7 @@ from .names import (
     UNIQUE_KEY,
     WAIT,
 )
+from .half_messages import HalfMessage, decided, half_messages, op_records
 from .putting import NEVER, with_pairs, without_pairs
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ class Transactions:
         if is_given_up:
             again.topic = GIVEN_UP_TOPIC
             again.properties_raw = without_pairs(
-                half.message.properties_raw, (LMQ_NAMES,)
+                half.message.properties_raw, (MULTI_DISPATCH,)
             )  # a given-up message belongs to no LMQ
         else:
             raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))
