@@ -36,7 +36,7 @@ HOT = (
     "indexfile._index_cy",
     "indexfile._match_cy",
     "messagestore.read._lookup_cy",
-    "messagestore.write._dispatch_cy",
+    "messagestore.derive._dispatch_cy",
 )
 PROGRESS = next((number for number in (3, 2) if os.isatty(number)), None)  # make redirects 1 and 2 to a log, and opens 3
 

@@ -16,7 +16,7 @@ from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT, file_size
 from storageio import Disk, InvalidMessage, replace_file
 
 from .config import StoreConfig, delay_times_ms
-from .delay_levels import DelayLevels, Entry
+from .derive.kinds.scheduled import DelayLevels, Entry
 from .sidecar import read_sidecar
 
 NAME = "settings.json"

@@ -22,6 +22,7 @@ from storageio import Disk, File, Mode, StoreCorrupt, replace_file
 from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
 from ..sidecar import read_sidecar
+from ..swap import free_path
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -299,11 +300,3 @@ def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], obj
     finally:
         file.close()
     disk.sync_folder(folder)
-
-
-def free_path(disk: Disk, stem: str) -> str:
-    """Return the first of `stem`-0, `stem`-1 and so on that does not exist."""
-    number = 0
-    while disk.stat(path := f"{stem}-{number}") is not None:
-        number += 1
-    return path

@@ -46,7 +46,7 @@ class Lost(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    lmqs: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
+    listed: tuple[tuple[str, int], ...] = ()  # queues of other topics that contain it too, with its offset in each
     messages: int = 1  # queue offsets that it had; more than one only in a batch queue
 
     @property
@@ -56,11 +56,11 @@ class Lost(NamedTuple):
 
     @property
     def pairs(self) -> bytes:
-        """Return the encoded properties that put a record into LMQs, and that number its messages in a batch queue."""
+        """Return the encoded properties that put a record into other queues, and that number its messages in a batch queue."""
         pairs: dict[str, str] = {}
-        if self.lmqs:
+        if self.listed:
             pairs[MULTI_DISPATCH], pairs[MULTI_QUEUE_OFFSET] = (
-                ",".join(map(str, column)) for column in zip(*self.lmqs, strict=True)
+                ",".join(map(str, column)) for column in zip(*self.listed, strict=True)
             )
         if self.messages > 1:
             pairs |= {INNER_BASE: str(self.queue_offset), INNER_COUNT: str(self.messages)}

@@ -27,6 +27,9 @@ from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
 from ..compaction import compaction_findings
 from ..config import StoreConfig
+from ..derive.cross_check import NO_FOLDER, OF_THE_LOG
+from ..derive.kinds.batch import NO_NUMBERS, batch_disagreements, cut_batch, rebuild_batch
+from ..derive.rebuild import INDEX, QUEUES
 from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
@@ -35,18 +38,14 @@ from ..recovery.clamp_offsets import clamp_offsets
 from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..store_settings import refuse_unknown_shape
+from ..swap import keep_file
 from ..write.ring import RING_NAME, restore
-from .backups import keep_file
-from .batch_cross_check import NO_NUMBERS
 from .comparison import Comparison
-from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import MISSING_END, Hole, Survey, survey
 from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
 from .misplaced_sidecars import move_sidecars, plan_sidecars, strange_sidecars
 from .named_messages import NamedMessages, reach_of
-from .rebuild import INDEX, QUEUES
-from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import add_topics, plan_config, restore_config, unknown_topics
 from .repair_files import make_files, plan_files, repair_files

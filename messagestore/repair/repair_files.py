@@ -17,7 +17,8 @@ from commitlog.walk import LogFiles
 from storageio import Disk, DiskError, File, Mode
 
 from ..paths import OWN_FOLDER
-from ..recovery.log_end import free_path, keep_written
+from ..recovery.log_end import keep_written
+from ..swap import free_path
 
 PIECE = 1 << 20
 

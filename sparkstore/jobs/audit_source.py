@@ -7,7 +7,7 @@ It returns rows with one schema; `kind` selects the columns in use:
     range      begin: first record, end: end of the walk; count: records, bytes; units, items: checked ones;
                found: offsets and checksum states of its first and last records (`protection.py`)
     log_run    topic, queue_id: a run of a queue without a gap; first, last: queue offsets; begin: its first record
-    lmq        topic, queue_id: an LMQ (a queue whose units point at records of other topics); last: the last unit checked
+    listed     topic, queue_id: a queue whose units point at records of other topics; last: the last unit checked
     queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
                its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog import StoredMessage
 from commitlog._scan_cy import count as count_records
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
-from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
@@ -37,10 +37,11 @@ from indexfile import IndexFiles
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
 from messagestore import StoreConfig
-from messagestore.delay_levels import DelayLevels
+from messagestore.derive.cross_check import CrossCheck, accepts
+from messagestore.derive.kinds.ordinary import unit_differences, unit_text
+from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
-from messagestore.repair.cross_check import CrossCheck, accepts, unit_differences, unit_text
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
@@ -69,7 +70,7 @@ FIELDS: dict[str, str] = {
     "found": "string", "topic": "string", "queue_id": "int", "first": "bigint", "last": "bigint", "begin": "bigint",
     "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
 }  # fmt: skip
-PROBLEM, NOTE, RANGE, RUN, LMQ, QUEUE, INDEX = "problem", "note", "range", "log_run", "lmq", "queue", "index"
+PROBLEM, NOTE, RANGE, RUN, LISTED, QUEUE, INDEX = "problem", "note", "range", "log_run", "listed", "queue", "index"
 FOLDER = "folder"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
@@ -244,7 +245,7 @@ class _SplitAudit:
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
         self._protection = SplitProtection(split.file, split.file_start)
-        self._lmqs: CrossCheck | None = None
+        self._listed: CrossCheck | None = None  # of queues whose units point at records of other topics
 
     def rows(self) -> Iterator[Row]:
         split = self._split
@@ -268,18 +269,12 @@ class _SplitAudit:
             piece = self._piece(found)
             for finding in self._protection.take(piece):
                 yield _finding_row(split.store, finding)
-            for runs, items in work.take(found):
-                yield from self._runs(runs)
-                self._take_items(items)
-                if self._lmqs is not None:
-                    self._lmqs.expect_lmqs(work.kernel)
-            if self._lmqs is not None:
-                self._lmqs.lmqs(piece)
+            yield from self._runs(work.take(found))
         yield from self._runs(work.rest())
         yield from self._open_runs.values()
         if self._is_store:
             yield from self._index_differences(config)
-            yield from self._lmq_rows()
+            yield from self._listed_rows()
         if self._known_queues is not None:
             self._known_queues.close()  # files and maps, not what it knows
         yield {
@@ -300,8 +295,9 @@ class _SplitAudit:
         )
         self._known_queues = _known_queues(self._audit, queues, size) if self._is_store and size else None
         if self._queues is not None:
-            self._lmqs = CrossCheck(self._queues, None, self._levels, 0)
-        return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store, with_tags=True)
+            self._listed = CrossCheck(self._queues, None, self._levels, 0)
+        on_items, on_message = self._take_items if self._is_store else None, self._take_message
+        return config, Dispatching(self._levels.current_ms, ignored, on_items, with_tags=True, on_message=on_message)
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
@@ -318,23 +314,25 @@ class _SplitAudit:
 
     # Queues
 
-    def _lmq_rows(self) -> Iterator[Row]:
-        """Yield the problems of LMQ units, and the last unit checked of each LMQ."""
-        if self._lmqs is None:
+    def _take_message(self, message: StoredMessage) -> None:
+        if self._listed is not None:
+            self._listed.take_message(message)
+
+    def _listed_rows(self) -> Iterator[Row]:
+        """Yield the problems of units that point at records of other topics, and the last unit checked of each queue."""
+        if self._listed is None:
             return
-        self._sums["units"] += self._lmqs.units
-        for finding in self._lmqs.problems:
+        self._sums["units"] += self._listed.units
+        for finding in self._listed.problems:
             yield _finding_row(self._split.store, finding)
-        for (topic, queue_id), end in self._lmqs.lmq_ends().items():
+        for (topic, queue_id), end in self._listed.virtual_ends().items():
             yield {
-                "kind": LMQ, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
+                "kind": LISTED, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
                 "begin": self._begin, "file": self._split.file,
             }  # fmt: skip
 
     def _runs(self, runs: list[Run]) -> Iterator[Row]:
         for run in runs:
-            if run.topic.startswith(LMQ_PREFIX):
-                continue  # their numbers may have gaps, which a queue closes: `CrossCheck` looks for them
             count = len(run.units) // UNIT_SIZE
             self._sums["units"] += count
             yield from self._run_rows(run, count)
@@ -376,12 +374,11 @@ class _SplitAudit:
 
     # Index
 
-    def _take_items(self, items: Array | None) -> None:
-        if items is not None and len(items):
-            packed = _packed(items["offset"].astype("int64"), items["hash"], self._split.begin)
-            is_optional = items["seconds"] == SECONDS_OPTIONAL
-            self._wanted.append(packed[~is_optional])
-            self._optional.append(packed[is_optional])
+    def _take_items(self, items: Array) -> None:
+        packed = _packed(items["offset"].astype("int64"), items["hash"], self._split.begin)
+        is_optional = items["seconds"] == SECONDS_OPTIONAL
+        self._wanted.append(packed[~is_optional])
+        self._optional.append(packed[is_optional])
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
         """Compare the items of the split's records in both directions."""

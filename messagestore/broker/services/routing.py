@@ -13,13 +13,13 @@ from commitlog.layout import QUEUES_MAX
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage
 
+from ...derive.kinds.lmq import is_eligible
 from ...property_names import INNER_COUNT, IS_BATCH, MULTI_DISPATCH
 from ...timers.layout import TIMER_TOPIC
 from ...write._put_cy import has_special
-from ...write.lmq_units import is_eligible
 from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import Delay, delay_of, scheduled, timed
-from .lmq_puts import LmqPuts, lmq_refusal
+from .multi_puts import LmqPuts, lmq_refusal
 from .putting import is_special_raw, refused
 
 if TYPE_CHECKING:

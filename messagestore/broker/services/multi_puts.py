@@ -16,7 +16,7 @@ from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
 from commitlog.topic_names import LMQ_PREFIX
 
 from ...property_names import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
-from .putting import refused, with_pairs
+from .putting import refused, with_pairs, with_properties
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -82,13 +82,3 @@ class LmqPuts:
         if self._known is None:
             self._known = {name for name in self._parts.queues.topics() if name.startswith(LMQ_PREFIX)}
         return self._known
-
-
-def with_properties(message: Message, raw: bytes) -> Message:
-    """Return the same message with other properties."""
-    return Message(
-        message.topic, message.body, queue_id=message.queue_id, flag=message.flag, sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
-        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
-        properties_raw=raw,
-    )  # fmt: skip
