@@ -24,7 +24,7 @@ SIZE_MAX = 64 << 10
 
 
 class StoreSettings(NamedTuple):
-    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `delay_levels.py`."""
+    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`."""
 
     index_slots: int = 0
     index_items: int = 0

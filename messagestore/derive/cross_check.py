@@ -26,7 +26,7 @@ from .kinds import other_units
 from .kinds.extended import is_extended
 from .kinds.ordinary import IsRight, unit_differences, unit_text
 from .kinds.scheduled import DelayLevels
-from .walk import Derivation, ItemList
+from .walk import Derivation, ItemList, Sink
 
 END_MAX = (1 << 63) - 1
 KEYS_MAX = 1 << 17  # items collected per step
@@ -60,7 +60,7 @@ class LogBounds:
         return self.is_growing and physical_offset < self.min_offset()
 
 
-class CrossCheck:
+class CrossCheck(Sink):
     """One comparison of queues and index with the log.
 
     `problems` lists findings in the order of discovery; `units` and `items` count what was compared. `lost_by_queue` has the
@@ -102,8 +102,6 @@ class CrossCheck:
         self._derivation.take(piece.view, piece.base, piece.start, piece.stop)
 
     # The sink of the walk
-
-    takes_messages = False
 
     def item_buffer(self) -> IndexBuffer | None:
         """Return memory for items, unless the index is not compared."""

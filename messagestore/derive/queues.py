@@ -20,6 +20,7 @@ from .kinds import add_to_other_queues, other_units
 from .kinds.batch import BatchUnits, QueueKey
 from .kinds.extended import ExtendedUnits
 from .kinds.scheduled import DelayLevels
+from .walk import Sink
 
 
 class QueueGap(StoreError):
@@ -114,13 +115,41 @@ class DerivedQueues:
         self.batch.close()
 
 
-class WriteSink:
+class WriteSink(Sink):
+    """Appends what a walk derives to queues and to an index; None for what stays as it is."""
+
+    def __init__(self, queues: ConsumeQueues | None, index: IndexFiles | None) -> None:
+        """Both are opened for writing."""
+        self._queues = queues
+        self._index = index
+
+    def item_buffer(self) -> IndexBuffer | None:
+        """Return the newest index file, or a new one if that is full."""
+        return self._index.active() if self._index is not None else None
+
+    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
+        """Append units to their queue."""
+        if self._queues is not None:
+            queue = self._queues.get_or_add(topic, queue_id)
+            self._queues.append_run(queue, first, self.applied(queue, first, units))
+
+    def applied(self, queue: ConsumeQueue, first: int, units: memoryview) -> bytes | memoryview:
+        """Return the kernel's units with what is in place of their tags codes."""
+        return units
+
+    def take_message(self, message: StoredMessage) -> None:
+        """Append the units in queues of other topics."""
+        if self._queues is not None:
+            add_to_other_queues(self._queues, message)
+
+
+class StoreSink(WriteSink):
     """Appends what a walk derives to the queues and the index of an open store."""
 
     def __init__(self, queues: ConsumeQueues, index: IndexFiles | None, derived: DerivedQueues) -> None:
         """`derived` has the queues that the kernel does not build."""
+        super().__init__(queues, index)
         self.queues = queues
-        self._index = index
         self._derived = derived
         self.refuses_gaps = False  # raises `QueueGap` for a queue that lacks units of earlier records
 
@@ -129,20 +158,12 @@ class WriteSink:
         """Whether there are batch queues."""
         return self._derived.has_batch_topics
 
-    def item_buffer(self) -> IndexBuffer | None:
-        """Return the newest index file, or a new one if that is full."""
-        return self._index.active() if self._index is not None else None
-
-    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
-        """Do nothing: the items are in the file."""
-
-    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
-        """Append units to their queue."""
-        queue = self.queues.get_or_add(topic, queue_id)
+    def applied(self, queue: ConsumeQueue, first: int, units: memoryview) -> bytes | memoryview:
+        """Return units with delivery times and addresses of extended units, which are written."""
         if self.refuses_gaps and first > queue.max_offset:
-            raise QueueGap(f"{topic}-{queue_id} ends at {queue.max_offset}, the log goes on with {first}")
-        self.queues.append_run(queue, first, self._derived.applied(queue, units))
+            raise QueueGap(f"{queue.topic}-{queue.queue_id} ends at {queue.max_offset}, the log goes on with {first}")
+        return self._derived.applied(queue, units)
 
     def take_message(self, message: StoredMessage) -> None:
-        """Append the units of the other kinds."""
+        """Append the units of every other kind."""
         self._derived.add(message)

@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from commitlog import CommitLog, StoredMessage
-from consumequeue import ConsumeQueues
+from commitlog import CommitLog
+from consumequeue import ConsumeQueue, ConsumeQueues
 from indexfile import IndexFiles, index_paths
-from indexfile._index_cy import IndexBuffer
 from storageio import Disk, StoreError
 
 from ..config import StoreConfig
@@ -23,9 +22,9 @@ from ..paths import OWN_FOLDER, StorePaths, replaced_folder
 from ..recovery.index_hint import delete_hint
 from ..store_settings import read_levels
 from ..swap import delete_tree, take_place
-from .kinds import add_to_other_queues
 from .kinds.extended import KeptUnits
 from .kinds.ordinary import keep_ends, refuse_earlier_ends
+from .queues import WriteSink
 from .walk import Derivation, advance
 
 QUEUES, INDEX = "consumequeue", "index"
@@ -115,30 +114,15 @@ def _derive_all(derivation: Derivation, log: CommitLog, low: int, end: int, prog
     return at - low
 
 
-class _RebuildSink:
-    """Writes new queues, whose units keep the old units' additional values, and a new index; None for what stays."""
-
-    takes_messages = False
+class _RebuildSink(WriteSink):
+    """Writes new queues, whose units keep the old units' additional values, and a new index."""
 
     def __init__(self, queues: ConsumeQueues | None, index: IndexFiles | None, kept: KeptUnits) -> None:
-        self._queues = queues
-        self._index = index
+        super().__init__(queues, index)
         self._kept = kept
 
-    def item_buffer(self) -> IndexBuffer | None:
-        return self._index.active() if self._index is not None else None
-
-    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
-        pass
-
-    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
-        if self._queues is not None:
-            queue = self._queues.get_or_add(topic, queue_id)
-            self._queues.append_run(queue, first, self._kept.applied(topic, queue_id, units))
-
-    def take_message(self, message: StoredMessage) -> None:
-        if self._queues is not None:
-            add_to_other_queues(self._queues, message)
+    def applied(self, queue: ConsumeQueue, first: int, units: memoryview) -> bytes | memoryview:
+        return self._kept.applied(queue.topic, queue.queue_id, units)
 
 
 def old_queues(disk: Disk, places: StorePaths, file_size_bytes: int) -> ConsumeQueues:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop, StoredMessage
 from commitlog._scan_cy import Reader
@@ -23,15 +23,17 @@ MESSAGES_AT_ONCE = 256
 FULL = ("full", "index_full")  # reasons to stop that need another step
 
 
-class Sink(Protocol):
-    """What takes the units and items of a walk."""
+class Sink:
+    """What takes the units and items of a walk. This one takes nothing."""
 
     @property
     def takes_messages(self) -> bool:
         """Whether `take_message` is called for every range; else only for those with units in queues of other topics."""
+        return False
 
     def item_buffer(self) -> IndexBuffer | None:
         """Return where the next items go; None without an index."""
+        return None
 
     def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
         """Take the items of a step. `is_split` says that the last record's further items come with the next step."""

@@ -24,10 +24,9 @@ from commitlog.topic_names import is_virtual_topic
 from consumequeue import Boundary, offset_by_time
 from consumequeue._units_cy import count_repeated
 from consumequeue.layout import UNIT_SIZE
-from indexfile._index_cy import IndexBuffer
 from storageio import StoreError
 
-from ..derive.walk import Derivation
+from ..derive.walk import Derivation, Sink
 from ..recovery.log_end import start_file
 from ..repair.excluded_topics import excluded_topics
 from .unindexed import SEARCHED_MAX
@@ -187,7 +186,7 @@ class Undispatched:
         return why != STOPS[EMPTY] and find_record(log.queue.view(file), start, file.size_bytes, base, until) >= 0
 
 
-class _Count:
+class _Count(Sink):
     """Counts the units that the queues lack of what a walk derives."""
 
     def __init__(self, parts: StoreParts, is_ignored: Callable[[str], bool], *, refuses_gaps: bool) -> None:
@@ -200,12 +199,6 @@ class _Count:
     @property
     def takes_messages(self) -> bool:
         return self._parts.derived.has_batch_topics
-
-    def item_buffer(self) -> None:
-        return None
-
-    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
-        pass
 
     def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
         queue = self._parts.queues.get(topic, queue_id)

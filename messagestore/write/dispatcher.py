@@ -12,7 +12,7 @@ from storageio import DiskError, StoreError
 from storageio.background import BackgroundThread
 
 from ..checkpoint import is_time
-from ..derive.queues import WriteSink
+from ..derive.queues import StoreSink
 from ..derive.walk import Derivation, advance
 from ..recovery.index_hint import UNKNOWN
 from .durations import Durations
@@ -44,7 +44,7 @@ class DispatchService:
     def __init__(
         self,
         log: CommitLog,
-        sink: WriteSink,
+        sink: StoreSink,
         flags: RunningFlags,
         limit: Callable[[], int],
         delays_ms: list[int],

@@ -11,7 +11,7 @@ from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, NEXT_ITEM_AT, SLOT_SIZE
 from messagestore.derive.kinds import other_units
-from messagestore.derive.walk import Derivation, ItemList
+from messagestore.derive.walk import Derivation, ItemList, Sink
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,25 +32,19 @@ class Run(NamedTuple):
     units: bytes
 
 
-class Dispatching:
+class Dispatching(Sink):
     """Dispatches one split: takes batches in log order, and makes runs and items of them."""
 
-    takes_messages = False
-
     def __init__(
-        self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None, *,
-        with_tags: bool = False, on_message: Callable[[StoredMessage], None] | None = None,
+        self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None
     ) -> None:  # fmt: skip
         """`is_excluded` selects topics without an ordinary queue.
 
         `on_items` is called with index items (`stored_item`), which are valid until it returns; without it none are made.
-        `with_tags` adds items of tags, marked optional, for a comparison with an index. `on_message` takes the records with
-        units in queues of other topics; without it they become runs.
         """
         self._derivation = Derivation(self, delays_ms, is_excluded, checks=0)
         self._on_items = on_items
-        self._on_message = on_message
-        self._memory = ItemList(KEYS_MAX, with_tags=with_tags)
+        self._memory = ItemList(KEYS_MAX)
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
         self._done: list[Run] = []
 
@@ -75,12 +69,7 @@ class Dispatching:
 
     def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
         """Hand the items on as an array, in log order."""
-        import numpy as np
-
-        assert self._on_items is not None
-        count = int.from_bytes(items.header()[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
-        found = np.frombuffer(items.data, stored_item(), max(count, FIRST_ITEM), HEADER_SIZE + SLOT_SIZE)[FIRST_ITEM:]
-        if len(found):
+        if self._on_items is not None and len(found := item_columns(items)):
             self._on_items(found)
 
     def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
@@ -89,9 +78,6 @@ class Dispatching:
 
     def take_message(self, message: StoredMessage) -> None:
         """Make a run of each unit in queues of other topics, because their numbers may have gaps."""
-        if self._on_message is not None:
-            self._on_message(message)
-            return
         for topic, queue_id, number, unit in other_units(message):
             self._done.append(Run(topic, queue_id, message.physical_offset, number, unit))
 
@@ -111,6 +97,14 @@ class Dispatching:
         self._open[queue_key] = (order, begin, held)
         if not held:
             del self._open[queue_key]
+
+
+def item_columns(items: IndexBuffer) -> Array:
+    """Return the items of a step as an array (`stored_item`), in log order."""
+    import numpy as np
+
+    count = int.from_bytes(items.header()[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
+    return np.frombuffer(items.data, stored_item(), max(count, FIRST_ITEM), HEADER_SIZE + SLOT_SIZE)[FIRST_ITEM:]
 
 
 def timed_items(batch: Batch, found: Array) -> Array:

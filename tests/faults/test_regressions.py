@@ -54,7 +54,8 @@ def test_lmq_offsets_may_have_any_number_of_digits() -> None:
     """A number of 5,000 digits in a property used to end a rebuild with Python's own ValueError."""
     with fast_folder() as folder:
         message = next(one for one in messages_of(unpacked("lmq", folder)) if listed_queues(one))
-    message = type("Fake", (), {"all_properties": dict(message.all_properties), "topic": message.topic})()
+    fields = {"all_properties": dict(message.all_properties), "properties_raw": message.properties_raw, "topic": message.topic}
+    message = type("Fake", (), fields)()
     message.all_properties["INNER_MULTI_DISPATCH"] = "%LMQ%a,%LMQ%b,%LMQ%c"
     message.all_properties["INNER_MULTI_QUEUE_OFFSET"] = "9" * 5000 + ",7,-1"
     assert listed_queues(message) == [("%LMQ%b", 7)]
