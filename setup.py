@@ -35,7 +35,7 @@ HOT = (
     "indexfile._index_cy",
     "indexfile._match_cy",
     "messagestore.read._lookup_cy",
-    "messagestore.write._dispatch_cy",
+    "messagestore.derive._dispatch_cy",
     "rabbitstore.format.content_cy",
     "rabbitstore.quorum.command_cy",
 )

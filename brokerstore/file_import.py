@@ -28,8 +28,7 @@ from commitlog.layout import QUEUES_MAX
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import QUEUES_DEFAULT
 from messagestore.broker.services.admission import topic_problem
-from messagestore.broker.services.names import DELAY, REAL_TOPIC
-from messagestore.broker.services.putting import SPECIAL
+from messagestore.property_names import DELAY, REAL_TOPIC, SPECIAL
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
 
 BATCH = 256
@@ -130,7 +129,7 @@ class _Import:
 
     def _is_routed(self, message: Message) -> bool:
         """Return whether the store would put this message alone, which leaves earlier ones uncounted after an error."""
-        return not SPECIAL.isdisjoint(message.properties or ()) or message.topic in self._batch_topics
+        return not (message.properties or {}).keys().isdisjoint(SPECIAL) or message.topic in self._batch_topics
 
     def _put_many(self, messages: list[Message]) -> int:
         """Return how many messages were put; the store checks all of them before it writes the first."""

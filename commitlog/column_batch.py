@@ -119,7 +119,9 @@ class ColumnBatch:
             pairs = min(2 * words, most // PAIR_SIZE_MIN + rows)
             texts |= {name: _Text(pairs, most) for name in ("names", "values")}
         self._texts = texts
-        self._ends = {name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in wanted}
+        self._ends: dict[str, np.ndarray[Any, Any]] = {
+            name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in wanted
+        }
         given: dict[str, Any] = {name: text.kernel for name, text in texts.items()}
         return Columns(*self._numbers.arguments, **given, keys=self._ends.get("keys"), pairs=self._ends.get("properties"))
 

@@ -26,6 +26,10 @@ class PutStatus(IntEnum):
     WHEEL_TIMER_NOT_ENABLE = 15
 
 
+# A retry of a put with one of these cannot succeed.
+FINAL = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+
+
 class AppendStatus(IntEnum):
     """The outcome of an append to one mapped file."""
 

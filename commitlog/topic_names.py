@@ -37,3 +37,8 @@ INTERNAL_TOPICS = frozenset(
 RETRY_PREFIX = "%RETRY%"
 DEAD_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
+
+
+def is_virtual_topic(name: str) -> bool:
+    """Return whether a topic's queues hold records of other topics: an LMQ, which is in no table of topics."""
+    return name.startswith(LMQ_PREFIX)

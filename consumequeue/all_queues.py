@@ -25,7 +25,7 @@ class Lookup(Protocol):
 
 
 class AllQueues:
-    """One lookup for ordinary queues, LMQs and batch queues.
+    """One lookup for queues of 20-byte units and batch queues.
 
     A topic has queues of one kind.  Where a folder has both, an ordinary queue hides the batch queue of its id.
     """

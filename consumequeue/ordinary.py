@@ -1,4 +1,4 @@
-"""Ordinary queues and LMQs: 20-byte units, appended by RocketMQ's rules and read by queue offset."""
+"""Queues of 20-byte units, appended by RocketMQ's rules and read by queue offset."""
 
 from __future__ import annotations
 

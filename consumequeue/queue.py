@@ -1,6 +1,6 @@
 """The base class of all queues: a folder of files with contiguous units of one size.
 
-Ordinary queues and LMQs (`ordinary`) have one unit per message, batch queues (`batch`) one per record of many messages.
+Ordinary queues (`ordinary`) have one unit per message, batch queues (`batch`) one per record of many messages.
 Readers know only `Queue`: they number units from the first one that the queue ever had, and get them in the format of
 ordinary units.
 

@@ -18,8 +18,8 @@ from indexfile._index_cy import IndexBuffer, hash_of
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from messagestore.broker.config import fast_json
 from messagestore.checkpoint import decode as decode_checkpoint
+from messagestore.derive._dispatch_cy import Dispatcher
 from messagestore.read.compression import decompress
-from messagestore.write._dispatch_cy import Dispatcher
 from rabbitstore.format import properties as blocks
 from rabbitstore.format import tables, terms_cy
 from rabbitstore.format.content import decode_content

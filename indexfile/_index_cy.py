@@ -118,6 +118,26 @@ class IndexBuffer:
             raise ValueError("the index was opened for reading")
         return put_item(self, hash_of(topic, key), physical_offset, store_timestamp_ms)
 
+    def put_items(self, hashes: Any, offsets: Any, times_ms: Any, start: int) -> int:
+        """Add keys by hash, from number `start` of the columns on; return the number of the first one that did not fit."""
+        if not self.is_writable:
+            raise ValueError("the index was opened for reading")
+        held_hashes: memoryview = memoryview(hashes)
+        held_offsets: memoryview = memoryview(offsets)
+        held_times: memoryview = memoryview(times_ms)
+        sizes = (held_hashes.itemsize, held_offsets.itemsize, held_times.itemsize)
+        rows: Size = len(held_hashes)
+        if sizes != (4, 8, 8) or not rows == len(held_offsets) == len(held_times) or not 0 <= start < rows:
+            raise ValueError("columns of one length with 32, 64 and 64 bits are wanted")
+        codes: I32s = i32s_of(held_hashes)
+        begins: I64s = i64s_of(held_offsets)
+        times: I64s = i64s_of(held_times)
+        row: Size = start
+        with cython.nogil:
+            while row < rows and put_item(self, codes[row], begins[row], times[row]):
+                row += 1
+        return row
+
     def select(self, code: int, start: int, begin_ms: int, end_ms: int, found: Any) -> tuple[int, int]:
         """Write the physical offsets of a key's items, newest first, to `found`, a writable array of 64-bit integers.
 

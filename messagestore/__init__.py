@@ -24,7 +24,7 @@ A store opened with "r" beside a writer, this library's or a broker, sees what w
 `write/retention.py` deletes old files.
 
 `broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` does what a broker does on top of its store
-(transactions, delays, retries, LMQ, replication, copies); `repair/` checks and repairs a folder that no process has open.
+(transactions, delays, retries, replication, copies); `repair/` checks and repairs a folder that no process has open.
 
 One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number of processes read.  Three threads:
 dispatcher, flusher and housekeeper, and with a pool a committer; all are daemons that `Engine` starts and joins.  In a forked

@@ -22,6 +22,7 @@ from .broker.services.routing import Routing
 from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
 from .config import Role, StoreConfig
+from .derive.queues import StoreSink
 from .parts import StoreParts
 from .read.beside_writer import beside_writer
 from .read.reader_view import ReaderView
@@ -101,8 +102,8 @@ class Engine(StoreParts):
         on_failed = (self.mark_sync_failure,)
         is_slave = self.config.broker_role is Role.SLAVE
         self.dispatcher = DispatchService(
-            self.log, self.queues, self.index, self.flags, self.dispatch_limit, self.levels.current_ms, start, end.last_offset,
-            derived=self.derived, is_ignored=excluded_topics(self.disk, self.places.root, self.topics, is_slave=is_slave),
+            self.log, StoreSink(self.queues, self.index, self.derived), self.flags, self.dispatch_limit, self.levels.current_ms,
+            start, end.last_offset, is_ignored=excluded_topics(self.disk, self.places.root, self.topics, is_slave=is_slave),
             on_progress=(self.progress.notify,), on_failed=on_failed, is_awaited=lambda: self.progress.is_awaited,
         )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect

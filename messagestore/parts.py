@@ -18,6 +18,7 @@ from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
 from .config import StoreConfig
+from .derive.queues import DerivedQueues
 from .file_sizes import found_sizes, refuse_other_sizes
 from .paths import StorePaths
 from .read.reader_view import ReaderView
@@ -27,7 +28,6 @@ from .read.unindexed import Unindexed
 from .recovery.abort_file import AbortFile
 from .recovery.queue_list import missing_queues
 from .store_settings import read_levels
-from .write.derived_queues import DerivedQueues
 from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.progress import Progress

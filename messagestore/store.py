@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.column_input import offsets_and_data
+from commitlog.status import FINAL
 from consumequeue import Boundary, Queue
 from storageio import (
     REAL_DISK,
@@ -29,7 +30,7 @@ from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import NEVER, check_rows, is_special_raw, message_of, messages_of, refused, rejection
+from .broker.services.putting import check_rows, is_special_raw, message_of, messages_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -250,7 +251,7 @@ class MessageStore(Closing):
         if refusal is not None:
             return self._rules.answer(refusal, check)
         if is_special_raw(properties):
-            raise InvalidMessage("properties of columns: no delay, no LMQ, no number of inner messages")
+            raise InvalidMessage("properties of columns: no delay, no other queues, no number of inner messages")
         key_column = None if keys is None else offsets_and_data(keys, name="keys", null_is_empty=True)
         tag_column = None if tags is None else offsets_and_data(tags, name="tags", null_is_empty=True)
         offsets, data = offsets_and_data(bodies)
@@ -261,7 +262,7 @@ class MessageStore(Closing):
                 topic, self._rules.next_turn() % queues if queues else queue_id, offsets, data, key_column, tag_column,
                 properties, queues,
             )  # fmt: skip
-            if check and result.status in NEVER:
+            if check and result.status in FINAL:
                 raise RefusedMessage(result.status, result.reason or "")
         return self._rules.finish(result, check)
 

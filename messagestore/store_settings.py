@@ -16,7 +16,7 @@ from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT, file_size
 from storageio import Disk, InvalidMessage, replace_file
 
 from .config import StoreConfig, delay_times_ms
-from .delay_levels import DelayLevels, Entry
+from .derive.kinds.scheduled import DelayLevels, Entry
 from .sidecar import read_sidecar
 
 NAME = "settings.json"
@@ -24,7 +24,7 @@ SIZE_MAX = 64 << 10
 
 
 class StoreSettings(NamedTuple):
-    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `delay_levels.py`."""
+    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`."""
 
     index_slots: int = 0
     index_items: int = 0

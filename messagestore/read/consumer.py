@@ -27,7 +27,7 @@ from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
 from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
-from ..broker.services.names import IS_BATCH
+from ..property_names import IS_BATCH
 from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
 from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commitlog import StoredMessage
 
-from ..broker.services.names import FIRST_TOPIC
+from ..property_names import FIRST_TOPIC
 
 if TYPE_CHECKING:
     from ..broker.config.consumer_offsets import ConsumerOffsets

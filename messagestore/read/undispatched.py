@@ -14,21 +14,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, MappedFile
+from commitlog import CHECK_PLACE, StoredMessage
 from commitlog._scan_cy import find_record
 from commitlog.checks import CHECK_READ, EMPTY, STOPS
-from commitlog.cursor import is_file_end
-from consumequeue import Boundary, ConsumeQueue, offset_by_time
+from commitlog.topic_names import is_virtual_topic
+from consumequeue import Boundary, offset_by_time
 from consumequeue._units_cy import count_repeated
 from consumequeue.layout import UNIT_SIZE
 from storageio import StoreError
 
+from ..derive.walk import Derivation, Sink
 from ..recovery.log_end import start_file
 from ..repair.excluded_topics import excluded_topics
-from ..write._dispatch_cy import Dispatcher
-from ..write.dispatcher import BATCH_SIZE_BYTES
 from .unindexed import SEARCHED_MAX
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 NAMED_MAX = 5  # queues that a message names
-ENDED = -1
 QueueKey = tuple[str, int]
 
 
@@ -54,8 +53,17 @@ class Undispatched:
         self._seen: tuple[int, int] | None = None  # the abort file at the time of the count
         self._unknown = ""
         self.is_reported = False  # the tool reports it in its own words
-        self.by_queue: Counter[QueueKey] = Counter()
-        self.found = 0
+        self._counted = _Count(parts, lambda _topic: False, refuses_gaps=False)
+
+    @property
+    def by_queue(self) -> Counter[QueueKey]:
+        """The number of units that each queue lacks."""
+        return self._counted.by_queue
+
+    @property
+    def found(self) -> int:
+        """The number of messages that were counted."""
+        return self._counted.messages
 
     @property
     def messages(self) -> int | None:
@@ -134,26 +142,26 @@ class Undispatched:
 
     def _count_from(self, start: int, *, refuses_gaps: bool) -> None:
         """Count over the records from `start` on."""
-        parts, log = self._parts, self._parts.log
-        self._forget()
-        self._kernel = Dispatcher([])
-        self._is_ignored = excluded_topics(parts.disk, parts.places.root, parts.topics)
+        log = self._parts.log
+        self._unknown = ""
+        is_ignored = excluded_topics(self._parts.disk, self._parts.places.root, self._parts.topics)
+        count = self._counted = _Count(self._parts, is_ignored, refuses_gaps=refuses_gaps)
+        derivation = Derivation(count, [], is_ignored, checks=CHECK_READ)
         at = begin = start
         while (file := log.queue.find(at)) is not None:
             if at - begin >= SEARCHED_MAX:
-                covered = self._covered() if begin == start and not self.found else 0
+                covered = self._covered() if begin == start and not count.messages else 0
                 if covered <= at:
                     self._unknown = f"the log from offset {at} on was not compared with the queues"
                     return
                 at = begin = covered
                 continue
-            at = self._walk(file, at, refuses_gaps)
-            if at == ENDED:
+            before = at
+            at, why = derivation.step_in_log(log, before, file.end_offset)
+            if at == before:
+                if self._has_record_behind(at, why):
+                    self._unknown = f"behind offset {at}, where no record begins, the log was not compared with the queues"
                 return
-
-    def _forget(self) -> None:
-        self._unknown, self.found = "", 0
-        self.by_queue.clear()
 
     def _covered(self) -> int:
         """Return the offset of the last record in a queue that the checkpoint covers, or 0."""
@@ -166,49 +174,46 @@ class Undispatched:
                 found = max(found, message.physical_offset)
         return found
 
-    def _walk(self, file: MappedFile, at: int, refuses_gaps: bool) -> int:
-        """Count over some records of a file; return where to continue, `ENDED` at the end of the log."""
-        start, size = at - file.start_offset, file.size_bytes
-        end, why = self._piece(file, start, min(size, start + BATCH_SIZE_BYTES), refuses_gaps)
-        if why == "torn" and end == start:  # one record longer than a batch
-            end, why = self._piece(file, start, size, refuses_gaps)
-        if is_file_end(why, size - end, any_blank=True):  # as the dispatcher
-            return file.end_offset
-        if end > start:
-            return file.start_offset + end
-        if self._has_record_behind(file, start, why):
-            self._unknown = f"behind offset {at}, where no record begins, the log was not compared with the queues"
-        return ENDED
-
-    def _piece(self, file: MappedFile, start: int, stop: int, refuses_gaps: bool) -> tuple[int, str]:
-        """Count the units that the queues lack of successive whole records; return where these end, and why."""
-        view = self._parts.log.queue.view(file)
-        end, why, _ = self._kernel.dispatch(view, start, stop, file.start_offset, CHECK_READ, None, 0, self._is_ignored)
-        for topic, queue_id, first, units in self._kernel.runs():
-            queue = self._parts.queues.get(topic, queue_id)
-            if refuses_gaps and first > (queue.max_offset if queue is not None else 0):
-                raise _Gap
-            self._add((topic, queue_id), len(units) // UNIT_SIZE - count_repeated(units, _end(queue)))
-        has_lmqs, is_ignored = self._kernel.may_have_lmqs, self._is_ignored
-        for queue_key, is_first in self._parts.derived.lacking(file, start, end, has_lmqs=has_lmqs, is_ignored=is_ignored):
-            self.by_queue[queue_key] += 1
-            self.found += is_first
-        return end, why
-
-    def _add(self, queue_key: QueueKey, count: int) -> None:
-        if count:
-            self.by_queue[queue_key] += count
-            self.found += count
-
-    def _has_record_behind(self, file: MappedFile, start: int, why: str) -> bool:
+    def _has_record_behind(self, position: int, why: str) -> bool:
         """Return whether a whole record follows a bad position, so that it may be damage instead of the log's end."""
         log = self._parts.log
+        file = log.queue.find(position)
+        assert file is not None, "the walk was there"
         if any(log.message_at(later.start_offset) for later in log.queue.files if later.start_offset > file.start_offset):
             return True
-        until = min(file.size_bytes, start + 1 + SEARCHED_MAX)
-        is_used = why != STOPS[EMPTY]
-        return is_used and find_record(log.queue.view(file), start + 1, file.size_bytes, file.start_offset, until) >= 0
+        start, base = position - file.start_offset + 1, file.start_offset
+        until = min(file.size_bytes, start + SEARCHED_MAX)
+        return why != STOPS[EMPTY] and find_record(log.queue.view(file), start, file.size_bytes, base, until) >= 0
 
 
-def _end(queue: ConsumeQueue | None) -> int:
-    return queue.max_physical_offset if queue is not None else -1
+class _Count(Sink):
+    """Counts the units that the queues lack of what a walk derives."""
+
+    def __init__(self, parts: StoreParts, is_ignored: Callable[[str], bool], *, refuses_gaps: bool) -> None:
+        self._parts = parts
+        self._is_ignored = is_ignored
+        self._refuses_gaps = refuses_gaps
+        self.by_queue: Counter[QueueKey] = Counter()
+        self.messages = 0
+
+    @property
+    def takes_messages(self) -> bool:
+        return self._parts.derived.has_batch_topics
+
+    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
+        queue = self._parts.queues.get(topic, queue_id)
+        if self._refuses_gaps and first > (queue.max_offset if queue is not None else 0):
+            raise _Gap
+        end = queue.max_physical_offset if queue is not None else -1
+        count = len(units) // UNIT_SIZE - count_repeated(units, end)
+        if count:
+            self.by_queue[topic, queue_id] += count
+            self.messages += count
+
+    def take_message(self, message: StoredMessage) -> None:
+        """Count a record once, and not again if its own queue lacks it too."""
+        derived, topic = self._parts.derived, message.topic
+        lacking = dict.fromkeys(derived.lacking(message))
+        self.by_queue.update(lacking.keys())
+        has_own = is_virtual_topic(topic) or self._is_ignored(topic) or not derived.lacks(topic, message.queue_id, message)
+        self.messages += bool(lacking) and has_own

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from storageio import Disk, StoreCorrupt
 
-from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets, EndOf, LmqConsumerOffsets
+from ..broker.config.consumer_offsets import OFFSETS_IN_FILES, ClampedOffset, ConsumerOffsets, EndOf
 from ..broker.config.delay_offsets import DelayOffsets
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 Table = ConsumerOffsets | DelayOffsets
 Save = Callable[[Table, list[ClampedOffset]], object]
-OFFSET_TABLES: Sequence[type[Table]] = (ConsumerOffsets, LmqConsumerOffsets, DelayOffsets)
+OFFSET_TABLES: Sequence[type[Table]] = (*OFFSETS_IN_FILES, DelayOffsets)
 
 
 def clamp_offsets(

@@ -17,7 +17,7 @@ from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
 from commitlog.checks import BLANK, EMPTY
 from commitlog.cursor import is_file_end
 from commitlog.layout import BLANK_SIZE
-from storageio import Disk, File, Mode, StoreCorrupt, replace_file
+from storageio import Disk, File, StoreCorrupt, free_path, keep, replace_file
 
 from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
 from ..paths import OWN_FOLDER
@@ -249,7 +249,7 @@ def cut_tail(log: CommitLog, offset: int, disk: Disk, root: str, *, keep_backup:
     for file, start, end in used_behind(log, offset):
         kept += end - start
         if keep_backup:
-            keep(disk, root, file.start_offset + start, file.view[start:end])
+            keep_cut(disk, root, file.start_offset + start, file.view[start:end])
         for at in range(start, end, CUT_PIECE):
             file.write(at, bytes(min(CUT_PIECE, end - at)))
         file.set_positions(file.size_bytes)
@@ -283,27 +283,11 @@ def _last_used(file: MappedFile, start: int) -> int:
     return start
 
 
-def keep(disk: Disk, root: str, offset: int, data: memoryview) -> None:
+def keep_cut(disk: Disk, root: str, offset: int, data: memoryview) -> None:
     """Keep cut bytes in a file named after the physical offset of the first.  An earlier file is never overwritten."""
     keep_written(disk, root, offset, lambda file: file.write(0, data))
 
 
 def keep_written(disk: Disk, root: str, offset: int, write: Callable[[File], object]) -> None:
     """Keep cut bytes that `write` writes into the file."""
-    folder = os.path.join(root, OWN_FOLDER)
-    disk.make_folder(folder)
-    file = disk.open(free_path(disk, os.path.join(folder, f"cut-{offset:020d}")), Mode.CREATE)
-    try:
-        write(file)
-        file.sync()
-    finally:
-        file.close()
-    disk.sync_folder(folder)
-
-
-def free_path(disk: Disk, stem: str) -> str:
-    """Return the first of `stem`-0, `stem`-1 and so on that does not exist."""
-    number = 0
-    while disk.stat(path := f"{stem}-{number}") is not None:
-        number += 1
-    return path
+    keep(disk, free_path(disk, os.path.join(root, OWN_FOLDER, f"cut-{offset:020d}-")), write)

@@ -18,6 +18,7 @@ from storageio import DiskError, StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
 
 from ..broker.config.delay_offsets import DelayOffsets
+from ..derive.queues import QueueGap
 from ..parts import StoreParts
 from ..repair.named_messages import FileMessages
 from ..repair.rebuild_timers import has_timers, rebuild_timers
@@ -25,7 +26,6 @@ from ..store_settings import StoreSettings, read_settings, write_settings
 from ..timers.layout import TIMER_TOPIC
 from ..timers.pending import timers_behind
 from ..timers.timer_log import TimerLog
-from ..write.dispatcher import QueueGap
 from ..write.pool import PooledFiles
 from ..write.ring import restore
 from ..write.sync_failure import rewrite_after_sync_failure

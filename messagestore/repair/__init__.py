@@ -1,6 +1,6 @@
 """Check and repair store folders that no process has open.
 
-`verification`, `cross_check` and `batch_cross_check` only read. `recover` plans and executes a repair, and `rebuild_store`
-rebuilds queues and index. `damage`, `fillers`, `repair_files` and `rebuild` are their steps. What every open does by itself is
-in `messagestore/recovery/`.
+`verification` only reads. `recover` plans and executes a repair, and `rebuild_store` rebuilds queues and index. `damage`,
+`fillers` and `repair_files` are their steps. What is compared with the log and rebuilt from it is in `messagestore/derive/`;
+what every open does by itself is in `messagestore/recovery/`.
 """

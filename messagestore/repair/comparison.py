@@ -12,9 +12,9 @@ from storageio import Disk, StoreError, own_view
 from storageio.closing import Closing
 
 from ..config import StoreConfig
+from ..derive.cross_check import CrossCheck, LogBounds
 from ..paths import StorePaths
 from ..store_settings import read_levels
-from .cross_check import CrossCheck, LogBounds
 from .excluded_topics import excluded_topics
 
 ALONE_MAX = 64 << 20  # bytes of log that are compared on the caller's thread

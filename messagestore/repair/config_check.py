@@ -10,18 +10,17 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, StoreCorrupt, StoreError
 from storebytes.finding import Finding
 
 from ..broker.config.config_files import Document
 from ..broker.config.config_table import ConfigTable
 from ..broker.config.consumer_filters import ConsumerFilters
-from ..broker.config.consumer_offsets import ConsumerOffsets, LmqConsumerOffsets
+from ..broker.config.consumer_offsets import OFFSETS_IN_FILES, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.request_modes import RequestModes
 from ..broker.config.subscription_groups import SubscriptionGroups
-from ..broker.config.topics import Topics, is_system_topic
+from ..broker.config.topics import Topics, needs_entry
 from ..folder_contents import COMPACTION
 from ..rocksdb.config import has_config
 
@@ -52,7 +51,7 @@ def _any_table(name: str) -> type[ConfigTable]:
 
 
 TABLES: tuple[type[ConfigTable], ...] = (
-    Topics, ConsumerOffsets, LmqConsumerOffsets, DelayOffsets, SubscriptionGroups, ConsumerFilters, RequestModes,
+    Topics, *OFFSETS_IN_FILES, DelayOffsets, SubscriptionGroups, ConsumerFilters, RequestModes,
     *map(_any_table, ("consumerOrderInfo.json", "topicQueueMapping.json", "timermetrics", "transactionMetrics")),
 )  # fmt: skip
 
@@ -140,12 +139,9 @@ def is_broker_folder(disk: Disk, table: Topics) -> bool:
 
 
 def missing_topics(table: Container[str], queue_keys: Iterable[QueueKey]) -> dict[str, int]:
-    """Return the topics of these queues that the table lacks, with the number of queues that each needs.
-
-    LMQs are in no table, and a broker creates its own topics when it starts.
-    """
+    """Return the topics of these queues that the table lacks, with the number of queues that each needs."""
     found: dict[str, int] = {}
     for topic, queue_id in queue_keys:
-        if topic not in table and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
+        if topic not in table and needs_entry(topic):
             found[topic] = max(found.get(topic, 0), queue_id + 1)
     return dict(sorted(found.items()))

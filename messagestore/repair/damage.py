@@ -20,8 +20,8 @@ from commitlog.walk import Blank, LogFiles, Piece
 from storageio import StoreCorrupt
 from storebytes.finding import Finding
 
+from ..derive.kinds.batch import batch_unit
 from ..recovery.log_end import LogEnd
-from ..write.derived_queues import batch_unit
 from .fillers import MARK, Lost, least_size
 from .lost_messages import Gap, lost_messages
 from .named_messages import NamedMessages, by_queue

@@ -11,8 +11,8 @@ from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
 from ..broker.config.topics import Topics, is_deleted, read_topics
-from ..broker.services.names import INNER_BASE, INNER_COUNT
 from ..paths import OWN_FOLDER
+from ..property_names import INNER_BASE, INNER_COUNT
 
 BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
 QUEUE_FOLDER = "consumequeue"

@@ -30,9 +30,8 @@ from commitlog.layout import (
     TRANSACTION_ROLLBACK,
 )  # fmt: skip
 
-from ..broker.services.names import INNER_BASE, INNER_COUNT
 from ..broker.services.putting import encoded_pairs
-from ..write.lmq_units import DISPATCH, OFFSETS
+from ..property_names import INNER_BASE, INNER_COUNT, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 
 FILLER_TOPIC = "BROKERSTORE_FILLER"
 SHORT_TOPIC = "F"
@@ -47,7 +46,7 @@ class Lost(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    lmqs: tuple[tuple[str, int], ...] = ()  # LMQs that contain it too, with its queue offset in each
+    listed: tuple[tuple[str, int], ...] = ()  # queues of other topics that contain it too, with its offset in each
     messages: int = 1  # queue offsets that it had; more than one only in a batch queue
 
     @property
@@ -57,10 +56,12 @@ class Lost(NamedTuple):
 
     @property
     def pairs(self) -> bytes:
-        """Return the encoded properties that put a record into LMQs, and that number its messages in a batch queue."""
+        """Return the encoded properties that put a record into other queues, and that number its messages in a batch queue."""
         pairs: dict[str, str] = {}
-        if self.lmqs:
-            pairs[DISPATCH], pairs[OFFSETS] = (",".join(map(str, column)) for column in zip(*self.lmqs, strict=True))
+        if self.listed:
+            pairs[MULTI_DISPATCH], pairs[MULTI_QUEUE_OFFSET] = (
+                ",".join(map(str, column)) for column in zip(*self.listed, strict=True)
+            )
         if self.messages > 1:
             pairs |= {INNER_BASE: str(self.queue_offset), INNER_COUNT: str(self.messages)}
         return encoded_pairs(pairs) if pairs else b""

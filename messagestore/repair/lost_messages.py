@@ -4,7 +4,8 @@ A unit of a queue tells both. Where queues are damaged too, a jump in the queue 
 missing, and only that they were in one of the holes between two records. Their fillers go, in order, into the first hole that
 has enough space. Messages that fit into no hole are ignored, so a jump with another cause does no harm.
 
-Units of LMQs with the same physical offset as another queue's unit belong to the same message, whose filler is in all of them.
+Units of virtual topics with the same physical offset as another queue's unit belong to the same message, whose filler is in
+all of them.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from commitlog.layout import BLANK_SIZE
+from commitlog.topic_names import is_virtual_topic
 from consumequeue.batch import BATCH_SIZE_MAX
 
-from ..write.lmq_units import is_lmq
 from .fillers import Lost
 from .named_messages import NamedMessages, NamedUnit
 
@@ -68,13 +69,13 @@ def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], named: NamedMessages
 
 
 def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
-    """Yield the messages of sorted units; units of LMQs are merged with the unit at the same physical offset."""
+    """Yield the messages of sorted units; units of virtual topics are merged with the unit at the same physical offset."""
     for _, group in groupby(units, lambda unit: unit.physical_offset):
         there = list(group)
-        lmq_units = [unit for unit in there if is_lmq(unit.topic) and unit.queue_id == 0]
-        first, *doubles = [unit for unit in there if unit not in lmq_units] or lmq_units[:1]
-        lmqs = tuple((unit.topic, unit.queue_offset) for unit in lmq_units if unit is not first)
-        yield Lost(first.topic, first.queue_id, first.queue_offset, lmqs, first.messages)
+        virtual = [unit for unit in there if is_virtual_topic(unit.topic) and unit.queue_id == 0]
+        first, *doubles = [unit for unit in there if unit not in virtual] or virtual[:1]
+        listed = tuple((unit.topic, unit.queue_offset) for unit in virtual if unit is not first)
+        yield Lost(first.topic, first.queue_id, first.queue_offset, listed, first.messages)
         yield from (Lost(unit.topic, unit.queue_id, unit.queue_offset, messages=unit.messages) for unit in doubles)
 
 

@@ -12,6 +12,7 @@ from storageio import REAL_DISK, Disk, StoreCorrupt, UnknownStore
 from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
+from ..derive.rebuild import INDEX, QUEUES, Rebuilt
 from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import StorePaths
@@ -20,7 +21,6 @@ from ..recovery.log_end import LogEnd
 from ..recovery.witnesses import refuse_lost_end
 from ..store_settings import refuse_unknown_shape
 from .damage import survey
-from .rebuild import INDEX, QUEUES, Rebuilt
 from .rebuild_timers import rebuild_timers
 from .store_queues import queues_kind
 

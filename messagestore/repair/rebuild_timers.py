@@ -14,6 +14,7 @@ from consumequeue.ordinary import Unit
 from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths
+from ..swap import delete_tree, kept_path, take_place
 from ..timers.check import timer_findings
 from ..timers.layout import CHECK_NAME, LOG_FILE_SIZE, LOG_NAME, PRECISION_MS, WHEEL_NAME
 from ..timers.new_files import new_checkpoint, new_units, write_timer_files
@@ -21,8 +22,6 @@ from ..timers.pending import timers_behind
 from ..timers.timer_log import TimerLog
 from ..timers.undelivered import undelivered_timers
 from ..timers.wheel import wheel_snapshots
-from .backups import kept_path
-from .rebuild import delete_tree, take_place
 
 WORK = "timers"
 

@@ -40,27 +40,26 @@ from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint, read_checkpoint
 from ..compaction import compaction_findings
 from ..config import StoreConfig
+from ..derive.cross_check import NO_FOLDER, OF_THE_LOG
+from ..derive.kinds.batch import NO_NUMBERS, batch_disagreements, cut_batch, rebuild_batch
+from ..derive.rebuild import INDEX, QUEUES
 from ..file_sizes import found_sizes
 from ..foreign import refuse_unsupported
 from ..paths import OWN_FOLDER, StorePaths
 from ..recovery.abort_file import FILE_NAME as ABORT
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
+from ..recovery.log_end import clean_stop_ms, cut_tail, keep_cut, read_clean
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..store_settings import refuse_unknown_shape
+from ..swap import keep_file
 from ..write.ring import RING_NAME, restore
-from .backups import keep_file
-from .batch_cross_check import NO_NUMBERS
 from .comparison import Comparison
-from .cross_check import NO_FOLDER, OF_THE_LOG
 from .damage import MISSING_END, Hole, Survey, survey
 from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
 from .named_messages import NamedMessages, reach_of
-from .rebuild import INDEX, QUEUES
-from .rebuild_batch import batch_disagreements, cut_batch, rebuild_batch
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files
@@ -577,7 +576,7 @@ class Recovery:
         assert file is not None, "a hole lies in a file"
         at, stop = hole.start - file.start_offset, hole.stop - file.start_offset
         if self.keep_backup:
-            keep(self.disk, self.root, hole.start, file.view[at:stop])
+            keep_cut(self.disk, self.root, hole.start, file.view[at:stop])
         lost = found.lost.get(hole.start, [])
         data, _ = fill(hole.start, hole.stop - hole.start, lost, store_ms or 1, to_file_end=hole.stop == file.end_offset)
         file.write(at, data)

@@ -16,16 +16,16 @@ from storageio import Disk, read_head, replace_file
 from storebytes.plan import Step
 
 from ..broker.config.config_files import BACKUP
+from ..broker.config.consumer_offsets import OFFSETS_IN_FILES
 from ..broker.config.fast_json import SIZE_MAX
 from ..broker.config.topics import BATCH_QUEUES, QUEUE_TYPE, Topics, read_topics
 from ..paths import StorePaths
-from .backups import keep_file
+from ..swap import keep_file
 from .config_check import DamagedConfig, QueueKey, damaged_config, is_broker_folder, missing_topics
 
 LOST = {
     "topics.json": "its topics are made again from their queues, with default settings",
-    "consumerOffset.json": "the offsets are lost: every group begins anew",
-    "lmqConsumerOffset.json": "the offsets are lost: every group begins anew",
+    **{table.file_name: "the offsets are lost: every group begins anew" for table in OFFSETS_IN_FILES},
     "delayOffset.json": "each level goes on behind the last message that the log shows as delivered",
     "subscriptionGroup.json": "the settings are lost: groups get the defaults",
     "position-checkpoint": "a broker compacts each topic once more",

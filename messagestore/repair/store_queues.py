@@ -24,23 +24,22 @@ from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
 from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.topics import deleted_topics
 from ..config import StoreConfig
+from ..derive.cross_check import CrossCheck
+from ..derive.kinds.rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement, rocksdb_findings
+from ..derive.rebuild import QUEUES, Progress, Rebuilt, rebuild
 from ..engine import Engine
 from ..folder_contents import has_rocksdb
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import Save, Table, clamp_offsets
-from ..rocksdb.check import rocksdb_findings
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
+from ..swap import keep_file
 from ..timers.layout import TIMER_TOPIC
 from ..timers.timer_log import TimerLog
-from .backups import keep_file
-from .cross_check import CrossCheck
 from .excluded_topics import excluded_topics
 from .named_messages import FileMessages, NamedMessages, RocksdbMessages
-from .rebuild import QUEUES, Progress, Rebuilt, rebuild
-from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement
 from .rebuild_timers import TimersQueue
 
 

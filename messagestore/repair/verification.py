@@ -23,6 +23,8 @@ from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, read_checkpoint, times_ahead
 from ..compaction import compaction_findings
 from ..config import StoreConfig
+from ..derive.cross_check import END_MAX, LogBounds
+from ..derive.kinds.batch import batch_problems, batch_topics
 from ..file_sizes import found_sizes
 from ..paths import StorePaths
 from ..recovery.abort_file import AbortFile
@@ -30,14 +32,12 @@ from ..recovery.log_end import clean_path, read_clean
 from ..rocksdb.check import part_findings
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
-from .batch_cross_check import batch_problems, batch_topics
+from ..unreadable import unreadable
 from .comparison import Comparison
 from .config_check import config_findings
-from .cross_check import END_MAX, LogBounds
 from .damage import MISSING_END
 from .misplaced_sidecars import strange_sidecars
 from .repair_config import batch_keys
-from .unreadable import unreadable
 
 Progress = Callable[[int], None]
 Observe = Callable[[Step], None]

@@ -17,10 +17,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from commitlog import StoredMessage
-from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import StoreCorrupt
-from storebytes.java_hash import java_hash_code
 
 from .database import Database
 
@@ -69,14 +66,6 @@ def end_row(topic: bytes, queue_id: int, is_max: bool, place: tuple[int, int] | 
     head = len(topic).to_bytes(4, "big") + _SEPARATOR + topic + _SEPARATOR
     key = head + (b"max" if is_max else b"min") + _SEPARATOR + queue_id.to_bytes(4, "big")
     return key, place.to_bytes(8, "big") if isinstance(place, int) else _END.pack(*place)
-
-
-def code_of_tags(message: StoredMessage) -> int | None:
-    """Return the tags code of a record's unit; None for a delayed message, whose code is its due time."""
-    if message.topic == SCHEDULE_TOPIC:
-        return None
-    tags = message.properties.get("TAGS")
-    return java_hash_code(tags) if tags else 0
 
 
 def read_units(database: Database) -> Iterator[RocksdbUnit]:

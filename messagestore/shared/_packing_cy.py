@@ -21,7 +21,7 @@ from commitlog._message_cy import Message, PutResult, decode_properties, encode_
 from commitlog.status import PutStatus
 from storageio import InvalidMessage, StoreError
 
-from ..broker.services.names import UNIQUE_KEY
+from ..property_names import UNIQUE_KEY
 from ..broker.services.putting import with_pairs
 
 if not cython.compiled:

@@ -31,7 +31,7 @@ from commitlog import Message, decode_properties
 from storageio import InvalidMessage, UnsupportedFormat
 from storageio.local_sockets import LocalSocket
 
-from ..broker.services.names import UNIQUE_KEY
+from ..property_names import UNIQUE_KEY
 from ._packing_cy import BadFrame, unpack_messages
 
 VERSION = 1

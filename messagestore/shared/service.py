@@ -12,7 +12,7 @@ from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from storageio import InvalidMessage, StoreClosed
 
 from ..broker.services.half_messages import HalfMessage
-from ..broker.services.names import UNIQUE_KEY
+from ..property_names import UNIQUE_KEY
 from ..store import MessageStore
 from ..timers.layout import TIMER_TOPIC
 from ._packing_cy import BadFrame, pack_results, unpack_message, unpack_messages

@@ -6,7 +6,10 @@ from commitlog._message_cy cimport Message, PutResult
 from messagestore.write._gate_cy cimport Gate
 
 cdef object OK, ZERO, NO_QUEUE
-cdef str DELAY, INNER_COUNT, LMQ_NAMES, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS
+cdef I32 IS_BATCH
+cdef tuple SPECIAL
+
+cpdef bint has_special(Message message) except -1
 
 cdef class PutPath:
     cdef public Appender _appender

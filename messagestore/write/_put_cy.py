@@ -17,7 +17,7 @@ from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
 from ._gate_cy import Gate
-from ..broker.services.names import DELAY, INNER_COUNT, LMQ_NAMES, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS
+from ..property_names import IS_BATCH, SPECIAL
 from ..broker.services.putting import is_special_raw, message_of, refused
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class PutPath:
             if queue_id < 0:
                 queue_id = self._rules.queue_of(message)
             result: PutResult
-            if is_special or _is_special(message):
+            if is_special or has_special(message):
                 result = self._routing.append(message, queue_id)
             else:
                 result = self._appender.append(message, queue_id)
@@ -128,7 +128,7 @@ class PutPath:
                     refusal = self._rules.refusal(message.topic, message.queue_id)
                     if refusal is not None:
                         return self._rules.answer(refusal, check)
-                is_special |= _is_special(message)
+                is_special |= has_special(message)
                 needs_queues |= message.queue_id < 0
             if needs_queues or is_special:
                 queue_ids = [self._rules.queue_of(item) for item in messages]
@@ -146,19 +146,18 @@ class PutPath:
         return self._rules.finish(result, check)
 
 
-@cython.cfunc
-@cython.exceptval(-1)
-def _is_special(message: Message) -> Bool:
-    """Return whether `Routing` must handle a message: it has a SPECIAL property or the flag IS_BATCH (0x80)."""
-    if message.sys_flag & 0x80:
+def has_special(message: Message) -> Bool:
+    """Return whether `Routing` must handle a message, whatever its topic: it has a SPECIAL property or the flag IS_BATCH."""
+    if message.sys_flag & IS_BATCH:
         return True
     if message.properties_raw is not None:
         return is_special_raw(message.properties_raw)
     properties = message.properties
-    return properties is not None and (
-        DELAY in properties or LMQ_NAMES in properties or INNER_COUNT in properties
-        or TIMER_DELIVER_MS in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_S in properties
-    )  # fmt: skip
+    if properties is not None:
+        for name in SPECIAL:
+            if name in properties:
+                return True
+    return False
 
 
 @cython.cfunc

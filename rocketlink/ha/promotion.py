@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from commitlog.topic_names import LMQ_PREFIX
 from messagestore import MessageStore, Role, StoreConfig
-from messagestore.broker.config.topics import is_system_topic
+from messagestore.broker.config.topics import needs_entry
 
 
 class Promotion(NamedTuple):
@@ -48,11 +47,7 @@ def promote(path: str | os.PathLike[str], config: StoreConfig | None = None) -> 
 
 def _promotion(store: MessageStore) -> Promotion:
     known = store.engine.topics
-    missing = {
-        topic: max(store.queue_ids(topic)) + 1
-        for topic in store.topics()
-        if topic not in known and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX)
-    }
+    missing = {topic: max(store.queue_ids(topic)) + 1 for topic in store.topics() if topic not in known and needs_entry(topic)}
     return Promotion(max(0, store.log_end), missing, _settings(store))
 
 

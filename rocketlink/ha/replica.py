@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from commitlog._scan_cy import Reader
 from messagestore import MessageStore, Role, StoreConfig
-from messagestore.broker.services.names import INNER_COUNT
+from messagestore.property_names import INNER_COUNT
 from storageio import REAL_DISK, Disk, StoreError
 from storageio.background import BackgroundThread
 from storageio.closing import Closing

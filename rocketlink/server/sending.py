@@ -14,7 +14,7 @@ from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
 from messagestore.broker.services.admission import client_problem, internal_problem
 from messagestore.broker.services.delay_messages import deliver_ms
-from messagestore.broker.services.names import DELAY, PRODUCER_GROUP
+from messagestore.property_names import DELAY, PRODUCER_GROUP
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
 from ..remoting.codes import (

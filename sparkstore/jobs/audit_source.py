@@ -7,7 +7,7 @@ It returns rows with one schema; `kind` selects the columns in use:
     range      begin: first record, end: end of the walk; count: records, bytes; units, items: checked ones;
                found: offsets and checksum states of its first and last records (`protection.py`)
     log_run    topic, queue_id: a run of a queue without a gap; first, last: queue offsets; begin: its first record
-    lmq        topic, queue_id: an LMQ (a queue whose units point at records of other topics); last: the last unit checked
+    listed     topic, queue_id: a queue whose units point at records of other topics; last: the last unit checked
     queue      topic, queue_id: a queue's files; first, last: its minimum and the number of its next unit; begin: the record of
                its last unit, end: where the log begins
     index      file: an index file whose chains were checked; count: its items
@@ -26,21 +26,24 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from commitlog import StoredMessage
 from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
-from commitlog.topic_names import LMQ_PREFIX
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
-from consumequeue.layout import UNIT_SIZE
+from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile import IndexFiles
+from indexfile._index_cy import IndexBuffer
 from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
 from messagestore import StoreConfig
-from messagestore.delay_levels import DelayLevels
+from messagestore.derive.cross_check import CrossCheck, accepts
+from messagestore.derive.kinds.ordinary import unit_differences, unit_text
+from messagestore.derive.kinds.scheduled import DelayLevels
+from messagestore.derive.walk import Derivation, ItemList, Sink
 from messagestore.file_sizes import found_sizes
 from messagestore.paths import StorePaths
-from messagestore.repair.cross_check import CrossCheck, accepts, unit_differences, unit_text
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
@@ -54,7 +57,7 @@ from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
-from .dispatching import Dispatching, Run, stored_item
+from .dispatching import KEYS_MAX, Run, item_columns, stored_item
 from .protection import SplitProtection
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ FIELDS: dict[str, str] = {
     "found": "string", "topic": "string", "queue_id": "int", "first": "bigint", "last": "bigint", "begin": "bigint",
     "end": "bigint", "count": "bigint", "bytes": "bigint", "units": "bigint", "items": "bigint",
 }  # fmt: skip
-PROBLEM, NOTE, RANGE, RUN, LMQ, QUEUE, INDEX = "problem", "note", "range", "log_run", "lmq", "queue", "index"
+PROBLEM, NOTE, RANGE, RUN, LISTED, QUEUE, INDEX = "problem", "note", "range", "log_run", "listed", "queue", "index"
 FOLDER = "folder"
 BATCH_ROWS = 65536
 ROWS_AT_ONCE = 4096
@@ -231,8 +234,8 @@ def _is_store(store: str) -> bool:
     return any(REAL_DISK.stat(os.path.join(store, name)) is not None for name in _STORE_NAMES)
 
 
-class _SplitAudit:
-    """Checks one split of a log against checksums, queues and index."""
+class _SplitAudit(Sink):
+    """Checks one split of a log against checksums, queues and index; the sink of the walk over its records."""
 
     def __init__(self, split: LogSplit, audit: str) -> None:
         self._split = split
@@ -244,7 +247,9 @@ class _SplitAudit:
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
         self._protection = SplitProtection(split.file, split.file_start)
-        self._lmqs: CrossCheck | None = None
+        self._rows: list[Row] = []  # of the records since the last batch
+        self._memory = ItemList(KEYS_MAX, with_tags=True)
+        self._listed: CrossCheck | None = None  # of queues whose units point at records of other topics
 
     def rows(self) -> Iterator[Row]:
         split = self._split
@@ -259,7 +264,7 @@ class _SplitAudit:
                 split.store, Finding(error.file, error.offset, "data_lost", str(error.expected), str(error.found))
             )
             return
-        config, work = self._prepared()
+        config, derivation = self._prepared()
         for found in walk(reader, CHECK_ALL, BATCH_ROWS):
             if isinstance(found, Finding):
                 yield _finding_row(split.store, found)
@@ -268,18 +273,13 @@ class _SplitAudit:
             piece = self._piece(found)
             for finding in self._protection.take(piece):
                 yield _finding_row(split.store, finding)
-            for runs, items in work.take(found):
-                yield from self._runs(runs)
-                self._take_items(items)
-                if self._lmqs is not None:
-                    self._lmqs.expect_lmqs(work.kernel)
-            if self._lmqs is not None:
-                self._lmqs.lmqs(piece)
-        yield from self._runs(work.rest())
+            derivation.take(piece.view, piece.base, piece.start, piece.stop)
+            yield from self._rows
+            self._rows.clear()
         yield from self._open_runs.values()
         if self._is_store:
             yield from self._index_differences(config)
-            yield from self._lmq_rows()
+            yield from self._listed_rows()
         if self._known_queues is not None:
             self._known_queues.close()  # files and maps, not what it knows
         yield {
@@ -287,7 +287,7 @@ class _SplitAudit:
             "found": self._protection.edges_text(),
         }  # fmt: skip
 
-    def _prepared(self) -> tuple[StoreConfig, Dispatching]:
+    def _prepared(self) -> tuple[StoreConfig, Derivation]:
         store = self._split.store
         config = found_sizes(StoreConfig(), StorePaths(store), REAL_DISK) if self._is_store else StoreConfig()
         ignored = excluded_topics(REAL_DISK, store) if self._is_store else lambda _topic: False
@@ -300,8 +300,8 @@ class _SplitAudit:
         )
         self._known_queues = _known_queues(self._audit, queues, size) if self._is_store and size else None
         if self._queues is not None:
-            self._lmqs = CrossCheck(self._queues, None, self._levels, 0)
-        return config, Dispatching(self._levels.current_ms, ignored, with_index=self._is_store, with_tags=True)
+            self._listed = CrossCheck(self._queues, None, self._levels, 0)
+        return config, Derivation(self, self._levels.current_ms, ignored, checks=0)
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])
@@ -318,51 +318,43 @@ class _SplitAudit:
 
     # Queues
 
-    def _lmq_rows(self) -> Iterator[Row]:
-        """Yield the problems of LMQ units, and the last unit checked of each LMQ."""
-        if self._lmqs is None:
+    def take_message(self, message: StoredMessage) -> None:
+        """Compare units in queues of other topics, whose numbers may have gaps, which the queues close."""
+        if self._listed is not None:
+            self._listed.take_message(message)
+
+    def _listed_rows(self) -> Iterator[Row]:
+        """Yield the problems of units that point at records of other topics, and the last unit checked of each queue."""
+        if self._listed is None:
             return
-        self._sums["units"] += self._lmqs.units
-        for finding in self._lmqs.problems:
+        self._sums["units"] += self._listed.units
+        for finding in self._listed.problems:
             yield _finding_row(self._split.store, finding)
-        for (topic, queue_id), end in self._lmqs.lmq_ends().items():
+        for (topic, queue_id), end in self._listed.virtual_ends().items():
             yield {
-                "kind": LMQ, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
+                "kind": LISTED, "store": self._split.store, "topic": topic, "queue_id": queue_id, "last": end - 1, "count": 0,
                 "begin": self._begin, "file": self._split.file,
             }  # fmt: skip
 
-    def _runs(self, runs: list[Run]) -> Iterator[Row]:
-        for run in runs:
-            if run.topic.startswith(LMQ_PREFIX):
-                continue  # their numbers may have gaps, which a queue closes: `CrossCheck` looks for them
-            count = len(run.units) // UNIT_SIZE
-            self._sums["units"] += count
-            yield from self._run_rows(run, count)
-            if self._is_store:
-                yield from self._against_queue(run)
-
-    def _run_rows(self, run: Run, count: int) -> Iterator[Row]:
-        """Join a run to the one before, or start a new one."""
-        key = (run.topic, run.queue_id)
-        known = self._open_runs.get(key)
-        if known is not None and known["last"] + 1 == run.first:
+    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
+        """Compare units of an ordinary queue, and join the run to the one before or begin a row."""
+        run = Run(topic, queue_id, UNIT.unpack_from(units)[0], first, bytes(units))
+        count, queue_key = len(units) // UNIT_SIZE, (topic, queue_id)
+        self._sums["units"] += count
+        known = self._open_runs.get(queue_key)
+        if known is not None and known["last"] + 1 == first:
             known["last"] += count
             known["count"] += count
-            return
-        if known is not None:
-            yield known
-        self._open_runs[key] = {
-            "kind": RUN, "store": self._split.store, "topic": run.topic, "queue_id": run.queue_id, "first": run.first,
-            "last": run.first + count - 1, "begin": run.order, "count": count, "file": self._split.file,
-        }  # fmt: skip
-
-    def _against_queue(self, run: Run) -> Iterator[Row]:
-        """Yield the first unit of a run that differs from the log; later differences follow from it."""
-        finding = self._queue_difference(run, self._known_queues)
-        if finding is not None:  # the queue may have grown since an earlier split opened it
+        else:
+            self._rows += [known] if known is not None else []
+            self._open_runs[queue_key] = {
+                "kind": RUN, "store": self._split.store, "topic": topic, "queue_id": queue_id, "first": first,
+                "last": first + count - 1, "begin": run.order, "count": count, "file": self._split.file,
+            }  # fmt: skip
+        # The queue may have grown since an earlier split opened it. Later differences follow from the first one of a run.
+        if self._is_store and self._queue_difference(run, self._known_queues) is not None:
             finding = self._queue_difference(run, self._queues)
-        if finding is not None:
-            yield _finding_row(self._split.store, finding)
+            self._rows += [_finding_row(self._split.store, finding)] if finding is not None else []
 
     def _queue_difference(self, run: Run, queues: ConsumeQueues | None) -> Finding | None:
         queue = queues.get(run.topic, run.queue_id) if queues is not None else None
@@ -376,12 +368,17 @@ class _SplitAudit:
 
     # Index
 
-    def _take_items(self, items: Array | None) -> None:
-        if items is not None and len(items):
-            packed = _packed(items["offset"].astype("int64"), items["hash"], self._split.begin)
-            is_optional = items["seconds"] == SECONDS_OPTIONAL
-            self._wanted.append(packed[~is_optional])
-            self._optional.append(packed[is_optional])
+    def item_buffer(self) -> IndexBuffer | None:
+        """Return memory for items, in a store."""
+        return self._memory.emptied() if self._is_store else None
+
+    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
+        """Keep the items for `_index_differences`."""
+        found = item_columns(items)
+        packed = _packed(found["offset"].astype("int64"), found["hash"], self._split.begin)
+        is_optional = found["seconds"] == SECONDS_OPTIONAL
+        self._wanted.append(packed[~is_optional])
+        self._optional.append(packed[is_optional])
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
         """Compare the items of the split's records in both directions."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FINDING = ("store", "file", "offset", "kind", "expected", "found")
-_ORDER = ("store", "topic", "queue_id", "kind", "begin")  # "queue" sorts behind "lmq" and "log_run"
+_ORDER = ("store", "topic", "queue_id", "kind", "begin")  # "queue" sorts behind "listed" and "log_run"
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _RunJoiner:
         """Process a row; rows that do not belong to a queue pass unchanged."""
         if row["kind"] == "queue":
             yield from self._compare(row)
-        elif row["kind"] not in ("log_run", "lmq"):
+        elif row["kind"] not in ("log_run", "listed"):
             yield row
         elif self._is_same(row):
             yield from self._join(row)

@@ -1,29 +1,25 @@
-"""Convert a split's records to runs of queue units and index items with the engine's dispatch kernel."""
+"""Convert a split's records to runs of queue units and index items with the engine's walk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog._scan_cy import Reader
-from commitlog.arrow_columns import record_batch
+from commitlog import StoredMessage
 from commitlog.columns import Batch, fixed_columns
-from commitlog.topic_names import LMQ_PREFIX
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, NEXT_ITEM_AT, SLOT_SIZE
-from messagestore.write._dispatch_cy import Dispatcher
-from messagestore.write.lmq_units import DISPATCH, lmq_offsets
-from storebytes.java_hash import java_hash_code
+from indexfile.layout import FIRST_ITEM, HEADER_SIZE, NEXT_ITEM_AT, SLOT_SIZE
+from messagestore.derive.kinds import other_units
+from messagestore.derive.walk import Derivation, ItemList, Sink
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-KEYS_MAX = 1 << 18  # items in one piece
+KEYS_MAX = 1 << 18  # items of one step
 RUN_BYTES = 1 << 20  # of units in one run
-_SLOTS = 1  # of the buffer for items, which is never searched
 
 
 class Run(NamedTuple):
@@ -36,42 +32,54 @@ class Run(NamedTuple):
     units: bytes
 
 
-class Dispatching:
-    """Dispatches one split: takes batches in log order, yields runs and items."""
+class Dispatching(Sink):
+    """Dispatches one split: takes batches in log order, and makes runs and items of them."""
 
     def __init__(
-        self, delays_ms: list[int], is_ignored: Callable[[str], bool], *, with_index: bool, with_tags: bool = False
-    ) -> None:
-        """Prepare the kernel; `is_ignored` selects topics without an ordinary queue.
+        self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None
+    ) -> None:  # fmt: skip
+        """`is_excluded` selects topics without an ordinary queue.
 
-        `with_tags` adds items of tags, marked optional, for a comparison with an index.
+        `on_items` is called with index items (`stored_item`), which are valid until it returns; without it none are made.
         """
-        self._with_tags = with_tags
-        self.kernel = Dispatcher(delays_ms)
-        # `_lmq_runs` makes LMQ units from the property that names the queues
-        self._is_ignored = lambda topic: topic.startswith(LMQ_PREFIX) or is_ignored(topic)
-        self._items = bytearray(HEADER_SIZE + SLOT_SIZE * _SLOTS + ITEM_SIZE * KEYS_MAX) if with_index else None
+        self._derivation = Derivation(self, delays_ms, is_excluded, checks=0)
+        self._on_items = on_items
+        self._memory = ItemList(KEYS_MAX)
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
+        self._done: list[Run] = []
 
-    def take(self, batch: Batch) -> Iterator[tuple[list[Run], Array | None]]:
-        """Yield full runs, and the index items (`stored_item`) of each part of the batch."""
-        at, why, done, may_have_lmqs = int(batch.positions[0]), "full", 0, False
+    def take(self, batch: Batch) -> list[Run]:
+        """Take the next records; return the runs that are full."""
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
-        while at < stop:
-            buffer = self._fresh()
-            at, why, done = self.kernel.dispatch(batch.view, at, stop, batch.base, 0, buffer, done, self._is_ignored)
-            assert why in ("end", "full", "index_full"), f"a checked batch stopped with {why}"
-            may_have_lmqs = may_have_lmqs or self.kernel.may_have_lmqs
-            runs = [run for found in self.kernel.runs() for run in self._joined(*found[:3], bytes(found[3]))]
-            yield runs, None if self._items is None else self._gathered()
-        if may_have_lmqs:
-            yield self._lmq_runs(batch), None
+        self._derivation.take(batch.view, batch.base, int(batch.positions[0]), stop)
+        made, self._done = self._done, []
+        return made
 
     def rest(self) -> list[Run]:
         """Return the runs that are not full."""
         made = [Run(*queue_key, order, first, bytes(units)) for queue_key, (order, first, units) in self._open.items()]
         self._open.clear()
         return made
+
+    # The sink of the walk
+
+    def item_buffer(self) -> IndexBuffer | None:
+        """Return memory for items, if any are wanted."""
+        return self._memory.emptied() if self._on_items is not None else None
+
+    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
+        """Hand the items on as an array, in log order."""
+        if self._on_items is not None and len(found := item_columns(items)):
+            self._on_items(found)
+
+    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
+        """Append units to the open run of their queue."""
+        self._done += self._joined(topic, queue_id, first, bytes(units))
+
+    def take_message(self, message: StoredMessage) -> None:
+        """Make a run of each unit in queues of other topics, because their numbers may have gaps."""
+        for topic, queue_id, number, unit in other_units(message):
+            self._done.append(Run(topic, queue_id, message.physical_offset, number, unit))
 
     def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[Run]:
         """Append units to the open run of their queue; yield a run that is full or interrupted."""
@@ -90,33 +98,13 @@ class Dispatching:
         if not held:
             del self._open[queue_key]
 
-    def _fresh(self) -> IndexBuffer | None:
-        if self._items is None:
-            return None
-        self._items[: HEADER_SIZE + SLOT_SIZE * _SLOTS] = bytes(HEADER_SIZE + SLOT_SIZE * _SLOTS)
-        fresh = IndexBuffer(self._items, _SLOTS, KEYS_MAX)
-        fresh.with_tags = self._with_tags
-        return fresh
 
-    def _gathered(self) -> Array:
-        """Return the items of the buffer, which the next call of the kernel overwrites, in log order."""
-        import numpy as np
+def item_columns(items: IndexBuffer) -> Array:
+    """Return the items of a step as an array (`stored_item`), in log order."""
+    import numpy as np
 
-        assert self._items is not None
-        count = int.from_bytes(self._items[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
-        start = HEADER_SIZE + SLOT_SIZE * _SLOTS
-        return np.frombuffer(self._items, stored_item(), max(count, FIRST_ITEM), start)[FIRST_ITEM:]
-
-    def _lmq_runs(self, batch: Batch) -> list[Run]:
-        """Return LMQ units, which point at records of other topics, one per run because their numbers may have gaps."""
-        reader, made = Reader(batch.view, batch.base), []
-        for at in _with_property(batch, DISPATCH):
-            message = reader.decode(int(at), 0)
-            assert message is not None, "a record that was checked"
-            tags_code = java_hash_code(message.tags) if message.tags else 0
-            unit = UNIT.pack(message.physical_offset, message.size, tags_code)
-            made += [Run(name, 0, message.physical_offset, offset, unit) for name, offset in lmq_offsets(message)]
-        return made
+    count = int.from_bytes(items.header()[NEXT_ITEM_AT : NEXT_ITEM_AT + 4], "big")
+    return np.frombuffer(items.data, stored_item(), max(count, FIRST_ITEM), HEADER_SIZE + SLOT_SIZE)[FIRST_ITEM:]
 
 
 def timed_items(batch: Batch, found: Array) -> Array:
@@ -142,13 +130,3 @@ def stored_item() -> Any:
     import numpy as np
 
     return np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-
-
-def _with_property(batch: Batch, name: str) -> Array:
-    """Return the positions of the records that have a property."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    properties = record_batch(batch, ["properties"]).column(0)
-    found = np.flatnonzero(np.asarray(pc.equal(properties.keys, name)))
-    return batch.positions[np.unique(np.searchsorted(np.asarray(properties.offsets), found, "right") - 1)]

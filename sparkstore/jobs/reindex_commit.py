@@ -2,7 +2,7 @@
 
 Nothing is moved before every part is known to be complete.  If the process is killed at any call, the old folder, the new
 one or neither exists for queues and index; the engine rebuilds a missing one when it opens the store
-(`messagestore.repair.rebuild`).
+(`messagestore.derive.rebuild`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from commitlog import LogPaths
 from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.queue_listing import queue_folders
+from messagestore.derive.kinds.ordinary import keep_ends
+from messagestore.derive.rebuild import INDEX, QUEUES, old_queues
 from messagestore.paths import StorePaths
 from messagestore.recovery.index_hint import NAME as NOTE_NAME
-from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, keep_ends, old_queues, take_place
+from messagestore.swap import delete_tree, take_place
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"

@@ -20,16 +20,18 @@ from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
+from indexfile import IndexFiles
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
-from messagestore.delay_levels import DelayLevels
+from messagestore.derive.kinds.extended import KeptUnits
+from messagestore.derive.kinds.scheduled import DelayLevels
+from messagestore.derive.rebuild import INDEX, QUEUES, NamedIndexFiles, old_names, old_queues
 from messagestore.file_sizes import found_sizes
 from messagestore.foreign import refuse_unsupported
 from messagestore.paths import StorePaths
 from messagestore.repair.excluded_topics import excluded_topics
-from messagestore.repair.previous_units import KeptUnits
-from messagestore.repair.rebuild import INDEX, QUEUES, delete_tree, old_names, old_queues
 from messagestore.store_settings import read_levels, refuse_unknown_shape
+from messagestore.swap import delete_tree
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 from storebytes.finding import Finding
 
@@ -40,11 +42,13 @@ from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
 from .dispatching import Dispatching, Run, item_kind, timed_items
-from .index_build import IndexBuild
 from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+    Array = np.ndarray[Any, Any]
 
 FORMAT = "brokerstore-reindex"
 COLUMNS = "target int, kind int, topic string, queue_id int, `order` bigint, first bigint, data binary"
@@ -125,17 +129,19 @@ class _Reader(DataSourceReader):
         for finding in split.findings:
             raise _corrupt(finding)
         levels = read_levels(REAL_DISK, job.places.own, job.delay_levels)
-        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), with_index=INDEX in job.what)
+        gathered: list[Array] = []
+        on_items = (lambda items: gathered.append(items.copy())) if INDEX in job.what else None
+        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items)
         kept = self._kept(levels)
         last = -1
         for found in walk(SplitReader(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():
             if isinstance(found, Finding):
                 raise _corrupt(found)
             last = found.base + int(found.positions[-1])
-            for runs, items in work.take(found):
-                yield from (self._run_row(run, kept) for run in runs if QUEUES in job.what)
-                if items is not None and len(items):
-                    yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, timed_items(found, items).tobytes()
+            yield from (self._run_row(run, kept) for run in work.take(found) if QUEUES in job.what)
+            for items in gathered:
+                yield job.tasks, ITEMS, None, None, int(items["offset"][0]), None, timed_items(found, items).tobytes()
+            gathered.clear()
         yield from (self._run_row(run, kept) for run in work.rest() if QUEUES in job.what)
         kept.report()
         yield job.tasks, DONE, None, None, last, split.end, None
@@ -197,17 +203,17 @@ class _Writer(DataSourceArrowWriter):
         queues = ConsumeQueues(
             REAL_DISK, os.path.join(part.folder, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
         )
-        index = IndexBuild(
-            REAL_DISK, os.path.join(part.folder, INDEX), config.max_hash_slot_num, config.max_index_num,
-            old_names(REAL_DISK, self._job.places.index),
-        )  # fmt: skip
+        index = NamedIndexFiles(
+            REAL_DISK, os.path.join(part.folder, INDEX), config, old_names(REAL_DISK, self._job.places.index)
+        )
         for batch in iterator:
             _take(batch, queues, index, part)
         if INDEX in self._job.what and part.log_end >= 0:
-            index.finish(part.last_record)
+            _finish_index(index, part.last_record)
         queues.flush(0)
-        part.queues, part.index_files = len(queues), index.files
+        part.queues, part.index_files = len(queues), len(index.files)
         queues.close()
+        index.close()
         return part
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -238,7 +244,7 @@ def _attempt() -> str:
     return f"{context.partitionId()}-{context.taskAttemptId()}"
 
 
-def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part: Part) -> None:
+def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexFiles, part: Part) -> None:
     import numpy as np
 
     for row in batch.to_pylist():
@@ -246,6 +252,23 @@ def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexBuild, part:
             queues.get_or_add(row["topic"], row["queue_id"]).append_run(row["first"], row["data"])
             part.units += len(row["data"]) // UNIT_SIZE
         elif row["kind"] == ITEMS:
-            index.add(np.frombuffer(row["data"], item_kind()))
+            _add_items(index, np.frombuffer(row["data"], item_kind()))
         else:
             part.last_record, part.log_end = max(part.last_record, row["order"]), max(part.log_end, row["first"])
+
+
+def _add_items(index: IndexFiles, items: Array) -> None:
+    """Append items in log order; a full file is followed by the next one when another item comes."""
+    hashes, offsets, times_ms = (items[name].copy() for name in ("hash", "offset", "time_ms"))
+    done = 0
+    while done < len(items):
+        done = index.active().put_items(hashes, offsets, times_ms, done)
+        index.sync_full()
+
+
+def _finish_index(index: IndexFiles, last_record: int) -> None:
+    """Sync the files; a record without keys creates one if there is none or the last one is full, as in a real store."""
+    newest = index.last_header()
+    if last_record >= 0 and (newest is None or newest.end_physical_offset < last_record):
+        index.active()
+    index.sync()

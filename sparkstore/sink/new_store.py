@@ -7,7 +7,7 @@ import os
 
 from brokerstore.identify import is_folder
 from messagestore.paths import StorePaths
-from messagestore.repair.rebuild import delete_tree
+from messagestore.swap import delete_tree
 from storageio import Disk, Mode, StoreError, UnknownStore
 
 from .staging import FOLDER, MANIFEST

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from brokerstore.tool.backends import rocketmq_tables
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
@@ -348,12 +347,13 @@ def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> N
 def test_lmqs_from_lists_that_do_not_fit(tmp_path: Path) -> None:
     """Such a record is in no LMQ."""
     from commitlog import CommitLog, LogPaths, Message
+    from messagestore.derive.kinds import queue_places
 
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), writable=True, file_size_bytes=65536)
     log.attach(0)
     for names, offsets in (("%LMQ%a,%LMQ%b", "1"), ("%LMQ%a", "x"), ("other", "1"), ("%LMQ%a", "7")):
         properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
         log.appender.append(Message("t", b"", properties=properties, queue_id=0))
-    places = [list(rocketmq_tables._queues_of(message))[1:] for message in log.messages()]
+    places = [list(queue_places(message))[1:] for message in log.messages()]
     log.close()
     assert places == [[], [], [], [("%LMQ%a", 0, 7)]]

@@ -11,9 +11,9 @@ from commitlog._record_cy import check
 from commitlog.offset_files import FILE_SIZE_MAX, OffsetFile, common_file_size
 from consumequeue.consume_queues import find_file_size
 from messagestore import MessageStore
+from messagestore.derive.kinds.lmq import listed_queues
 from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_store
-from messagestore.write.lmq_units import lmq_offsets
 from storageio import REAL_DISK
 from tests.faults.golden import fast_folder, unpacked
 from tests.faults.store_damage import messages_of
@@ -53,11 +53,12 @@ def test_a_record_without_its_last_page_is_not_a_record() -> None:
 def test_lmq_offsets_may_have_any_number_of_digits() -> None:
     """A number of 5,000 digits in a property used to end a rebuild with Python's own ValueError."""
     with fast_folder() as folder:
-        message = next(one for one in messages_of(unpacked("lmq", folder)) if lmq_offsets(one))
-    message = type("Fake", (), {"all_properties": dict(message.all_properties), "topic": message.topic})()
+        message = next(one for one in messages_of(unpacked("lmq", folder)) if listed_queues(one))
+    fields = {"all_properties": dict(message.all_properties), "properties_raw": message.properties_raw, "topic": message.topic}
+    message = type("Fake", (), fields)()
     message.all_properties["INNER_MULTI_DISPATCH"] = "%LMQ%a,%LMQ%b,%LMQ%c"
     message.all_properties["INNER_MULTI_QUEUE_OFFSET"] = "9" * 5000 + ",7,-1"
-    assert lmq_offsets(message) == [("%LMQ%b", 7)]
+    assert listed_queues(message) == [("%LMQ%b", 7)]
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8, b"\xff" * 4096, b""], ids=["first time", "all", "empty"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +319,33 @@ def test_the_hash_that_an_item_keeps() -> None:
     """It is the absolute value of Java's hash, or 0 for -2147483648."""
     assert item_hash("T", "!ybriwe") == 0
     assert [item_hash("T", key) for key in ("a", "key", "DWIECH")] == [key_hash(f"T#{key}") for key in ("a", "key", "DWIECH")]
+
+
+@PROPERTY
+@given(PUTS, st.integers(1, 9), st.integers(2, 20), st.integers(1, 7))
+def test_columns_of_keys_give_the_bytes_of_the_plain_model(world: World, puts: Any, slots: int, items: int, rows: int) -> None:
+    """Keys that are put by their hash, some at a time, make the same file; the number of keys that fit is returned."""
+    buffer = bytearray(40 + 4 * slots + 20 * items)
+    made = world.module("indexfile._index_cy").IndexBuffer(buffer, slots, items)
+    plain = PlainIndex(slots, items)
+    for start in range(0, len(puts), rows):
+        part = puts[start : start + rows]
+        keys = [f"T#{key}" for key, _, _ in part]
+        offsets = array("q", [100 * (start + row) for row in range(len(part))])
+        times = array("q", [1_700_000_000_000 + later_ms for _, _, later_ms in part])
+        fitting = 0
+        for key, offset, time_ms in zip(keys, offsets, times, strict=True):
+            fitting += bool(plain.put(key, offset, time_ms))
+        assert made.put_items(array("i", map(key_hash, keys)), offsets, times, 0) == fitting
+    assert bytes(buffer) == plain.as_bytes()
+
+
+def test_columns_of_other_widths_are_refused(world: World) -> None:
+    """A pointer to 32-bit numbers must not be read as one to 64-bit numbers."""
+    made = world.module("indexfile._index_cy").IndexBuffer(bytearray(40 + 4 * 2 + 20 * 3), 2, 3)
+    short, long = array("i", [1]), array("q", [1])
+    for columns in ((long, long, long), (short, short, long), (short, long, array("q", [1, 2]))):
+        with pytest.raises(ValueError, match="columns of one length"):
+            made.put_items(*columns, 0)
+    with pytest.raises(ValueError, match="columns of one length"):
+        made.put_items(short, long, long, 1)

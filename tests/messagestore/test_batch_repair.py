@@ -12,7 +12,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.repair import batch_cross_check as batch_agreement
+from messagestore.derive.kinds import batch as batch_agreement
 from messagestore.repair.fillers import Lost, fill
 from messagestore.repair.lost_messages import Gap, lost_messages
 from messagestore.repair.named_messages import NamedUnit

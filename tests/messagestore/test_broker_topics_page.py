@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from commitlog import topic_names as topics
-from messagestore.broker.services import names
+from messagestore import property_names as names
 from messagestore.config import DELAY_LEVELS, StoreConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "broker-topics.md").read_text()

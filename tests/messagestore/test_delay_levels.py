@@ -14,7 +14,7 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.layout import UNIT
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
-from messagestore.delay_levels import ENTRIES_MAX, DelayLevels, Entry
+from messagestore.derive.kinds.scheduled import ENTRIES_MAX, DelayLevels, Entry
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store

@@ -70,7 +70,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The units are returned in several parts, none twice, and none is missing."""
-    kernel = world.module("messagestore.write._dispatch_cy")
+    kernel = world.module("messagestore.derive._dispatch_cy")
     count = (1 << 15) + 100
     if world.build == "plain":
         count = 250
@@ -87,7 +87,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
 def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: int) -> None:
     """Nothing outside the buffer is read."""
     with pytest.raises(ValueError, match="not inside the buffer"):
-        world.module("messagestore.write._dispatch_cy").Dispatcher([]).dispatch(
+        world.module("messagestore.derive._dispatch_cy").Dispatcher([]).dispatch(
             bytes(10), start, stop, 0, 4, None, 0, lambda _: False
         )
 

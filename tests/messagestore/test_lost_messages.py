@@ -11,7 +11,7 @@ import pytest
 from commitlog import Message, StoredMessage
 from commitlog.walk import LogFiles
 from messagestore import MessageStore
-from messagestore.broker.services.names import INNER_COUNT, IS_BATCH
+from messagestore.property_names import INNER_COUNT, IS_BATCH
 from messagestore.repair.damage import survey
 from messagestore.repair.fillers import Lost, fill
 from messagestore.repair.lost_messages import Gap, lost_messages

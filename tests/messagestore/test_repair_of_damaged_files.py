@@ -14,8 +14,8 @@ from commitlog import Message
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from messagestore import MessageStore
-from messagestore.delay_levels import DelayLevels
-from messagestore.repair.cross_check import CrossCheck
+from messagestore.derive.cross_check import CrossCheck
+from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_beside_log, verify_store
@@ -374,7 +374,7 @@ def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -
         if isinstance(step, Piece):
             comparison.take(step)
     comparison.finish()
-    assert comparison.lmq_ends() == {(name, 0): len(units) for name, units in lmq_units(fixture.store).items() if units}
+    assert comparison.virtual_ends() == {(name, 0): len(units) for name, units in lmq_units(fixture.store).items() if units}
     assert comparison.problems == [] and comparison.items == 0
     queues.close()
 

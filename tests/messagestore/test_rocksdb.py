@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commitlog.walk import LogFiles
-from messagestore.rocksdb.check import rocksdb_findings
+from messagestore.derive.kinds.rocksdb import rocksdb_findings
 from messagestore.rocksdb.config import read_config
 from messagestore.rocksdb.database import can_read, open_database
 from messagestore.rocksdb.queues import read_ends, read_units

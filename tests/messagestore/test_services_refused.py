@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from messagestore.write import dispatcher
 from storageio import DiskError, DiskFull, InvalidMessage, PutRejected, StoreCorrupt
 from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes, until
 
@@ -142,7 +141,7 @@ def test_records_longer_than_a_stretch_are_dispatched(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     """A reader waits for one range at most; a record may be longer than that."""
-    monkeypatch.setattr(world.module(dispatcher.__name__), "BATCH_SIZE_BYTES", stretch)
+    monkeypatch.setattr(world.module("messagestore.derive.walk"), "BATCH_SIZE_BYTES", stretch)
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(30), size=20)
         put_numbers(world, store, range(30, 60), size=3000, keys=["k"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from messagestore import MessageStore
-from messagestore.repair.index_comparison import IndexComparison
+from messagestore.derive.index_comparison import IndexComparison
 from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_store
 from tests.messagestore.test_wheel_snapshots import store_of

@@ -13,6 +13,7 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
+from messagestore.derive import walk
 from messagestore.read import undispatched
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
@@ -223,7 +224,7 @@ def test_a_long_log_is_counted_from_the_last_record_that_the_checkpoint_covers(
     """Its file is longer than the limit."""
     root = snapshot(tmp_path, 400, 20)
     monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
-    monkeypatch.setattr(undispatched, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
+    monkeypatch.setattr(walk, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
     with open_store(root, "r") as store:
         assert store.undispatched_messages == 20
 
@@ -232,7 +233,7 @@ def test_what_was_not_compared_is_reported(tmp_path: Path, monkeypatch: pytest.M
     """Behind the limit the number is unknown, and the warning and the tool report that."""
     root = snapshot(tmp_path, 4, 400)
     monkeypatch.setattr(undispatched, "SEARCHED_MAX", LOG_SIZE // 8)
-    monkeypatch.setattr(undispatched, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
+    monkeypatch.setattr(walk, "BATCH_SIZE_BYTES", LOG_SIZE // 64)
     with open_store(root, "r") as store, caplog.at_level(logging.WARNING):
         assert store.undispatched_messages is None
         store.get("t", 0, 0)

@@ -58,10 +58,12 @@ GROUPS = {
         ),
     ),
     "repair": Group(
-        _below(
-            "messagestore/repair", "cross_check", "batch_cross_check", "damage", "fillers", "excluded_topics", "symlinks",
-            "repair_config", "repair_files", "rebuild", "rebuild_batch", "rebuild_store", "recover", "lost_messages",
-            "verification",
+        (
+            *_below("messagestore/derive", "cross_check", "rebuild", "kinds/batch", "kinds/lmq", "kinds/ordinary"),
+            *_below(
+                "messagestore/repair", "damage", "fillers", "excluded_topics", "symlinks", "repair_config", "repair_files",
+                "rebuild_store", "recover", "lost_messages", "verification",
+            ),
         ),
         _tests(
             "messagestore", "batch_repair", "clean_stop_damage", "delay_levels", "expired_queues", "hole_fillers",

@@ -9,8 +9,7 @@ from typing import Any
 from brokerstore.identify import FolderKind
 from commitlog import StoredMessage
 from commitlog._tally_cy import Tally
-from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from commitlog.topic_names import LMQ_PREFIX
+from commitlog.topic_names import is_virtual_topic
 from commitlog.walk import LogFiles
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
 from storebytes.finding import Finding
@@ -107,30 +106,22 @@ def _rows_of_rocksdb(folder: RocketmqFolder) -> list[Row]:
 
 def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
     """Count what the log dispatches: no prepared or rolled-back messages, and none of deleted topics."""
+    from messagestore.derive.kinds import is_dispatched, queue_places
+
     found: dict[tuple[str, int], list[int]] = {}
     is_deleted = _deleted(folder.target)
     for message in _messages(folder, folder.files()):
-        if message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT):
-            for topic, queue_id, number in _queues_of(message):
+        if is_dispatched(message):
+            for (topic, queue_id), number in {place[:2]: place[2] for place in queue_places(message)}.items():
                 row = found.setdefault((topic, queue_id), [number, 0, 0])
                 row[2] += 1
-                row[1] = row[0] + row[2] if topic.startswith(LMQ_PREFIX) else number + 1  # LMQs close gaps
+                row[1] = row[0] + row[2] if is_virtual_topic(topic) else number + 1  # those close gaps
     return [_row(*queue, *row) for queue, row in sorted(found.items()) if not is_deleted(queue[0])]
 
 
 def _messages(folder: RocketmqFolder, files: LogFiles) -> Iterator[StoredMessage]:
     for piece in folder.pieces(files):
         yield from piece.messages()
-
-
-def _queues_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
-    """Yield topic, queue id and offset in the record's own queue, then in each LMQ that it names."""
-    yield message.topic, message.queue_id, message.queue_offset
-    if b"INNER_MULTI_DISPATCH" in message.properties_raw:
-        from messagestore.write.lmq_units import lmq_offsets
-
-        for name, number in dict(lmq_offsets(message)).items():  # a queue named twice gets the record once
-            yield name, 0, number
 
 
 def _deleted(target: Target) -> Callable[[str], bool]:

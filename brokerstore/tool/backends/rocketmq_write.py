@@ -125,7 +125,7 @@ def rebuild(folder: RocketmqFolder, what: str, quiet: bool, apply: bool) -> Answ
         size = folder.log_size()
         text = ["Nothing was changed; --apply executes the plan.", f"Rebuild {subject} from {size_text(size)} of log files"]
         return Answer({"plan": sorted(names), "applied": False, "log_bytes": size}, text)
-    logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # gaps of LMQs are expected here
+    logging.getLogger("brokerstore.consumequeue").setLevel(logging.ERROR)  # queues of listed messages have gaps here
     with progress("rebuild", folder.log_size(), quiet=quiet) as advance:
         made = rebuild_store(folder.target.path, names, folder.config(), progress=advance)
     text = [f"Rebuilt {subject} from {size_text(made.log_bytes)} of log"]

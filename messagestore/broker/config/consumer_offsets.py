@@ -213,6 +213,10 @@ class LmqConsumerOffsets(ConsumerOffsets):
             return [*super().clamp(end_of), *changed]
 
 
+# A broker uses one of them, by its configuration.
+OFFSETS_IN_FILES = (ConsumerOffsets, LmqConsumerOffsets)
+
+
 def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:
     """Return the table in effect: that of the LMQ offset file if it exists, else the ordinary one."""
     has_lmqs = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None

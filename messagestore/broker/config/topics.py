@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.topic_names import LMQ_PREFIX, SYSTEM_PREFIX, SYSTEM_TOPICS
+from commitlog.topic_names import SYSTEM_PREFIX, SYSTEM_TOPICS, is_virtual_topic
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, StoreCorrupt
 
@@ -36,6 +36,11 @@ COMPACTION = "COMPACTION"  # a value of CLEANUP_POLICY
 def is_system_topic(name: str) -> bool:
     """Return whether the broker, not a user, owns a topic of this name."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def needs_entry(name: str) -> bool:
+    """Return whether a table of topics has to name a topic: a broker makes its own, and virtual topics are in none."""
+    return not is_system_topic(name) and not is_virtual_topic(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +207,9 @@ def read_topics(disk: Disk, folder: str) -> Topics | None:
 def is_deleted(topics: Topics, name: str) -> bool:
     """Return whether a topic that has records was deleted (`docs/formats/config.md#deleted-topics`).
 
-    A deleted topic is missing from a table that is not empty. A rebuild from the log must not restore its queues. LMQs are in
-    no table.
+    A deleted topic is missing from a table that is not empty. A rebuild from the log must not restore its queues.
     """
-    return not topics.is_empty and name not in topics and not is_system_topic(name) and not name.startswith(LMQ_PREFIX)
+    return not topics.is_empty and name not in topics and needs_entry(name)
 
 
 def check_config(config: TopicConfig) -> None:

@@ -6,7 +6,7 @@
     timers.py          messages with any delivery time, through the timer files of RocketMQ 5
     delay_resume.py    find which of them are already delivered: after a crash, in a copy, on a slave
     retries.py         messages that a consumer sends back: %RETRY%group with a delay, finally %DLQ%group
-    lmq_puts.py        queue offsets in LMQs, assigned under one lock, and the limit on their number
+    multi_puts.py      offsets in the other queues that a message lists, assigned under one lock, and their limit
     batch_puts.py      records that hold many messages, for topics with batch queues
     replication.py     raw log bytes from a master to a slave
     copying.py         copy selected topics into a new store

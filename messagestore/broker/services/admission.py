@@ -11,13 +11,13 @@ from unicodedata import category
 
 from commitlog import QueueOffsets
 from commitlog.layout import QUEUES_MAX
-from commitlog.topic_names import INTERNAL_TOPICS, LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
+from commitlog.topic_names import INTERNAL_TOPICS, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX, is_virtual_topic
 from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
 
+from ...property_names import SYSTEM_QUEUES
 from ..config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
-from .names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
     from ..config.topics import TopicConfig
@@ -139,7 +139,7 @@ class Admission:
         """Add topics that already have queues to an empty table: a topic missing from a table counts as deleted."""
         if not self._topics.names():
             for name in self._queues.topics():
-                if not name.startswith(LMQ_PREFIX):
+                if not is_virtual_topic(name):
                     self._topics.create(name, max(self._queues.queue_ids(name), default=0) + 1)
 
 

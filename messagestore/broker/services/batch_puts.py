@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from commitlog import Message, PutResult, PutStatus
 from commitlog.java_numbers import is_java_number
 
-from .lmq_puts import with_properties
-from .names import INNER_BASE, INNER_COUNT, IS_BATCH
-from .putting import refused, with_pairs
+from ...property_names import INNER_BASE, INNER_COUNT, IS_BATCH
+from .putting import refused, with_pairs, with_properties
 
 if TYPE_CHECKING:
     from ...parts import StoreParts

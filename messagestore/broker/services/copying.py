@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import LogPaths, PutStatus
-from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
+from commitlog.topic_names import SCHEDULE_TOPIC, is_virtual_topic
 from commitlog.walk import LogFiles
 from storageio import InvalidMessage, PutRejected
 
+from ...derive.kinds import is_dispatched
 from ...repair.rebuild_timers import rebuild_timers
 from ...timers.layout import TIMER_TOPIC
 from ..config.delay_offsets import DelayOffsets
@@ -60,17 +60,17 @@ def copy_topics(
 ) -> Copied:
     """Copy all records, offsets and groups of these topics.
 
-    `target` is new and uses `clock`. LMQs come with the records they point to. Raises `PutRejected` if a put fails.
+    `target` is new and uses `clock`. Queues of other topics' records come with these. Raises `PutRejected` if a put fails.
     """
     wanted = list(dict.fromkeys(topics))
     for topic in wanted:
-        if not topic.startswith(LMQ_PREFIX):
+        if not is_virtual_topic(topic):
             _prepare(source, target, admission, topic)
     count = 0
     for message in _records(source, set(wanted)):
         clock.now_ms = message.store_timestamp_ms
         offsets = target.offsets
-        if _is_queued(message):
+        if is_dispatched(message):
             offsets.set_next_offset(message.topic, message.queue_id, message.queue_offset)
         result = target.log.appender.append(message.to_message(), message.queue_id)
         if result.status is not PutStatus.PUT_OK:
@@ -100,10 +100,6 @@ def _prepare(source: StoreParts, target: StoreParts, admission: Admission, topic
     admission.admit(topic, max(queue_ids, default=0) + 1)
     if source.derived.is_batch_topic(topic):
         admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
-
-
-def _is_queued(message: StoredMessage) -> bool:
-    return message.sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 def _records(source: StoreParts, wanted: set[str]) -> Iterable[StoredMessage]:
@@ -136,7 +132,7 @@ def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> l
     """Copy the offsets and subscription entries of the groups that have read the topics; return the groups.
 
     Offsets are clamped to the end of the copied queue: a queue whose records all left the log begins at 0 in the copy. They are
-    written to the same file as in the source, because a broker with LMQ enabled reads only its own offset file.
+    written to the same file as in the source, because a broker reads only one of the two offset files.
     """
     offsets = source.consumer_offsets()  # with a writer, includes commits not yet in the file
     groups = SubscriptionGroups(source.disk, source.places.config)

@@ -23,8 +23,8 @@ from commitlog.java_numbers import is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, replace_file
 
+from ...property_names import DELAY, INNER_BASE, MULTI_QUEUE_OFFSET, REAL_QUEUE, REAL_TOPIC
 from ...sidecar import read_sidecar
-from .names import DELAY, INNER_BASE, LMQ_OFFSETS, REAL_QUEUE, REAL_TOPIC
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -34,7 +34,7 @@ NAME = "delays.json"
 SIZE_MAX = 1 << 20
 FORGOTTEN = -1  # the position in the store of a slave
 PRINT_SIZE = 16
-ADDED = (INNER_BASE, LMQ_OFFSETS)  # properties that a delivery gets
+ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
 
 
 def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:

@@ -15,7 +15,7 @@ from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, OP_TOPIC
 
-from .names import CHECK_TIMES, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
+from ...property_names import CHECK_TIMES, PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, TRANSACTION_ID, UNIQUE_KEY
 
 if TYPE_CHECKING:
     from ...parts import StoreParts

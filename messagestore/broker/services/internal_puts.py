@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from commitlog import Message, PutResult, PutStatus
+from commitlog.status import FINAL
 from storageio import InvalidMessage, PutRejected
 
 from ...parts import StoreParts
 from .admission import Admission
-from .putting import NEVER
 from .routing import Routing
 
 
@@ -45,7 +45,7 @@ class InternalPuts:
                 admission.admit(message.topic)
             self.put(message, message.queue_id, waits=False)
         except (InvalidMessage, PutRejected) as error:
-            if isinstance(error, PutRejected) and error.status not in NEVER:
+            if isinstance(error, PutRejected) and error.status not in FINAL:
                 raise
             return str(error)
         return ""

@@ -11,14 +11,8 @@ from commitlog import Message, PutResult, PutStatus, delete_property
 from commitlog._packed_cy import first_other
 from storageio import InvalidMessage, PutRejected
 
-from .names import DELAY, INNER_COUNT, LMQ_NAMES, TIMERS
+from ...property_names import SPECIAL
 
-NEVER = (
-    PutStatus.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED,
-    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED,
-)  # a retry cannot succeed
-SPECIAL = frozenset({DELAY, *TIMERS, LMQ_NAMES, INNER_COUNT})  # properties of messages that need more than an append
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
@@ -116,3 +110,13 @@ def without_pairs(raw: bytes, names: tuple[str, ...]) -> bytes:
     for name in names:
         raw = delete_property(raw, name.encode())
     return raw
+
+
+def with_properties(message: Message, raw: bytes) -> Message:
+    """Return the same message with other properties."""
+    return Message(
+        message.topic, message.body, queue_id=message.queue_id, flag=message.flag, sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
+        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
+        properties_raw=raw,
+    )  # fmt: skip

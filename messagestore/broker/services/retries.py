@@ -16,8 +16,8 @@ from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from storageio import InvalidMessage
 
+from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
-from .names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
 from .putting import with_pairs
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from commitlog.layout import QUEUES_MAX
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage
 
+from ...derive.kinds.lmq import is_eligible
+from ...property_names import INNER_COUNT, IS_BATCH, MULTI_DISPATCH
 from ...timers.layout import TIMER_TOPIC
-from ...write.lmq_units import is_eligible
+from ...write._put_cy import has_special
 from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import Delay, delay_of, scheduled, timed
-from .lmq_puts import LmqPuts, lmq_refusal
-from .names import INNER_COUNT, IS_BATCH, LMQ_NAMES
-from .putting import SPECIAL, is_special_raw, refused
+from .multi_puts import LmqPuts, lmq_refusal
+from .putting import is_special_raw, refused
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -39,12 +40,7 @@ class Routing:
 
     def is_special(self, message: Message) -> bool:
         """Return whether `append` has to do more than append the record."""
-        properties = message.properties
-        if properties is not None and not SPECIAL.isdisjoint(properties):
-            return True
-        if message.properties_raw is not None and is_special_raw(message.properties_raw):
-            return True
-        return bool(message.sys_flag & IS_BATCH) or message.topic in self._admission.batch_queues_of
+        return has_special(message) or message.topic in self._admission.batch_queues_of
 
     def append(self, message: Message, queue_id: int) -> PutResult:
         """Append a message as its properties demand. Raises `InvalidMessage`."""
@@ -100,7 +96,7 @@ class Routing:
 
     def _refusal(self, message: Message, pairs: dict[str, str]) -> PutResult | None:
         """Return why a message can never be put to its topic, now or when its delay is over; None if it can."""
-        count, names = pairs.get(INNER_COUNT), pairs.get(LMQ_NAMES, "")
+        count, names = pairs.get(INNER_COUNT), pairs.get(MULTI_DISPATCH, "")
         if message.topic in self._admission.batch_queues_of:
             return batch_refusal(message, count)
         if count is not None or message.sys_flag & IS_BATCH:
@@ -163,8 +159,8 @@ class Routing:
             count = decode_properties(raw).get(INNER_COUNT)
             if count is not None or message.sys_flag & IS_BATCH:
                 return refused(PutStatus.MESSAGE_ILLEGAL, f"{message.topic} has no batch queues")
-        if self._parts.config.enable_lmq and LMQ_NAMES.encode() in raw:
-            names = decode_properties(raw).get(LMQ_NAMES, "")
+        if self._parts.config.enable_lmq and MULTI_DISPATCH.encode() in raw:
+            names = decode_properties(raw).get(MULTI_DISPATCH, "")
             if is_eligible(message.topic, names):
                 return self.lmq.append(message, raw, names, queue_id)
         return self._parts.log.appender.append(message, queue_id)

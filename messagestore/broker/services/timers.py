@@ -22,6 +22,7 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueue
 from storageio import StoreCorrupt, replace_file
 
+from ...property_names import REAL_TOPIC, UNIQUE_KEY
 from ...repair.rebuild_timers import WORK, has_timers, rebuild_timers
 from ...sidecar import read_sidecar
 from ...timers.layout import DELETES, DUE, LOG_FILE_SIZE, MAGIC_ROLL, PRECISION_MS, TIMER_TOPIC, TimerCheckpoint, TimerUnit
@@ -31,7 +32,6 @@ from ...timers.undelivered import TimerKey, delete_keys, done_by, key_of, timer_
 from ...timers.wheel import read_timer_checkpoint
 from .delay_messages import delivered_timer, rolled
 from .delay_resume import is_forgotten
-from .names import REAL_TOPIC, UNIQUE_KEY
 
 if TYPE_CHECKING:
     from storageio import Disk

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Self
 
 from commitlog import Message, PutResult, StoredMessage, decode_properties, encode_properties
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
+from commitlog.status import FINAL
 from commitlog.topic_names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from storageio import InvalidMessage, PutRejected
 
-from .half_messages import HalfMessage, decided, half_messages, op_records
-from .names import (
+from ...property_names import (
     CHECK_TIMES,
     DELAY,
     IS_TRANSACTION,
-    LMQ_NAMES,
+    MULTI_DISPATCH,
     OP_TAG,
     PRODUCER_GROUP,
     REAL_QUEUE,
@@ -40,7 +40,8 @@ from .names import (
     UNIQUE_KEY,
     WAIT,
 )
-from .putting import NEVER, with_pairs, without_pairs
+from .half_messages import HalfMessage, decided, half_messages, op_records
+from .putting import with_pairs, without_pairs
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -304,7 +305,7 @@ class Transactions:
         try:
             self.commit(half.queue_offset)
         except (InvalidMessage, PutRejected) as error:
-            if isinstance(error, PutRejected) and error.status not in NEVER:
+            if isinstance(error, PutRejected) and error.status not in FINAL:
                 raise
             LOG.error("half message %d is given up: %s", half.queue_offset, error)
             self._put_again(half, is_given_up=True)
@@ -316,8 +317,8 @@ class Transactions:
         if is_given_up:
             again.topic = GIVEN_UP_TOPIC
             again.properties_raw = without_pairs(
-                half.message.properties_raw, (LMQ_NAMES,)
-            )  # a given-up message belongs to no LMQ
+                half.message.properties_raw, (MULTI_DISPATCH,)
+            )  # a given-up message belongs to no other queue
         else:
             raw = without_pairs(half.message.properties_raw, (CHECK_TIMES,))
             again.properties_raw = with_pairs(raw, {CHECK_TIMES: str(half.check_times + 1)})

@@ -17,10 +17,10 @@ import brokerstore
 from commitlog import Message
 from commitlog.walk import LogFiles
 from messagestore import MessageStore
+from messagestore.derive.kinds.rocksdb import rocksdb_findings
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
-from messagestore.rocksdb.check import rocksdb_findings
 from messagestore.rocksdb.config import read_config
 from messagestore.rocksdb.database import can_read
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore

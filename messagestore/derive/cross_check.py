@@ -9,29 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
+from commitlog import StoredMessage
+from commitlog.topic_names import SCHEDULE_TOPIC, is_virtual_topic
 from commitlog.walk import LogFiles, Piece
-from consumequeue import ConsumeQueue, ConsumeQueues, is_ext_address
-from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
+from consumequeue import ConsumeQueue, ConsumeQueues
+from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile import IndexFiles
 from indexfile._index_cy import IndexBuffer
-from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import StoreError
 from storebytes.finding import Finding
 
-from ..delay_levels import DelayLevels
-from ..write._dispatch_cy import Dispatcher
-from ..write.lmq_units import all_lmq_offsets, is_lmq, lmq_unit, names_lmqs
-from .excluded_topics import has_no_folder_name
+from ..repair.excluded_topics import has_no_folder_name
+from ..unreadable import unreadable
 from .index_comparison import IndexComparison
-from .unreadable import unreadable
+from .kinds import other_units
+from .kinds.extended import is_extended
+from .kinds.ordinary import IsRight, unit_differences, unit_text
+from .kinds.scheduled import DelayLevels
+from .walk import Derivation, ItemList, Sink
 
 END_MAX = (1 << 63) - 1
-KEYS_MAX = 1 << 17  # items collected per batch
+KEYS_MAX = 1 << 17  # items collected per step
 OF_THE_LOG = "queue_offset"  # a kind of problem that a rebuild does not fix
 NO_FOLDER = "topic_name"  # another kind that a rebuild does not fix
 QueueKey = tuple[str, int]
-Accepts = Callable[[bytes, bytes], bool]
 
 
 class LogBounds:
@@ -59,7 +60,7 @@ class LogBounds:
         return self.is_growing and physical_offset < self.min_offset()
 
 
-class CrossCheck:
+class CrossCheck(Sink):
     """One comparison of queues and index with the log.
 
     `problems` lists findings in the order of discovery; `units` and `items` count what was compared. `lost_by_queue` has the
@@ -79,12 +80,11 @@ class CrossCheck:
         self._index = None if index is None else IndexComparison(
             index, log_min_offset, self._bounds.end_offset, self._made_items
         )  # fmt: skip
-        self._kernel = Dispatcher(levels.current_ms)
-        self._items = bytearray(HEADER_SIZE + SLOT_SIZE + ITEM_SIZE * KEYS_MAX)
+        self._derivation = Derivation(self, levels.current_ms, self._has_no_queue, checks=0)
+        self._made = ItemList(KEYS_MAX, with_tags=True)
         self._next: dict[QueueKey, int] = {}
         self._numbers: dict[QueueKey, tuple[int, int]] = {}  # (last, greatest) queue offset in the log, each plus one
         self._nameless: set[str] = set()
-        self._has_lmqs = any(queue.topic.startswith(LMQ_PREFIX) for queue in queues)
         self.is_ignored: Callable[[str], bool] = lambda _topic: False
         self.ignored: set[str] = set()  # topics of the log without ordinary queues
         self.unreadable: dict[QueueKey, StoreError] = {}
@@ -96,21 +96,37 @@ class CrossCheck:
 
     def take(self, piece: Piece) -> None:
         """Compare consecutive whole records with the files. Pieces must come in log order."""
-        at, why, done = piece.start, "full", 0
         self._end = piece.base + piece.stop
         if self._index is not None:
             self._index.walk(piece)
-        while at < piece.stop:
-            buffer = self._fresh_index() if self._index is not None else None
-            at, why, done = self._kernel.dispatch(piece.view, at, piece.stop, piece.base, 0, buffer, done, self._has_no_queue)
-            for topic, queue_id, first, units in self._kernel.runs():
-                if not is_lmq(topic):
-                    self._run(topic, queue_id, first, bytes(units))
-            self.expect_lmqs(self._kernel)
-            if self._index is not None and buffer is not None:
-                self._index.take(buffer, is_split=done > 0)
-            assert why in ("full", "index_full", "end"), f"a checked piece stopped with {why}"
-        self.lmqs(piece)
+        self._derivation.take(piece.view, piece.base, piece.start, piece.stop)
+
+    # The sink of the walk
+
+    def item_buffer(self) -> IndexBuffer | None:
+        """Return memory for items, unless the index is not compared."""
+        return self._made.emptied() if self._index is not None else None
+
+    def take_items(self, items: IndexBuffer, *, is_split: bool) -> None:
+        """Compare items with the index."""
+        if self._index is not None:
+            self._index.take(items, is_split=is_split)
+
+    def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
+        """Compare units of an ordinary queue."""
+        self._run(topic, queue_id, first, bytes(units))
+
+    def take_message(self, message: StoredMessage) -> None:
+        """Compare units in queues of other topics.
+
+        A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
+        """
+        for topic, queue_id, _, unit in other_units(message):
+            place, queue = self._next.get((topic, queue_id)), self._queues.get(topic, queue_id)
+            if place is None:
+                is_readable = queue is not None and self.can_read(queue)
+                place = queue.find_physical(message.physical_offset) if queue is not None and is_readable else 0
+            self._run(topic, queue_id, place, unit)
 
     def finish(self) -> None:
         """Look for units and items that belong to no record, after the last piece."""
@@ -143,9 +159,9 @@ class CrossCheck:
         """Yield the items that a range of whole records requires."""
         done = 0
         while at < stop:
-            buffer = self._fresh_index()
-            at, why, done = self._kernel.dispatch(view, at, stop, base, 0, buffer, done, self._has_no_queue)
-            yield buffer
+            items = self._made.emptied()
+            at, why, done = self._derivation.kernel.dispatch(view, at, stop, base, 0, items, done, self._derivation.kind_of)
+            yield items
             assert why in ("full", "index_full", "end"), f"checked records stopped with {why}"
 
     def _has_no_queue(self, topic: str) -> bool:
@@ -158,39 +174,13 @@ class CrossCheck:
             self.ignored.add(topic)
         return is_ignored
 
-    def expect_lmqs(self, kernel: Dispatcher) -> None:
-        """Compare LMQs from now on if the kernel met a record of one, even if the folder has none."""
-        self._has_lmqs = self._has_lmqs or kernel.may_have_lmqs
-
-    def lmqs(self, piece: Piece) -> None:
-        """Compare the units of LMQs, which point to records of other topics. Pieces must come in log order.
-
-        A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
-        """
-        if not self._has_lmqs or not names_lmqs(piece.view[piece.start : piece.stop]):
-            return
-        for message in piece.messages():
-            for name, queue_id in all_lmq_offsets(message):
-                place, queue = self._next.get((name, queue_id)), self._queues.get(name, queue_id)
-                if place is None:
-                    is_readable = queue is not None and self.can_read(queue)
-                    place = queue.find_physical(message.physical_offset) if queue is not None and is_readable else 0
-                self._run(name, queue_id, place, lmq_unit(message))
-
-    def lmq_ends(self) -> dict[QueueKey, int]:
-        """Return, for each LMQ, the queue offset behind the last unit that was compared."""
-        return {queue_key: end for queue_key, end in self._next.items() if is_lmq(queue_key[0])}
+    def virtual_ends(self) -> dict[QueueKey, int]:
+        """Return, for each queue of records of other topics, the queue offset behind the last unit that was compared."""
+        return {queue_key: end for queue_key, end in self._next.items() if is_virtual_topic(queue_key[0])}
 
     def queue_keys(self) -> list[QueueKey]:
         """Return topic and queue id of every queue that the records taken so far belong to."""
         return list(self._next)
-
-    def _fresh_index(self) -> IndexBuffer:
-        """Return an empty index buffer for one batch. It has a single slot because it is never searched."""
-        self._items[: HEADER_SIZE + SLOT_SIZE] = bytes(HEADER_SIZE + SLOT_SIZE)
-        fresh = IndexBuffer(self._items, 1, KEYS_MAX)
-        fresh.with_tags = True  # RocketMQ 5.4 adds them
-        return fresh
 
     # Queues
 
@@ -278,40 +268,8 @@ class CrossCheck:
         self.problems.append(Finding(file, offset, kind, expected, found))
 
 
-def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Accepts) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield (queue offset, expected unit, found unit) where a queue's files differ from `units`, which begin at `first`.
-
-    `is_right` decides whether a differing unit is correct nevertheless (see `accepts`).
-    """
-    at, stop = first, first + len(units) // UNIT_SIZE
-    while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
-        wanted = units[(at - first) * UNIT_SIZE :]
-        count = min(len(rest), len(wanted)) // UNIT_SIZE
-        if bytes(rest[: count * UNIT_SIZE]) != wanted[: count * UNIT_SIZE]:  # a view is compared byte by byte
-            for place in range(count):
-                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
-                if rest[part] != wanted[part] and not is_right(bytes(rest[part]), wanted[part]):
-                    yield at + place, wanted[part], bytes(rest[part])
-        at += count
-    if at < stop:
-        yield at, units[(at - first) * UNIT_SIZE :][:UNIT_SIZE], b""
-
-
-def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> Accepts:
+def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> IsRight:
     """Return a predicate for units of a topic that may differ from what the kernel computes for their records."""
     if topic != SCHEDULE_TOPIC or files is None:
-        return _is_extended
-    return lambda found, wanted: _is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)
-
-
-def _is_extended(found: bytes, wanted: bytes) -> bool:
-    """Return whether a unit has an extended-unit address in place of the tags code."""
-    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
-
-
-def unit_text(data: bytes) -> str:
-    """Return a unit as readable text."""
-    if not data:
-        return "no unit"
-    physical_offset, size_bytes, tags_code = UNIT.unpack(data)
-    return f"physical offset {physical_offset}, {size_bytes} bytes, tags code {tags_code}"
+        return is_extended
+    return lambda found, wanted: is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)

@@ -1,30 +1,115 @@
-"""Carry over from the old queues what the log alone does not tell: extended unit addresses and due times.
+"""Extended units: an ordinary unit may have the address of one in place of its tags code (docs/formats/consumequeue.md).
 
-A rebuild takes these values over where they agree with the record.
+They have what a filter of the broker looks at. A rebuild keeps the old ones, whose bitmaps the log does not tell.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from commitlog import StoredMessage
-from commitlog.topic_names import SCHEDULE_TOPIC
-from consumequeue import ConsumeQueue, ConsumeQueueExt, ConsumeQueues, Unit, is_ext_address
-from consumequeue.ext import ext_folder
-from consumequeue.layout import UNIT, UNIT_SIZE
+from commitlog.topic_names import SCHEDULE_TOPIC, is_virtual_topic
+from consumequeue import ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles, Unit
+from consumequeue.ext import ext_folder, is_ext_address
+from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, TAGS_CODE_AT, UNIT, UNIT_SIZE
 from storageio import Disk, InvalidMessage, StoreCorrupt
 
-from ..delay_levels import DelayLevels, MessageAt, waiting_level
-from ..paths import StorePaths
-from ..write.lmq_units import is_lmq
+from ...paths import StorePaths
+from .scheduled import DelayLevels, MessageAt, waiting_level
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
+class ExtendedUnits:
+    """The extended units of one open store."""
+
+    def __init__(self, queues: ConsumeQueues, root: str, file_size_bytes: int | None) -> None:
+        """Create it for the store in `root`, without a look at the disk."""
+        self._queues = queues
+        self._root = StorePaths(root).ext
+        self._file_size = file_size_bytes or EXT_FILE_SIZE_DEFAULT
+        self._files = QueueFiles(queues.disk, writable=queues.files.writable)
+        self._writers: dict[tuple[str, int], ExtWriter] = {}
+
+    def written(
+        self, queue: ConsumeQueue, units: bytes | memoryview, message_at: Callable[[int], StoredMessage | None]
+    ) -> bytes:  # fmt: skip
+        """Write the extended units of a queue's next units; return the units with their addresses."""
+        writer = self._writer(queue)
+        made = bytearray()
+        for physical, size, code in UNIT.iter_unpack(units):
+            is_new = physical + size > queue.max_physical_offset
+            message = message_at(physical) if is_new else None
+            if message is not None:
+                code = writer.append(ExtUnit(code, message.store_timestamp_ms, b"", 0))
+            made += UNIT.pack(physical, size, code)
+        return bytes(made)
+
+    def _writer(self, queue: ConsumeQueue) -> ExtWriter:
+        found = self._writers.get((queue.topic, queue.queue_id))
+        if found is None:
+            found = ExtWriter(self._root, queue.topic, queue.queue_id, self._file_size, self._files)
+            self._writers[queue.topic, queue.queue_id] = found
+        return found
+
+    def reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
+        """Return a reader of a queue's extended units, or None if the queue has none."""
+        folder = ext_folder(self._root, topic, queue_id)
+        return ConsumeQueueExt(self._queues.disk, folder) if self._queues.disk.stat(folder) is not None else None
+
+    def recover(self) -> None:
+        """Cut units that no queue leads to.
+
+        Deletes an ordinary queue whose last address leads to no extended unit, so that it is built again.
+        """
+        for queue in list(self._queues):
+            if not self._writer(queue).truncate(_last_address(queue)):
+                self._writer(queue).truncate(None)
+                self._queues.remove(queue.topic, queue.queue_id)
+
+    def delete_expired(self) -> None:
+        """Delete files before the first unit that a queue leads to."""
+        for queue in list(self._queues):
+            first = queue.unit(queue.min_offset)
+            if first is not None and is_ext_address(first.tags_code):
+                self._writer(queue).delete_before(first.tags_code)
+
+    def flush(self) -> None:
+        """Sync what was written."""
+        for writer in list(self._writers.values()):
+            writer.flush()
+
+    def close(self) -> None:
+        """Close the files of all extended units."""
+        self._files.close()
+
+
+def _last_address(queue: ConsumeQueue) -> int | None:
+    """Return the address of the newest extended unit of a queue, or None.
+
+    Later units may have none, because the broker had them disabled.
+    """
+    for start in reversed(queue.starts):
+        units = queue.rest(start) or b""
+        for at in range(len(units) - UNIT_SIZE, -1, -UNIT_SIZE):
+            code: int = UNIT.unpack_from(units, at)[2]
+            if is_ext_address(code):
+                return code
+    return None
+
+
+def is_extended(found: bytes, wanted: bytes) -> bool:
+    """Return whether a unit has an address in place of the wanted tags code."""
+    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
+
+
 class KeptUnits:
-    """The units of one store's old queues."""
+    """What the old queues of a store have and the log does not tell: addresses of extended units, and due times.
+
+    A rebuild takes them over where they agree with the record.
+    """
 
     def __init__(
         self, disk: Disk, places: StorePaths, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,
@@ -47,7 +132,7 @@ class KeptUnits:
 
     def applied(self, topic: str, queue_id: int, units: bytes | memoryview) -> bytes | memoryview:
         """Return a run of units with the values of the old ones."""
-        if is_lmq(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
+        if is_virtual_topic(topic) or not (self._has_ext or topic == SCHEDULE_TOPIC):
             return units
         made = bytearray(units)
         queue = self._old.get(topic, queue_id)

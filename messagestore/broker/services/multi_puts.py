@@ -15,8 +15,8 @@ from commitlog import Message, PutResult, PutStatus
 from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
 from commitlog.topic_names import LMQ_PREFIX
 
-from .names import LMQ_NAMES, LMQ_OFFSETS
-from .putting import refused, with_pairs
+from ...property_names import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from .putting import refused, with_pairs, with_properties
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -28,7 +28,7 @@ def lmq_refusal(names: str) -> PutResult | None:
     """Return why no message can belong to these LMQs, whatever their number; None if one can."""
     for name in names.split(","):
         if not name.startswith(LMQ_PREFIX) or "\0" in name or len(name.encode()) > NAME_SIZE_MAX:
-            return refused(PutStatus.MESSAGE_ILLEGAL, f"{LMQ_NAMES} names {name!r}: only {LMQ_PREFIX}name can be")
+            return refused(PutStatus.MESSAGE_ILLEGAL, f"{MULTI_DISPATCH} names {name!r}: only {LMQ_PREFIX}name can be")
     return None
 
 
@@ -66,7 +66,7 @@ class LmqPuts:
         """Append under the lock. A repeated name gets two offsets and moves its counter by two, as in a broker."""
         offsets = self._parts.offsets
         numbers = ",".join(str(offsets.next_offset(name, 0)) for name in listed)
-        numbered = with_properties(message, with_pairs(raw, {LMQ_OFFSETS: numbers}))
+        numbered = with_properties(message, with_pairs(raw, {MULTI_QUEUE_OFFSET: numbers}))
         assert numbered.properties_raw is not None
         size = RECORD_SIZE_MIN + CRC_SIZE + len(message.body) + len(message.topic.encode()) + len(numbered.properties_raw)
         limit = self._parts.config.max_message_size
@@ -82,13 +82,3 @@ class LmqPuts:
         if self._known is None:
             self._known = {name for name in self._parts.queues.topics() if name.startswith(LMQ_PREFIX)}
         return self._known
-
-
-def with_properties(message: Message, raw: bytes) -> Message:
-    """Return the same message with other properties."""
-    return Message(
-        message.topic, message.body, queue_id=message.queue_id, flag=message.flag, sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host, store_host=message.store_host,
-        reconsume_times=message.reconsume_times, prepared_transaction_offset=message.prepared_transaction_offset,
-        properties_raw=raw,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Name the groups and properties that a broker uses itself (`docs/formats/broker-topics.md`)."""
+"""Name the groups and properties that RocketMQ gives a meaning (`docs/formats/broker-topics.md`)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ FIRST_TOPIC = "RETRY_TOPIC"  # of a message that was sent back
 FIRST_ID = "ORIGIN_MESSAGE_ID"
 INNER_COUNT = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
-LMQ_NAMES = "INNER_MULTI_DISPATCH"
-LMQ_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+
+# A message with one of these needs more than an append: `broker.services.routing` decides what, and every put looks for them.
+SPECIAL = (DELAY, *TIMERS, MULTI_DISPATCH, INNER_COUNT)
 
 OP_TAG = "d"
 IS_BATCH = 0x80  # system flag of a record that holds many messages

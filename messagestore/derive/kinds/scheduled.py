@@ -1,4 +1,4 @@
-"""Keep how long messages of a delay level wait, by ranges of physical offsets in the log.
+"""Units of delayed messages, and how long messages of a delay level wait, by ranges of physical offsets in the log.
 
 A unit of SCHEDULE_TOPIC_XXXX holds the due time of its message, which depends on the record's store time and on the levels that
 the writer had then. RocketMQ has the levels only in the broker's configuration. A store opened for writing here keeps them
@@ -8,19 +8,22 @@ caller gives the broker's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.java_numbers import is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
+from consumequeue import ConsumeQueue
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
 
-from .config import DELAY_LEVELS, delay_times_ms
+from ...config import DELAY_LEVELS, delay_times_ms
+from ...property_names import DELAY
 
+LOG = logging.getLogger(f"brokerstore.{__name__}")
 NO_LEVELS_MS = 1000  # delay of every message if there are no levels
 ENTRIES_MAX = 100
-DELAY = "DELAY"
 MessageAt = Callable[[int], object]
 
 
@@ -43,6 +46,7 @@ class DelayLevels:
         self.entries = entries or [Entry(0, None)]
         texts = [text for _, text in self.entries if text is not None]
         self.current = given if given is not None else texts[-1] if texts else DELAY_LEVELS
+        self._is_warned = False
 
     def longest_ms(self, level: int) -> int:
         """Return the longest delay of a level in milliseconds, by any known levels."""
@@ -92,6 +96,16 @@ class DelayLevels:
             return False
         message = message_at(physical_offset)
         return isinstance(message, StoredMessage) and self.may_be_due(message, due_ms)
+
+    def warn_of_unknown(self, queue: ConsumeQueue, units: bytes | memoryview) -> None:
+        """Log once that new units get due times by levels that may not have been in force when their messages were put."""
+        first = UNIT.unpack_from(units)[0]
+        if self.at(first) is None and first > queue.max_physical_offset and not self._is_warned:
+            self._is_warned = True
+            LOG.warning(
+                "%s: delivery times from offset %d on are made by the current delay levels: those of the time are not known",
+                queue.folder, first,
+            )  # fmt: skip
 
     def corrected(self, units: bytes | memoryview, message_at: MessageAt) -> bytes | memoryview:
         """Return units of the schedule topic with due times by the levels of their records.

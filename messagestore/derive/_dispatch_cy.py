@@ -35,6 +35,8 @@ from consumequeue.layout import UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import END_OFFSET_AT
 
+from .kinds.ordinary import ELSEWHERE, IGNORED, ORDINARY, SCHEDULED
+
 if not cython.compiled:
     from commitlog._record_cy import check_record, topic_place, topic_size_at, topic_size_size
     from indexfile._index_cy import next_item, put_item, put_optional
@@ -78,16 +80,13 @@ LEVEL_MAX = (1 << 31) - 1  # RocketMQ reads 32 bits
 QUEUES_FIRST = 64  # a power of two
 NAME_SIZE_USUAL = 64
 NO_QUEUE = -1  # a free slot
-FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether LMQs were seen
+FOUND_SIZE = 9  # begin and end of UNIQ_KEY, KEYS, TAGS, DELAY; then whether records have units elsewhere
 SPACE = 32
-# kinds of queues
-ORDINARY = 0
-SCHEDULED = 1  # its units hold the due time of the message
-IGNORED = 2  # its records enter no queue
 _UNIQ_KEY: Source = source_of_bytes(b"UNIQ_KEY\x01")
 _KEYS: Source = source_of_bytes(b"KEYS\x01")
 _TAGS: Source = source_of_bytes(b"TAGS\x01")
 _DELAY: Source = source_of_bytes(b"DELAY\x01")
+_LISTED: Source = source_of_bytes(b"INNER_MULTI_QUEUE_OFFSET\x01")
 _TAG_KIND: Source = source_of_bytes(b"T#")
 
 
@@ -213,12 +212,12 @@ class Dispatcher:
 
     def dispatch(
         self, buffer: Any, start: int, stop: int, base: int, checks: int, index: IndexBuffer | None, keys_done: int,
-        ignored: Any,
+        kind_of: Any,
     ) -> tuple[int, str, int]:  # fmt: skip
         """Dispatch the records from `start` to `stop` of a buffer that begins at physical offset `base`.
 
         Gathers units, which `runs` returns, until their buffer is full, and puts keys into `index` unless it is None.
-        `ignored(topic)` returns whether a topic enters no queue.  Returns the position where it stopped, the reason ("end",
+        `kind_of(topic)` returns ORDINARY, IGNORED or ELSEWHERE.  Returns the position where it stopped, the reason ("end",
         "full", "index_full", or a name of `checks.STOPS`), and the `keys_done` for the call that continues there; 0 begins a
         record.
         """
@@ -243,10 +242,10 @@ class Dispatcher:
             why = self._state[1]
             done = self._state[2]
             if why == NEW_QUEUE:
-                self._add_queue(held, at, ignored)
+                self._add_queue(held, at, kind_of)
         return at, "end" if at == end else "full" if why > 0 else WHYS[why], done
 
-    def _add_queue(self, held: memoryview, at: Size, ignored: Any) -> None:
+    def _add_queue(self, held: memoryview, at: Size, kind_of: Any) -> None:
         """Add the topic and queue id of the record at `at` to the table."""
         source: Source = source_of(held)
         place: Size = topic_place(source, at)
@@ -254,16 +253,16 @@ class Dispatcher:
         place += topic_size_size(source, at)
         name: bytes = bytes(held[place : place + size])
         topic = name.decode("utf-8", "replace")
-        kind = IGNORED if ignored(topic) else SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY
+        kind = int(kind_of(topic)) or (SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY)
         self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
 
     @property
-    def may_have_lmqs(self) -> bool:
-        """Whether a record of the last `dispatch` may have offsets in LMQs; False is certain."""
+    def has_elsewhere(self) -> bool:
+        """Whether a record of the last `dispatch` may have units in queues that are not built here; False is certain."""
         return bool(self._found[8])
 
     def forget_ignored(self) -> None:
-        """Forget all queues if one of them is ignored, so that `ignored` is asked again."""
+        """Forget all queues if one of them is ignored, so that `kind_of` is asked again."""
         queue: Size
         table: QueueTable = self.table
         for queue in range(len(table.queues)):
@@ -385,7 +384,9 @@ def _dispatch(
                     size = INDEX_FULL
                     break
             done = 0
-        if queues._kinds[queue] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
+        if queues._kinds[queue] == ELSEWHERE:
+            found[8] = 1
+        elif queues._kinds[queue] != IGNORED and (transaction == TRANSACTION_NONE or transaction == TRANSACTION_COMMIT):
             _add_unit(table, queues, queue, properties, found, offset, size, store_ms, get_i64(source, at + QUEUE_OFFSET_AT))
         table.last_store_timestamp_ms = store_ms
         table.last_offset = base + at
@@ -508,8 +509,8 @@ def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
     elif size > 6 and is_same_at(properties, at, 6, _DELAY, 0):
         found[6] = at + 6
         found[7] = end
-    elif size > 25 and properties[at + 24] == 1 and properties[at] == 73 and properties[at + 12] == 81:
-        found[8] = 1  # 24 bytes, with I and Q as in INNER_MULTI_QUEUE_OFFSET; decoding the record decides
+    elif size > 25 and is_same_at(properties, at, 25, _LISTED, 0):
+        found[8] = 1
 
 
 @cython.cfunc

@@ -22,7 +22,7 @@ from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONA
 from storageio import DiskError, StoreCorrupt, StoreError
 from storebytes.finding import Finding
 
-from .unreadable import unreadable
+from ..unreadable import unreadable
 
 if TYPE_CHECKING:
     import numpy as np

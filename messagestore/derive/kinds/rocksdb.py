@@ -1,0 +1,294 @@
+"""Queues in RocksDB: a row for each unit, at the record's own queue offset (docs/formats/rocketmq-rocksdb.md).
+
+A rebuild makes a new database beside the old one, in `brokerstore/rebuild/`, and swaps it in when it is synced. The old one is
+kept in `brokerstore/`, because it may have more than what can be rebuilt: the ends of queues whose records all left the log are
+copied from it only if it can be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from commitlog import StoredMessage
+from commitlog.topic_names import SCHEDULE_TOPIC
+from commitlog.walk import LogFiles, Piece
+from storageio import Disk, Kind, StoreCorrupt, StoreError
+from storebytes.finding import Finding
+
+from ...broker.config.topics import deleted_topics
+from ...folder_contents import has_rocksdb
+from ...paths import StorePaths, replaced_folder
+from ...rocksdb.config import VERSION_2, has_config, read_config
+from ...rocksdb.database import Database, NewDatabase, new_database, open_database
+from ...rocksdb.queues import (
+    CHECKPOINT_TOPIC,
+    ENDS,
+    UNITS,
+    RocksdbUnit,
+    end_row,
+    last_ends,
+    read_units,
+    unit_key,
+    unit_of,
+    unit_value,
+)
+from ...store_settings import read_levels
+from ...swap import delete_tree, take_place
+from ..rebuild import QUEUES, Progress, Rebuilt
+from . import is_dispatched, queue_places, tags_code
+from .scheduled import DelayLevels, Entry, waiting_level
+
+LOG = logging.getLogger(f"brokerstore.{__name__}")
+FINDINGS_MAX = 100
+UNREADABLE, UNIT, EXTRA_UNIT, END = "unreadable", "rocksdb_unit", "rocksdb_extra_unit", "rocksdb_end"
+
+
+def _known_code(message: StoredMessage) -> int | None:
+    """Return the tags code of a record's units; None for a delayed message, whose code is its due time."""
+    return None if message.topic == SCHEDULE_TOPIC else tags_code(message)
+
+
+def rocksdb_findings(
+    path: str, files: LogFiles, is_deleted: Callable[[str], bool] = lambda _topic: False, lost: dict[str, int] | None = None
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield what is wrong with the queues in the database at `path`, at most `FINDINGS_MAX` of a kind.
+
+    Queues are compared without holding them in memory. `is_deleted` names topics whose units a broker deleted, or soon deletes.
+    `lost` gets the number of units before the end of the log that belong to no record, by `topic/queue`.
+
+    Raises `MissingExtra` without the package that reads RocksDB.
+    """
+    counts: Counter[str] = Counter()
+    try:
+        with open_database(path) as database:
+            check = _Check(database, files, is_deleted)
+            for finding in check.findings():
+                counts[finding.kind] += 1
+                if counts[finding.kind] <= FINDINGS_MAX:
+                    yield finding
+            if lost is not None:
+                lost.update({queue: number for queue, number in check.unmatched.items() if number > 0})
+    except StoreCorrupt as error:
+        yield Finding(error.file, error.offset, UNREADABLE, str(error.expected), f"{error.reason}: {error.found}")
+
+
+class _Check:
+    """Compares one database with one log."""
+
+    def __init__(self, database: Database, files: LogFiles, is_deleted: Callable[[str], bool]) -> None:
+        self._database = database
+        self._is_deleted = is_deleted
+        self._files = files
+        self._low = files.files[0].start_offset if files.files else 0
+        self._end = self._low  # of the last record
+        self._found = 0  # units that belong to a record
+        self.unmatched: Counter[str] = Counter()  # units of each queue, less those that belong to a record
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._records()
+        yield from self._units()
+
+    def _records(self) -> Iterator[Finding]:
+        """Look up the units of each record."""
+        for step in self._files.walk():
+            for message in step.messages() if isinstance(step, Piece) else ():
+                self._end = message.physical_offset + message.size
+                if is_dispatched(message):
+                    yield from self._record(message)
+
+    def _record(self, message: StoredMessage) -> Iterator[Finding]:
+        """Look up a record's own unit, and those in queues of other topics; a broker that does not build these writes none."""
+        code, is_own = _known_code(message), True
+        for topic, queue_id, number in queue_places(message):
+            unit = unit_of(self._database, topic.encode(), queue_id, number)
+            where = f"{topic} queue {queue_id} offset {number}"
+            if unit is None and is_own:
+                if not self._is_deleted(topic):
+                    expected = message.physical_offset, message.size, code, message.store_timestamp_ms
+                    yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(expected)}", "no unit")
+                return
+            if unit is not None:
+                code = unit.tags_code if code is None else code
+                self._found += 1
+                self.unmatched[f"{topic}/{queue_id}"] -= 1
+                expected = message.physical_offset, message.size, code, message.store_timestamp_ms
+                if expected != unit[3:]:
+                    yield Finding(self._database.path, 0, UNIT, f"{where}: {_text(expected)}", _text(unit[3:]))
+            is_own = False
+
+    def _units(self) -> Iterator[Finding]:
+        """Count the units of records that the log has, and compare the last of each queue with the ends."""
+        inside = 0
+        last: dict[tuple[str, int], RocksdbUnit] = {}
+        for unit in read_units(self._database):
+            last[unit.topic, unit.queue_id] = unit
+            inside += unit.physical_offset >= self._low
+            self.unmatched[f"{unit.topic}/{unit.queue_id}"] += self._low <= unit.physical_offset < self._end
+            if unit.physical_offset + unit.size_bytes > self._end:
+                where = f"{unit.topic} queue {unit.queue_id} offset {unit.queue_offset}"
+                yield Finding(
+                    self._database.path, 0, EXTRA_UNIT, f"at most {self._end}, the end of the log", f"{where}: {unit[3:5]}"
+                )
+        if inside > self._found:
+            found = f"{inside}, of which {inside - self._found} belong to no record"
+            yield Finding(self._database.path, 0, EXTRA_UNIT, f"{self._found} units", found)
+        yield from self._ends(last)
+
+    def _ends(self, last: dict[tuple[str, int], RocksdbUnit]) -> Iterator[Finding]:
+        ends = last_ends(self._database)
+        for queue in sorted({*ends, *last}):
+            unit, end = last.get(queue), ends.get(queue)
+            expected = unit and (unit.physical_offset, unit.queue_offset)
+            found = end and (end.physical_offset, end.queue_offset)
+            if expected != found and (end is None or end.physical_offset >= self._low):
+                where = f"{queue[0]} queue {queue[1]}"
+                yield Finding(self._database.path, 0, END, f"{where}: last unit {expected}", str(found))
+
+
+def _text(unit: Iterable[int | None]) -> str:
+    """Return physical offset, size, tags code and store time as text."""
+    return ", ".join(str(value) for value in unit)
+
+
+def is_rocksdb_store(disk: Disk, root: str) -> bool:
+    """Return whether a store has its queues in RocksDB, or had them before they were lost or a rebuild was killed.
+
+    Such a store has its configuration in RocksDB too, and no queues in files.
+    """
+    if not has_config(disk, root):
+        return False
+    places = StorePaths(root)
+    if disk.stat(places.queues) is not None:
+        has_files = any(entry.kind is Kind.FOLDER for entry in disk.list(places.queues))
+        return has_rocksdb(disk, places.queues) and not has_files
+    return has_rocksdb(disk, replaced_folder(root, QUEUES)) or _has_version_1(disk, root)
+
+
+def _has_version_1(disk: Disk, root: str) -> bool:
+    """Return whether the configuration is one that only a broker with queues in RocksDB writes."""
+    with suppress(StoreError):
+        return not has_rocksdb(disk, os.path.join(root, VERSION_2)) and bool(read_config(disk, root).topics)
+    return False
+
+
+def rebuild_rocksdb(
+    disk: Disk, places: StorePaths, files: LogFiles, end_offset: int, delay_levels: str | None, progress: Progress | None = None
+) -> Rebuilt:  # fmt: skip
+    """Rebuild the queues from a log without damage that ends at `end_offset`. The caller holds the store's lock."""
+    with ExitStack() as opened:
+        fresh = opened.enter_context(replacement(disk, places, QUEUES))
+        old = opened.enter_context(open_database(path)) if (path := _old_path(disk, places)) and _is_readable(path) else None
+        made = _Rebuild(disk, places, old, read_levels(disk, places.own, delay_levels))
+        with new_database(disk, fresh, [UNITS, ENDS]) as database:
+            return made.build(database, files, end_offset, progress)
+
+
+@contextmanager
+def replacement(disk: Disk, places: StorePaths, name: str) -> Iterator[str]:
+    """Give the path for a new database, which then replaces the one of this name in the store; the old one is kept."""
+    work = os.path.join(places.own, "rebuild")
+    delete_tree(disk, work)
+    fresh = os.path.join(work, os.path.basename(name))
+    yield fresh
+    disk.sync_folder(work)
+    take_place(disk, fresh, os.path.join(places.root, name), places.root, keeps=True)
+    delete_tree(disk, work)
+    disk.sync_folder(places.own)
+
+
+def _old_path(disk: Disk, places: StorePaths) -> str | None:
+    paths = (places.queues, replaced_folder(places.root, QUEUES))
+    return next((path for path in paths if has_rocksdb(disk, path)), None)
+
+
+def _is_readable(path: str) -> bool:
+    """Return whether the ends of all queues can be read from a database."""
+    try:
+        with open_database(path) as database:
+            last_ends(database)
+            return True
+    except StoreCorrupt as error:
+        LOG.warning("%s: queues whose records all left the log begin again at 0: %s", path, error)
+        return False
+
+
+class _Rebuild:
+    """Writes the units of one store's log to a new database."""
+
+    def __init__(self, disk: Disk, places: StorePaths, old: Database | None, levels: DelayLevels) -> None:
+        self._old = old
+        self._levels = levels
+        self._assumed = DelayLevels([Entry(0, levels.current)])
+        self._root = places.root
+        self._is_deleted = deleted_topics(disk, places)
+        self._ends: dict[tuple[str, int], list[tuple[int, int]]] = {}  # first and last unit: log and queue offset
+        self._units = self._guesses = 0
+
+    def build(self, database: NewDatabase, files: LogFiles, end_offset: int, progress: Progress | None) -> Rebuilt:
+        low = files.files[0].start_offset if files.files else 0
+        for step in files.walk():
+            if isinstance(step, Piece):
+                for message in step.messages():
+                    if is_dispatched(message):
+                        self._add(database, message)
+                if progress is not None:
+                    progress(step.stop - step.start)
+        self._keep_ends(low)
+        for (topic, queue_id), (first, last) in self._ends.items():
+            database.put(ENDS, *end_row(topic.encode(), queue_id, False, first))
+            database.put(ENDS, *end_row(topic.encode(), queue_id, True, last))
+        database.put(ENDS, *end_row(CHECKPOINT_TOPIC.encode(), 0, True, end_offset))
+        if self._guesses:
+            LOG.warning(
+                "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has "
+                "others, rebuild with --config broker.conf", self._root, self._guesses, self._levels.current,
+            )  # fmt: skip
+        return Rebuilt(len(self._ends), self._units, 0, end_offset - low)
+
+    def _add(self, database: NewDatabase, message: StoredMessage) -> None:
+        code = _known_code(message)
+        for topic, queue_id, queue_offset in queue_places(message):
+            if self._is_deleted(topic):
+                continue
+            value = unit_value(
+                message.physical_offset, message.size, self._due_ms(message) if code is None else code,
+                message.store_timestamp_ms,
+            )  # fmt: skip
+            database.put(UNITS, unit_key(topic.encode(), queue_id, queue_offset), value)
+            place = (message.physical_offset, queue_offset)
+            ends = self._ends.setdefault((topic, queue_id), [place, place])
+            ends[1] = place
+            self._units += 1
+
+    def _due_ms(self, message: StoredMessage) -> int:
+        """Return the due time of a delayed message: the old unit's, if it can be, else by its level."""
+        if waiting_level(message) <= 0:
+            return 0
+        old = self._old_unit(message)
+        is_same = old is not None and old[3:5] == (message.physical_offset, message.size)
+        if old is not None and is_same and self._levels.may_be_due(message, old.tags_code):
+            return old.tags_code
+        due_ms = self._levels.due_ms(message)
+        if due_ms is None:
+            self._guesses += 1
+            due_ms = self._assumed.due_ms(message)
+        assert due_ms is not None
+        return due_ms
+
+    def _old_unit(self, message: StoredMessage) -> RocksdbUnit | None:
+        """Return the old unit of a record; None if there is none, or if its table is damaged."""
+        if self._old is None:
+            return None
+        with suppress(StoreCorrupt):
+            return unit_of(self._old, message.topic.encode(), message.queue_id, message.queue_offset)
+        return None
+
+    def _keep_ends(self, low: int) -> None:
+        """Keep the last unit of queues whose records all left the log: nothing else tells the offset of their next message."""
+        for queue, end in last_ends(self._old).items() if self._old is not None else ():
+            if end.physical_offset < low and queue not in self._ends and not self._is_deleted(end.topic):
+                self._ends[queue] = [(end.physical_offset, end.queue_offset)] * 2
