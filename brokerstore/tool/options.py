@@ -15,15 +15,14 @@ import click
 
 from storageio import StoreError
 
-from .backends import open_backend, refuse_options
+from .backends.opening import open_backend, refuse_options
 from .codes import exit_code
 from .escapes import quote
-from .filters import Filters
+from .filters import I32_MAX, Filters, is_utf8
 from .hints import after_answer, after_error
 from .output import NEXT_STEPS, OutputClosedError, say, time_ms
 
 Command = Callable[..., int]
-I32_MAX = (1 << 31) - 1
 I64_MAX = (1 << 63) - 1
 
 OFFSET = click.IntRange(0, I64_MAX)  # physical offsets, queue offsets, sequence numbers
@@ -47,15 +46,6 @@ def TEXT(text: str) -> str:  # noqa: N802
     if not is_utf8(text):
         raise click.BadParameter(f"{text!r} is not UTF-8")
     return text
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether no byte of the command line had to be escaped.
-
-    >>> is_utf8("тема"), is_utf8("\\udcff")
-    (True, False)
-    """
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 TIME_HELP = "milliseconds or ISO 8601, in UTC unless it names a zone."
@@ -198,15 +188,6 @@ def refuse_reversed(**bounds: tuple[int | None, int | None]) -> None:
         if low is not None and high is not None and low > high:
             first, second = (f"--{name.replace('_', '-')}" for name in names.split("__"))
             raise click.UsageError(f"{first} {low} is after {second} {high}")
-
-
-def queue_number(queue: str | None) -> int | None:
-    """Parse a queue id of RocketMQ."""
-    if queue is None:
-        return None
-    if not (queue.isascii() and queue.isdigit()) or len(queue) > 10 or int(queue) > I32_MAX:
-        raise click.BadParameter(f"{queue!r} is not a queue id", param_hint="--queue")
-    return int(queue)
 
 
 def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

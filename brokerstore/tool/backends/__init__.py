@@ -1,26 +1,24 @@
 """The operations of the tool, once for each kind of folder.
 
-A command calls a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it.  A backend lists what it lacks
-in `refused`; `refuse_options` reports it before the command runs.
+A command calls a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it, and `opening` chooses one.  A
+backend lists what it lacks in `refused`; `refuse_options` reports it before the command runs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import click
 
-from storageio import UnknownStore
+from ..output import Answer, MessageForms
 
 if TYPE_CHECKING:
     from brokerstore.report import Facts
 
     from ..filters import Filters
-    from ..layout import Column
-    from ..output import Answer
     from ..target import Target
 
 ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after it, bytes of the folder, messages in it
@@ -98,7 +96,7 @@ class ExportSource(NamedTuple):
     columns: tuple[str, ...]
 
 
-class Backend(Protocol):
+class Backend(MessageForms, Protocol):
     """One folder, opened for one command.
 
     Damage that an operation skips is reported on stderr and added to `problems`; `code` is the exit code that follows from it.
@@ -107,8 +105,6 @@ class Backend(Protocol):
     title: str  # "a RocketMQ store"
     other: str  # what the refused options work on
     refused: ClassVar[Mapping[str, tuple[str, ...]]]  # parameters by command; an empty tuple refuses the whole command
-    columns: ClassVar[Sequence[Column]]  # of rows of messages
-    rest: ClassVar[str]  # header of what follows them in a row
     details_of_many: bool  # whether `get --count N` prints every field of each message
     target: Target
     problems: list[Any]
@@ -120,15 +116,6 @@ class Backend(Protocol):
     @property
     def is_in_use(self) -> bool:
         """Return whether another process holds the store's lock."""
-
-    def row(self, message: Any) -> tuple[Sequence[str], str]:
-        """Return a message as the cells of `columns`, and what follows them."""
-
-    def to_json(self, message: Any) -> dict[str, Any] | None:
-        """Return a message with the fixed JSON keys; None, with a problem reported, if it is damaged."""
-
-    def details(self, message: Any) -> dict[str, object] | None:
-        """Return every field of a message as text; None, with a problem reported, if it is damaged."""
 
     def info(self) -> Answer:
         """Describe the folder from names, sizes and headers."""
@@ -177,40 +164,3 @@ class Backend(Protocol):
 
     def unread_keys(self) -> dict[str, Any]:
         """Return the JSON keys for queues that the backend cannot read."""
-
-
-def open_backend(target: Target) -> Backend:
-    """Return the backend for a folder."""
-    from brokerstore.identify import FolderKind
-
-    if target.kind is FolderKind.RABBITMQ:
-        from .rabbitmq import RabbitmqBackend
-
-        return RabbitmqBackend(target)
-    from .rocketmq import RocketmqBackend
-
-    return RocketmqBackend(target)
-
-
-def refuse_options(backend: Backend, context: click.Context, command: str) -> None:
-    """Raise `click.UsageError` for a command, or for options that were given, if the backend lacks them."""
-    if context.command.hidden and backend.target.kind.value == "rabbitmq":  # the names of mqadmin
-        raise UnknownStore(f"{backend.target.path}: {backend.title}; {command} needs {backend.other}")
-    refused = backend.refused.get(command)
-    if refused is None:
-        return
-    used = [_shown(param, context.params[param.name]) for param in context.command.params if _is_used(param, context, refused)]
-    if used or not refused:
-        words = " ".join((command, *used))
-        raise click.UsageError(f"{words} works only on {backend.other}; {backend.target.path} is {backend.title}")
-
-
-def _is_used(param: click.Parameter, context: click.Context, refused: tuple[str, ...]) -> bool:
-    value = context.params.get(param.name or "")
-    return param.name in refused and value is not None and value is not False and value not in ((), param.default)
-
-
-def _shown(param: click.Parameter, value: object) -> str:
-    """Return an option as it is typed; with its value where that is one of several words."""
-    words = [param.opts[-1]] if isinstance(param, click.Option) else []
-    return " ".join([*words, *([str(value)] if isinstance(param.type, click.Choice) else [])])

@@ -19,12 +19,12 @@ from ..codes import CLEAN, PROBLEM, REPAIRED_DROPPED, REPAIRED_KEPT
 from ..escapes import quote
 from ..output import Answer, Table, check_answer, count_text, problem_text, progress, say
 from . import Repair
-from .rabbitmq import RabbitmqBackend, open_node, outcome
+from .rabbitmq_folder import RabbitmqFolder, open_node, outcome
 
 _NOTHING_LEFT = "Nothing can be repaired; a person has to decide."
 
 
-def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
+def check(backend: RabbitmqFolder, quiet: bool) -> Answer:
     """Check every file and entry."""
     path = backend.path
     with progress("verify", size_bytes(path), quiet=quiet) as advance:
@@ -44,7 +44,7 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     return check_answer(verdict, problems, notes, counts, details, {}, code, found.ok and not problems)
 
 
-def _check_node(backend: RabbitmqBackend) -> CheckedNode:
+def _check_node(backend: RabbitmqFolder) -> CheckedNode:
     """Check the quorum queues and streams of a node's folder, and the logs that a server needs without any of them too."""
     with RabbitStore.open(backend.target.path, "r", vhost=backend.target.vhost) as store:
         folder = store.folder()
@@ -59,7 +59,7 @@ def _check_node(backend: RabbitmqBackend) -> CheckedNode:
     return found._replace(notes=[note for note in found.notes if note.kind == UNSUPPORTED])  # 3.8 fills a new log with zeros
 
 
-def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
+def recover(backend: RabbitmqFolder, repair: Repair, quiet: bool) -> Answer:
     """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path = backend.path
     survey_of_node = survey(backend.target.path)

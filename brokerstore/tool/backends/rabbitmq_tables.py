@@ -9,7 +9,7 @@ from rabbitstore.read.intact_segment_cy import IntactSegment
 from rabbitstore.read.node import Node, survey
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
-from .rabbitmq import RabbitmqBackend
+from .rabbitmq_folder import RabbitmqFolder
 
 if TYPE_CHECKING:
     from rabbitstore import QueueInfo, StoredMessage, VhostFolder
@@ -28,7 +28,7 @@ READS = [
 NOT_CHECKED = "not checked; run verify"
 
 
-def info(backend: RabbitmqBackend) -> Answer:
+def info(backend: RabbitmqFolder) -> Answer:
     """Describe a virtual host, and the node around it, whose other queues are only counted."""
     with backend.open_folder(with_node=False) as folder:
         queues = folder.queues()
@@ -87,7 +87,7 @@ def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
     return rows
 
 
-def ls(backend: RabbitmqBackend) -> Answer:
+def ls(backend: RabbitmqFolder) -> Answer:
     """List one row a queue."""
     with backend.open_folder() as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
@@ -99,7 +99,7 @@ def ls(backend: RabbitmqBackend) -> Answer:
     return Answer({"queues": rows, **backend.unread_keys()}, [Table(keys, cells)], backend.code)
 
 
-def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
+def stats(backend: RabbitmqFolder, quiet: bool) -> Answer:
     """Count messages, bytes of bodies and flags of each queue."""
     with backend.open_folder() as folder:
         rows = _stats_rows(backend, folder, quiet)
@@ -110,7 +110,7 @@ def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
     return Answer(facts, [Table(STATS_HEADERS, [list(row.values()) for row in found])], backend.code)
 
 
-def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
+def _stats_rows(backend: RabbitmqFolder, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
     """Return the counts by queue name, with queues that have no message."""
     owners = folder.queue_folders()
     rows = {queue: [0] * (len(STATS_KEYS) - 1) for queue in backend.queue_names(folder)}

@@ -19,11 +19,10 @@ from storageio import InvalidMessage, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..escapes import quote
-from ..filters import Filters, RecordFilter
+from ..filters import Filters, RecordFilter, queue_number
 from ..hints import NoSuchMessage
 from ..layout import Column
 from ..message_json import line_blocks, message_json
-from ..options import queue_number
 from ..output import Answer, body_text, say, time_text
 from . import Contents, ExportSource, Lookup, Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder

@@ -22,8 +22,7 @@ from storebytes.finding import Finding
 
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote
-from ..filters import Filters, RecordFilter
-from ..options import is_utf8, queue_number
+from ..filters import Filters, RecordFilter, is_utf8, queue_number
 from ..output import problem_text, say
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small:
     from rabbitstore import RabbitStore
     from rabbitstore.read.node import survey
 
-    from ..backends.rabbitmq import report_running_server, report_unread, unread_keys
+    from ..backends.rabbitmq_folder import report_running_server, report_unread, unread_keys
 
     _require_kind(source, FolderKind.RABBITMQ)
     report_running_server(source)
