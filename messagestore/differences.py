@@ -18,10 +18,10 @@ from consumequeue import find_file_size, queue_folders
 from consumequeue.layout import BATCH_UNIT_SIZE, round_up
 from indexfile import AT_REST, find_shape, index_paths
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import Disk, Kind, Mode, StoreError
+from storageio import Disk, Mode, StoreError
 
 from .config import delay_times_ms
-from .folder_contents import has_rocksdb_queues
+from .folder_contents import FolderContents
 
 LOOKED_AT = 1 << 20  # bytes read of a log file, for its first record
 ROCKSDB = "defaultRocksDB"
@@ -133,13 +133,13 @@ def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
 
 def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare the store type: queues in RocksDB, and a Raft log."""
-    has_rocks = has_rocksdb_queues(folder.disk, folder.root)
+    contents = FolderContents(folder.disk, folder.root)
+    has_rocks = contents.has_rocksdb_queues
     is_other = "store_type" in given and (given["store_type"] == ROCKSDB) != has_rocks
     if is_other and (has_rocks or folder.has("consumequeue")):
         found = "queues in RocksDB" if has_rocks else "queues in files"
         yield Difference("store_type", given["store_type"], found, "consumequeue")
-    entries = folder.disk.list(folder.root) if folder.disk.stat(folder.root) is not None else []
-    has_raft = any(entry.kind is Kind.FOLDER and entry.name.startswith("dledger-") for entry in entries)
+    has_raft = contents.has_dledger_log
     name = "enable_dledger_commit_log"
     if name in given and given[name] != has_raft and (has_raft or folder.log_files()):
         yield Difference(name, given[name], has_raft, "the folder")

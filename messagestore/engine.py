@@ -22,6 +22,7 @@ from .broker.services.routing import Routing
 from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
 from .config import Role, StoreConfig
+from .folder import FolderFacts
 from .parts import StoreParts
 from .read.beside_writer import beside_writer
 from .read.reader_view import ReaderView
@@ -32,7 +33,6 @@ from .recovery.index_hint import hint_of, write_hint
 from .recovery.log_end import CleanStop, LogEnd, write_clean
 from .recovery.queue_list import write_queue_list
 from .repair.excluded_topics import excluded_topics
-from .store_settings import refuse_unknown_shape
 from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.housekeeper import Housekeeper, every
@@ -66,7 +66,7 @@ class Engine(StoreParts):
         self.undispatched = Undispatched(self)
         try:
             if writable:
-                refuse_unknown_shape(disk, self.places.index, self.places.own, config)
+                FolderFacts(root, disk).refuse_unknown_shape(config)
                 began = time.perf_counter()
                 self.load()
                 self._recover()

@@ -14,13 +14,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from commitlog import StoredMessage
 from commitlog.layout import TRANSACTION_MASK
 from commitlog.walk import LogFiles, Piece
-from storageio import Disk, Kind, StoreCorrupt, StoreError
+from storageio import Disk, StoreCorrupt
 
 from ..broker.config.topics import deleted_topics
 from ..delay_levels import DelayLevels, Entry, waiting_level
 from ..folder_contents import has_rocksdb
 from ..paths import StorePaths, replaced_folder
-from ..rocksdb.config import VERSION_2, has_config, read_config
 from ..rocksdb.database import Database, NewDatabase, new_database, open_database
 from ..rocksdb.queues import (
     CHECKPOINT_TOPIC,
@@ -39,27 +38,6 @@ from ..write.lmq_units import NORMAL, lmq_offsets
 from .rebuild import QUEUES, Progress, Rebuilt, delete_tree, take_place
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
-
-
-def is_rocksdb_store(disk: Disk, root: str) -> bool:
-    """Return whether a store has its queues in RocksDB, or had them before they were lost or a rebuild was killed.
-
-    Such a store has its configuration in RocksDB too, and no queues in files.
-    """
-    if not has_config(disk, root):
-        return False
-    places = StorePaths(root)
-    if disk.stat(places.queues) is not None:
-        has_files = any(entry.kind is Kind.FOLDER for entry in disk.list(places.queues))
-        return has_rocksdb(disk, places.queues) and not has_files
-    return has_rocksdb(disk, replaced_folder(root, QUEUES)) or _has_version_1(disk, root)
-
-
-def _has_version_1(disk: Disk, root: str) -> bool:
-    """Return whether the configuration is one that only a broker with queues in RocksDB writes."""
-    with suppress(StoreError):
-        return not has_rocksdb(disk, os.path.join(root, VERSION_2)) and bool(read_config(disk, root).topics)
-    return False
 
 
 def rebuild_rocksdb(

@@ -23,18 +23,14 @@ from storageio import REAL_DISK, Disk, DiskError, Kind, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 from storebytes.finding import Finding
 
-from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead, read_checkpoint
+from ..checkpoint import TIMES, Checkpoint, checkpoint_ahead
 from ..compaction import compaction_findings
 from ..config import StoreConfig
-from ..file_sizes import found_sizes
-from ..foreign import refuse_unsupported
-from ..paths import OWN_FOLDER, StorePaths
-from ..recovery.abort_file import AbortFile
+from ..folder import FolderFacts
+from ..paths import OWN_FOLDER
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import clean_stop_ms, cut_tail, keep, read_clean
+from ..recovery.log_end import clean_stop_ms, cut_tail, keep
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
-from ..store_settings import refuse_unknown_shape
 from ..write.ring import RING_NAME, restore
 from .backups import keep_file
 from .batch_cross_check import NO_NUMBERS
@@ -122,14 +118,6 @@ class Plan:
         return facts | {"costs": costs, "needs_choice": self.needs_choice, "needs_force": self.needs_force}
 
 
-def cut_refusals(disk: Disk, root: str) -> list[str]:
-    """Return reasons against cutting the log: files that are not changed and may point behind the cut."""
-    kinds = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
-    return [
-        f"{name}: {what} may point behind the cut" for name, what in kinds if disk.stat(os.path.join(root, name)) is not None
-    ]
-
-
 class Compared(NamedTuple):
     """How queues and index differ from the log."""
 
@@ -172,7 +160,7 @@ class Recovery:
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
         keep_backup: bool = True, follow_links: bool = False, force: bool = False,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None, facts: FolderFacts | None = None,
     ) -> None:  # fmt: skip
         """Open the folder read-only.
 
@@ -180,8 +168,9 @@ class Recovery:
         the cut. It also treats a record of an unknown version as damage if everything but its magic number is a whole record of
         a known version. Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
-        kind = queues_kind(disk, root)
-        refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=kind.is_rocksdb)
+        self._given = settings_or_default(config, StoreConfig, "config")
+        facts = self.facts = FolderFacts(root, disk, self._given.store_path_commit_log) if facts is None else facts
+        facts.refuse_unsupported(looks_at_log=False, has_rocksdb=facts.is_rocksdb)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -190,11 +179,10 @@ class Recovery:
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
         self.report_path: str | None = None  # path of the report that `apply` wrote
-        self._given = settings_or_default(config, StoreConfig, "config")
-        self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
-        self.places = StorePaths(root, self.config.store_path_commit_log)
-        self.queues = kind(disk, self.places, self.config, progress, keeps=keep_backup)
-        self.was_clean = AbortFile(disk, root).was_clean
+        self.config = facts.with_sizes(self._given, guesses=True)
+        self.places = facts.paths
+        self.queues = queues_kind(facts)(facts, self.config, progress, keeps=keep_backup)
+        self.was_clean = facts.was_clean
 
     # Planning
 
@@ -232,7 +220,7 @@ class Recovery:
             last_ms = found.times[0]
         if checkpoint_ahead(self.disk, self.root, last_ms):
             plan.actions.append(f"set the checkpoint back to the last record's time, {last_ms}")
-        if read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME)).is_damaged:
+        if self.facts.checkpoint.is_damaged:
             plan.actions.append("write the checkpoint anew")
         plan_config(self.disk, self.root, plan.actions)
         if compared.unknown_topics:
@@ -250,7 +238,7 @@ class Recovery:
         if not self.was_clean:
             unused = self.queues.unused_files()
             plan.actions += [f"delete queue files without a unit: {', '.join(unused)}"] if unused else []
-        if AbortFile(self.disk, self.root).is_present:
+        if self.facts.abort_file.is_present:
             plan.actions.append("take the abort file away")
         return Seen(plan, found, compared, has_sound_files, has_sound_log, timers is not None)
 
@@ -286,7 +274,7 @@ class Recovery:
             return FOREVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
+            stopped_ms = clean_stop_ms(self.facts.clean_stop, self._files().message_at)
             return max(stopped_ms, checkpoint.values.log_timestamp_ms)
         finally:
             checkpoint.close()
@@ -299,7 +287,7 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
-        files, safe_ms, clean_stop = self._files(), self._safe_ms(), read_clean(self.disk, self.root)
+        files, safe_ms, clean_stop = self._files(), self._safe_ms(), self.facts.clean_stop
         is_batch = with_batch_queues(self.disk, self.root)
 
         def reach(found: Survey, named: NamedMessages | None) -> int:
@@ -330,7 +318,7 @@ class Recovery:
         if not self.was_clean or found.tail is None or found.holes or found.findings:
             return False
         with closing(self._log(writable=False)) as log:
-            return is_cut_tail(self.disk, self.places, named, log, found.log_end)
+            return is_cut_tail(self.facts, named, log, found.log_end)
 
     def _plan_log(self, found: Survey, plan: Plan) -> None:
         """Add the repair of holes and tail to the plan."""
@@ -361,7 +349,7 @@ class Recovery:
         if behind:
             plan.actions.append(f"delete the log files behind the cut: {', '.join(behind)}")
         if self.choice is Choice.TRUNCATE and cut is not None:
-            plan.force_reasons = cut_refusals(self.disk, self.root)
+            plan.force_reasons = self.facts.cut_refusals()
 
     def _plan_unplaced(self, found: Survey, dangling: dict[str, int], plan: Plan) -> None:
         """Ask for a choice if messages were lost, of which nothing tells where they were in the log.
@@ -371,7 +359,7 @@ class Recovery:
         lost: list[UnplacedClaim] = []
         if self.was_clean:
             with closing(self._log(writable=False)) as log, self.queues.named() as named:
-                lost += unplaced_claims(self.disk, self.places, named, log, found.log_end)
+                lost += unplaced_claims(self.facts, named, log, found.log_end)
         if dangling:  # a crash may leave units behind the end of the log, but not where it has other records
             lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", {}, 0))
         if not lost:
@@ -473,10 +461,10 @@ class Recovery:
             plan = seen.plan
             if plan.needs_choice or plan.needs_force or not plan.actions:
                 return plan
-            refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
+            self.facts.refuse_unknown_shape(self._given)
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
-            AbortFile(self.disk, self.root).create(process_id(), is_after_clean_stop=self.was_clean)
+            self.facts.abort_file.create(process_id(), is_after_clean_stop=self.was_clean)
             move_sidecars(self.disk, self.places.own)
             if not seen.has_sound_files:  # first, because the ring needs a log that can be opened
                 repair_files(self._files(), self.disk, self.root, keep_backup=self.keep_backup)
@@ -495,7 +483,7 @@ class Recovery:
             self._set_checkpoint_back()
             if compared.unknown_topics:
                 add_topics(self.disk, self.places, compared.unknown_topics)
-            AbortFile(self.disk, self.root).create(process_id())  # the opening checks everything, as after a crash
+            self.facts.abort_file.create(process_id())  # the opening checks everything, as after a crash
             set_back = self.queues.settle()
         finally:
             lock.release()
@@ -577,11 +565,11 @@ class Recovery:
     def _set_checkpoint_back(self) -> None:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
         last_ms = self._files().latest_ms()
-        found = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
+        found = self.facts.checkpoint
         if not found.is_damaged and all(getattr(found.values, name) <= last_ms for name in TIMES):
             return
         if self.keep_backup:
-            keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
+            keep_file(self.disk, self.root, self.facts.checkpoint_path)
         checkpoint = Checkpoint(self.disk, self.root, writable=True)
         try:
             for name in TIMES:

@@ -17,7 +17,7 @@ from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
 from indexfile import IndexFiles
-from storageio import Disk, StoreCorrupt
+from storageio import StoreCorrupt
 from storebytes.finding import Finding
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
@@ -25,9 +25,8 @@ from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.topics import deleted_topics
 from ..config import StoreConfig
 from ..engine import Engine
+from ..folder import FolderFacts
 from ..folder_contents import has_rocksdb
-from ..paths import StorePaths
-from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import OFFSET_TABLES, Save, Table, clamp_offsets
 from ..rocksdb.check import rocksdb_findings
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
@@ -40,7 +39,7 @@ from .cross_check import CrossCheck
 from .excluded_topics import excluded_topics
 from .named_messages import FileMessages, NamedMessages, RocksdbMessages
 from .rebuild import QUEUES, Progress, Rebuilt, rebuild
-from .rebuild_rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement
+from .rebuild_rocksdb import rebuild_rocksdb, replacement
 from .rebuild_timers import TimersQueue
 
 
@@ -50,11 +49,12 @@ class StoreQueues:
     is_rocksdb = False
 
     def __init__(
-        self, disk: Disk, places: StorePaths, config: StoreConfig, progress: Progress | None = None, *, keeps: bool
+        self, facts: FolderFacts, config: StoreConfig, progress: Progress | None = None, *, keeps: bool
     ) -> None:  # fmt: skip
         """Open nothing yet. `config` has the sizes of the files, and `keeps` keeps what is replaced in `brokerstore/`."""
-        self.disk = disk
-        self.places = places
+        self.facts = facts
+        self.disk = facts.disk
+        self.places = facts.paths
         self.config = config
         self.progress = progress
         self.keeps = keeps
@@ -242,7 +242,7 @@ class RocksdbQueues(StoreQueues):
     def settle(self) -> list[str]:
         """Clamp offsets and remove the abort file."""
         lines = self.clamp()
-        AbortFile(self.disk, self.places.root).remove()
+        self.facts.abort_file.remove()
         return lines
 
     def reopen(self) -> list[str]:
@@ -250,6 +250,6 @@ class RocksdbQueues(StoreQueues):
         return []
 
 
-def queues_kind(disk: Disk, root: str) -> type[StoreQueues]:
+def queues_kind(facts: FolderFacts) -> type[StoreQueues]:
     """Return the class of the store's queues."""
-    return RocksdbQueues if is_rocksdb_store(disk, root) else StoreQueues
+    return RocksdbQueues if facts.is_rocksdb else StoreQueues

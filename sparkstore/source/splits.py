@@ -85,11 +85,11 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
 
 def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     """Plan one split per queue of all virtual hosts or the requested one.  Raises `UnknownStore` if it is absent."""
-    from rabbitstore.read.node import survey
+    from rabbitstore.folder import RabbitmqFacts
     from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
-    has_others = survey(store.path, disk_for(store.path)) is not None
+    has_others = RabbitmqFacts(store.path, disk_for(store.path)).node is not None
     vhosts = []
     for path in find_vhosts(store.path, disk_for(store.path)):
         folder = VhostFolder(path, disk_for(path))

@@ -69,7 +69,7 @@ def imports(path: Path) -> set[str]:
 
 
 def inner_imports(package: str) -> dict[str, set[str]]:
-    """Return, for each module of a package, the modules of the same package that it imports anywhere, also by relative names."""
+    """Return, for each module of a package, the modules of the same package that it imports anywhere."""
     modules = {_module(path): path for path in sources(package)}
     found = {}
     for module, path in modules.items():

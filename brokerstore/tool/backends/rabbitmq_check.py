@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from rabbitstore import RabbitStore
 from rabbitstore.node_folder import CheckedNode
 from rabbitstore.read.metadata import metadata_problems
-from rabbitstore.read.node import survey
 from rabbitstore.repair.check import size_bytes, verify
 from rabbitstore.repair.node_recover import NodePlan, apply_node_recovery, plan_node_recovery
 from rabbitstore.repair.recover import Action, Plan, apply_recovery, plan_recovery
@@ -48,7 +47,7 @@ def _check_node(backend: RabbitmqFolder) -> CheckedNode:
     """Check the quorum queues and streams of a node's folder, and the logs that a server needs without any of them too."""
     with RabbitStore.open(backend.target.path, "r", vhost=backend.target.vhost) as store:
         folder = store.folder()
-        node = open_node(backend.target.path, folder.vhost, even_empty=True)
+        node = open_node(backend.facts, folder.vhost, even_empty=True)
         folder.close()
     if node is None:
         return CheckedNode(0, 0, 0, 0, [], [])
@@ -62,7 +61,7 @@ def _check_node(backend: RabbitmqFolder) -> CheckedNode:
 def recover(backend: RabbitmqFolder, repair: Repair, quiet: bool) -> Answer:
     """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path = backend.path
-    survey_of_node = survey(backend.target.path)
+    survey_of_node = backend.facts.node
     has_others = survey_of_node is not None and bool(survey_of_node.not_read())
     with progress("recover", size_bytes(path) * (1 + repair.apply), quiet=quiet) as advance:
         plan = _classic(path, repair, advance, is_needed=not has_others)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rabbitstore.folder_lock import running_server
-from rabbitstore.read.node import survey
-from rabbitstore.read.vhost_folder import VhostFolder, find_vhost
-from storageio import REAL_DISK, StoreCorrupt
+from rabbitstore.folder import RabbitmqFacts
+from rabbitstore.read.vhost_folder import VhostFolder
+from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED, Finding
 
 from ..codes import CLEAN, NO_STORE, PROBLEM
@@ -22,13 +21,14 @@ if TYPE_CHECKING:
 
     from ..target import Target
 
+Result = TypeVar("Result")
 BLOCK_SIZE = 1 << 20  # of JSON lines
 _DROPPED = ("transient_in_memory", "unwritten_message")  # notes of messages that a start drops
 
 
-def report_running_server(path: str) -> None:
+def report_running_server(facts: RabbitmqFacts) -> None:
     """Report on stderr that a server runs on the folder, because its files lack what it has in memory alone."""
-    server = running_server(REAL_DISK, path)
+    server = facts.server
     if server is not None:
         who = f"{server.name}, process {server.process_id}"
         say(f"brokerstore: a server runs on this folder ({who}): messages that it has only in memory are not shown")
@@ -45,14 +45,14 @@ def unread_keys(queues: Collection[str]) -> dict[str, Any]:
     return {"not_read": {"quorum_queues": list(queues), "streams": []}} if queues else {}
 
 
-def open_node(path: str, vhost: str, *, even_empty: bool = False) -> NodeFolder | None:
+def open_node(facts: RabbitmqFacts, vhost: str, *, even_empty: bool = False) -> NodeFolder | None:
     """Open the quorum queues and streams of a node's folder; return None for a folder without any, unless `even_empty`."""
-    node = survey(path)
+    node = facts.node
     if node is None or not (node.not_read() or even_empty):
         return None
     from rabbitstore.node_folder import NodeFolder  # 12 ms that a folder of classic queues saves
 
-    return NodeFolder(path, vhost)
+    return NodeFolder(facts.path, vhost)
 
 
 def outcome(problems: list[Finding]) -> int:
@@ -69,10 +69,16 @@ class RabbitmqFolder:
 
     def __init__(self, target: Target) -> None:
         """Report a running server; nothing is opened yet."""
+        assert isinstance(target.facts, RabbitmqFacts)
         self.target = target
+        self.facts = target.facts
         self.node: NodeFolder | None = None
         self.problems: list[Finding] = []
-        report_running_server(target.path)
+        report_running_server(self.facts)
+
+    def by_kind(self, _rocketmq: object, rabbitmq: Callable[[RabbitmqFolder], Result]) -> Result:
+        """Return what the function for RabbitMQ returns."""
+        return rabbitmq(self)
 
     @property
     def code(self) -> int:
@@ -82,13 +88,13 @@ class RabbitmqFolder:
     @property
     def path(self) -> str:
         """Return the virtual host's folder."""
-        return find_vhost(self.target.path, self.target.vhost)
+        return self.facts.vhost(self.target.vhost)
 
     @contextlib.contextmanager
     def open_folder(self, *, with_node: bool = True) -> Iterator[VhostFolder]:
         """Open the virtual host's folder for reading, and the other queues of its node; at the end, report what was wrong."""
         folder = VhostFolder(self.path)
-        self.node = open_node(self.target.path, folder.vhost) if with_node else None
+        self.node = open_node(self.facts, folder.vhost) if with_node else None
         try:
             yield folder
         finally:

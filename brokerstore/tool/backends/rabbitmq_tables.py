@@ -1,17 +1,18 @@
-"""`info`, `ls` and `stats` of a RabbitMQ folder."""
+"""`info`, `ls`, `stats` and `report` of a RabbitMQ folder."""
 
 from __future__ import annotations
 
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore.folder import Node
 from rabbitstore.read.intact_segment_cy import IntactSegment
-from rabbitstore.read.node import Node, survey
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
-from .rabbitmq_folder import RabbitmqFolder
+from .rabbitmq_folder import RabbitmqFolder, report_unread, unread_keys
 
 if TYPE_CHECKING:
+    from brokerstore.report import Facts
     from rabbitstore import QueueInfo, StoredMessage, VhostFolder
     from rabbitstore.read.queue_folder import QueueFolder
 
@@ -45,7 +46,7 @@ def info(backend: RabbitmqFolder) -> Answer:
             "stores": _store_rows(folder),
             "classic_queues": _by_version(queues),
         }
-    node = survey(backend.target.path)
+    node = backend.facts.node
     if node is not None:
         facts |= node.to_json() | {"reads": READS}
     facts["problems"] = [problem_json(problem) for problem in backend.problems]
@@ -145,3 +146,14 @@ def _count(message: StoredMessage, row: list[int]) -> None:
     row[3] += message.embedded
     row[4] += message.redelivered
     row[5] += message.expiry_us > 0
+
+
+def report(folder: RabbitmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+    """Gather the facts of the virtual host."""
+    from brokerstore.report import rabbit_facts
+    from rabbitstore.repair.check import size_bytes
+
+    with progress("read", size_bytes(folder.path), quiet=quiet) as advance:
+        facts, unread = rabbit_facts(folder.target.path, folder.target.vhost, advance)
+    report_unread(unread)
+    return facts, unread_keys(unread)

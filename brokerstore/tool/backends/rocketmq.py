@@ -168,7 +168,7 @@ class RocketmqBackend(RocketmqFolder):
             say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
         if not is_known:
             say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
-        if not self.target.has("index"):
+        if not self.facts.has("index"):
             say("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
         return iter(found)
 
