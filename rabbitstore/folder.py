@@ -23,7 +23,7 @@ from storebytes.folder_kind import FolderKind
 
 from .folder_lock import running_server
 from .format.config_text import parse_config, queue_name
-from .read.unsupported import read_flags, refuse_unsupported
+from .read.unsupported import read_flags
 from .read.vhost_folder import find_vhost
 
 _CONFIG_MAX = 1 << 20
@@ -83,10 +83,6 @@ class RabbitmqFacts:
 
     def refuse_unread(self) -> None:
         """Do nothing: each queue of a format that cannot be read is reported on its own."""
-
-    def refuse_unsupported(self, vhost: str | None = None) -> None:
-        """Raise `UnsupportedFormat` when writing to a virtual host's folder could destroy data of an unknown format."""
-        refuse_unsupported(self.vhost(vhost), self.disk)
 
 
 def _survey(path: str, disk: Disk) -> Node | None:

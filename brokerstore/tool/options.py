@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from storageio import StoreError
+from storebytes.folder_kind import FolderKind
 
 from .backends.opening import open_backend, refuse_options
 from .codes import exit_code
@@ -106,8 +107,14 @@ def plain_command(name: str, *examples: str) -> Callable[[Command], click.Comman
     return decorate
 
 
-def store_command(name: str, *examples: str, sizes: bool = False) -> Callable[[Command], click.Command]:
-    """Make a command with the argument DIR; it gets a `Backend` as its first argument."""
+def store_command(
+    name: str, *examples: str, sizes: bool = False, rocketmq_only: Sequence[str] | bool = (), rabbitmq_only: Sequence[str] = ()
+) -> Callable[[Command], click.Command]:  # fmt: skip
+    """Make a command with the argument DIR; it gets a `Backend` as its first argument.
+
+    `rocketmq_only` and `rabbitmq_only` name the parameters that the other kind of folder does not have. True refuses the whole
+    command there.
+    """
 
     def decorate(command: Command) -> click.Command:
         @functools.wraps(command)
@@ -116,7 +123,8 @@ def store_command(name: str, *examples: str, sizes: bool = False) -> Callable[[C
 
             about = {name: options.pop(name, None) for name in TARGET_OPTIONS}
             backend = open_backend(find_target(folder, about))
-            refuse_options(backend, click.get_current_context(), _command_name())
+            refused = rocketmq_only if backend.target.kind is FolderKind.RABBITMQ else rabbitmq_only
+            refuse_options(backend, click.get_current_context(), _command_name(), refused)
             code = command(backend, **options)
             choice = " ".join(f"--{name.replace('_', '-')}" for name in ("force", "skip_bad", "truncate") if options.get(name))
             steps = click.get_current_context().meta.get(NEXT_STEPS) or [after_answer(code, _command_name(), folder, choice)]
@@ -201,6 +209,7 @@ def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+ROCKETMQ_FILTERS = ("topic", "begin_ms", "end_ms", "tag", "properties")
 _FILTERS = (
     TOPIC,
     QUEUE,

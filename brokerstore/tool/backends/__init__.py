@@ -1,25 +1,32 @@
 """The operations of the tool, once for each kind of folder.
 
-A command calls a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it, and `opening` chooses one.  A
-backend lists what it lacks in `refused`; `refuse_options` reports it before the command runs.
+A command gets a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it, and `opening` chooses one.  It
+has what several commands need: messages, in each order and form.  An operation of one command stands in a module of its own,
+and the command chooses between the two kinds with `is_rabbitmq`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import click
 
-from ..output import Answer, MessageForms
+from storebytes.folder_kind import FolderKind
+
+from ..output import MessageForms
 
 if TYPE_CHECKING:
-    from brokerstore.report import Facts
+    from typing_extensions import TypeIs
 
     from ..filters import Filters
     from ..target import Target
+    from .rabbitmq_folder import RabbitmqFolder
+    from .rocketmq_folder import RocketmqFolder
+
+Folder: TypeAlias = "RocketmqFolder | RabbitmqFolder"
 
 ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after it, bytes of the folder, messages in it
 QueueKey = tuple[Any, ...]
@@ -104,7 +111,6 @@ class Backend(MessageForms, Protocol):
 
     title: str  # "a RocketMQ store"
     other: str  # what the refused options work on
-    refused: ClassVar[Mapping[str, tuple[str, ...]]]  # parameters by command; an empty tuple refuses the whole command
     details_of_many: bool  # whether `get --count N` prints every field of each message
     target: Target
     problems: list[Any]
@@ -116,12 +122,6 @@ class Backend(MessageForms, Protocol):
     @property
     def is_in_use(self) -> bool:
         """Return whether another process holds the store's lock."""
-
-    def info(self) -> Answer:
-        """Describe the folder from names, sizes and headers."""
-
-    def ls(self, topic: str | None = None) -> Answer:
-        """List the queues, or those of one topic."""
 
     def dump(self, filters: Filters, limit: int | None) -> Iterator[Any]:
         """Iterate over the messages that pass the filters."""
@@ -138,29 +138,16 @@ class Backend(MessageForms, Protocol):
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[Any]:
         """Iterate over the last messages that pass the filters, and with `follow` over those that arrive."""
 
-    def stats(self, by: str, quiet: bool) -> Answer:
-        """Count messages and bytes."""
-
-    def verify(self, quiet: bool, log_only: bool) -> Answer:
-        """Check every file and record."""
-
-    def recover(self, repair: Repair, quiet: bool) -> Answer:
-        """Plan a repair, and execute it with `repair.apply`."""
-
-    def rebuild(self, what: str, drop_transient: bool, quiet: bool, apply: bool) -> Answer:
-        """Rebuild derived files from the messages, or only show the plan."""
-
-    def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
-        """Put one message durably."""
-
     def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
         """Return the source of an export in this form."""
 
     def contents(self, stack: ExitStack) -> Contents:
         """Open the folder for a comparison; `stack` closes it."""
 
-    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
-        """Gather the facts of a report, and the JSON keys for what was not read."""
-
     def unread_keys(self) -> dict[str, Any]:
         """Return the JSON keys for queues that the backend cannot read."""
+
+
+def is_rabbitmq(folder: Folder) -> TypeIs[RabbitmqFolder]:
+    """Return whether a folder is RabbitMQ's, without an import of either engine."""
+    return folder.target.kind is FolderKind.RABBITMQ

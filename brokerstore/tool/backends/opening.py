@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from storageio import UnknownStore
+from storebytes.folder_kind import FolderKind
 
 from . import Backend
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
 def open_backend(target: Target) -> Backend:
     """Return the backend for a folder."""
-    from brokerstore.identify import FolderKind
-
     if target.kind is FolderKind.RABBITMQ:
         from .rabbitmq import RabbitmqBackend
 
@@ -27,20 +27,21 @@ def open_backend(target: Target) -> Backend:
     return RocketmqBackend(target)
 
 
-def refuse_options(backend: Backend, context: click.Context, command: str) -> None:
-    """Raise `click.UsageError` for a command, or for options that were given, if the backend lacks them."""
-    if context.command.hidden and backend.target.kind.value == "rabbitmq":  # the names of mqadmin
+def refuse_options(backend: Backend, context: click.Context, command: str, refused: Sequence[str] | bool) -> None:
+    """Raise `click.UsageError` for a command of the other kind of folder, or for the options of those `refused` that are given.
+
+    True refuses the whole command.
+    """
+    if context.command.hidden and backend.target.kind is FolderKind.RABBITMQ:  # the names of mqadmin
         raise UnknownStore(f"{backend.target.path}: {backend.title}; {command} needs {backend.other}")
-    refused = backend.refused.get(command)
-    if refused is None:
-        return
-    used = [_shown(param, context.params[param.name]) for param in context.command.params if _is_used(param, context, refused)]
-    if used or not refused:
+    names = () if isinstance(refused, bool) else refused
+    used = [_shown(param, context.params[param.name]) for param in context.command.params if _is_used(param, context, names)]
+    if used or refused is True:
         words = " ".join((command, *used))
         raise click.UsageError(f"{words} works only on {backend.other}; {backend.target.path} is {backend.title}")
 
 
-def _is_used(param: click.Parameter, context: click.Context, refused: tuple[str, ...]) -> bool:
+def _is_used(param: click.Parameter, context: click.Context, refused: Sequence[str]) -> bool:
     value = context.params.get(param.name or "")
     return param.name in refused and value is not None and value is not False and value not in ((), param.default)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -17,17 +17,15 @@ from ..escapes import quote
 from ..filters import Filters
 from ..hints import NoSuchMessage
 from ..layout import Column
-from ..output import Answer, body_text, progress, say, time_text
-from . import Contents, ExportSource, Lookup, Outgoing, Repair
-from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder, report_unread, unread_keys
+from ..output import body_text, say, time_text
+from . import Contents, ExportSource, Lookup
+from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 if TYPE_CHECKING:
-    from brokerstore.report import Facts
     from rabbitstore import StoredMessage
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
-_ONLY_ROCKETMQ = ("topic", "begin_ms", "end_ms", "tag", "properties")
 _COMPARED = ("persistent", "redelivered", "expiry_us", "exchange", "routing_keys", "properties", "body_base64")
 
 
@@ -36,23 +34,6 @@ class RabbitmqBackend(RabbitmqFolder):
 
     title = "a RabbitMQ folder"
     other = "a RocketMQ store"
-    refused: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dump": _ONLY_ROCKETMQ,
-        "tail": (*_ONLY_ROCKETMQ, "follow"),
-        "export": _ONLY_ROCKETMQ,
-        "get": ("at", "topic"),
-        "query": ("begin_ms", "end_ms"),
-        "stats": ("by",),
-        "verify": ("log_only",),
-        "recover": ("skip_bad", "truncate", "follow_links", "force"),
-        "rebuild": ("what",),
-        "put": ("tag", "queue_id"),
-        "top": (),
-        "offsets show": (),
-        "offsets reset": (),
-        "copy": (),
-        "promote": (),
-    }
     columns: ClassVar[Sequence[Column]] = (Column("queue", 24), Column("number", 8, True), Column("properties", 31))
     rest: ClassVar[str] = "exchange/routing keys, body"
     details_of_many = True
@@ -166,62 +147,8 @@ class RabbitmqBackend(RabbitmqFolder):
         total = sum(queue.messages for queue in queues) if self.node is None else 0
         return Contents(names, total, messages)
 
-    # Other operations
-
-    def info(self) -> Answer:
-        """Describe the folder from names, sizes and indexes."""
-        from .rabbitmq_tables import info
-
-        return info(self)
-
-    def ls(self, _topic: str | None = None) -> Answer:
-        """List the queues with their counts."""
-        from .rabbitmq_tables import ls
-
-        return ls(self)
-
-    def stats(self, _by: str, quiet: bool) -> Answer:
-        """Count messages, bytes of bodies and flags of every queue."""
-        from .rabbitmq_tables import stats
-
-        return stats(self, quiet)
-
-    def verify(self, quiet: bool, _log_only: bool) -> Answer:
-        """Check every file and entry."""
-        from .rabbitmq_check import check
-
-        return check(self, quiet)
-
-    def recover(self, repair: Repair, quiet: bool) -> Answer:
-        """Plan or execute a recovery."""
-        from .rabbitmq_check import recover
-
-        return recover(self, repair, quiet)
-
-    def rebuild(self, _what: str, drop_transient: bool, _quiet: bool, apply: bool) -> Answer:
-        """Write the files of a clean stop, or only show which."""
-        from .rabbitmq_write import rebuild
-
-        return rebuild(self, drop_transient, apply)
-
-    def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
-        """Publish a message to an existing queue and stop cleanly."""
-        from .rabbitmq_write import put
-
-        return put(self, outgoing, drop_transient)
-
     def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
         """Export the messages in the order of the queues; the position counts them."""
         from .rabbitmq_export import source
 
         return source(self, form, filters, limit)
-
-    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
-        """Gather the facts of the virtual host."""
-        from brokerstore.report import rabbit_facts
-        from rabbitstore.repair.check import size_bytes
-
-        with progress("read", size_bytes(self.path), quiet=quiet) as advance:
-            facts, unread = rabbit_facts(self.target.path, self.target.vhost, advance)
-        report_unread(unread)
-        return facts, unread_keys(unread)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.read.vhost_folder import VhostFolder
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ..target import Target
 
-Result = TypeVar("Result")
 BLOCK_SIZE = 1 << 20  # of JSON lines
 _DROPPED = ("transient_in_memory", "unwritten_message")  # notes of messages that a start drops
 
@@ -75,10 +74,6 @@ class RabbitmqFolder:
         self.node: NodeFolder | None = None
         self.problems: list[Finding] = []
         report_running_server(self.facts)
-
-    def by_kind(self, _rocketmq: object, rabbitmq: Callable[[RabbitmqFolder], Result]) -> Result:
-        """Return what the function for RabbitMQ returns."""
-        return rabbitmq(self)
 
     @property
     def code(self) -> int:

@@ -5,9 +5,9 @@ The engine is imported where it is needed: `info` answers within 150 ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..target import Target
 
 
-Result = TypeVar("Result")
 AHEAD_MIN = 64 << 20  # bytes of log that are worth a second thread
 
 
@@ -54,10 +53,6 @@ class RocketmqFolder:
         self.shows_fillers = False
         self._fillers = 0
         self.is_incomplete = False  # whether an answer may lack messages
-
-    def by_kind(self, rocketmq: Callable[[RocketmqFolder], Result], _rabbitmq: object) -> Result:
-        """Return what the function for RocketMQ returns."""
-        return rocketmq(self)
 
     @property
     def code(self) -> int:
