@@ -33,10 +33,10 @@ from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
 from rabbitstore import Finding, RabbitStore, StoredMessage
+from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.format import properties as blocks
 from rabbitstore.format.message import Content
 from rabbitstore.node_folder import NodeFolder
-from rabbitstore.read.node import survey
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default
 
@@ -111,7 +111,7 @@ def _move_others(
     source: str, vhost: str, store: MessageStore, moved: Moved, progress: Progress | None
 ) -> list[Finding]:  # fmt: skip
     """Copy the quorum queues and streams of a node's folder; return the damage that was met."""
-    if survey(source) is None:
+    if RabbitmqFacts(source).node is None:
         return []
     with closing(NodeFolder(source, vhost)) as node:
         for queue in node.names():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from messagestore.folder_contents import is_folder
 from storageio import REAL_DISK, Disk, UnknownStore
 
-from .identify import FolderKind, identify, is_folder
-from .opening import refuse_unread
+from .identify import FolderKind, identify
 
 NO_STORE_YET = {"lock", "abort", "brokerstore", "lost+found"}  # the folder of a new disk, or of an open that was killed early
 
@@ -29,5 +29,5 @@ def check_write_target(path: str | os.PathLike[str], kind: FolderKind, disk: Dis
         shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
         raise UnknownStore(f"{folder}: {expected}; found other files already there: {shown}") from None
     if found.kind is not kind:
-        refuse_unread(found)
+        found.refuse_unread()
         raise UnknownStore(f"{folder}: {expected}; found a {found.kind.value} folder already there")

@@ -30,7 +30,18 @@ import storebytes  # noqa: F401  (first of all: it decides which build of the ke
 from .filters import KeyFilters, damaged_filters
 from .index_file import Header, IndexFile
 from .index_files import IndexFiles, index_paths, item_hash, name_of
-from .shape import AT_REST, PAUSES_S, Shape, default_shape, find_shape, itemless_shape, refuse_other_shape, shape_for
+from .shape import (
+    AT_REST,
+    PAUSES_S,
+    Shape,
+    default_shape,
+    find_shape,
+    folder_shape,
+    has_shape,
+    itemless_shape,
+    refuse_other_shape,
+    shape_for,
+)
 
 __all__ = [
     "AT_REST",
@@ -43,6 +54,8 @@ __all__ = [
     "damaged_filters",
     "default_shape",
     "find_shape",
+    "folder_shape",
+    "has_shape",
     "index_paths",
     "item_hash",
     "itemless_shape",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from storageio import Disk, File, Mode, StoreCorrupt
 
 from .index_file import Header, IndexFile
+from .index_files import index_paths
 from .layout import (
     FIRST_ITEM,
     HEADER_SIZE,
@@ -22,6 +23,7 @@ from .layout import (
     ITEMS_PER_SLOT_DEFAULT,
     NO_ITEM,
     SLOT_SIZE,
+    file_size,
 )
 
 CHECKED_ITEMS = 1000
@@ -88,6 +90,21 @@ def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_
         if header.items_used:
             return _look_again(disk, path, size_bytes, usual, pauses_s)
     return fallback
+
+
+def folder_shape(disk: Disk, folder: str, kept: Shape | None, pauses_s: Sequence[float] = AT_REST) -> Shape | None:
+    """Return the shape that the items of a folder show, else `kept` for files of its length; None if it is not known."""
+    paths = index_paths(disk, folder)[0]
+    fitting = kept if has_shape(disk, paths, kept) else None
+    if fitting is not None and itemless_shape(disk, paths) is not None:
+        return fitting
+    return find_shape(disk, paths, pauses_s) or fitting
+
+
+def has_shape(disk: Disk, paths: list[str], shape: Shape | None) -> bool:
+    """Return whether the newest file has the length of a shape."""
+    newest = disk.stat(paths[-1]) if paths else None
+    return shape is not None and newest is not None and newest.size_bytes == file_size(*shape)
 
 
 def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pauses_s: Sequence[float]) -> Shape | None:

@@ -18,10 +18,10 @@ from consumequeue import find_file_size, queue_folders
 from consumequeue.layout import BATCH_UNIT_SIZE, round_up
 from indexfile import AT_REST, find_shape, index_paths
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
-from storageio import Disk, Kind, Mode, StoreError
+from storageio import Disk, Mode, StoreError
 
 from .config import delay_times_ms
-from .folder_contents import has_rocksdb_queues
+from .folder import FolderFacts
 
 LOOKED_AT = 1 << 20  # bytes read of a log file, for its first record
 ROCKSDB = "defaultRocksDB"
@@ -55,35 +55,20 @@ def config_differences(root: str, settings: Mapping[str, object], disk: Disk) ->
     is_there = bool(elsewhere) and all(
         disk.stat(part.strip()) for part in elsewhere.split(",")
     )  # the path may exist only on the broker's host
-    folder = _Folder(root, disk, elsewhere if is_there else os.path.join(root, "commitlog"))
+    folder = FolderFacts(root, disk, elsewhere if is_there else None)
     return [difference for look in _LOOKS for difference in look(folder, given)]
 
 
-class _Folder:
-    """The parts of a store's folder."""
-
-    def __init__(self, root: str, disk: Disk, log: str) -> None:
-        self.root = root
-        self.disk = disk
-        self.log = log
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.root, name)
-
-    def has(self, name: str) -> bool:
-        return self.disk.stat(self.path(name)) is not None
-
-    def log_files(self) -> list[str]:
-        paths = LogPaths.parse(self.disk, self.log)
-        there = all(self.disk.stat(folder) is not None for folder in paths.folders)
-        return [file.path for file in paths.all_files() if file.size_bytes] if there else []
+def _log_files(folder: FolderFacts) -> list[str]:
+    paths = LogPaths.parse(folder.disk, folder.paths.commit_log)
+    return [file.path for file in paths.all_files() if file.size_bytes] if paths.present == paths.folders else []
 
 
-def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _sizes(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare the sizes of log and queue files."""
     name = "mapped_file_size_commit_log"
-    if name in given and folder.log_files():
-        found = common_file_size(LogPaths.parse(folder.disk, folder.log).all_files())
+    if name in given and _log_files(folder):
+        found = common_file_size(LogPaths.parse(folder.disk, folder.paths.commit_log).all_files())
         if found is not None and found != given[name]:
             yield Difference(name, given[name], found, "commitlog")
     units = (
@@ -93,14 +78,14 @@ def _sizes(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
     )
     for name, part, unit in units:
         if name in given and folder.has(part):
-            found = find_file_size(folder.disk, folder.path(part))
+            found = find_file_size(folder.disk, os.path.join(folder.path, part))
             if found is not None and found != round_up(int(given[name]), unit):
                 yield Difference(name, given[name], found, part)
 
 
-def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _index(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare slots and items of index files; only their size if the files do not tell more."""
-    paths = index_paths(folder.disk, folder.path("index"))[0] if folder.has("index") else []
+    paths = index_paths(folder.disk, folder.paths.index)[0] if folder.has("index") else []
     shape = find_shape(folder.disk, paths, AT_REST) if paths else None
     names = ("max_hash_slot_num", "max_index_num")
     if shape is not None:
@@ -114,10 +99,10 @@ def _index(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
             yield Difference(names[0], given[names[0]], f"files of {entry.size_bytes} bytes, not {wanted}", "index")
 
 
-def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _checksum(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare whether the newest file's first record has the whole-record checksum."""
     name = "enabled_append_prop_crc"
-    for path in reversed(folder.log_files() if name in given else []):
+    for path in reversed(_log_files(folder) if name in given else []):
         with folder.disk.open(path, Mode.READ) as file:
             data = file.read(0, LOOKED_AT)
         size = check(data, 0, len(data), int(os.path.basename(path)), CHECK_PLACE)
@@ -128,23 +113,21 @@ def _checksum(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
             return
 
 
-def _kinds(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _kinds(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare the store type: queues in RocksDB, and a Raft log."""
-    has_rocks = has_rocksdb_queues(folder.disk, folder.root)
+    has_rocks, has_raft = folder.contents.has_rocksdb_queues, folder.contents.has_dledger_log
     is_other = "store_type" in given and (given["store_type"] == ROCKSDB) != has_rocks
     if is_other and (has_rocks or folder.has("consumequeue")):
         found = "queues in RocksDB" if has_rocks else "queues in files"
         yield Difference("store_type", given["store_type"], found, "consumequeue")
-    entries = folder.disk.list(folder.root) if folder.disk.stat(folder.root) is not None else []
-    has_raft = any(entry.kind is Kind.FOLDER and entry.name.startswith("dledger-") for entry in entries)
     name = "enable_dledger_commit_log"
-    if name in given and given[name] != has_raft and (has_raft or folder.log_files()):
+    if name in given and given[name] != has_raft and (has_raft or _log_files(folder)):
         yield Difference(name, given[name], has_raft, "the folder")
 
 
-def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _switches(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare switches for kinds of queues that the folder has and the configuration would not maintain."""
-    has_lmqs = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.path("consumequeue")))
+    has_lmqs = any(topic.startswith(LMQ_PREFIX) for topic, _ in queue_folders(folder.disk, folder.paths.queues))
     for name in ("enable_lmq", "enable_multi_dispatch"):
         if has_lmqs and given.get(name) is False:
             yield Difference(name, False, "LMQs", "consumequeue")
@@ -152,7 +135,7 @@ def _switches(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Differenc
         yield Difference("enable_consume_queue_ext", False, "extended units", "consumequeue_ext")
 
 
-def _levels(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]:
+def _levels(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
     """Compare the number of delay levels with the highest level that has a queue."""
     name = "message_delay_level"
     if name not in given:
@@ -162,12 +145,12 @@ def _levels(folder: _Folder, given: Mapping[str, Found]) -> Iterator[Difference]
     except StoreError:
         yield Difference(name, given[name], "no levels that can be read", "the configuration")
         return
-    queues = queue_folders(folder.disk, folder.path("consumequeue"))
+    queues = queue_folders(folder.disk, folder.paths.queues)
     highest = max((queue_id + 1 for topic, queue_id in queues if topic == SCHEDULE_TOPIC), default=0)
     if highest > levels:
         yield Difference(name, f"{levels} levels", f"messages of level {highest}", "consumequeue")
 
 
-_LOOKS: tuple[Callable[[_Folder, Mapping[str, Found]], Iterator[Difference]], ...] = (
+_LOOKS: tuple[Callable[[FolderFacts, Mapping[str, Found]], Iterator[Difference]], ...] = (
     _sizes, _index, _checksum, _kinds, _switches, _levels,
 )  # fmt: skip

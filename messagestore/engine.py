@@ -23,6 +23,7 @@ from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
 from .config import Role, StoreConfig
 from .derive.queues import StoreSink
+from .folder import FolderFacts
 from .parts import StoreParts
 from .read.beside_writer import beside_writer
 from .read.reader_view import ReaderView
@@ -33,7 +34,6 @@ from .recovery.index_hint import hint_of, write_hint
 from .recovery.log_end import CleanStop, LogEnd, write_clean
 from .recovery.queue_list import write_queue_list
 from .repair.excluded_topics import excluded_topics
-from .store_settings import refuse_unknown_shape
 from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.housekeeper import Housekeeper, every
@@ -67,7 +67,7 @@ class Engine(StoreParts):
         self.undispatched = Undispatched(self)
         try:
             if writable:
-                refuse_unknown_shape(disk, self.places.index, self.places.own, config)
+                FolderFacts(root, disk).refuse_unknown_shape(config)
                 began = time.perf_counter()
                 self.load()
                 self._recover()

@@ -1,4 +1,4 @@
-"""Classify what is in a store's folder by name: parts that are read, parts that are kept, and parts that forbid writing.
+"""Classify a store's folder and what is in it by name: parts that are read, that are kept, and that forbid writing.
 
 The names are those of the RocketMQ 5.3.3 broker (`docs/formats/store-folder.md#names`). A user's file, such as `README.txt`, is
 no part of a store and does not prevent opening it.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
-from storageio import Disk, Kind
-
-if TYPE_CHECKING:
-    from storebytes.finding import Finding
+from storageio import Disk, Entry, Kind, Mode
+from storebytes.folder_kind import FolderKind
 
 COMPACTION = "compaction"
-DLEDGER_PREFIX = "dledger-"
+LOG = "commitlog"
+_DLEDGER_PREFIX = "dledger-"
 _ROCKSDB_FOLDERS = ("consumequeue_rocksdb", "consumequeue")  # the second if the broker keeps both kinds in one folder
 ROCKSDB = "RocksDB database"
 NOT_READ = "not_read"  # kind of a note
+_MAGICS = tuple(bytes.fromhex(magic) for magic in ("daa320a7", "daa320ab", "cbd43194"))
 
 
 class Use(Enum):
@@ -59,36 +60,99 @@ _KNOWN = {
 }
 
 
-def store_parts(disk: Disk, root: str) -> list[Part]:
-    """Return every part of the store that exists in the folder, sorted by name."""
-    parts = [_part(disk, root, name) for name in _names(disk, root)]
-    return sorted((part for part in parts if part is not None), key=lambda part: part.name)
+class FolderContents:
+    """What the names in a folder show; each folder is listed once."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        """Nothing is listed yet."""
+        self.disk = disk
+        self.root = root
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """The entries by name, with those of `config/`."""
+        inner = _listed(self.disk, os.path.join(self.root, "config")) or {}
+        return (self._own or {}) | {f"config/{name}": entry for name, entry in inner.items()}
+
+    @cached_property
+    def _own(self) -> dict[str, Entry] | None:
+        return _listed(self.disk, self.root)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether this is a folder at all."""
+        return self._own is not None
+
+    def has_folder(self, name: str) -> bool:
+        """Return whether an entry is a folder or a symlink to one."""
+        entry = self.entries.get(name)
+        if entry is None or entry.kind is Kind.FILE:
+            return False
+        return entry.kind is Kind.FOLDER or is_folder(self.disk, os.path.join(self.root, name))
+
+    def has_rocksdb(self, name: str) -> bool:
+        """Return whether an entry is a RocksDB database."""
+        entry = self.entries.get(name)
+        return entry is not None and entry.kind is not Kind.FILE and has_rocksdb(self.disk, os.path.join(self.root, name))
+
+    @property
+    def has_rocksdb_queues(self) -> bool:
+        """Whether the store has queues in RocksDB."""
+        return any(map(self.has_rocksdb, _ROCKSDB_FOLDERS))
+
+    @property
+    def has_dledger_log(self) -> bool:
+        """Whether the store has a DLedger log: a folder named after the peer."""
+        return any(name.startswith(_DLEDGER_PREFIX) and self.has_folder(name) for name in self.entries)
+
+    @cached_property
+    def kind(self) -> FolderKind | None:
+        """The kind of a RocketMQ-style folder, None for any other."""
+        if self.has_rocksdb_queues:
+            return FolderKind.ROCKSDB
+        if self.has_dledger_log:
+            return FolderKind.DLEDGER
+        if self.has_folder(LOG) or self._is_store_without_log:
+            return FolderKind.ROCKETMQ
+        return FolderKind.LOG if self._is_log() else None
+
+    @property
+    def _is_store_without_log(self) -> bool:
+        """Whether this is a RocketMQ store whose log is missing: what lies beside a log is there."""
+        queues = self.has_folder("consumequeue") or self.has_folder("batchconsumequeue")
+        return queues or {"checkpoint", "index"} <= self.entries.keys() or {"checkpoint", "config"} <= self.entries.keys()
+
+    def _is_log(self) -> bool:
+        """Return whether the first non-empty file begins like a log; queue files have the same kind of name."""
+        for name, entry in self.entries.items():
+            if entry.kind is Kind.FILE and entry.size_bytes and len(name) == 20 and name.isdigit():
+                file = self.disk.open(os.path.join(self.root, name), Mode.READ)
+                try:
+                    return file.read(4, 4) in _MAGICS
+                finally:
+                    file.close()
+        return False
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Every part of the store that is there, sorted by name."""
+        parts = map(self._part, self.entries)
+        return sorted((part for part in parts if part is not None), key=lambda part: part.name)
+
+    def _part(self, name: str) -> Part | None:
+        what, use = _KNOWN.get(name, ("", Use.READ))
+        if use is not Use.KEPT and self.has_rocksdb(name):
+            return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
+        if name.startswith(_DLEDGER_PREFIX) and self.has_folder(name):
+            return Part(name, "DLedger (Raft) log", Use.UNSUPPORTED)
+        return Part(name, what, use) if what else None
 
 
-def unread_parts(disk: Disk, root: str) -> list[Finding]:
-    """Return a note for each part that no check of the store reads."""
-    from storebytes.finding import note  # 3 ms; a RabbitMQ folder is identified without the log's kernels
-
-    parts = [part for part in store_parts(disk, root) if part.use is not Use.READ]
-    return [note(os.path.join(root, part.name), 0, NOT_READ, "a part that is read", part.what) for part in parts]
-
-
-def _names(disk: Disk, root: str) -> list[str]:
-    """Return the names in the store's folder and in `config/`."""
-    names = [entry.name for entry in disk.list(root)] if is_folder(disk, root) else []
-    config = os.path.join(root, "config")
-    inner = disk.list(config) if is_folder(disk, config) else []
-    return names + [f"config/{entry.name}" for entry in inner]
-
-
-def _part(disk: Disk, root: str, name: str) -> Part | None:
-    path = os.path.join(root, name)
-    what, use = _KNOWN.get(name, ("", Use.READ))
-    if use is not Use.KEPT and has_rocksdb(disk, path):
-        return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
-    if name.startswith(DLEDGER_PREFIX) and is_folder(disk, path):
-        return Part(name, "DLedger (Raft) log", Use.UNSUPPORTED)
-    return Part(name, what, use) if what else None
+def _listed(disk: Disk, folder: str) -> dict[str, Entry] | None:
+    """Return the entries of a folder, or of one that a symlink leads to; None for anything else."""
+    found = disk.stat(os.path.join(folder, "."))
+    is_there = found is not None and found.kind is Kind.FOLDER
+    return {entry.name: entry for entry in disk.list(folder)} if is_there else None
 
 
 def is_folder(disk: Disk, path: str) -> bool:
@@ -104,19 +168,3 @@ def has_rocksdb(disk: Disk, folder: str) -> bool:
     """
     entry = disk.stat(os.path.join(folder, "CURRENT"))
     return entry is not None and entry.kind is not Kind.FOLDER
-
-
-def has_rocksdb_queues(disk: Disk, root: str) -> bool:
-    """Return whether the store has queues in RocksDB.
-
-    A RocksDB folder contains the file `CURRENT`; a folder of that name belongs to a topic.
-    """
-    return any(has_rocksdb(disk, os.path.join(root, name)) for name in _ROCKSDB_FOLDERS)
-
-
-def has_dledger_log(disk: Disk, root: str) -> bool:
-    """Return whether the store has a DLedger log: a folder named after the peer."""
-    if disk.stat(root) is None:
-        return False
-    names = [entry.name for entry in disk.list(root) if entry.name.startswith(DLEDGER_PREFIX)]
-    return any(is_folder(disk, os.path.join(root, name)) for name in names)

@@ -19,13 +19,12 @@ from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
 from .config import StoreConfig
 from .derive.queues import DerivedQueues
-from .file_sizes import found_sizes, refuse_other_sizes
+from .folder import FolderFacts
 from .paths import StorePaths
 from .read.reader_view import ReaderView
 from .read.rebalance import QueueSharing
 from .read.retry_progress import RetryProgresses
 from .read.unindexed import Unindexed
-from .recovery.abort_file import AbortFile
 from .recovery.queue_list import missing_queues
 from .store_settings import read_levels
 from .write.dispatcher import DispatchService
@@ -65,8 +64,9 @@ class StoreParts:
     def load(self) -> None:
         """Map the log, list queues and index files, and read the tables."""
         given, disk, places = self._given, self.disk, self.places
-        config = self.config = found_sizes(given, places, disk, is_locked=self.writable)
-        refuse_other_sizes(config, given, places, disk)
+        self.facts = FolderFacts(places.root, disk, given.store_path_commit_log)
+        config = self.config = self.facts.with_sizes(given, is_locked=self.writable)
+        self.facts.refuse_other_sizes(config, given)
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         self.levels = read_levels(disk, places.own, given.message_delay_level)
         self.offsets = QueueOffsets(self._known_offsets)
@@ -86,7 +86,7 @@ class StoreParts:
         ) if config.message_index_enable else None  # fmt: skip
         self.key_filters = KeyFilters(disk, places.key_filters, self.index) if self.index is not None else None
         self.checkpoint = Checkpoint(disk, places.root)  # recovery opens it for writing: a refused opening leaves every byte
-        self.abort_file = AbortFile(disk, places.root)
+        self.abort_file = self.facts.abort_file
         self.was_clean = not self.abort_file.is_present
         self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
         batch = BatchQueues(

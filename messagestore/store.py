@@ -36,7 +36,7 @@ from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
 from .config import Role, StoreConfig
 from .engine import Engine
-from .foreign import refuse_foreign, refuse_unsupported
+from .folder import FolderFacts
 from .read._lookup_cy import ReadPath
 from .read.compression import decompress
 from .read.consumer import Consumer
@@ -116,10 +116,11 @@ class MessageStore(Closing):
         root = os.fspath(path)
         if mode not in MODES or not isinstance(root, str):
             raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
+        facts = FolderFacts(root, disk, config.store_path_commit_log)
         if mode == "r":
-            refuse_foreign(disk, root)
+            facts.refuse_foreign()
         else:
-            refuse_unsupported(disk, root, config.store_path_commit_log)
+            facts.refuse_unsupported()
         exists = disk.stat(os.path.join(root, "commitlog")) is not None or bool(config.store_path_commit_log)
         if mode in ("r", "r+") and not exists:
             raise UnknownStore(f"{root}: no commitlog folder in it")

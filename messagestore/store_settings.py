@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from indexfile import AT_REST, Shape, find_shape, index_paths, itemless_shape
-from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT, file_size
-from storageio import Disk, InvalidMessage, replace_file
+from storageio import Disk, replace_file
 
-from .config import StoreConfig, delay_times_ms
+from .config import delay_times_ms
 from .derive.kinds.scheduled import DelayLevels, Entry
 from .sidecar import read_sidecar
 
@@ -60,50 +57,10 @@ def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
 
     Records behind the end of the last clean stop were written by a broker whose levels are not known.
     """
-    from .recovery.log_end import read_clean  # the log, which `index_shape` does not need
+    from .recovery.log_end import read_clean  # the log, which `FolderFacts` does not need
 
     entries = list(read_settings(disk, own_folder).delay_levels)
     stop = read_clean(disk, os.path.dirname(own_folder))
     if entries and stop is not None:
         entries = [entry for entry in entries if entry.start < stop.end_offset] + [Entry(stop.end_offset, None)]
     return DelayLevels(entries, given)
-
-
-def index_shape(disk: Disk, index_folder: str, own_folder: str, pauses_s: Sequence[float] = AT_REST) -> Shape | None:
-    """Return the slot layout that the items show, else the one kept for files of this length; None if it is not known."""
-    paths = index_paths(disk, index_folder)[0]
-    kept = _kept_for(disk, own_folder, paths)
-    if kept is not None and itemless_shape(disk, paths) is not None:
-        return kept
-    return find_shape(disk, paths, pauses_s) or kept
-
-
-def _kept_for(disk: Disk, own_folder: str, paths: list[str]) -> Shape | None:
-    """Return the kept slot layout, if the newest file has its length."""
-    kept = kept_shape(disk, own_folder)
-    newest = disk.stat(paths[-1]) if paths else None
-    return kept if kept is not None and newest is not None and newest.size_bytes == file_size(*kept) else None
-
-
-def kept_shape(disk: Disk, own_folder: str) -> Shape | None:
-    """Return the slot layout of the last writer's index, or None."""
-    settings = read_settings(disk, own_folder)
-    return Shape(settings.index_slots, settings.index_items) if settings.index_slots else None
-
-
-def refuse_unknown_shape(disk: Disk, index_folder: str, own_folder: str, config: StoreConfig) -> None:
-    """Raise `InvalidMessage` if keys would be written to files whose number of slots is not known.
-
-    Only items show it. A file whose length matches RocketMQ's defaults is taken to have the default layout.
-    """
-    is_given = config.max_hash_slot_num and config.max_index_num
-    paths = index_paths(disk, index_folder)[0]
-    if is_given or not config.message_index_enable or itemless_shape(disk, paths) is None:
-        return
-    newest = disk.stat(paths[-1])
-    is_default = newest is not None and newest.size_bytes == file_size(SLOTS_DEFAULT, ITEMS_DEFAULT)
-    if not is_default and _kept_for(disk, own_folder, paths) is None:
-        raise InvalidMessage(
-            f"{index_folder}: the files have no key yet and do not say how many slots they have; give the broker's "
-            "max_hash_slot_num and max_index_num (--index-slots and --index-num)"
-        )

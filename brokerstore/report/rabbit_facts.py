@@ -9,8 +9,8 @@ from itertools import chain
 from typing import Any
 
 from rabbitstore import RabbitStore, VhostFolder
+from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.node_folder import CheckedNode, NodeFolder
-from rabbitstore.read.node import survey
 from rabbitstore.repair.check import verify
 from storebytes.finding import UNSUPPORTED
 
@@ -26,7 +26,7 @@ def rabbit_facts(
     """
     with RabbitStore.open(path, "r", vhost=vhost) as store, ExitStack() as stack:
         folder = stack.enter_context(closing(store.folder()))
-        is_node = survey(path) is not None
+        is_node = RabbitmqFacts(path).node is not None
         node = stack.enter_context(closing(NodeFolder(path, folder.vhost))) if is_node else None
         facts = _facts(folder, node, store.path)
         found = verify(store.path, progress=progress)

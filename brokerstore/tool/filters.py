@@ -5,9 +5,13 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
+
 if TYPE_CHECKING:
     from commitlog import StoredMessage
     from commitlog.walk import Piece
+
+I32_MAX = (1 << 31) - 1
 
 
 class Filters(NamedTuple):
@@ -95,3 +99,21 @@ class RecordFilter(NamedTuple):
 
 def _is_within(value: int, low: int | None, high: int | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether no byte of the command line had to be escaped.
+
+    >>> is_utf8("тема"), is_utf8("\\udcff")
+    (True, False)
+    """
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def queue_number(queue: str | None) -> int | None:
+    """Parse a queue id of RocketMQ."""
+    if queue is None:
+        return None
+    if not (queue.isascii() and queue.isdigit()) or len(queue) > 10 or int(queue) > I32_MAX:
+        raise click.BadParameter(f"{queue!r} is not a queue id", param_hint="--queue")
+    return int(queue)

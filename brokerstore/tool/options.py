@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from storageio import StoreError
+from storebytes.folder_kind import FolderKind
 
-from .backends import open_backend, refuse_options
+from .backends.opening import open_backend, refuse_options
 from .codes import exit_code
 from .escapes import quote
-from .filters import Filters
+from .filters import I32_MAX, Filters, is_utf8
 from .hints import after_answer, after_error
 from .output import NEXT_STEPS, OutputClosedError, say, time_ms
 
 Command = Callable[..., int]
-I32_MAX = (1 << 31) - 1
 I64_MAX = (1 << 63) - 1
 
 OFFSET = click.IntRange(0, I64_MAX)  # physical offsets, queue offsets, sequence numbers
@@ -47,15 +47,6 @@ def TEXT(text: str) -> str:  # noqa: N802
     if not is_utf8(text):
         raise click.BadParameter(f"{text!r} is not UTF-8")
     return text
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether no byte of the command line had to be escaped.
-
-    >>> is_utf8("тема"), is_utf8("\\udcff")
-    (True, False)
-    """
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 TIME_HELP = "milliseconds or ISO 8601, in UTC unless it names a zone."
@@ -116,8 +107,14 @@ def plain_command(name: str, *examples: str) -> Callable[[Command], click.Comman
     return decorate
 
 
-def store_command(name: str, *examples: str, sizes: bool = False) -> Callable[[Command], click.Command]:
-    """Make a command with the argument DIR; it gets a `Backend` as its first argument."""
+def store_command(
+    name: str, *examples: str, sizes: bool = False, rocketmq_only: Sequence[str] | bool = (), rabbitmq_only: Sequence[str] = ()
+) -> Callable[[Command], click.Command]:  # fmt: skip
+    """Make a command with the argument DIR; it gets a `Backend` as its first argument.
+
+    `rocketmq_only` and `rabbitmq_only` name the parameters that the other kind of folder does not have. True refuses the whole
+    command there.
+    """
 
     def decorate(command: Command) -> click.Command:
         @functools.wraps(command)
@@ -126,7 +123,8 @@ def store_command(name: str, *examples: str, sizes: bool = False) -> Callable[[C
 
             about = {name: options.pop(name, None) for name in TARGET_OPTIONS}
             backend = open_backend(find_target(folder, about))
-            refuse_options(backend, click.get_current_context(), _command_name())
+            refused = rocketmq_only if backend.target.kind is FolderKind.RABBITMQ else rabbitmq_only
+            refuse_options(backend, click.get_current_context(), _command_name(), refused)
             code = command(backend, **options)
             choice = " ".join(f"--{name.replace('_', '-')}" for name in ("force", "skip_bad", "truncate") if options.get(name))
             steps = click.get_current_context().meta.get(NEXT_STEPS) or [after_answer(code, _command_name(), folder, choice)]
@@ -200,15 +198,6 @@ def refuse_reversed(**bounds: tuple[int | None, int | None]) -> None:
             raise click.UsageError(f"{first} {low} is after {second} {high}")
 
 
-def queue_number(queue: str | None) -> int | None:
-    """Parse a queue id of RocketMQ."""
-    if queue is None:
-        return None
-    if not (queue.isascii() and queue.isdigit()) or len(queue) > 10 or int(queue) > I32_MAX:
-        raise click.BadParameter(f"{queue!r} is not a queue id", param_hint="--queue")
-    return int(queue)
-
-
 def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Split each NAME=VALUE into a pair."""
     found = []
@@ -220,6 +209,7 @@ def named_values(properties: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
+ROCKETMQ_FILTERS = ("topic", "begin_ms", "end_ms", "tag", "properties")
 _FILTERS = (
     TOPIC,
     QUEUE,

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import click
 
@@ -22,10 +22,7 @@ from storebytes.plan import count_text as count_text
 
 from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
-from .layout import message_lines, table_lines, wrapped
-
-if TYPE_CHECKING:
-    from .backends import Backend
+from .layout import Column, message_lines, table_lines, wrapped
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -53,6 +50,22 @@ class Answer(NamedTuple):
     text: Sequence[str | dict[str, object] | Table]
     code: int = CLEAN
     next_steps: Sequence[str] = ()  # lines of what to run next, where the exit code alone does not tell
+
+
+class MessageForms(Protocol):
+    """How the messages of one kind of folder are shown."""
+
+    columns: ClassVar[Sequence[Column]]  # of rows of messages
+    rest: ClassVar[str]  # header of what follows them in a row
+
+    def row(self, message: Any) -> tuple[Sequence[str], str]:
+        """Return a message as the cells of `columns`, and what follows them."""
+
+    def to_json(self, message: Any) -> dict[str, Any] | None:
+        """Return a message with the fixed JSON keys; None, with a problem reported, if it is damaged."""
+
+    def details(self, message: Any) -> dict[str, object] | None:
+        """Return every field of a message as text; None, with a problem reported, if it is damaged."""
 
 
 def show(answer: Answer, as_json: bool) -> int:
@@ -113,27 +126,27 @@ def _show_rich_views(views: Iterable[Sequence[str | dict[str, object] | Table]])
 
 
 def show_messages(
-    backend: Backend, messages: Iterable[Any], as_json: bool, *, details: bool = False, heading: bool = True
+    forms: MessageForms, messages: Iterable[Any], as_json: bool, *, details: bool = False, heading: bool = True
 ) -> int:  # fmt: skip
     """Print messages as JSON lines, as rows under a heading, or with every field; return how many there were."""
     if not as_json and not details and heading:
-        _show_row([column.header for column in backend.columns], backend.rest, backend)
+        _show_row([column.header for column in forms.columns], forms.rest, forms)
     count = 0
     for message in messages:
         count += 1
         if as_json:
-            found = backend.to_json(message)
+            found = forms.to_json(message)
             if found is not None:
                 emit_json(found)
         elif details:
-            _show_text([backend.details(message) or {}])
+            _show_text([forms.details(message) or {}])
         else:
-            _show_row(*backend.row(message), backend)
+            _show_row(*forms.row(message), forms)
     return count
 
 
-def _show_row(cells: Sequence[str], rest: str, backend: Backend) -> None:
-    for line in message_lines(backend.columns, list(map(printable, cells)), printable(rest), _columns()):
+def _show_row(cells: Sequence[str], rest: str, forms: MessageForms) -> None:
+    for line in message_lines(forms.columns, list(map(printable, cells)), printable(rest), _columns()):
         sys.stdout.write(line + "\n")
 
 

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerstore.identify import FolderKind, identify, is_folder
-from storageio import REAL_DISK, UnknownStore
+from brokerstore.identify import FolderKind, identify
+from storageio import REAL_DISK
+
+if TYPE_CHECKING:
+    from messagestore.folder import FolderFacts
+    from rabbitstore.folder import RabbitmqFacts
 
 _SIZES = ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_hash_slot_num", "max_index_num")
 
 
 class Target(NamedTuple):
-    """A folder and what it holds.
+    """A folder's facts, and what the command was told about it.
 
     `settings` are fields of `StoreConfig`; `vhost` selects one of several virtual hosts of a RabbitMQ node; `broker_file` is
     the content of a broker's own file, if one was given.
     """
 
-    path: str
-    kind: FolderKind
-    log_folders: list[str]
+    facts: FolderFacts | RabbitmqFacts
     settings: dict[str, Any]
     vhost: str | None = None
     broker_file: dict[str, Any] | None = None
 
-    def has(self, name: str) -> bool:
-        """Return whether the folder has an entry of this name."""
-        return REAL_DISK.stat(os.path.join(self.path, name)) is not None
+    @property
+    def path(self) -> str:
+        """The folder as it was given."""
+        return self.facts.path
+
+    @property
+    def kind(self) -> FolderKind:
+        """The kind of the folder."""
+        return self.facts.kind
 
 
 def find_target(folder: str, options: dict[str, Any]) -> Target:
@@ -40,19 +47,8 @@ def find_target(folder: str, options: dict[str, Any]) -> Target:
     settings |= {name: value for name, value in options.items() if name in _SIZES and value is not None}
     if options.get("commitlog"):
         settings["store_path_commit_log"] = options["commitlog"]
-    elsewhere = settings.get("store_path_commit_log")
-    if elsewhere and is_folder(REAL_DISK, folder):
-        return Target(folder, FolderKind.ROCKETMQ, _log_folders(elsewhere), settings, None, broker_file)
-    found = identify(folder)
-    return Target(found.path, found.kind, found.log_folders, settings, options.get("vhost"), broker_file)
-
-
-def _log_folders(text: str) -> list[str]:
-    folders = [part.strip() for part in text.split(",") if part.strip()]
-    for folder in folders:
-        if not is_folder(REAL_DISK, folder):
-            raise UnknownStore(f"{folder}: there is no such folder for a commit log")
-    return folders
+    facts = identify(folder, commit_log=settings.get("store_path_commit_log"))
+    return Target(facts, settings, options.get("vhost"), broker_file)
 
 
 def _read_broker_file(path: str | None) -> dict[str, Any] | None:

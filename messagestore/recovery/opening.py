@@ -39,7 +39,6 @@ from .log_end import (
     cut_tail,
     end_after_clean_stop,
     end_after_crash,
-    read_clean,
     torn_end,
 )
 from .witnesses import is_cut_tail, refuse_lost_end
@@ -71,7 +70,7 @@ def plan(parts: StoreParts) -> RecoveryPlan:
 
     Raises `StoreCorrupt` for damage to safely stored data, `UnsupportedFormat` for a record of an unknown version.
     """
-    clean_stop = read_clean(parts.disk, parts.places.root)
+    clean_stop = parts.facts.clean_stop
     if parts.was_clean:
         end = _end_after_clean_stop(parts, clean_stop)
     else:
@@ -79,7 +78,7 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     is_known = parts.was_clean and (end.has_tail or clean_stop == (end.offset, end.last_offset))
     if not is_known:
         was_clean = parts.abort_file.was_clean
-        refuse_lost_end(parts.disk, parts.places, _named(parts), parts.log, end, was_clean=was_clean)
+        refuse_lost_end(parts.facts, _named(parts), parts.log, end, was_clean=was_clean)
     index = parts.index
     drops_index = parts.was_clean and index is not None and index.has_other_sizes
     checks_queues = not parts.was_clean or end.has_tail or _lacks_queues(parts, end)
@@ -101,7 +100,7 @@ def _end_after_clean_stop(parts: StoreParts, clean_stop: CleanStop | None) -> Lo
         return end_after_clean_stop(parts.log, clean_stop)
     except StoreCorrupt:
         end = torn_end(parts.log)
-        if end is None or not is_cut_tail(parts.disk, parts.places, _named(parts), parts.log, end):
+        if end is None or not is_cut_tail(parts.facts, _named(parts), parts.log, end):
             raise
         return end
 

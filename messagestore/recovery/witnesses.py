@@ -8,21 +8,19 @@ lead to other messages.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from commitlog import CommitLog
 from commitlog.checks import EMPTY
-from storageio import Disk, StoreCorrupt
+from storageio import StoreCorrupt
 
-from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import CheckpointValues, read_checkpoint, times_ahead
-from ..paths import StorePaths
+from ..checkpoint import CheckpointValues, times_ahead
+from ..folder import FolderFacts
 from ..repair.named_messages import Claim, NamedMessages, by_queue
 from .clamp_offsets import clamped
-from .log_end import CleanStop, LogEnd, clean_path, read_clean, refuse_hole, used_behind
+from .log_end import CleanStop, LogEnd, clean_path, refuse_hole, used_behind
 
 FILES_WITH_TIMES = 2  # files at the end of the log in which a record as new as the checkpoint is looked for
 
@@ -49,17 +47,16 @@ def claims(root: str, named: NamedMessages | None, last_offset: int, clean_stop:
 
 
 def unplaced_claims(
-    disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd
+    facts: FolderFacts, named: NamedMessages | None, log: CommitLog, end: LogEnd
 ) -> Iterator[UnplacedClaim]:  # fmt: skip
     """Yield the parts that show, after a clean stop, a loss at an offset that is unknown or not believed.
 
     Offsets of consumers and delay levels count only if the log has no record at all: else `recover` and an opening clamp them.
     """
-    path = os.path.join(places.root, CHECKPOINT_NAME)
-    checkpoint = read_checkpoint(disk, path).values
+    checkpoint = facts.checkpoint.values
     if lacks_synced_records(log, end, checkpoint):
-        yield UnplacedClaim(path, f"a record stored after {checkpoint.log_timestamp_ms}", {}, 0)
-    behind = [part for part in claims(places.root, named, end.last_offset, None) if part.start >= end.offset]
+        yield UnplacedClaim(facts.checkpoint_path, f"a record stored after {checkpoint.log_timestamp_ms}", {}, 0)
+    behind = [part for part in claims(facts.path, named, end.last_offset, None) if part.start >= end.offset]
     if named is not None and behind:
         stop = max(part.start for part in behind) + 1
         yield UnplacedClaim(
@@ -68,7 +65,9 @@ def unplaced_claims(
     if end.last_offset >= 0 or end.offset > 0 or named is None:
         return
     ends = named.ends_at(0)
-    for table, changed in clamped(disk, places.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[1]):
+    for table, changed in clamped(
+        facts.disk, facts.paths.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[1]
+    ):
         lost: dict[str, int] = {}
         beyond = [one for one in changed if one.before > one.after]
         for one in beyond:
@@ -78,22 +77,18 @@ def unplaced_claims(
             yield UnplacedClaim(table.path, f"offset {beyond[0].before} of {beyond[0].key}", lost, len(beyond))
 
 
-def refuse_lost_end(
-    disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd, *, was_clean: bool
-) -> None:  # fmt: skip
+def refuse_lost_end(facts: FolderFacts, named: NamedMessages | None, log: CommitLog, end: LogEnd, *, was_clean: bool) -> None:
     """Raise `StoreCorrupt` if the log has lost its end, so that the next messages would get the positions of lost ones.
 
     After a clean stop everything that a part of the folder names was in the log.  After a crash these parts may be newer than
     the log, and are cut, unless the checkpoint says that newer records than the last one were synced.
     """
-    checkpoint = read_checkpoint(disk, os.path.join(places.root, CHECKPOINT_NAME)).values
-    if not was_clean and not lacks_synced_records(log, end, checkpoint):
+    if not was_clean and not lacks_synced_records(log, end, facts.checkpoint.values):
         return
-    clean_stop = read_clean(disk, places.root)
-    parts = claims(places.root, named, end.last_offset, clean_stop)
+    parts = claims(facts.path, named, end.last_offset, facts.clean_stop)
     lost = next(((part.file, f"a log that ended at {part.end} or later") for part in parts if part.start >= end.offset), None)
     if lost is None and was_clean:
-        lost = next(((part.file, part.names) for part in unplaced_claims(disk, places, named, log, end)), None)
+        lost = next(((part.file, part.names) for part in unplaced_claims(facts, named, log, end)), None)
     if lost is None:
         return
     refuse_hole(log, end)
@@ -103,16 +98,16 @@ def refuse_lost_end(
     )  # fmt: skip
 
 
-def is_cut_tail(disk: Disk, places: StorePaths, named: NamedMessages | None, log: CommitLog, end: LogEnd) -> bool:
+def is_cut_tail(facts: FolderFacts, named: NamedMessages | None, log: CommitLog, end: LogEnd) -> bool:
     """Return whether a recovery cut what lies behind the end, and the store was stopped cleanly after it.
 
     RocketMQ leaves the bytes of a torn record in the log, and may leave its unit.  Then the checkpoint is that of the record
     before, and nothing names a record that is neither there nor torn.  `docs/explanation/torn-tail-and-damage.md` has the rule.
     """
-    checkpoint = read_checkpoint(disk, os.path.join(places.root, CHECKPOINT_NAME))
+    checkpoint = facts.checkpoint
     is_ahead = bool(times_ahead(checkpoint.values, end.store_timestamp_ms))  # of queues or index: they had the record
     covers_end = checkpoint.values.physic_msg_timestamp_ms > 0 and not is_ahead and not checkpoint.is_damaged
-    clean_stop, used = read_clean(disk, places.root), list(used_behind(log, end.offset))
+    clean_stop, used = facts.clean_stop, list(used_behind(log, end.offset))
     names_more = clean_stop is not None and clean_stop.end_offset > end.offset
     if named is None or names_more or not covers_end or len(used) != 1 or log.check(end.offset) == EMPTY:
         return False

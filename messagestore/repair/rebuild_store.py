@@ -13,13 +13,9 @@ from storageio.settings import settings_or_default
 
 from ..config import StoreConfig
 from ..derive.rebuild import INDEX, QUEUES, Rebuilt
-from ..file_sizes import found_sizes
-from ..foreign import refuse_unsupported
-from ..paths import StorePaths
-from ..recovery.abort_file import AbortFile
+from ..folder import FolderFacts
 from ..recovery.log_end import LogEnd
 from ..recovery.witnesses import refuse_lost_end
-from ..store_settings import refuse_unknown_shape
 from .damage import survey
 from .rebuild_timers import rebuild_timers
 from .store_queues import queues_kind
@@ -44,25 +40,25 @@ def rebuild_store(
     if not what or not what <= ALL | {TIMERS}:
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
-    kind = queues_kind(disk, root)
-    refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=kind.is_rocksdb)
-    places = StorePaths(root, config.store_path_commit_log)
+    facts = FolderFacts(root, disk, config.store_path_commit_log)
+    facts.refuse_unsupported(looks_at_log=False, has_rocksdb=facts.is_rocksdb)
+    places = facts.paths
     folders = LogPaths.parse(disk, places.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):
         raise UnknownStore(f"{root}: no commitlog folder in it")
     lock = disk.lock(places.lock)
     try:
         if INDEX in what:
-            refuse_unknown_shape(disk, places.index, places.own, config)
-        sizes = found_sizes(config, places, disk, is_locked=True)
+            facts.refuse_unknown_shape(config)
+        sizes = facts.with_sizes(config, is_locked=True)
         files = LogFiles(disk, folders, sizes.mapped_file_size_commit_log)
         end = _sound_end(files)
         end_offset = end.offset
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
-        queues, was_clean = kind(disk, places, sizes, progress, keeps=False), AbortFile(disk, root).was_clean
+        queues, was_clean = queues_kind(facts)(facts, sizes, progress, keeps=False), facts.abort_file.was_clean
         paths = LogPaths.parse(disk, places.commit_log)
         with closing(CommitLog(paths, disk=disk, file_size_bytes=files.file_size_bytes)) as log, queues.named() as named:
-            refuse_lost_end(disk, places, named, log, end, was_clean=was_clean)
+            refuse_lost_end(facts, named, log, end, was_clean=was_clean)
         if what - {TIMERS}:
             made = queues.rebuild(set(what - {TIMERS}), files, end_offset, may_lose=not was_clean)
         if QUEUES in what and queues.is_rocksdb:  # an opening does it in files

@@ -37,21 +37,18 @@ from storebytes.finding import Finding
 from storebytes.plan import Cost, Plan, Step, count_text
 
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, Checkpoint, read_checkpoint
+from ..checkpoint import TIMES, Checkpoint
 from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..derive.cross_check import NO_FOLDER, OF_THE_LOG
 from ..derive.kinds.batch import NO_NUMBERS, batch_disagreements, cut_batch, rebuild_batch
 from ..derive.rebuild import INDEX, QUEUES
-from ..file_sizes import found_sizes
-from ..foreign import refuse_unsupported
-from ..paths import OWN_FOLDER, StorePaths
+from ..folder import FolderFacts
+from ..paths import OWN_FOLDER
 from ..recovery.abort_file import FILE_NAME as ABORT
-from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import clean_stop_ms, cut_tail, keep_cut, read_clean
+from ..recovery.log_end import clean_stop_ms, cut_tail, keep_cut
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
-from ..store_settings import refuse_unknown_shape
 from ..swap import keep_file
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
@@ -136,14 +133,6 @@ class StorePlan(Plan):
         }
 
 
-def cut_refusals(disk: Disk, root: str) -> list[str]:
-    """Return reasons against cutting the log: files that are not changed and may point behind the cut."""
-    kinds = (("compaction/compactionLog", "compacted topics"), ("kvStore", "the state of pop consumers"))
-    return [
-        f"{name}: {what} may point behind the cut" for name, what in kinds if disk.stat(os.path.join(root, name)) is not None
-    ]
-
-
 class Compared(NamedTuple):
     """How queues and index differ from the log."""
 
@@ -167,7 +156,7 @@ class Recovery:
     def __init__(
         self, root: str, choice: Choice = Choice.REFUSE, config: StoreConfig | None = None, disk: Disk = REAL_DISK, *,
         keep_backup: bool = True, follow_links: bool = False, force: bool = False,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] | None = None, facts: FolderFacts | None = None,
     ) -> None:  # fmt: skip
         """Open the folder read-only.
 
@@ -175,8 +164,9 @@ class Recovery:
         the cut. It also treats a record of an unknown version as damage if everything but its magic number is a whole record of
         a known version. Raises `UnsupportedFormat` for a folder that is not fully understood, for the plan as for `apply`.
         """
-        kind = queues_kind(disk, root)
-        refuse_unsupported(disk, root, looks_at_log=False, has_rocksdb=kind.is_rocksdb)
+        self._given = settings_or_default(config, StoreConfig, "config")
+        facts = self.facts = FolderFacts(root, disk, self._given.store_path_commit_log) if facts is None else facts
+        facts.refuse_unsupported(looks_at_log=False, has_rocksdb=facts.is_rocksdb)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -185,11 +175,10 @@ class Recovery:
         self.follow_links = follow_links  # whether to write to a log that is a symlink out of the store
         self.progress = progress
         self.report_path: str | None = None  # path of the report that `apply` wrote
-        self._given = settings_or_default(config, StoreConfig, "config")
-        self.config = found_sizes(self._given, StorePaths(root), disk, guesses=True)
-        self.places = StorePaths(root, self.config.store_path_commit_log)
-        self.queues = kind(disk, self.places, self.config, progress, keeps=keep_backup)
-        self.was_clean = AbortFile(disk, root).was_clean
+        self.config = facts.with_sizes(self._given, guesses=True)
+        self.places = facts.paths
+        self.queues = queues_kind(facts)(facts, self.config, progress, keeps=keep_backup)
+        self.was_clean = facts.was_clean
         self._found = Survey()  # and what follows: what the plan was made from
         self._log_changed = False
         self._lock: FolderLock | None = None
@@ -220,7 +209,7 @@ class Recovery:
         self._plan_offsets(plan, is_known=is_sound and not compared.wrong[QUEUES] and not compared.wrong[BATCH])
         compacted = compaction_findings(self.disk, self.root, is_in_use=False)
         self._leave([finding for finding in compacted if finding.is_problem], _RESTORE, plan)
-        is_open = AbortFile(self.disk, self.root).is_present
+        is_open = self.facts.abort_file.is_present
         if plan.needs_choice:
             plan.steps.clear()
         elif plan.steps or is_open:
@@ -278,7 +267,7 @@ class Recovery:
             last_ms = max(last_ms, self._files().latest_ms())
         elif found.times and self._cut_at(found) == found.holes[0].start:
             last_ms = found.times[0]
-        checkpoint = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
+        checkpoint = self.facts.checkpoint
         is_ahead = any(getattr(checkpoint.values, name) > last_ms for name in TIMES)
         if checkpoint.is_damaged or (is_ahead and (last_ms or plan.steps)):  # all of a log may have expired
             reason = "it is damaged" if checkpoint.is_damaged else f"it is later than the last record, of {last_ms}"
@@ -321,7 +310,7 @@ class Recovery:
             return FOREVER_MS
         checkpoint = Checkpoint(self.disk, self.root)
         try:
-            stopped_ms = clean_stop_ms(read_clean(self.disk, self.root), self._files().message_at)
+            stopped_ms = clean_stop_ms(self.facts.clean_stop, self._files().message_at)
             return max(stopped_ms, checkpoint.values.log_timestamp_ms)
         finally:
             checkpoint.close()
@@ -334,7 +323,7 @@ class Recovery:
             return found, self._disagreements(comparison)
 
     def _survey(self, take: Callable[[Piece], None] | None = None) -> Survey:
-        files, safe_ms, clean_stop = self._files(), self._safe_ms(), read_clean(self.disk, self.root)
+        files, safe_ms, clean_stop = self._files(), self._safe_ms(), self.facts.clean_stop
         is_batch = with_batch_queues(self.disk, self.root)
 
         def reach(found: Survey, named: NamedMessages | None) -> int:
@@ -365,7 +354,7 @@ class Recovery:
         if not self.was_clean or found.tail is None or found.holes or found.findings:
             return False
         with closing(self._log(writable=False)) as log:
-            return is_cut_tail(self.disk, self.places, named, log, found.log_end)
+            return is_cut_tail(self.facts, named, log, found.log_end)
 
     def _plan_log(self, found: Survey, plan: StorePlan) -> None:
         """Add the repair of holes and tail to the plan."""
@@ -393,7 +382,7 @@ class Recovery:
             reason = f"at {tail.start}: {tail.finding.kind}"
             plan.add("cut_tail", LOG, reason + self._files_behind(cut), self._cut_log, Cost(bytes_lost=size))
         if self.choice is Choice.TRUNCATE and cut is not None:
-            plan.force_reasons = cut_refusals(self.disk, self.root)
+            plan.force_reasons = self.facts.cut_refusals()
 
     def _files_behind(self, cut: int | None) -> str:
         """Return the words for the log files that a cut deletes."""
@@ -408,7 +397,7 @@ class Recovery:
         lost: list[UnplacedClaim] = []
         if self.was_clean:
             with closing(self._log(writable=False)) as log, self.queues.named() as named:
-                lost += unplaced_claims(self.disk, self.places, named, log, found.log_end)
+                lost += unplaced_claims(self.facts, named, log, found.log_end)
         if dangling:  # a crash may leave units behind the end of the log, but not where it has other records
             lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", {}, 0))
         if not lost:
@@ -501,7 +490,7 @@ class Recovery:
             plan = self.plan()
             if plan.needs_choice or plan.needs_force or not plan.steps:
                 return plan
-            refuse_unknown_shape(self.disk, self.places.index, self.places.own, self._given)
+            self.facts.refuse_unknown_shape(self._given)
             if not self.follow_links:
                 refuse_links(self.disk, self.places)
             plan.apply()
@@ -512,7 +501,7 @@ class Recovery:
 
     def _mark_unclean(self) -> str:
         """Create the abort file; it tells a second recovery whether the stop before this one was clean."""
-        AbortFile(self.disk, self.root).create(process_id(), is_after_clean_stop=self.was_clean)
+        self.facts.abort_file.create(process_id(), is_after_clean_stop=self.was_clean)
         return ""
 
     def _change_log(self, run: Callable[[], str]) -> str:
@@ -540,7 +529,7 @@ class Recovery:
 
     def _accept_end(self) -> str:
         """Drop what the last clean stop says about the end of the log."""
-        AbortFile(self.disk, self.root).create(process_id())
+        self.facts.abort_file.create(process_id())
         return ""
 
     def _fill_holes(self) -> str:
@@ -611,7 +600,7 @@ class Recovery:
 
     def _close_store(self) -> str:
         """Open and close the store as after a crash, which checks everything; in RocksDB only a broker opens it."""
-        AbortFile(self.disk, self.root).create(process_id())
+        self.facts.abort_file.create(process_id())
         self.queues.close_store(self._lock)
         return ""
 
@@ -641,11 +630,11 @@ class Recovery:
     def _set_checkpoint_back(self) -> str:
         """Lower checkpoint times to the log's last record; rewrite a damaged or short checkpoint completely."""
         last_ms = self._files().latest_ms()
-        found = read_checkpoint(self.disk, os.path.join(self.root, CHECKPOINT_NAME))
+        found = self.facts.checkpoint
         if not found.is_damaged and all(getattr(found.values, name) <= last_ms for name in TIMES):
             return ""
         if self.keep_backup:
-            keep_file(self.disk, self.root, os.path.join(self.root, CHECKPOINT_NAME))
+            keep_file(self.disk, self.root, self.facts.checkpoint_path)
         checkpoint = Checkpoint(self.disk, self.root, writable=True)
         try:
             for name in TIMES:

@@ -17,7 +17,7 @@ from commitlog.walk import LogFiles
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from consumequeue.ordinary import Unit
 from indexfile import IndexFiles
-from storageio import Disk, FolderLock, StoreCorrupt
+from storageio import FolderLock, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..broker.config.consumer_offsets import ClampedOffset, ConsumerOffsets
@@ -25,12 +25,11 @@ from ..broker.config.delay_offsets import DelayOffsets
 from ..broker.config.topics import deleted_topics
 from ..config import StoreConfig
 from ..derive.cross_check import CrossCheck
-from ..derive.kinds.rocksdb import is_rocksdb_store, rebuild_rocksdb, replacement, rocksdb_findings
+from ..derive.kinds.rocksdb import rebuild_rocksdb, replacement, rocksdb_findings
 from ..derive.rebuild import QUEUES, Progress, Rebuilt, rebuild
 from ..engine import Engine
+from ..folder import FolderFacts
 from ..folder_contents import has_rocksdb
-from ..paths import StorePaths
-from ..recovery.abort_file import AbortFile
 from ..recovery.clamp_offsets import Save, Table, clamp_offsets
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
@@ -49,11 +48,12 @@ class StoreQueues:
     is_rocksdb = False
 
     def __init__(
-        self, disk: Disk, places: StorePaths, config: StoreConfig, progress: Progress | None = None, *, keeps: bool
+        self, facts: FolderFacts, config: StoreConfig, progress: Progress | None = None, *, keeps: bool
     ) -> None:  # fmt: skip
         """Open nothing yet. `config` has the sizes of the files, and `keeps` keeps what is replaced in `brokerstore/`."""
-        self.disk = disk
-        self.places = places
+        self.facts = facts
+        self.disk = facts.disk
+        self.places = facts.paths
         self.config = config
         self.progress = progress
         self.keeps = keeps
@@ -244,9 +244,9 @@ class RocksdbQueues(StoreQueues):
 
     def close_store(self, lock: FolderLock | None) -> None:
         """Remove the abort file; only a broker can open the store."""
-        AbortFile(self.disk, self.places.root).remove()
+        self.facts.abort_file.remove()
 
 
-def queues_kind(disk: Disk, root: str) -> type[StoreQueues]:
+def queues_kind(facts: FolderFacts) -> type[StoreQueues]:
     """Return the class of the store's queues."""
-    return RocksdbQueues if is_rocksdb_store(disk, root) else StoreQueues
+    return RocksdbQueues if facts.is_rocksdb else StoreQueues

@@ -19,16 +19,13 @@ from storageio.settings import settings_or_default
 from storebytes.finding import Finding, note
 
 from ..broker.config.topics import read_topics
-from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import TIMES, read_checkpoint, times_ahead
+from ..checkpoint import TIMES, times_ahead
 from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..derive.cross_check import END_MAX, LogBounds
 from ..derive.kinds.batch import batch_problems, batch_topics
-from ..file_sizes import found_sizes
-from ..paths import StorePaths
-from ..recovery.abort_file import AbortFile
-from ..recovery.log_end import clean_path, read_clean
+from ..folder import FolderFacts
+from ..recovery.log_end import clean_path
 from ..rocksdb.check import part_findings
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
@@ -100,7 +97,7 @@ def verify_store(
     first, and log, queues and index are checked up to it (`StoreReport.checked_to`).
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
-    if disk.is_locked(check.places.lock):
+    if check.facts.is_in_use:
         return _verify_in_use(check, progress, observe)
     report = check.report = StoreReport(LogReport(check.files()))
     check.log_and_derived(progress, observe)
@@ -115,7 +112,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     and index in another way.
     """
     check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
-    if disk.is_locked(check.places.lock):
+    if check.facts.is_in_use:
         check.end_offset = whole_end(disk, check.folders, check.config.mapped_file_size_commit_log)
     report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
     check.queue_ends()
@@ -168,7 +165,8 @@ class _Check:
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk) -> None:
         self.disk = disk
-        self.places = StorePaths(root, config.store_path_commit_log)
+        self.facts = FolderFacts(root, disk, config.store_path_commit_log)
+        self.places = self.facts.paths
         paths = LogPaths.parse(disk, self.places.commit_log)
         self.folders = paths.present
         self.missing = [folder for folder in paths.folders if folder not in self.folders]
@@ -210,7 +208,7 @@ class _Check:
     def _comparison(self) -> Comparison | None:
         """Return the comparison of queues and index, None if they cannot be read; that is reported as a problem."""
         try:
-            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
+            self.config = self.facts.with_sizes(self.asked, guesses=True)
             files = self.files()
             if self.end_offset is not None:
                 files.hold()
@@ -259,7 +257,7 @@ class _Check:
             self.report.log.add(
                 Finding(folder, 0, "missing_folder", "the commit log, on a disk that is mounted", "no such folder")
             )
-        clean_stop, log = read_clean(self.disk, self.places.root), self.report.log
+        clean_stop, log = self.facts.clean_stop, self.report.log
         if clean_stop is not None and self.end_offset is None:
             end = max(log.end_offset, self.files().end().offset)  # the latter counts a blank that ends a file
             if end < clean_stop.end_offset:
@@ -283,7 +281,7 @@ class _Check:
         The ends stay unknown if the queues cannot be read; another check reports that.
         """
         with suppress(StoreError):
-            self.config = found_sizes(self.asked, self.places, self.disk, guesses=True)
+            self.config = self.facts.with_sizes(self.asked, guesses=True)
             size = self.config.mapped_file_size_consume_queue
             assert size
             with ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size) as queues:
@@ -308,8 +306,7 @@ class _Check:
 
     def checkpoint(self) -> None:
         """Report a damaged checkpoint, one with times after the log's last record, and a leftover abort file."""
-        path = os.path.join(self.places.root, CHECKPOINT_NAME)
-        found = read_checkpoint(self.disk, path)
+        path, found = self.facts.checkpoint_path, self.facts.checkpoint
         if found.is_damaged:
             self.problem(path, 0, "damaged_checkpoint", "4096 bytes with times and offsets", "others")
         last_ms = self._last_ms()
@@ -318,7 +315,7 @@ class _Check:
         for name, time_ms in times_ahead(found.values, last_ms).items():
             expected = f"{name} at most {last_ms}, the last record's"
             self.problem(path, 8 * TIMES.index(name), "checkpoint_ahead", expected, time_ms)
-        if AbortFile(self.disk, self.places.root).is_present:
+        if self.facts.abort_file.is_present:
             self.report.more_notes.append(
                 note(
                     os.path.join(self.places.root, "abort"),
@@ -360,7 +357,7 @@ class _Check:
         """Read databases of the configuration and compacted topics; add a note for each part of the store that is not read."""
         for finding in part_findings(self.disk, self.places.root, self.files()):
             self._add(finding)
-        for finding in compaction_findings(self.disk, self.places.root, is_in_use=self.disk.is_locked(self.places.lock)):
+        for finding in compaction_findings(self.disk, self.places.root, is_in_use=self.facts.is_in_use):
             self._add(finding)
 
     def _add(self, finding: Finding) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from commitlog.walk import LogFiles
 from storageio import Disk, StoreCorrupt, StoreError, UnsupportedFormat
-from storebytes.finding import Finding
+from storebytes.finding import Finding, note
 
 from ..broker.config.topics import deleted_topics
 from ..derive.kinds.rocksdb import UNREADABLE, rocksdb_findings
-from ..folder_contents import has_rocksdb, unread_parts
+from ..folder_contents import NOT_READ, FolderContents, Use, has_rocksdb
 from ..paths import StorePaths
 from .config import DATABASES, VERSION_2, has_config, read_config
 from .database import can_read, open_database
@@ -40,7 +40,9 @@ def part_findings(disk: Disk, root: str, files: LogFiles) -> Iterator[Finding]:
             except StoreError as error:
                 read.update((VERSION_2, *DATABASES))
                 yield Finding(os.path.join(root, "config"), 0, UNREADABLE, "configuration in RocksDB", str(error))
-    yield from (part for part in unread_parts(disk, root) if os.path.relpath(part.file, root) not in read)
+    for part in FolderContents(disk, root).parts:
+        if part.use is not Use.READ and part.name not in read:
+            yield note(os.path.join(root, part.name), 0, NOT_READ, "a part that is read", part.what)
 
 
 def queue_ends(disk: Disk, root: str) -> dict[tuple[str, int], int] | None:

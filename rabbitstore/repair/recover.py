@@ -13,7 +13,7 @@ from storageio import REAL_DISK, Disk
 from storageio.closing import Closing
 from storebytes.plan import Plan, Step
 
-from ..read.node import survey
+from ..folder import RabbitmqFacts
 from ..read.vhost_folder import find_vhost
 from ..staging import STAGED
 from .check import Progress
@@ -46,7 +46,7 @@ class Recovery(Closing):
         self._path = path
         self._open = ExitStack()
         self._parts: list[ClassicRepair | NodeRepair] = []
-        node = survey(path, disk)
+        node = RabbitmqFacts(path, disk).node
         is_node = node is not None or any(disk.stat(f"{path}/{name}") is not None for name in _NODE_PARTS)
         self._has_others = node is not None and bool(node.not_read())
         if node is not None or not is_node:

@@ -42,7 +42,7 @@ from messagestore.derive.cross_check import CrossCheck, accepts
 from messagestore.derive.kinds.ordinary import unit_differences, unit_text
 from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.derive.walk import Derivation, ItemList, Sink
-from messagestore.file_sizes import found_sizes
+from messagestore.folder import FolderFacts
 from messagestore.paths import StorePaths
 from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
@@ -162,14 +162,14 @@ class _Reader(DataSourceReader):
         return [InputPartition(split) for split in splits]
 
     def _vhosts(self, store: FoundStore) -> list[VhostSplit | NodeSplit]:
+        from rabbitstore.folder import RabbitmqFacts
         from rabbitstore.quorum import quorum_nodes
-        from rabbitstore.read.node import survey
         from rabbitstore.read.vhost_folder import find_vhosts
         from rabbitstore.stream import stream_folders
 
         disk = disk_for(store.path)
         made: list[VhostSplit | NodeSplit] = [VhostSplit(store.path, folder) for folder in find_vhosts(store.path, disk)]
-        if survey(store.path, disk) is None:
+        if RabbitmqFacts(store.path, disk).node is None:
             return made
         quorum = [NodeSplit(store.path, node.path, is_stream=False) for node in quorum_nodes(store.path, disk)]
         return [*made, *quorum, *(NodeSplit(store.path, one.path, is_stream=True) for one in stream_folders(store.path, disk))]
@@ -181,7 +181,7 @@ class _Reader(DataSourceReader):
         log_end = max((split.end for split in splits), default=0)
         if is_remote(store.path) or not _is_store(store.path):
             return log_parts
-        config = found_sizes(StoreConfig(), StorePaths(store.path), REAL_DISK)
+        config = FolderFacts(store.path).with_sizes(StoreConfig())
         assert config.max_hash_slot_num and config.max_index_num
         folder = os.path.join(store.path, "index")
         files = IndexFiles(
@@ -289,7 +289,7 @@ class _SplitAudit(Sink):
 
     def _prepared(self) -> tuple[StoreConfig, Derivation]:
         store = self._split.store
-        config = found_sizes(StoreConfig(), StorePaths(store), REAL_DISK) if self._is_store else StoreConfig()
+        config = FolderFacts(store).with_sizes(StoreConfig()) if self._is_store else StoreConfig()
         ignored = excluded_topics(REAL_DISK, store) if self._is_store else lambda _topic: False
         self._levels = read_levels(REAL_DISK, StorePaths(store).own, None) if self._is_store else DelayLevels([])
         self._log = LogFiles(REAL_DISK, [os.path.dirname(self._split.file)]) if self._is_store else None
@@ -496,8 +496,8 @@ def _store_rows(split: StoreSplit) -> Iterator[Row]:
 
 
 def _queue_rows(split: StoreSplit) -> Iterator[Row]:
-    places = StorePaths(split.store)
-    config = found_sizes(StoreConfig(), places, REAL_DISK)
+    facts = FolderFacts(split.store)
+    places, config = facts.paths, facts.with_sizes(StoreConfig())
     if REAL_DISK.stat(places.queues) is None or not config.mapped_file_size_consume_queue:
         return
     queues = ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)

@@ -26,11 +26,9 @@ from messagestore.config import delay_times_ms
 from messagestore.derive.kinds.extended import KeptUnits
 from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.derive.rebuild import INDEX, QUEUES, NamedIndexFiles, old_names, old_queues
-from messagestore.file_sizes import found_sizes
-from messagestore.foreign import refuse_unsupported
-from messagestore.paths import StorePaths
+from messagestore.folder import FolderFacts
 from messagestore.repair.excluded_topics import excluded_topics
-from messagestore.store_settings import read_levels, refuse_unknown_shape
+from messagestore.store_settings import read_levels
 from messagestore.swap import delete_tree
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes
 from storebytes.finding import Finding
@@ -102,10 +100,11 @@ class _Job:
         self.delay_levels: str | None = options.get("delaylevels")
         if self.delay_levels is not None:
             delay_times_ms(self.delay_levels)
-        self.places = StorePaths(self.store.path)
+        facts = FolderFacts(self.store.path)
+        self.places = facts.paths
         if INDEX in self.what:
-            refuse_unknown_shape(REAL_DISK, self.places.index, self.places.own, StoreConfig())
-        self.config = found_sizes(StoreConfig(), self.places, REAL_DISK, guesses=True)
+            facts.refuse_unknown_shape(StoreConfig())
+        self.config = facts.with_sizes(StoreConfig(), guesses=True)
 
     def plan(self) -> list[LogSplit]:
         return plan_log(self.store, self.options)
@@ -192,7 +191,7 @@ class _Writer(DataSourceArrowWriter):
     def __init__(self, job: _Job, job_id: str) -> None:
         self._job = job
         self._work = os.path.join(job.places.own, f"{WORK}{job_id}")
-        refuse_unsupported(REAL_DISK, job.store.path)
+        FolderFacts(job.store.path).refuse_unsupported()
         REAL_DISK.lock(job.places.lock).release()  # detect a writer now and not after the work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

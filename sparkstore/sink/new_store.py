@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from brokerstore.identify import is_folder
+from messagestore.folder_contents import is_folder
 from messagestore.paths import StorePaths
 from messagestore.swap import delete_tree
 from storageio import Disk, Mode, StoreError, UnknownStore

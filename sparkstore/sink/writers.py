@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from brokerstore.identify import FolderKind, identify
-from messagestore.foreign import refuse_unsupported
+from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, Disk, Mode, StoreError, UnknownStore, random_bytes
 
 from ..errors import BadOption
@@ -82,7 +82,7 @@ def check_target(path: str, disk: Disk = REAL_DISK, *, is_new_store: bool = Fals
     kind = identify(path, disk).kind
     if kind is not FolderKind.ROCKETMQ:
         raise UnknownStore(f"{path}: a {kind.value} folder; the sink writes RocketMQ stores")
-    refuse_unsupported(disk, path)
+    FolderFacts(path, disk).refuse_unsupported()
     disk.lock(os.path.join(path, LOCK)).release()
 
 

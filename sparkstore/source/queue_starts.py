@@ -11,7 +11,7 @@ from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT_SIZE
 from messagestore import StoreConfig
 from messagestore.broker.config.topics import Topics
-from messagestore.file_sizes import found_sizes
+from messagestore.folder import FolderFacts
 from messagestore.paths import StorePaths
 from storageio import REAL_DISK, StoreError
 
@@ -90,7 +90,7 @@ def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLos
     places = _places(store)
     if REAL_DISK.stat(places.queues) is None:
         return
-    size = found_sizes(StoreConfig(), places, REAL_DISK).mapped_file_size_consume_queue
+    size = FolderFacts(places.root).with_sizes(StoreConfig()).mapped_file_size_consume_queue
     assert size is not None
     with ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=size, log_min_offset=low) as queues:
         for (topic, queue_id), start in options.start.queues.items():

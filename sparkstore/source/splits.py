@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +14,7 @@ from commitlog.findings import Location, describe
 from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
-from messagestore.checkpoint import FILE_NAME as CHECKPOINT_NAME
-from messagestore.checkpoint import read_checkpoint
-from messagestore.recovery.log_end import read_clean
+from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, DiskError, UnknownStore
 from storebytes.finding import Finding
 
@@ -85,11 +82,11 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
 
 def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     """Plan one split per queue of all virtual hosts or the requested one.  Raises `UnknownStore` if it is absent."""
-    from rabbitstore.read.node import survey
+    from rabbitstore.folder import RabbitmqFacts
     from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
-    has_others = survey(store.path, disk_for(store.path)) is not None
+    has_others = RabbitmqFacts(store.path, disk_for(store.path)).node is not None
     vhosts = []
     for path in find_vhosts(store.path, disk_for(store.path)):
         folder = VhostFolder(path, disk_for(path))
@@ -158,7 +155,8 @@ def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
     The engine does the same when it opens a store (`messagestore.recovery.log_end`), so a cleanly stopped store needs no walk
     over a gigabyte of headers.  If the store was written since, the checkpoint has a different time.
     """
-    note = read_clean(REAL_DISK, store.path)
+    facts = FolderFacts(store.path)
+    note = facts.clean_stop
     place = -1 if note is None else note.last_offset - file.start_offset
     if note is None or not 0 <= place < file.size_bytes:
         return 0
@@ -167,8 +165,8 @@ def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
     except DiskError:
         return 0  # deleted: the task that reads it reports that
     found = Reader(view, file.start_offset).decode(place, CHECK_ALL)
-    checkpoint = read_checkpoint(REAL_DISK, os.path.join(store.path, CHECKPOINT_NAME)).values
-    return place if found is not None and found.store_timestamp_ms == checkpoint.physic_msg_timestamp_ms else 0
+    stored_ms = facts.checkpoint.values.physic_msg_timestamp_ms
+    return place if found is not None and found.store_timestamp_ms == stored_ms else 0
 
 
 def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:

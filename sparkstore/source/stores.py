@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brokerstore.identify import FolderKind, identify
-from brokerstore.opening import refuse_unread
 from storageio import UnknownStore
 
 from ..object_disk import disk_for, is_remote, local_path, match
@@ -35,7 +34,7 @@ def find_stores(paths: Sequence[str]) -> list[FoundStore]:
     for path in dict.fromkeys(name for given in paths for name in _resolved(given)):
         folder = identify(path, disk_for(path))
         if folder.kind is FolderKind.DLEDGER or (not folder.log_folders and folder.kind is not FolderKind.RABBITMQ):
-            refuse_unread(folder)
+            folder.refuse_unread()
             raise UnknownStore(f"{path}: a {folder.kind.value} folder; it has no commit log to read")
         found.append(FoundStore(folder.path, folder.kind, tuple(folder.log_folders)))
     kinds = {store.is_rabbit for store in found}

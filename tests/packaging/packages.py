@@ -68,5 +68,27 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def inner_imports(package: str) -> dict[str, set[str]]:
+    """Return, for each module of a package, the modules of the same package that it imports anywhere."""
+    modules = {_module(path): path for path in sources(package)}
+    found = {}
+    for module, path in modules.items():
+        inside = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        names = imports(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom):
+                above = inside.rsplit(".", node.level - 1)[0] if node.level else ""
+                base = ".".join(part for part in (above, node.module) if part)
+                inner = [f"{base}.{name.name}" for name in node.names]
+                names |= {name if name in modules else base for name in inner}
+        found[module] = names & modules.keys() - {module}
+    return found
+
+
+def _module(path: Path) -> str:
+    """Return the dotted name of a file's module, which for `__init__.py` is its folder's."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))

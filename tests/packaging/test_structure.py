@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tests.packaging.packages import BELOW, PACKAGES, ROOT, imports, name_of, sources, tree
+from tests.packaging.packages import BELOW, PACKAGES, ROOT, imports, inner_imports, name_of, sources, tree
 
 ENGINES = [package for package in PACKAGES if package not in ("storageio", "brokerstore", "sparkstore")]
 SYSTEM = {"mmap", "fcntl", "ctypes", "shutil", "tempfile", "glob", "socket", "subprocess", "signal", "io", "select", "pathlib"}
@@ -53,6 +54,11 @@ def test_cimports_only_go_down() -> None:
             tops = {first or second for first, second in found} & set(BELOW)
             wrong += [f"{name_of(path)} cimports {top}" for top in tops - BELOW[package] - {package}]
     assert wrong == []
+
+
+def test_no_import_circle_in_the_tool() -> None:
+    """Modules of the tool import each other in one direction, with imports in functions and for types counted."""
+    tuple(TopologicalSorter(inner_imports("brokerstore/tool")).static_order())  # raises `CycleError` with the modules
 
 
 def test_only_storageio_touches_the_operating_system() -> None:

@@ -10,10 +10,10 @@ import shutil
 import pytest
 
 from rabbitstore import RabbitStore, verify
+from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.format.layout import RECORD_HEAD
 from rabbitstore.format.rdq import encode_record, scan_records
 from rabbitstore.format.terms import FALSE, NONE, Atom
-from rabbitstore.read.node import survey
 from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED
 from tests.archives import unpack
@@ -95,7 +95,7 @@ def test_info_names_what_is_not_read(real):
     """The survey lists quorum queues, streams, metadata and the version with its evidence."""
     node, manifest = real
     kinds = {kind: {name for name, row in manifest["queues"].items() if row["type"] == kind} for kind in ("quorum", "stream")}
-    found = survey(str(node))
+    found = RabbitmqFacts(str(node)).node
     assert set(found.quorum_queues) == kinds["quorum"] and len(found.streams) == len(kinds["stream"])
     facts = run("info", "--json", node).json
     assert set(facts["quorum_queues"]) == kinds["quorum"]
@@ -135,7 +135,7 @@ def test_a_folder_without_evidence_has_an_unknown_version(real, tmp_path):
     """Without the file of feature flags the version is unknown."""
     node, _manifest = real
     bare = shutil.copytree(node, tmp_path / "bare")
-    assert survey(str(bare)).server_version == "unknown" and survey(str(bare / VHOST)) is None
+    assert RabbitmqFacts(str(bare)).node.server_version == "unknown" and RabbitmqFacts(str(bare / VHOST)).node is None
 
 
 def container(body, protocol="mc_amqpl"):

@@ -12,7 +12,7 @@ LAYERS = [  # each imports from itself and from those before it
     {"format"},
     {"errors", "settings", "files", "declarations", "stop_checksums", "folder_lock", "staging"},
     {"read"},
-    {"stream", "quorum"},
+    {"folder", "stream", "quorum"},
     {"node_folder"},
     {"repair"},
     {"engine"},

@@ -1,27 +1,32 @@
 """The operations of the tool, once for each kind of folder.
 
-A command calls a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it.  A backend lists what it lacks
-in `refused`; `refuse_options` reports it before the command runs.
+A command gets a `Backend` and prints what it returns; `rocketmq` and `rabbitmq` implement it, and `opening` chooses one.  It
+has what several commands need: messages, in each order and form.  An operation of one command stands in a module of its own,
+and the command chooses between the two kinds with `is_rabbitmq`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import click
 
-from storageio import UnknownStore
+from storebytes.folder_kind import FolderKind
+
+from ..output import MessageForms
 
 if TYPE_CHECKING:
-    from brokerstore.report import Facts
+    from typing_extensions import TypeIs
 
     from ..filters import Filters
-    from ..layout import Column
-    from ..output import Answer
     from ..target import Target
+    from .rabbitmq_folder import RabbitmqFolder
+    from .rocketmq_folder import RocketmqFolder
+
+Folder: TypeAlias = "RocketmqFolder | RabbitmqFolder"
 
 ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after it, bytes of the folder, messages in it
 QueueKey = tuple[Any, ...]
@@ -98,7 +103,7 @@ class ExportSource(NamedTuple):
     columns: tuple[str, ...]
 
 
-class Backend(Protocol):
+class Backend(MessageForms, Protocol):
     """One folder, opened for one command.
 
     Damage that an operation skips is reported on stderr and added to `problems`; `code` is the exit code that follows from it.
@@ -106,9 +111,6 @@ class Backend(Protocol):
 
     title: str  # "a RocketMQ store"
     other: str  # what the refused options work on
-    refused: ClassVar[Mapping[str, tuple[str, ...]]]  # parameters by command; an empty tuple refuses the whole command
-    columns: ClassVar[Sequence[Column]]  # of rows of messages
-    rest: ClassVar[str]  # header of what follows them in a row
     details_of_many: bool  # whether `get --count N` prints every field of each message
     target: Target
     problems: list[Any]
@@ -120,21 +122,6 @@ class Backend(Protocol):
     @property
     def is_in_use(self) -> bool:
         """Return whether another process holds the store's lock."""
-
-    def row(self, message: Any) -> tuple[Sequence[str], str]:
-        """Return a message as the cells of `columns`, and what follows them."""
-
-    def to_json(self, message: Any) -> dict[str, Any] | None:
-        """Return a message with the fixed JSON keys; None, with a problem reported, if it is damaged."""
-
-    def details(self, message: Any) -> dict[str, object] | None:
-        """Return every field of a message as text; None, with a problem reported, if it is damaged."""
-
-    def info(self) -> Answer:
-        """Describe the folder from names, sizes and headers."""
-
-    def ls(self, topic: str | None = None) -> Answer:
-        """List the queues, or those of one topic."""
 
     def dump(self, filters: Filters, limit: int | None) -> Iterator[Any]:
         """Iterate over the messages that pass the filters."""
@@ -151,66 +138,16 @@ class Backend(Protocol):
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[Any]:
         """Iterate over the last messages that pass the filters, and with `follow` over those that arrive."""
 
-    def stats(self, by: str, quiet: bool) -> Answer:
-        """Count messages and bytes."""
-
-    def verify(self, quiet: bool, log_only: bool) -> Answer:
-        """Check every file and record."""
-
-    def recover(self, repair: Repair, quiet: bool) -> Answer:
-        """Plan a repair, and execute it with `repair.apply`."""
-
-    def rebuild(self, what: str, drop_transient: bool, quiet: bool, apply: bool) -> Answer:
-        """Rebuild derived files from the messages, or only show the plan."""
-
-    def put(self, outgoing: Outgoing, drop_transient: bool) -> Answer:
-        """Put one message durably."""
-
     def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
         """Return the source of an export in this form."""
 
     def contents(self, stack: ExitStack) -> Contents:
         """Open the folder for a comparison; `stack` closes it."""
 
-    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
-        """Gather the facts of a report, and the JSON keys for what was not read."""
-
     def unread_keys(self) -> dict[str, Any]:
         """Return the JSON keys for queues that the backend cannot read."""
 
 
-def open_backend(target: Target) -> Backend:
-    """Return the backend for a folder."""
-    from brokerstore.identify import FolderKind
-
-    if target.kind is FolderKind.RABBITMQ:
-        from .rabbitmq import RabbitmqBackend
-
-        return RabbitmqBackend(target)
-    from .rocketmq import RocketmqBackend
-
-    return RocketmqBackend(target)
-
-
-def refuse_options(backend: Backend, context: click.Context, command: str) -> None:
-    """Raise `click.UsageError` for a command, or for options that were given, if the backend lacks them."""
-    if context.command.hidden and backend.target.kind.value == "rabbitmq":  # the names of mqadmin
-        raise UnknownStore(f"{backend.target.path}: {backend.title}; {command} needs {backend.other}")
-    refused = backend.refused.get(command)
-    if refused is None:
-        return
-    used = [_shown(param, context.params[param.name]) for param in context.command.params if _is_used(param, context, refused)]
-    if used or not refused:
-        words = " ".join((command, *used))
-        raise click.UsageError(f"{words} works only on {backend.other}; {backend.target.path} is {backend.title}")
-
-
-def _is_used(param: click.Parameter, context: click.Context, refused: tuple[str, ...]) -> bool:
-    value = context.params.get(param.name or "")
-    return param.name in refused and value is not None and value is not False and value not in ((), param.default)
-
-
-def _shown(param: click.Parameter, value: object) -> str:
-    """Return an option as it is typed; with its value where that is one of several words."""
-    words = [param.opts[-1]] if isinstance(param, click.Option) else []
-    return " ".join([*words, *([str(value)] if isinstance(param.type, click.Choice) else [])])
+def is_rabbitmq(folder: Folder) -> TypeIs[RabbitmqFolder]:
+    """Return whether a folder is RabbitMQ's, without an import of either engine."""
+    return folder.target.kind is FolderKind.RABBITMQ

@@ -20,10 +20,10 @@ from ..escapes import quote
 from ..output import Answer, check_answer, count_text, progress
 from ..plans import plan_answer
 from . import Repair
-from .rabbitmq import RabbitmqBackend, open_node, outcome
+from .rabbitmq_folder import RabbitmqFolder, open_node, outcome
 
 
-def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
+def check(backend: RabbitmqFolder, quiet: bool) -> Answer:
     """Check every file and entry."""
     path = backend.path
     with progress("verify", size_bytes(path), quiet=quiet) as advance:
@@ -43,11 +43,11 @@ def check(backend: RabbitmqBackend, quiet: bool) -> Answer:
     return check_answer(verdict, problems, notes, counts, details, {}, code, found.ok and not problems)
 
 
-def _check_node(backend: RabbitmqBackend) -> CheckedNode:
+def _check_node(backend: RabbitmqFolder) -> CheckedNode:
     """Check the quorum queues and streams of a node's folder, and the logs that a server needs without any of them too."""
     with RabbitStore.open(backend.target.path, "r", vhost=backend.target.vhost) as store:
         folder = store.folder()
-        node = open_node(backend.target.path, folder.vhost, even_empty=True)
+        node = open_node(backend.facts, folder.vhost, even_empty=True)
         folder.close()
     if node is None:
         return CheckedNode(0, 0, 0, 0, [], [])
@@ -58,7 +58,7 @@ def _check_node(backend: RabbitmqBackend) -> CheckedNode:
     return found._replace(notes=[note for note in found.notes if note.kind == UNSUPPORTED])  # 3.8 fills a new log with zeros
 
 
-def recover(backend: RabbitmqBackend, repair: Repair, quiet: bool) -> Answer:
+def recover(backend: RabbitmqFolder, repair: Repair, quiet: bool) -> Answer:
     """Plan a recovery, and execute it with `repair.apply`: of the classic queues, then of the node's other queues."""
     path, vhost = backend.target.path, backend.target.vhost
     with progress("recover", size_bytes(backend.path) * (1 + repair.apply), quiet=quiet) as advance:

@@ -13,13 +13,13 @@ from storebytes.arrow_table import empty_batch
 
 from ..filters import Filters
 from . import ExportItem, ExportSource
-from .rabbitmq import BLOCK_SIZE, RabbitmqBackend
+from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 BATCH_ROWS = columns.BATCH_ROWS
 COLUMNS = (*columns.COLUMNS[:-1], "body_base64")
 
 
-def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | None) -> ExportSource:
+def source(backend: RabbitmqFolder, form: str, filters: Filters, limit: int | None) -> ExportSource:
     """Export the messages that pass the filters; a position counts messages."""
 
     def items(position: int, _rows: int) -> Iterator[ExportItem]:
@@ -36,7 +36,7 @@ def source(backend: RabbitmqBackend, form: str, filters: Filters, limit: int | N
     return ExportSource(items, about, 0, COLUMNS)
 
 
-def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
+def _lines(backend: RabbitmqFolder, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
     """Yield blocks of lines; the first block is empty, so that a part has a beginning."""
     yield memoryview(b""), position, 0, 0
     for block, count, size, written in backend.json_blocks(messages, BLOCK_SIZE):
@@ -44,13 +44,13 @@ def _lines(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> 
         yield block, position, size, written
 
 
-def _batches(backend: RabbitmqBackend, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
+def _batches(backend: RabbitmqFolder, messages: Iterator[Any], position: int) -> Iterator[ExportItem]:
     """Yield Arrow batches whose columns are the JSON keys; properties are JSON text, the body is bytes."""
     schema = columns.schema()
     yield from _items(schema, columns.record_batches(messages, schema, backend.add_bad_properties, BATCH_ROWS), position)
 
 
-def _all_batches(backend: RabbitmqBackend, folder: VhostFolder, queue: str | None) -> Iterator[ExportItem]:
+def _all_batches(backend: RabbitmqFolder, folder: VhostFolder, queue: str | None) -> Iterator[ExportItem]:
     """Yield the same for all messages, or those of a queue."""
     schema, on_bad = columns.schema(), backend.add_bad_properties
     found = columns.folder_batches(folder, queue, schema, on_bad, BATCH_ROWS)

@@ -1,18 +1,19 @@
-"""`info`, `ls` and `stats` of a RabbitMQ folder."""
+"""`info`, `ls`, `stats` and `report` of a RabbitMQ folder."""
 
 from __future__ import annotations
 
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore.folder import Node
 from rabbitstore.format.index_versions import VERSIONS
 from rabbitstore.read.intact_segment_cy import IntactSegment
-from rabbitstore.read.node import Node, survey
 
 from ..output import Answer, Table, count_text, problem_json, progress, size_text
-from .rabbitmq import RabbitmqBackend
+from .rabbitmq_folder import RabbitmqFolder, report_unread, unread_keys
 
 if TYPE_CHECKING:
+    from brokerstore.report import Facts
     from rabbitstore import QueueInfo, StoredMessage, VhostFolder
     from rabbitstore.read.queue_folder import QueueFolder
 
@@ -29,7 +30,7 @@ READS = [
 NOT_CHECKED = "not checked; run verify"
 
 
-def info(backend: RabbitmqBackend) -> Answer:
+def info(backend: RabbitmqFolder) -> Answer:
     """Describe a virtual host, and the node around it, whose other queues are only counted."""
     with backend.open_folder(with_node=False) as folder:
         queues = folder.queues()
@@ -46,7 +47,7 @@ def info(backend: RabbitmqBackend) -> Answer:
             "stores": _store_rows(folder),
             "classic_queues": _by_version(queues),
         }
-    node = survey(backend.target.path)
+    node = backend.facts.node
     if node is not None:
         facts |= node.to_json() | {"reads": READS}
     facts["problems"] = [problem_json(problem) for problem in backend.problems]
@@ -88,7 +89,7 @@ def _store_rows(folder: VhostFolder) -> list[dict[str, Any]]:
     return rows
 
 
-def ls(backend: RabbitmqBackend) -> Answer:
+def ls(backend: RabbitmqFolder) -> Answer:
     """List one row a queue."""
     with backend.open_folder() as folder:
         rows = [{key: getattr(queue, key) for key in KEYS} for queue in folder.queues()]
@@ -100,7 +101,7 @@ def ls(backend: RabbitmqBackend) -> Answer:
     return Answer({"queues": rows, **backend.unread_keys()}, [Table(keys, cells)], backend.code)
 
 
-def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
+def stats(backend: RabbitmqFolder, quiet: bool) -> Answer:
     """Count messages, bytes of bodies and flags of each queue."""
     with backend.open_folder() as folder:
         rows = _stats_rows(backend, folder, quiet)
@@ -111,7 +112,7 @@ def stats(backend: RabbitmqBackend, quiet: bool) -> Answer:
     return Answer(facts, [Table(STATS_HEADERS, [list(row.values()) for row in found])], backend.code)
 
 
-def _stats_rows(backend: RabbitmqBackend, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
+def _stats_rows(backend: RabbitmqFolder, folder: VhostFolder, quiet: bool) -> dict[str, list[int]]:
     """Return the counts by queue name, with queues that have no message."""
     owners = folder.queue_folders()
     rows = {queue: [0] * (len(STATS_KEYS) - 1) for queue in backend.queue_names(folder)}
@@ -146,3 +147,14 @@ def _count(message: StoredMessage, row: list[int]) -> None:
     row[3] += message.embedded
     row[4] += message.redelivered
     row[5] += message.expiry_us > 0
+
+
+def report(folder: RabbitmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
+    """Gather the facts of the virtual host."""
+    from brokerstore.report import rabbit_facts
+    from rabbitstore.repair.check import size_bytes
+
+    with progress("read", size_bytes(folder.path), quiet=quiet) as advance:
+        facts, unread = rabbit_facts(folder.target.path, folder.target.vhost, advance)
+    report_unread(unread)
+    return facts, unread_keys(unread)

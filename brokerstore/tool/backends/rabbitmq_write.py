@@ -23,7 +23,7 @@ from ..escapes import quote
 from ..hints import NoSuchMessage
 from ..output import Answer, count_text, problem_text, say
 from . import Outgoing
-from .rabbitmq import RabbitmqBackend
+from .rabbitmq_folder import RabbitmqFolder
 
 _KINDS = dict(FIELDS)
 
@@ -39,7 +39,7 @@ class TransientMessages(StoreError):
         self.add_note(step)
 
 
-def put(backend: RabbitmqBackend, outgoing: Outgoing, drop_transient: bool) -> Answer:
+def put(backend: RabbitmqFolder, outgoing: Outgoing, drop_transient: bool) -> Answer:
     """Publish to an existing queue and stop cleanly."""
     properties = _properties(outgoing)
     encode(properties)
@@ -79,7 +79,7 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def rebuild(backend: RabbitmqBackend, drop_transient: bool, apply: bool) -> Answer:
+def rebuild(backend: RabbitmqFolder, drop_transient: bool, apply: bool) -> Answer:
     """Write the files of a clean stop, from queues and messages."""
     path = backend.path
     if not apply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,17 +19,16 @@ from storageio import InvalidMessage, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..escapes import quote
-from ..filters import Filters, RecordFilter
+from ..filters import Filters, RecordFilter, queue_number
 from ..hints import NoSuchMessage
 from ..layout import Column
 from ..message_json import line_blocks, message_json
-from ..options import queue_number
-from ..output import Answer, body_text, say, time_text
-from . import Contents, ExportSource, Lookup, Outgoing, Repair
+from ..output import body_text, say, time_text
+from . import Contents, ExportSource, Lookup
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
-    from brokerstore.report import Facts
+    pass
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -41,7 +40,6 @@ class RocketmqBackend(RocketmqFolder):
 
     title = "a RocketMQ store"
     other = "a RabbitMQ folder"
-    refused: ClassVar[Mapping[str, tuple[str, ...]]] = {"put": ("drop_transient",), "rebuild": ("drop_transient",)}
     columns: ClassVar[Sequence[Column]] = (
         Column("offset", 12, True), Column("stored", 24), Column("topic/queue", 24), Column("number", 8, True)
     )  # fmt: skip
@@ -169,7 +167,7 @@ class RocketmqBackend(RocketmqFolder):
             say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
         if not is_known:
             say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
-        if not self.target.has("index"):
+        if not self.facts.has("index"):
             say("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
         return iter(found)
 
@@ -211,74 +209,6 @@ class RocketmqBackend(RocketmqFolder):
                     yield message
                     sys.stdout.flush()
 
-    def info(self) -> Answer:
-        """Describe the folder from names, sizes and headers; the engine is not imported."""
-        from .rocketmq_info import info
-
-        return info(self)
-
-    def ls(self, topic: str | None = None) -> Answer:
-        """List the queues and the topics of topics.json."""
-        from .rocketmq_tables import ls
-
-        return ls(self, topic)
-
-    def stats(self, by: str, quiet: bool) -> Answer:
-        """Count messages and bytes of whole records."""
-        from .rocketmq_tables import stats
-
-        return stats(self, by, quiet)
-
-    def top(self, interval_s: float, count: int | None) -> Iterator[Answer]:
-        """Yield views of rates, depths and lags."""
-        from .rocketmq_top import views
-
-        return views(self, interval_s, count)
-
-    def offsets(self, group: str | None, topic: str | None) -> Answer:
-        """List offset and lag of every group and queue."""
-        from .rocketmq_offsets import show
-
-        return show(self, group, topic)
-
-    def reset_offsets(
-        self, group: str, topic: str, queue_id: int | None, where: str | None, time_ms: int | None, apply: bool
-    ) -> Answer:  # fmt: skip
-        """Set the offsets of a group, holding the store's lock, or only show the plan."""
-        from .rocketmq_offsets import reset
-
-        return reset(self, (group, topic, queue_id), where, time_ms, apply)
-
-    def verify(self, quiet: bool, log_only: bool) -> Answer:
-        """Check the store, or the log alone."""
-        from .rocketmq_check import verify
-
-        return verify(self, quiet, log_only)
-
-    def recover(self, repair: Repair, quiet: bool) -> Answer:
-        """Plan or execute a recovery."""
-        from .rocketmq_write import recover
-
-        return recover(self, repair, quiet)
-
-    def rebuild(self, what: str, _drop_transient: bool, quiet: bool, apply: bool) -> Answer:
-        """Rebuild queues, index or both, or only show the plan."""
-        from .rocketmq_write import rebuild
-
-        return rebuild(self, what, quiet, apply)
-
-    def promote(self, apply: bool) -> Answer:
-        """Make a replica's folder a store of its own, or only show the plan."""
-        from .rocketmq_promote import promote
-
-        return promote(self, apply)
-
-    def put(self, outgoing: Outgoing, _drop_transient: bool) -> Answer:
-        """Put a message and sync it."""
-        from .rocketmq_write import put
-
-        return put(self, outgoing)
-
     def export(self, form: str, filters: Filters, limit: int | None) -> ExportSource:
         """Export the records of the log; the position is a physical offset."""
         from .rocketmq_export import source
@@ -294,12 +224,6 @@ class RocketmqBackend(RocketmqFolder):
     def unread_keys(self) -> dict[str, Any]:
         """Return no keys: every queue is read."""
         return {}
-
-    def report(self, quiet: bool) -> tuple[Facts, dict[str, Any]]:
-        """Gather facts of the log, then those of everything beside it."""
-        from .rocketmq_check import report
-
-        return report(self, quiet)
 
 
 def _what_holds(files: LogFiles, offset: int, folder: str) -> tuple[str, str] | None:

@@ -64,14 +64,14 @@ def _verdict(report: LogReport | StoreReport) -> str:
 def _check(
     folder: RocketmqFolder, quiet: bool, log_only: bool, observe: Callable[[Step], None] | None = None
 ) -> LogReport | StoreReport:
-    target, total = folder.target, folder.log_size()
-    is_store = target.kind is FolderKind.ROCKETMQ and any(target.has(name) for name in BESIDE_THE_LOG)
+    facts, target, total = folder.facts, folder.target, folder.log_size()
+    is_store = target.kind is FolderKind.ROCKETMQ and any(facts.has(name) for name in BESIDE_THE_LOG)
     if log_only or not is_store:
         folder.files()  # raises if there is no log
         with progress("verify", total, quiet=quiet) as advance:
             size = target.settings.get("mapped_file_size_commit_log")
             check = verify_growing_log if folder.is_in_use else verify_log
-            report = check(target.log_folders, file_size_bytes=size, progress=advance, observe=observe)
+            report = check(facts.log_folders, file_size_bytes=size, progress=advance, observe=observe)
         if target.kind is FolderKind.ROCKSDB and not log_only:
             _beside_log(report, folder)
         return report

@@ -36,7 +36,7 @@ def source(folder: RocketmqFolder, form: str, record_filter: RecordFilter, limit
         write = _lines if form in ("jsonl", "csv") else _batches
         return write(_pieces_from(folder, files, position), record_filter, position, left)
 
-    about = {"folders": [os.path.abspath(path) for path in folder.target.log_folders], "wanted": list(record_filter)}
+    about = {"folders": [os.path.abspath(path) for path in folder.facts.log_folders], "wanted": list(record_filter)}
     return ExportSource(items, about, sum(file.size_bytes for file in files.files), COLUMNS)
 
 

@@ -5,25 +5,23 @@ The engine is imported where it is needed: `info` answers within 150 ms.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerstore.identify import FolderKind, StoreFolder
-from brokerstore.opening import refuse_unread
+from brokerstore.identify import FolderKind
 from commitlog.growing import whole_end
 from commitlog.walk import LogFiles, Piece, Step
+from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, InvalidMessage, UnknownStore
 from storageio.ahead import one_ahead
 from storebytes.finding import Finding
 
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote
-from ..filters import Filters, RecordFilter
-from ..options import is_utf8, queue_number
+from ..filters import Filters, RecordFilter, is_utf8, queue_number
 from ..output import problem_text, say
 
 if TYPE_CHECKING:
@@ -48,7 +46,9 @@ class RocketmqFolder:
 
     def __init__(self, target: Target) -> None:
         """Nothing is opened yet."""
+        assert isinstance(target.facts, FolderFacts)
         self.target = target
+        self.facts = target.facts
         self.problems: list[Finding] = []
         self.shows_fillers = False
         self._fillers = 0
@@ -62,26 +62,23 @@ class RocketmqFolder:
     @property
     def is_in_use(self) -> bool:
         """Return whether a broker or a writer of this library holds the lock of the store."""
-        path = self.target.path
-        root = os.path.dirname(os.path.abspath(path)) if self.target.kind is FolderKind.LOG else path
-        return REAL_DISK.is_locked(os.path.join(root, "lock"))
+        return self.facts.is_in_use
 
     def files(self) -> LogFiles:
         """Return the log's files, of a store in use up to its present end; raise `UnknownStore` without a log."""
-        target = self.target
-        if not target.log_folders or target.kind is FolderKind.DLEDGER:
-            self._refuse_unread()
-            kind = target.kind.value
-            missing = UnknownStore(f"{target.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
-            missing.add_note(f"run: brokerstore verify {quote(target.path)}  (shows what is missing)")
+        facts = self.facts
+        if not facts.log_folders or facts.kind is FolderKind.DLEDGER:
+            facts.refuse_unread()
+            kind = facts.kind.value
+            missing = UnknownStore(f"{facts.path}: a {kind} folder without its commitlog folder (--commitlog names another)")
+            missing.add_note(f"run: brokerstore verify {quote(facts.path)}  (shows what is missing)")
             raise missing
-        size = target.settings.get("mapped_file_size_commit_log")
-        end_offset = whole_end(REAL_DISK, target.log_folders, size) if self.is_in_use else None
-        return LogFiles(REAL_DISK, target.log_folders, size, end_offset=end_offset)
+        size = self.target.settings.get("mapped_file_size_commit_log")
+        return facts.files(size, whole_end(REAL_DISK, facts.log_folders, size) if facts.is_in_use else None)
 
     def log_size(self) -> int:
         """Return the bytes of the log's files, 0 without a log folder."""
-        return sum(file.size_bytes for file in self.files().files) if self.target.log_folders else 0
+        return sum(file.size_bytes for file in self.files().files) if self.facts.log_folders else 0
 
     def config(self) -> StoreConfig:
         """Return the configuration for the engine."""
@@ -89,17 +86,14 @@ class RocketmqFolder:
 
         return StoreConfig(**self.target.settings)
 
-    def _refuse_unread(self) -> None:
-        refuse_unread(StoreFolder(self.target.path, self.target.kind, self.target.log_folders))
-
     def require_store(self, *, has_rocksdb: bool = False) -> None:
         """Raise `UnknownStore` for anything but a RocketMQ store with queues in files, or with `has_rocksdb` in RocksDB."""
-        if has_rocksdb and self.target.kind is FolderKind.ROCKSDB:
+        kind = self.facts.kind
+        if has_rocksdb and kind is FolderKind.ROCKSDB:
             return
-        self._refuse_unread()
-        if self.target.kind is not FolderKind.ROCKETMQ:
-            path, kind = self.target.path, self.target.kind.value
-            raise UnknownStore(f"{path}: a {kind} folder; this command needs a RocketMQ store's folder")
+        self.facts.refuse_unread()
+        if kind is not FolderKind.ROCKETMQ:
+            raise UnknownStore(f"{self.facts.path}: a {kind.value} folder; this command needs a RocketMQ store's folder")
 
     def require_index_layout(self, *, has_rocksdb: bool = False) -> None:
         """Raise `InvalidMessage` if index files hold keys and neither they nor the settings give their slots.
@@ -109,25 +103,15 @@ class RocketmqFolder:
         from messagestore.read.beside_writer import PAUSE_S, TRIES, beside_writer
 
         self.require_store(has_rocksdb=has_rocksdb)
+        is_given = {"max_hash_slot_num", "max_index_num"} <= self.target.settings.keys()
         for _ in range(TRIES):  # an item may be on its way, or the newest file just created
-            if beside_writer(REAL_DISK, self.target.path, self._has_index_layout):
+            if is_given or beside_writer(REAL_DISK, self.target.path, self.facts.has_index_layout):
                 return
             if not self.is_in_use:
                 break
             REAL_DISK.sleep(PAUSE_S)
-        folder = os.path.join(self.target.path, "index")
+        folder = self.facts.paths.index
         raise InvalidMessage(f"{folder}: the files do not show how many slots they have; give --index-slots and --index-num")
-
-    def _has_index_layout(self) -> bool:
-        from indexfile import PAUSES_S, index_paths, itemless_shape
-        from messagestore.store_settings import index_shape
-
-        folder, own = (os.path.join(self.target.path, name) for name in ("index", "brokerstore"))
-        paths = index_paths(REAL_DISK, folder)[0]
-        is_given = {"max_hash_slot_num", "max_index_num"} <= self.target.settings.keys()
-        if not paths or is_given or itemless_shape(REAL_DISK, paths) is not None:
-            return True
-        return index_shape(REAL_DISK, folder, own, PAUSES_S) is not None
 
     def open_store(self) -> MessageStore:
         """Open the store for reading, which changes nothing and needs no lock."""
@@ -142,7 +126,7 @@ class RocketmqFolder:
         from consumequeue import ConsumeQueues, find_file_size
         from consumequeue.layout import FILE_SIZE_DEFAULT
 
-        path = os.path.join(self.target.path, "consumequeue")
+        path = self.facts.paths.queues
         size = self.target.settings.get("mapped_file_size_consume_queue") or find_file_size(REAL_DISK, path)
         with ConsumeQueues(REAL_DISK, path, writable=False, file_size_bytes=size or FILE_SIZE_DEFAULT) as queues:
             yield queues

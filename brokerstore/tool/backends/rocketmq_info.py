@@ -13,7 +13,7 @@ from brokerstore.identify import FolderKind
 from consumequeue.queue_listing import queue_folders
 from indexfile import PAUSES_S, index_paths
 from indexfile.index_file import IndexFile
-from messagestore.folder_contents import store_parts
+from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.finding import Finding
 
@@ -30,11 +30,8 @@ from ..output import (
     size_text,
     time_text,
 )
-from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_timers import in_wheel, in_wheel_text
-
-CONFIG_FOLDER = "config"
 
 
 def info(folder: RocketmqFolder) -> Answer:
@@ -43,12 +40,12 @@ def info(folder: RocketmqFolder) -> Answer:
     facts = _log_facts(folder)
     if target.kind is FolderKind.ROCKETMQ:
         for name, read in _PARTS.items():
-            facts[name] = _try(read, target, problems)
+            facts[name] = _try(read, folder.facts, problems)
     elif target.kind is FolderKind.ROCKSDB:
-        facts["timers"] = _try(in_wheel, target, problems)
-        facts["parts"] = _try(_parts, target, problems)
+        facts["timers"] = _try(in_wheel, folder.facts, problems)
+        facts["parts"] = _try(_parts, folder.facts, problems)
     if target.broker_file is not None:
-        facts["differences"] = _differences(target)
+        facts["differences"] = _differences(folder)
     facts["problems"] = [problem_json(problem) for problem in problems]
     for problem in problems:
         say(f"brokerstore: {problem_text(problem)}")
@@ -58,23 +55,23 @@ def info(folder: RocketmqFolder) -> Answer:
     return Answer(facts, [_fields(facts)], PROBLEM if problems or facts.get("differences") else CLEAN)
 
 
-def _differences(target: Target) -> list[dict[str, Any]]:
+def _differences(folder: RocketmqFolder) -> list[dict[str, Any]]:
     """Return the settings of the broker's own file that contradict the folder."""
     from messagestore.differences import config_differences
 
-    return [one._asdict() for one in config_differences(target.path, target.broker_file or {}, REAL_DISK)]
+    return [one._asdict() for one in config_differences(folder.facts.path, folder.target.broker_file or {}, REAL_DISK)]
 
 
-def _try(read: Callable[[Target], Any], target: Target, problems: list[Finding]) -> Any:
+def _try(read: Callable[[FolderFacts], Any], folder: FolderFacts, problems: list[Finding]) -> Any:
     """Return a part, or None with a problem if it cannot be read."""
     try:
-        return read(target)
+        return read(folder)
     except StoreCorrupt as error:
         problems.append(Finding(error.file, error.offset, "unreadable", str(error.expected), f"{error.reason}: {error.found}"))
     except UnsupportedFormat as error:
         problems.append(Finding(error.file, error.offset or 0, UNSUPPORTED, error.supported, f"{error.what} {error.found}"))
     except StoreError as error:
-        problems.append(Finding(target.path, 0, "unreadable", "a readable file", str(error)))
+        problems.append(Finding(folder.path, 0, "unreadable", "a readable file", str(error)))
     return None
 
 
@@ -86,7 +83,7 @@ def _log_facts(folder: RocketmqFolder) -> dict[str, Any]:
     return {
         "kind": target.kind.value,
         "path": target.path,
-        "log_folders": target.log_folders,
+        "log_folders": folder.facts.log_folders,
         "files": len(files.files),
         "file_size_bytes": files.file_size_bytes,
         "size_bytes": sum(file.size_bytes for file in files.files),
@@ -94,14 +91,14 @@ def _log_facts(folder: RocketmqFolder) -> dict[str, Any]:
         "max_offset": end.offset,
         "first_store_timestamp_ms": first.store_timestamp_ms if first else None,
         "last_store_timestamp_ms": end.last.store_timestamp_ms if end.last else None,
-        "abort_file": None if target.kind is FolderKind.LOG else target.has("abort"),
+        "abort_file": None if target.kind is FolderKind.LOG else folder.facts.has("abort"),
         **in_use_keys(files.end_offset),
     }
 
 
-def _queues(target: Target) -> dict[str, Any]:
+def _queues(facts: FolderFacts) -> dict[str, Any]:
     """Count the queues' folders; no queue file is opened."""
-    folder = os.path.join(target.path, "consumequeue")
+    folder = facts.paths.queues
     found = list(queue_folders(REAL_DISK, folder))
     names = {topic for topic, _queue_id in found}
     size = _queue_file_size(folder, found)
@@ -117,13 +114,11 @@ def _queue_file_size(folder: str, found: list[tuple[str, int]]) -> int | None:
     return None
 
 
-def _index(target: Target) -> dict[str, Any]:
+def _index(facts: FolderFacts) -> dict[str, Any]:
     """Read the headers, and the kept settings if no item shows the layout."""
-    from messagestore.store_settings import index_shape
-
-    folder = os.path.join(target.path, "index")
+    folder = facts.paths.index
     paths = index_paths(REAL_DISK, folder)[0] if REAL_DISK.stat(folder) is not None else []
-    shape = index_shape(REAL_DISK, folder, os.path.join(target.path, "brokerstore"), PAUSES_S)
+    shape = facts.index_shape(PAUSES_S)
     headers = [IndexFile(REAL_DISK, path, 1, 1, writable=False).header for path in paths]
     return {
         "files": len(paths),
@@ -133,29 +128,26 @@ def _index(target: Target) -> dict[str, Any]:
     }
 
 
-def _checkpoint(target: Target) -> dict[str, Any] | None:
+def _checkpoint(facts: FolderFacts) -> dict[str, Any] | None:
     """Return the checkpoint, or None without one."""
-    from messagestore.checkpoint import FILE_NAME, read_checkpoint
-
-    if not target.has(FILE_NAME):
+    if not facts.has("checkpoint"):
         return None
-    found = read_checkpoint(REAL_DISK, os.path.join(target.path, FILE_NAME))
+    found = facts.checkpoint
     return {**found.values._asdict(), "is_damaged": found.is_damaged}
 
 
-def _config(target: Target) -> dict[str, int]:
+def _config(facts: FolderFacts) -> dict[str, int]:
     """Return the size of each file but backups."""
-    folder = os.path.join(target.path, CONFIG_FOLDER)
-    entries = REAL_DISK.list(folder) if target.has(CONFIG_FOLDER) else []
+    entries = REAL_DISK.list(facts.paths.config) if facts.has("config") else []
     return {entry.name: entry.size_bytes for entry in entries if not entry.name.endswith(".bak")}
 
 
-def _parts(target: Target) -> list[dict[str, str]]:
+def _parts(facts: FolderFacts) -> list[dict[str, str]]:
     """Return the parts of the folder, and whether each is read, only kept, or blocks every writer."""
-    return [{**part._asdict(), "use": part.use.value} for part in store_parts(REAL_DISK, target.path)]
+    return [{**part._asdict(), "use": part.use.value} for part in facts.contents.parts]
 
 
-_PARTS: dict[str, Callable[[Target], Any]] = {
+_PARTS: dict[str, Callable[[FolderFacts], Any]] = {
     "consumequeue": _queues,
     "index": _index,
     "checkpoint": _checkpoint,

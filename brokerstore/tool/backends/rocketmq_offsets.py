@@ -11,7 +11,7 @@ from typing import Any
 from consumequeue import Boundary
 from messagestore import MessageStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets, offsets_table
-from messagestore.foreign import refuse_unknown_end, refuse_unsupported
+from messagestore.folder import refuse_unknown_end
 from storageio import REAL_DISK, InvalidMessage
 
 from ..output import Answer, Table
@@ -66,7 +66,7 @@ def reset(
     group, topic, only = what
     path = folder.target.path
     folder.require_store()
-    refuse_unsupported(REAL_DISK, path, folder.target.settings.get("store_path_commit_log"))
+    folder.facts.refuse_unsupported()
     refuse_unknown_end(folder.files())
     with folder.open_store() as store:  # before the lock, which would make the store one in use
         incomplete = folder.incomplete_keys(store)

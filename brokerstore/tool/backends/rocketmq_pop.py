@@ -18,16 +18,16 @@ def pop_rows(folder: RocketmqFolder) -> list[Row]:
     """Return the lag of each group by topic; empty without POP consumers. An unreadable state is added as a problem."""
     from messagestore.broker.pop_state import read_pop_state
 
-    target = folder.target
-    if not target.has("config") or not target.has("consumequeue"):
+    facts = folder.facts
+    if not facts.has("config") or not facts.has("consumequeue"):
         return []
     try:
         with folder.queues() as queues:
-            found = read_pop_state(REAL_DISK, target.path, folder.files(), queues)
+            found = read_pop_state(REAL_DISK, facts.path, folder.files(), queues)
     except DiskError:
         raise
     except StoreError as error:
-        folder.problems.append(Finding(target.path, 0, "unreadable", "state of POP consumers", str(error)))
+        folder.problems.append(Finding(facts.path, 0, "unreadable", "state of POP consumers", str(error)))
         say(f"brokerstore: no lag of POP consumers: {error}")
         return []
     if found.unreadable:

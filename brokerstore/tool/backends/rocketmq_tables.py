@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,11 +10,11 @@ from commitlog import StoredMessage
 from commitlog._tally_cy import Tally
 from commitlog.topic_names import is_virtual_topic
 from commitlog.walk import LogFiles
+from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
 from storebytes.finding import Finding
 
 from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
-from ..target import Target
 from .rocketmq_compaction import compacted_keys_and_tables
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_keys_and_tables
@@ -34,9 +33,9 @@ Row = dict[str, Any]
 
 def ls(folder: RocketmqFolder, only: str | None) -> Answer:
     """List every queue, or those of one topic, from the queue files or from the log; then the topics of topics.json."""
-    target, files = folder.target, folder.files()
+    facts, files = folder.facts, folder.files()
     incomplete: Row = {}
-    if target.kind is FolderKind.ROCKETMQ and target.has("consumequeue"):
+    if facts.kind is FolderKind.ROCKETMQ and facts.has("consumequeue"):
         for finding in files.check():
             folder.add(finding)
         rows = list(_rows_of_queues(folder, max(0, files.files[0].start_offset if files.files else 0)))
@@ -67,7 +66,7 @@ def _beside(folder: RocketmqFolder, only: str | None = None) -> tuple[Row, list[
 
 def _incomplete(folder: RocketmqFolder) -> Row:
     """Return the JSON keys for messages of a killed writer that no queue has; the store is opened only then."""
-    if not folder.target.has("abort") or folder.is_in_use:
+    if not folder.facts.has("abort") or folder.is_in_use:
         return {}
     try:
         with folder.open_store() as store:
@@ -109,7 +108,7 @@ def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
     from messagestore.derive.kinds import is_dispatched, queue_places
 
     found: dict[tuple[str, int], list[int]] = {}
-    is_deleted = _deleted(folder.target)
+    is_deleted = _deleted(folder.facts)
     for message in _messages(folder, folder.files()):
         if is_dispatched(message):
             for (topic, queue_id), number in {place[:2]: place[2] for place in queue_places(message)}.items():
@@ -124,23 +123,23 @@ def _messages(folder: RocketmqFolder, files: LogFiles) -> Iterator[StoredMessage
         yield from piece.messages()
 
 
-def _deleted(target: Target) -> Callable[[str], bool]:
-    if target.kind is not FolderKind.ROCKETMQ or not target.has("config"):
+def _deleted(facts: FolderFacts) -> Callable[[str], bool]:
+    if facts.kind is not FolderKind.ROCKETMQ or not facts.has("config"):
         return lambda _topic: False
     from messagestore.broker.config.topics import Topics, is_deleted
 
-    topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
+    topics = Topics(REAL_DISK, facts.paths.config)
     return lambda topic: is_deleted(topics, topic)
 
 
 def _topics(folder: RocketmqFolder) -> list[Row]:
     """Return the topics of the configuration; report a database that cannot be read, and go on."""
-    target = folder.target
-    if target.kind not in (FolderKind.ROCKETMQ, FolderKind.ROCKSDB) or not target.has("config"):
+    facts = folder.facts
+    if facts.kind not in (FolderKind.ROCKETMQ, FolderKind.ROCKSDB) or not facts.has("config"):
         return []
     from messagestore.broker.config.topics import Topics
 
-    topics = Topics(REAL_DISK, os.path.join(target.path, "config"))
+    topics = Topics(REAL_DISK, facts.paths.config)
     if isinstance(topics.rocksdb_error, StoreCorrupt):
         unreadable(folder, topics.path, topics.rocksdb_error)
     elif topics.rocksdb_error is not None:

@@ -8,10 +8,10 @@ from storageio import REAL_DISK, DiskError, StoreError
 from storebytes.finding import Finding
 
 from ..output import Table, count_text, say, table_time, time_text
-from ..target import Target
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
+    from messagestore.folder import FolderFacts
     from messagestore.timers.pending import PendingTimers
 
 KEYS = ("topic", "timers", "next_due_ms", "last_due_ms")
@@ -19,15 +19,15 @@ HEADERS = ("timers of topic", "timers", "next due (UTC)", "last due (UTC)")
 Row = dict[str, Any]
 
 
-def in_wheel(target: Target) -> Row | None:
+def in_wheel(facts: FolderFacts) -> Row | None:
     """Return how many timers the wheel has and when the next is due; None without a wheel. No message is read."""
     from messagestore.timers.layout import PRECISION_MS, TimerCheckpoint, slot_s
     from messagestore.timers.wheel import read_timer_checkpoint, used_slots
 
-    if not target.has("timerwheel"):
+    if not facts.has("timerwheel"):
         return None
-    check = read_timer_checkpoint(REAL_DISK, target.path) or TimerCheckpoint()
-    slots = [slot for slot in used_slots(REAL_DISK, target.path) if slot.due_s >= slot_s(check.last_read_ms)]
+    check = read_timer_checkpoint(REAL_DISK, facts.path) or TimerCheckpoint()
+    slots = [slot for slot in used_slots(REAL_DISK, facts.path) if slot.due_s >= slot_s(check.last_read_ms)]
     next_due_s = min((slot.due_s for slot in slots), default=None)
     return {
         "pending": sum(slot.units for slot in slots),
@@ -46,21 +46,21 @@ def pending(folder: RocketmqFolder) -> PendingTimers | None:
     from messagestore.timers.layout import TIMER_TOPIC
     from messagestore.timers.pending import pending_timers
 
-    target = folder.target
-    if not target.has("timerlog") and not target.has("timerwheel"):
+    facts = folder.facts
+    if not facts.has("timerlog") and not facts.has("timerwheel"):
         return None
     try:
         with folder.queues() as queues:
-            found = pending_timers(REAL_DISK, target.path, folder.files(), queues.get(TIMER_TOPIC, 0))
+            found = pending_timers(REAL_DISK, facts.path, folder.files(), queues.get(TIMER_TOPIC, 0))
     except DiskError:
         raise
     except StoreError as error:
-        folder.problems.append(Finding(target.path, 0, "unreadable", "timer files", str(error)))
+        folder.problems.append(Finding(facts.path, 0, "unreadable", "timer files", str(error)))
         say(f"brokerstore: no timers: {error}")
         return None
     if found.unreadable:
         text = f"{count_text(found.unreadable, 'timer')} without a message in the log"
-        say(f"brokerstore: {text}; run: brokerstore verify {target.path}")
+        say(f"brokerstore: {text}; run: brokerstore verify {facts.path}")
     return found
 
 

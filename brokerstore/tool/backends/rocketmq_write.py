@@ -7,8 +7,8 @@ import logging
 from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.rebuild_store import ALL, rebuild_store
-from messagestore.repair.recover import Choice, Recovery, cut_refusals
-from storageio import REAL_DISK, UnsupportedFormat
+from messagestore.repair.recover import Choice, Recovery
+from storageio import UnsupportedFormat
 from storebytes.plan import Unrepaired
 
 from ..escapes import quote
@@ -55,7 +55,7 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
     with progress("recover", passes * folder.log_size(), quiet=quiet) as advance:
         recovery = Recovery(
             folder.target.path, Choice(repair.choice), folder.config(), keep_backup=repair.keep_backup,
-            follow_links=repair.follow_links, force=repair.force, progress=advance,
+            follow_links=repair.follow_links, force=repair.force, progress=advance, facts=folder.facts,
         )  # fmt: skip
         try:
             plan = recovery.apply() if repair.apply else recovery.plan()
@@ -104,7 +104,7 @@ def _left(one: Unrepaired) -> str:
 
 def _force(folder: RocketmqFolder, choice: str) -> str:
     """Return the option that a choice needs where files may point behind the cut."""
-    return " --force" if choice == Choice.TRUNCATE.value and cut_refusals(REAL_DISK, folder.target.path) else ""
+    return " --force" if choice == Choice.TRUNCATE.value and folder.facts.cut_refusals() else ""
 
 
 def _is_known_but_for_magic(folder: RocketmqFolder, repair: Repair) -> bool:

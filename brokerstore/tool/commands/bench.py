@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import I32_MAX, JSON, QUIET, plain_command
+from ..filters import I32_MAX
+from ..options import JSON, QUIET, plain_command
 from ..output import Answer, Table, named_file, progress, show, size_text
 
 if TYPE_CHECKING:

@@ -16,11 +16,14 @@ from ..options import JSON, POSITIVE, QUIET, TEXT, store_command
 from ..output import Answer, count_text, progress, show
 
 if TYPE_CHECKING:
-    from ..backends.rocketmq import RocketmqBackend
+    from ..backends.rocketmq_folder import RocketmqFolder
 
 
 @store_command(
-    "copy", "copy orders-store --to copied --topic orders", "copy orders-store --to smaller --all --commitlog-size 1048576"
+    "copy",
+    "copy orders-store --to copied --topic orders",
+    "copy orders-store --to smaller --all --commitlog-size 1048576",
+    rocketmq_only=True,
 )
 @click.option("--to", "new", metavar="NEW_DIR", required=True, type=click.Path(), help="Folder of the new store.")
 @click.option("--topic", "topics", type=TEXT, multiple=True, help="A topic to copy; may be repeated.")
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 @JSON
 @QUIET
 def copy(
-    backend: RocketmqBackend, new: str, topics: tuple[str, ...], as_json: bool, quiet: bool, *, every: bool,
+    backend: RocketmqFolder, new: str, topics: tuple[str, ...], as_json: bool, quiet: bool, *, every: bool,
     **sizes: int | None,
 ) -> int:  # fmt: skip
     """Copy topics with their offsets and groups into a new store.

@@ -10,7 +10,8 @@ import click
 
 from storageio import UnknownStore
 
-from ..backends import Backend, QueueKey, open_backend
+from ..backends import Backend, QueueKey
+from ..backends.opening import open_backend
 from ..codes import PROBLEM
 from ..options import JSON, OFFSET, QUIET, plain_command
 from ..output import emit, emit_json, progress, say

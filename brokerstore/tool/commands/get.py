@@ -15,6 +15,7 @@ from ..output import show_messages
     "get orders-store --topic orders --queue 0 --offset 0 --count 2",
     "get vhost --queue mail --offset 0",
     sizes=True,
+    rocketmq_only=("at", "topic"),
 )
 @JSON
 @click.option("--at", type=OFFSET, help="Physical offset of the message.")

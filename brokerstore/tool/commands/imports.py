@@ -72,15 +72,16 @@ def _from_rabbit(source: str, store: str, vhost: str | None, quiet: bool, small:
     from brokerstore.identify import FolderKind
     from brokerstore.migrate import import_rabbit
     from rabbitstore import RabbitStore
-    from rabbitstore.read.node import survey
+    from rabbitstore.folder import RabbitmqFacts
 
-    from ..backends.rabbitmq import report_running_server, report_unread, unread_keys
+    from ..backends.rabbitmq_folder import report_running_server, report_unread, unread_keys
 
     _require_kind(source, FolderKind.RABBITMQ)
-    report_running_server(source)
+    facts = RabbitmqFacts(source)
+    report_running_server(facts)
     config = _config(store, small)
     with RabbitStore.open(source, "r", vhost=vhost) as rabbit:
-        node = survey(source)
+        node = facts.node
         others = node is not None and (node.quorum_queues or node.streams)  # their messages are counted by reading them
         total = 0 if others else sum(queue.messages for queue in rabbit.queues())
     with progress("import", total, quiet=quiet, is_bytes=False) as advance:

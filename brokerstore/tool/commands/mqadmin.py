@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from ..backends import Backend
+from ..backends import Folder
 from ..options import JSON, OFFSET, POSITIVE, TARGET_OPTIONS, TEXT, TIME, store_command
 from ..output import show
 from .decode_id import decode_id
 from .dump import dump
 from .get import get
-from .ls import ls
+from .ls import list_queues, ls
 from .offsets import reset, show_offsets
 from .query import query
 from .stats import stats
@@ -54,8 +54,8 @@ def _default(param: click.Parameter) -> object:
 @store_command("topicStatus", sizes=True)
 @JSON
 @click.option("-t", "--topic", type=TEXT, required=True)
-def _topic_status(backend: Backend, as_json: bool, topic: str) -> int:
-    return show(backend.ls(topic), as_json)
+def _topic_status(folder: Folder, as_json: bool, topic: str) -> int:
+    return show(list_queues(folder, topic), as_json)
 
 
 _topic_status.hidden = True

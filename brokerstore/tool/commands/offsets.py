@@ -11,7 +11,7 @@ from ..options import APPLY, I64_MAX, JSON, QUEUE_ID, TEXT, TIME, TIME_HELP, sto
 from ..output import say, show
 
 if TYPE_CHECKING:
-    from ..backends.rocketmq import RocketmqBackend
+    from ..backends.rocketmq_folder import RocketmqFolder
 
 
 @click.group(epilog="\b\nExamples:\n  brokerstore offsets show orders-store")
@@ -20,14 +20,20 @@ def offsets() -> None:
 
 
 @store_command(
-    "show", "offsets show orders-store", "offsets show orders-store --group billing --topic orders --json", sizes=True
+    "show",
+    "offsets show orders-store",
+    "offsets show orders-store --group billing --topic orders --json",
+    sizes=True,
+    rocketmq_only=True,
 )
 @JSON
 @click.option("--group", type=TEXT, help="Only this group.")
 @click.option("--topic", type=TEXT, help="Only this topic.")
-def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, topic: str | None) -> int:
+def show_offsets(backend: RocketmqFolder, as_json: bool, group: str | None, topic: str | None) -> int:
     """Show offset and lag of every group and queue."""
-    answer = backend.offsets(group, topic)
+    from ..backends.rocketmq_offsets import show as list_offsets
+
+    answer = list_offsets(backend, group, topic)
     given = [f"{name} {value!r}" for name, value in (("group", group), ("topic", topic)) if value is not None]
     if given and not answer.facts["offsets"]:
         path = quote(backend.target.path)
@@ -40,6 +46,7 @@ def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, top
     "offsets reset orders-store --group billing --topic orders --to earliest --plan",
     "offsets reset orders-store --group billing --topic orders --queue 0 --to-time 2020-01-01T00:00:00Z --apply",
     sizes=True,
+    rocketmq_only=True,
 )
 @JSON
 @click.option("--group", type=TEXT, required=True, help="The group.")
@@ -49,14 +56,16 @@ def show_offsets(backend: RocketmqBackend, as_json: bool, group: str | None, top
 @click.option("--to-time", "time_ms", type=TIME, metavar="TIME", help=f"First message stored at or after TIME: {TIME_HELP}")
 @APPLY
 def reset(
-    backend: RocketmqBackend, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None,
+    backend: RocketmqFolder, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None,
     time_ms: int | None, apply: bool,
 ) -> int:  # fmt: skip
     """Set the next offset to read; no broker may run."""
     is_place = where in ("earliest", "latest") or _is_offset(where)
     if (where is None) == (time_ms is None) or (where is not None and not is_place):
         raise click.UsageError("give one of --to earliest|latest|OFFSET and --to-time TIME")
-    return show(backend.reset_offsets(group, topic, queue_id, where, time_ms, apply), as_json)
+    from ..backends.rocketmq_offsets import reset as set_offsets
+
+    return show(set_offsets(backend, (group, topic, queue_id), where, time_ms, apply), as_json)
 
 
 def _is_offset(text: str | None) -> bool:

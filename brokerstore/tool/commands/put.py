@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend, Outgoing
+from ..backends import Folder, Outgoing, is_rabbitmq
 from ..options import DROP_TRANSIENT, JSON, QUEUE_ID, TEXT, named_values, store_command
 from ..output import show
 
@@ -15,6 +15,8 @@ from ..output import show
     "put orders-store orders --body-file letter.txt --queue 0",
     'put vhost mail "two letters" --property message_id=letter-2 --property priority=1',
     sizes=True,
+    rocketmq_only=("tag", "queue_id"),
+    rabbitmq_only=("drop_transient",),
 )
 @click.argument("topic", type=TEXT)
 @click.argument("body", required=False)
@@ -26,7 +28,7 @@ from ..output import show
 @click.option("--queue", "queue_id", type=QUEUE_ID, help="The queue id; by default from the key, or in turn.")
 @DROP_TRANSIENT
 def put(
-    backend: Backend, topic: str, body: str | None, as_json: bool, body_file: str | None, keys: tuple[str, ...],
+    folder: Folder, topic: str, body: str | None, as_json: bool, body_file: str | None, keys: tuple[str, ...],
     tag: str | None, properties: tuple[str, ...], queue_id: int | None, drop_transient: bool,
 ) -> int:  # fmt: skip
     """Put one message; it is on the disk when the command ends.
@@ -36,4 +38,11 @@ def put(
     if body is not None and body_file is not None:
         raise click.UsageError("give a body or --body-file, not both")
     outgoing = Outgoing(topic, body, body_file, keys, tag, named_values(properties), queue_id)
-    return show(backend.put(outgoing, drop_transient), as_json)
+
+    if is_rabbitmq(folder):
+        from ..backends.rabbitmq_write import put as of_rabbitmq
+
+        return show(of_rabbitmq(folder, outgoing, drop_transient), as_json)
+    from ..backends.rocketmq_write import put as of_rocketmq
+
+    return show(of_rocketmq(folder, outgoing), as_json)

@@ -15,6 +15,7 @@ from ..output import show_messages
     "query orders-store orders order-17 --json --begin 2020-01-01 --max 5",
     "query vhost mail letter-2",
     sizes=True,
+    rocketmq_only=("begin_ms", "end_ms"),
 )
 @click.argument("topic", type=TEXT)
 @click.argument("key", type=TEXT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend
+from ..backends import Folder, is_rabbitmq
 from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..options import JSON_OF_FILE, QUIET, store_command
 from ..output import count_text, emit_json, file_to_write, say, size_text, text_file
@@ -14,7 +14,7 @@ from ..output import count_text, emit_json, file_to_write, say, size_text, text_
 @click.option("-o", "--out", metavar="FILE", type=click.Path(), help="Write to FILE instead of stdout.")
 @JSON_OF_FILE
 @QUIET
-def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int:
+def report(folder: Folder, out: str | None, as_json: bool, quiet: bool) -> int:
     """Write an HTML page about a folder.
 
     It shows files, times, queues, sizes, keys, lags and problems, and needs no other file.
@@ -29,7 +29,15 @@ def report(backend: Backend, out: str | None, as_json: bool, quiet: bool) -> int
     with needs_extra("report"):
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
-    facts, more = backend.report(quiet)
+
+    if is_rabbitmq(folder):
+        from ..backends.rabbitmq_tables import report as of_rabbitmq
+
+        facts, more = of_rabbitmq(folder, quiet)
+    else:
+        from ..backends.rocketmq_check import report as of_rocketmq
+
+        facts, more = of_rocketmq(folder, quiet)
     page = render(facts, REAL_DISK.now_ms())
     with text_file(out) as write:
         write(page)

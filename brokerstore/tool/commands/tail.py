@@ -6,12 +6,17 @@ import click
 
 from ..backends import Backend
 from ..filters import Filters
-from ..options import JSON, OFFSET, store_command, with_filters
+from ..options import JSON, OFFSET, ROCKETMQ_FILTERS, store_command, with_filters
 from ..output import show_messages
 
 
 @store_command(
-    "tail", "tail orders-store -n 5", "tail orders-store -f --topic orders", "tail vhost --queue mail -n 1", sizes=True
+    "tail",
+    "tail orders-store -n 5",
+    "tail orders-store -f --topic orders",
+    "tail vhost --queue mail -n 1",
+    sizes=True,
+    rocketmq_only=(*ROCKETMQ_FILTERS, "follow"),
 )
 @JSON
 @with_filters

@@ -11,26 +11,28 @@ from ..options import JSON, POSITIVE, store_command
 from ..output import emit_json, show_live
 
 if TYPE_CHECKING:
-    from ..backends.rocketmq import RocketmqBackend
+    from ..backends.rocketmq_folder import RocketmqFolder
 
 
-@store_command("top", "top orders-store", "top orders-store --interval 0.2 --count 2 --json", sizes=True)
+@store_command("top", "top orders-store", "top orders-store --interval 0.2 --count 2 --json", sizes=True, rocketmq_only=True)
 @JSON
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
     help="Time between two views; rates are means over it.",
 )  # fmt: skip
 @click.option("--count", type=POSITIVE, help="Number of views; without it one, and on a terminal no limit.")
-def top(backend: RocketmqBackend, as_json: bool, interval_s: float, count: int | None) -> int:
+def top(backend: RocketmqFolder, as_json: bool, interval_s: float, count: int | None) -> int:
     """Show rates, depths, lags and disk use of a store in use.
 
     The store is opened for reading, which disturbs no writer. Offsets of groups are those that the writer last saved.
     """
-    views = backend.top(interval_s, count if count is not None or sys.stdout.isatty() else 1)
+    from ..backends.rocketmq_top import views
+
+    found = views(backend, interval_s, count if count is not None or sys.stdout.isatty() else 1)
     if not as_json:
-        show_live(view.text for view in views)
+        show_live(view.text for view in found)
         return backend.code
-    for view in views:
+    for view in found:
         emit_json(view.facts)
         sys.stdout.flush()
     return backend.code

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend
+from ..backends import Folder, is_rabbitmq
 from ..options import JSON, QUIET, store_command
 from ..output import show
 
 
 @store_command(
-    "verify", "verify orders-store", "verify orders-store --log-only --quiet --json", "verify vhost", sizes=True
+    "verify", "verify orders-store", "verify orders-store --log-only --quiet --json", "verify vhost", sizes=True,
+    rocketmq_only=("log_only",),
 )  # fmt: skip
 @JSON
 @QUIET
 @click.option("--log-only", is_flag=True, help="Check the log alone, without queues, index, checkpoint and config.")
-def verify(backend: Backend, as_json: bool, quiet: bool, log_only: bool) -> int:
+def verify(folder: Folder, as_json: bool, quiet: bool, log_only: bool) -> int:
     """Check every file and record; report each problem.
 
     Queues and index are compared with the log in both directions.
     """
-    return show(backend.verify(quiet, log_only), as_json)
+
+    if is_rabbitmq(folder):
+        from ..backends.rabbitmq_check import check as of_rabbitmq
+
+        return show(of_rabbitmq(folder, quiet), as_json)
+    from ..backends.rocketmq_check import verify as of_rocketmq
+
+    return show(of_rocketmq(folder, quiet, log_only), as_json)

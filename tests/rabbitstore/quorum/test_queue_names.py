@@ -7,12 +7,12 @@ import contextlib
 import pytest
 
 from rabbitstore import apply_recovery
+from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.format.config_text import parse_config, queue_name
 from rabbitstore.format.dets_table import read_dets, write_dets
 from rabbitstore.format.terms import Atom
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.tables import read_rows
-from rabbitstore.read.node import survey
 from rabbitstore.stream.folder import folder_prefix
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -42,7 +42,7 @@ def delivered(case):
 def test_names_that_differ_in_one_character_above_ascii_are_two_queues(case):
     """Each queue has its own messages under its own name."""
     assert ids(case.folder) == delivered(case)
-    assert sorted(survey(str(case.folder)).quorum_queues) == ["plain", "tör", "tür", "日本"]
+    assert sorted(RabbitmqFacts(str(case.folder)).node.quorum_queues) == ["plain", "tör", "tür", "日本"]
 
 
 @pytest.mark.parametrize("queue", ["tür", "tör", "日本"])

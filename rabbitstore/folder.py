@@ -1,4 +1,6 @@
-"""Survey a node's data folder: classic queues, which this package reads, and everything else.
+"""Every fact about a RabbitMQ folder, a node's or a virtual host's, found once: `RabbitmqFacts`.
+
+A node's data folder has classic queues, which `rabbitstore.read` reads, and everything else:
 
 msg_stores/vhosts/<V>/         classic queues: read
 quorum/<node>/<UId>/config     a quorum queue: listed here, read by `rabbitstore.quorum`
@@ -13,12 +15,16 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, read_head
+from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, Writer, read_head
+from storebytes.folder_kind import FolderKind
 
-from ..format.config_text import parse_config, queue_name
-from .unsupported import read_flags
+from .folder_lock import running_server
+from .format.config_text import parse_config, queue_name
+from .read.unsupported import read_flags
+from .read.vhost_folder import find_vhost
 
 _CONFIG_MAX = 1 << 20
 _RELEASE = re.compile(r"rabbitmq_(\d+)\.(\d+)\.(\d+)\Z")
@@ -45,8 +51,41 @@ class Node:
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts if count)
 
 
-def survey(path: str, disk: Disk = REAL_DISK) -> Node | None:
-    """Survey a node's folder; return None for any other folder, such as a virtual host's."""
+class RabbitmqFacts:
+    """What one folder holds and who has it."""
+
+    kind: ClassVar[FolderKind] = FolderKind.RABBITMQ
+    log_folders: ClassVar[list[str]] = []
+
+    def __init__(self, path: str, disk: Disk = REAL_DISK) -> None:
+        """Nothing is read yet."""
+        self.path = path
+        self.disk = disk
+
+    @cached_property
+    def node(self) -> Node | None:
+        """The contents of a node's folder; None for any other folder, such as a virtual host's."""
+        return _survey(self.path, self.disk)
+
+    @property
+    def server(self) -> Writer | None:
+        """The process of a server that runs on the folder, None if none is visible."""
+        return running_server(self.disk, self.path)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a server runs on the folder."""
+        return self.server is not None
+
+    def vhost(self, name: str | None) -> str:
+        """Return the folder of the only virtual host, or of the one of this name; raise `UnknownStore` otherwise."""
+        return find_vhost(self.path, name, self.disk)
+
+    def refuse_unread(self) -> None:
+        """Do nothing: each queue of a format that cannot be read is reported on its own."""
+
+
+def _survey(path: str, disk: Disk) -> Node | None:
     if disk.stat(f"{path}/msg_stores") is None:
         return None
     found = Node(_quorum_queues(disk, path), _folders(disk, f"{path}/stream"))
