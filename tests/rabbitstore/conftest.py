@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,3 +86,9 @@ def clean(fixtures: dict[str, Fixture]) -> Fixture:
 @pytest.fixture(params=["clean", "v2"])
 def either(request: pytest.FixtureRequest, fixtures: dict[str, Fixture]) -> Fixture:
     return fixtures[request.param]
+
+
+@pytest.fixture
+def folder(clean, tmp_path):
+    """Return a copy of the server's folder after a clean stop."""
+    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import logging
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
 from rabbitstore.engine import housekeeper
 from storageio import DiskError, StoreError
 from storageio.testing import WrappedDisk
+from tests.helpers import until
 
 SETTINGS = RabbitSettings(flush_interval_ms=1, index_version=1, store=StoreSettings(file_size_limit=20_000))
 
@@ -34,13 +34,6 @@ class Failing(WrappedDisk):
 def quick(monkeypatch):
     for name in ("_RETRY_S", "_IDLE_S"):
         monkeypatch.setattr(housekeeper, name, 0.01)
-
-
-def until(is_true):
-    stop = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < stop
-        time.sleep(0.001)
 
 
 def is_durable(path, name, body):

@@ -17,12 +17,6 @@ QUIET = RabbitSettings(background=False, index_version=1)
 WAITING = 3037  # messages of the server's folder that have not expired
 
 
-@pytest.fixture
-def folder(clean, tmp_path):
-    """A copy of the server's folder after a clean stop."""
-    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
-
-
 def waiting(store):
     return {name: len(store.queue(name)) for name in store.queue_names()}
 

@@ -29,7 +29,7 @@ from storageio import (
     UnsupportedFormat,
 )
 from storageio.testing import FailingDisk, WrappedDisk
-from tests.messagestore.kit import until
+from tests.helpers import until
 
 from .conftest import WhenItWasWritten
 

@@ -14,6 +14,7 @@ from rabbitstore.quorum.check import check_node
 from rabbitstore.quorum.entries import Entry, EntryTable
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt, UnsupportedFormat
+from tests.helpers import overwrite
 
 SNAPSHOT = "snapshots/0000000000000001_00000000000016AE/snapshot.dat"
 CHECKPOINT = "checkpoints/0000000000000001_0000000000001783/snapshot.dat"
@@ -61,15 +62,8 @@ def records(path):
     return list(WalScan(wal_of(path).read_bytes(), "f", [], []).records())
 
 
-def edit(path, at, data):
-    """Write bytes into a file."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def flip(path, at, bit=1):
-    edit(path, at, bytes((path.read_bytes()[at] ^ bit,)))
+    overwrite(path, at, bytes((path.read_bytes()[at] ^ bit,)))
 
 
 @pytest.mark.parametrize("field", ["writer", "adler", "size", "index", "term", "data"])
@@ -117,7 +111,7 @@ def test_zeros_to_the_end_are_a_note(copy):
     path = copy("rabbitmq4-streams")
     record = records(path)[-2]
     size = wal_of(path).stat().st_size
-    edit(wal_of(path), record.position, bytes(size - record.position))
+    overwrite(wal_of(path), record.position, bytes(size - record.position))
     kinds, notes, _messages = checked(path)
     assert (kinds, notes) == ({"applied_ahead"}, {"wal_zeros"})
     (node,) = quorum_nodes(str(path.parent.parent))
@@ -131,7 +125,7 @@ def test_a_zeroed_sector_in_the_log(copy):
     path = copy("rabbitmq4-streams")
     before = checked(path)[2]
     record = records(path)[8]
-    edit(wal_of(path), record.position, bytes(512))
+    overwrite(wal_of(path), record.position, bytes(512))
     kinds, _notes, after = checked(path)
     assert "bad_wal_entry" in kinds
     assert sum(map(len, after.values())) >= sum(map(len, before.values())) - 2
@@ -154,7 +148,7 @@ def test_a_record_without_a_checksum_is_read(copy):
     path = copy("rabbitmq4-streams")
     before = checked(path)
     for record in records(path):
-        edit(wal_of(path), record.at - 24, bytes(4))
+        overwrite(wal_of(path), record.at - 24, bytes(4))
     assert checked(path) == before
 
 
@@ -165,10 +159,10 @@ def test_a_number_that_no_log_reaches_is_damage(copy, at, number):
     path = copy()
     record = records(path)[5]
     head = record.at - layout.WAL_RECORD.size
-    edit(wal_of(path), head, bytes(4))
-    edit(wal_of(path), head + at - 8, struct.pack(">Q", number))
+    overwrite(wal_of(path), head, bytes(4))
+    overwrite(wal_of(path), head + at - 8, struct.pack(">Q", number))
     segment = next(path.glob("2F_QSL*/*.segment"))
-    edit(segment, 8 + at - 16, struct.pack(">Q", number))
+    overwrite(segment, 8 + at - 16, struct.pack(">Q", number))
     problems = checked(path)[0]
     assert {"bad_wal_entry", "bad_segment_entry"} <= problems
 
@@ -182,7 +176,7 @@ def test_a_damaged_entry_of_a_segment(copy, field):
     index = 8 + 32 * 10
     offset, size = struct.unpack_from(">QI", file.read_bytes(), index + 16)
     if field == "zeroed":
-        edit(file, index, bytes(32))
+        overwrite(file, index, bytes(32))
     else:
         at = {"crc": index + 29, "offset": index + 20, "size": index + 24, "data": offset + size // 2}[field]
         flip(file, at)
@@ -277,7 +271,7 @@ def test_random_damage_never_crashes(copy, seed):
     for _ in range(chance.randint(1, 8)):
         file = chance.choice([wal_of(path), chance.choice(files)])
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
-        edit(file, chance.randrange(file.stat().st_size), data)
+        overwrite(file, chance.randrange(file.stat().st_size), data)
     checked(path)
 
 

@@ -15,6 +15,7 @@ from rabbitstore.stream.layout import CHUNK_HEAD
 from rabbitstore.stream.scan import Scan
 from storageio import UnsupportedFormat
 from storebytes.finding import UNSUPPORTED
+from tests.helpers import overwrite
 
 SECTOR = 512
 
@@ -32,13 +33,6 @@ def copy(sources, tmp_path):
 
 def path_of(stream, ending="segment", number=0):
     return f"{stream.path}/{stream.segments()[number] if ending == 'segment' else stream.numbers(ending)[number]:020}.{ending}"
-
-
-def change(path, at, data):
-    """Write bytes into a file."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        file.write(data)
 
 
 def flip(path, at, bit=1):
@@ -139,7 +133,7 @@ def test_a_record_that_points_elsewhere(copy, number, place, expected):
     stream = copy("s.mixed")
     records = list(stream.index_records(stream.segments()[0], []))
     at = 8 + 29 * (len(records) + number) + 24
-    change(path_of(stream, "index"), at, place.to_bytes(4, "big"))
+    overwrite(path_of(stream, "index"), at, place.to_bytes(4, "big"))
     checked = check_stream(stream)
     target = [one for one in checked.problems if one.offset >= 8] if expected == "problem" else checked.notes
     assert (target[0].kind, target[0].offset) == ("bad_stream_index" if expected == "problem" else "index_ahead", at - 24)
@@ -166,7 +160,7 @@ def test_reading_from_an_offset_whose_record_points_nowhere(copy, place):
     records = list(stream.index_records(stream.segments()[0], []))
     number = max(number for number, record in enumerate(records) if record.chunk_id <= 10)
     assert number > 0
-    change(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
+    overwrite(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
     assert [message.raw for message in stream.messages(10)] == wanted
 
 
@@ -201,7 +195,7 @@ def test_a_tracking_chunk_with_another_size(copy):
     path = path_of(stream, number=1)
     flip(path, chunk.data_at + 3)
     data = Path(path).read_bytes()[chunk.data_at : chunk.trailer_at]
-    change(path, chunk.position + 32, zlib.crc32(data).to_bytes(4, "big"))
+    overwrite(path, chunk.position + 32, zlib.crc32(data).to_bytes(4, "big"))
     (problem,) = check_stream(stream).problems
     assert (problem.kind, problem.offset) == ("bad_tracking", chunk.data_at)
     assert [message.raw for message in stream.messages()] == every
@@ -211,7 +205,7 @@ def test_a_zeroed_sector(copy):
     """Zeros over several chunks are passed, and the lost offsets named."""
     stream = copy("s.filtered")
     every = {message.seq_id for message in stream.messages()}
-    change(path_of(stream), 1024, bytes(SECTOR))
+    overwrite(path_of(stream), 1024, bytes(SECTOR))
     assert {"bad_chunk", "lost_offsets"} <= kinds(stream)
     found = [message.seq_id for message in stream.messages()]
     assert set(found) < every and max(found) == max(every) and len(found) >= len(every) - 4
@@ -223,7 +217,7 @@ def test_zeros_to_the_end(copy):
     chunk = heads(stream)[10]
     with open(path_of(stream), "r+b") as file:
         size = file.seek(0, 2)
-    change(path_of(stream), chunk.position, bytes(size - chunk.position))
+    overwrite(path_of(stream), chunk.position, bytes(size - chunk.position))
     assert "torn_chunk" in kinds(stream)
     assert [message.seq_id for message in stream.messages()] == list(range(chunk.chunk_id))
 
@@ -266,7 +260,7 @@ def test_a_damaged_index(copy, damage):
         with open(path, "r+b") as file:
             file.truncate(8 + 29 * 3 + 5)
     else:
-        change(path, 8 + 29 * 2, bytes(29))
+        overwrite(path, 8 + 29 * 2, bytes(29))
     assert kinds(stream) == {"missing_stream_index" if damage == "removed" else "bad_stream_index"}
     assert [message.raw for message in stream.messages()] == every
     numbers = {message.seq_id for message in stream.messages()}
@@ -301,7 +295,7 @@ def test_random_damage_never_crashes(copy, seed):
         with open(path, "rb") as file:
             size = len(file.read())
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
-        change(path, chance.randrange(size), data)
+        overwrite(path, chance.randrange(size), data)
     check_stream(stream)
     try:
         list(stream.messages())
@@ -325,7 +319,7 @@ def test_a_wrong_epoch_hides_no_message(copy):
     stream = copy("s.segments")
     messages = [message.raw for message in stream.messages()]
     chunk = heads(stream)[2]
-    change(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
+    overwrite(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
     found = check_stream(stream).problems
     assert found[0].expected == "wrong epoch of a chunk: 7"
     assert found[0].offset == heads(stream)[3].position + 16
