@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each wou
 help:
 	@echo "make demo         put and read back more than a million messages"
 	@echo "make test         the tests of every change, in minutes (TESTS=tests/commitlog for a part, WORKERS=1 for one process)"
-	@echo "make test-all     all tests: also the crash lab, fault injection, fuzzers and Spark"
+	@echo "make test-all     all tests: also a sample of crash lab, fault injection and fuzzers, and Spark"
 	@echo "make test-plain   tests of kernels, engines and damage where nothing is compiled and Cython is absent"
 	@echo "make test-free    those of every change on free-threaded CPython (FREE=/path/to/python3.13t)"
 	@echo "make lint         ruff, its format, mypy --strict, and the prose check        make format      apply the format"
@@ -125,13 +125,18 @@ bench-peers: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) -m bench.peers $(if $(GROUP),--group $(GROUP)) --rounds $(or $(ROUNDS),5) --scale $(or $(SCALE),1)
 	@$(RUN) -m bench.peers.page
 
-# Each side is skipped, with its reason, where it cannot be installed.
+# Each side is skipped, with its reason, where it cannot be installed.  They run beside each other, because they mostly wait for
+# servers: RocketMQ's on free ports, two files at a time, RabbitMQ's one after another, on the same ports.
 interop: $(VENV)/.kernels $(VENV)/.dev
 	@PYTHON=$(CURDIR)/$(RUN) sh tests/interop/rabbitmq/install.sh > $(VENV)/interop.log 2>&1 \
 		|| echo "RabbitMQ was not installed: $(VENV)/interop.log has the reason"
 	@PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh > $(VENV)/interop4.log 2>&1 \
 		|| echo "RabbitMQ 4 was not installed: $(VENV)/interop4.log has the reason"
-	@BROKERSTORE_INTEROP=1 $(RUN) -m pytest tests/interop
+	@export BROKERSTORE_INTEROP=1 log=$(VENV)/interop-rabbitmq.log; \
+		$(RUN) -m pytest tests/interop/rabbitmq tests/interop/rabbitmq4 > $$log 2>&1 & rabbitmq=$$!; \
+		trap 'kill $$rabbitmq' INT TERM; \
+		$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop/rocketmq; failed=$$?; \
+		wait $$rabbitmq || failed=1; cat $$log; exit $$failed
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "installing what the documents need"
@@ -144,8 +149,10 @@ docs: $(VENV)/.docs
 crash: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) scripts/lab.py --seconds 60
 
+# All of tests/lab, of which `make test-all` runs a sample, then new seeds until the time is over.
 HOURS ?= 8
 lab-night: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_NIGHT=1 nice -n 19 $(RUN) $(PYTEST) tests/lab
 	@$(RUN) scripts/lab.py --seconds $$(( $(HOURS) * 3600 )) --state lab-night.json --report docs/evidence/lab-report.md
 
 # Coverage finds the way (atheris, where it can be had, else mutations of the corpus): a share of a minute for each decoder.
@@ -153,14 +160,17 @@ fuzz: $(VENV)/.kernels $(VENV)/.dev
 	@if $(RUN) -m pip install $(PIP_OPTIONS) atheris; then BROKERSTORE_PURE=1 $(RUN) -m fuzz.run guided --seconds 60; \
 		else echo "no atheris for this interpreter: mutations of the corpus"; $(RUN) -m fuzz.run decoders; fi
 
-# Kills, every bit of golden logs, planted bugs, fuzzers, then whole files judged by the real RocketMQ: hours; interrupted, it goes
-# on where it stopped.
+# All of the tests of which `make test-all` runs a sample.  Then kills, every bit of golden logs, planted bugs, fuzzers, and whole
+# files judged by the real RocketMQ: hours; interrupted, these go on where they stopped.
 damage-night: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_NIGHT=1 nice -n 19 $(RUN) $(PYTEST) -m "(deep or night) and not spark and not interop" --ignore=tests/lab tests
 	@nice -n 19 $(RUN) -m tests.faults.night
 	@BROKERSTORE_INTEROP=1 nice -n 19 $(RUN) -m tests.interop.rocketmq.evidence --folders $(or $(FOLDERS),2000)
 
-# Live RocketMQ brokers and clients in the amounts of a night (tests/interop/rocketmq/live.py); Java 17 and Maven are needed.
+# The real RocketMQ on crash images and damaged folders, then live brokers and clients, in the amounts of a night
+# (tests/interop/rocketmq/live.py); Java 17 and Maven are needed.
 live-night: $(VENV)/.kernels $(VENV)/.dev
+	@BROKERSTORE_INTEROP=1 BROKERSTORE_NIGHT=1 nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq -k "not replication and not served"
 	@BROKERSTORE_INTEROP=1 BROKERSTORE_LIVE=$(or $(LIVE),100000) BROKERSTORE_REPLICATED=$(or $(REPLICATED),1000000) \
 		BROKERSTORE_KILLS=$(or $(KILLS),20) nice -n 19 $(RUN) -m pytest -s tests/interop/rocketmq/test_replication.py \
 		tests/interop/rocketmq/test_served_clients.py tests/interop/rocketmq/test_served_consumers.py \
@@ -175,6 +185,8 @@ rabbit-night: $(VENV)/.kernels $(VENV)/.dev
 	@for suite in trixie bookworm bullseye sid; do \
 		PYTHON=$(CURDIR)/$(RUN) bash tests/interop/rabbitmq4/install.sh $$suite > $(VENV)/interop-$$suite.log 2>&1 \
 			|| echo "RabbitMQ of $$suite was not installed: $(VENV)/interop-$$suite.log has the reason"; done
+	@BROKERSTORE_INTEROP=1 BROKERSTORE_NIGHT=1 BROKERSTORE_JUDGE=all nice -n 19 $(RUN) -m pytest -s \
+		tests/interop/rabbitmq4/test_classic.py
 	@BROKERSTORE_INTEROP=1 BROKERSTORE_JUDGE=all BROKERSTORE_ROUNDS=$(or $(ROUNDS),13) nice -n 19 $(RUN) -m pytest -s \
 		tests/interop/rabbitmq4/test_all_queues.py tests/interop/rabbitmq4/test_years.py
 	@BROKERSTORE_INTEROP=1 nice -n 19 $(RUN) -m tests.interop.rabbitmq4.file_evidence --folders $(or $(FOLDERS),1000) \

@@ -1,4 +1,4 @@
-"""The message stores of RocketMQ and RabbitMQ as a library: the only public import.
+"""The message stores of RocketMQ and RabbitMQ as a library.
 
     from brokerstore import Message, MessageStore, RabbitStore
     with brokerstore.open("/data/rocketmq/store") as store: ...
@@ -7,6 +7,8 @@
 are imported on first use, so `import brokerstore` is fast.
 
 Engines: `messagestore` (RocketMQ), `rabbitstore` (RabbitMQ).  Every error is a `StoreError`.  The tool is `brokerstore.tool`.
+Further modules are imported by name: `kombu`, `metrics`, `migrate`, `testing`.  `rocketlink` has replication and a server,
+`sparkstore` the data source of Spark.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Order of calls for a writer: `CommitLog(paths, writable=True)`, `find_end()`, `a
 - *written*: the append returned.  Every process that maps the file sees the whole record or nothing; it survives the death of
   the process, but not of the machine.
 - *flushed*: `flush()` returned a greater offset.  It survives the death of the machine.
-- A full disk is detected when a file is made (all its blocks are allocated), never inside an append: nothing is half written.
+- Blocks are allocated in steps, before an append writes into them (`MappedFile.allocate`).  On a full disk the append returns
+  `PutStatus.CREATE_MAPPED_FILE_FAILED` with the `DiskFull` as `cause`, and nothing is half written.
 
 Nothing here starts a thread, takes the store's lock or decides what damage means: `messagestore` does.
 """

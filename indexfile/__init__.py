@@ -3,7 +3,8 @@
 Files
 - `index/<yyyyMMddHHmmssSSS>`: named by the local time of its creation.  A header of 40 bytes, hash slots of 4 bytes, items of
   20 bytes chained from the newest of a slot to the oldest; 420,000,040 bytes by default (5,000,000 slots, 20,000,000 items).
-  All blocks are allocated when a file is created, and it is written through a map.
+  It is written through a map; blocks of header and slots are allocated when a file is created, those of items in steps ahead.
+- `brokerstore/keys/`: filters of full files, so that a query reads few of them (`filters.py`).  RocketMQ ignores them.
 The format and its rules: `docs/formats/indexfile.md`.
 
 Order of calls

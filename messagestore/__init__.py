@@ -1,8 +1,9 @@
 """The RocketMQ-style engine: the log, its queues and its index as one store.
 
-Files below the store's folder: `commitlog/`, `consumequeue/`, `index/`, `config/*.json`, `checkpoint`, `lock`, `abort` while
-a writer runs (and after it crashed), and `brokerstore/` for what RocketMQ does not know (cut bytes, the record of a clean
-stop, a pool's ring); losing that folder loses no message, except the last milliseconds of a pooled store that was killed.
+Files below the store's folder: `commitlog/`, `consumequeue/`, `batchconsumequeue/` and `consumequeue_ext/` where they are used,
+`index/`, timer files, `config/*.json`, `checkpoint`, `lock`, `abort` while a writer runs (and after it crashed), and
+`brokerstore/` for what RocketMQ does not know (cut bytes, the record of a clean stop, a pool's ring); losing that folder loses
+no message, except the last milliseconds of a pooled store that was killed.
 
     with MessageStore.open("orders-store") as store:
         store.put(Message("orders", b"...", tags="paid", keys=["order-17"]))
@@ -24,9 +25,11 @@ A store opened with "r" beside a writer, this library's or a broker, sees what w
 `write/retention.py` deletes old files.
 
 `broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` does what a broker does on top of its store
-(transactions, delays, retries, replication, copies); `repair/` checks and repairs a folder that no process has open.
+(transactions, delays, retries, replication, copies); `timers/` has RocketMQ 5's timers; `rocksdb/` reads a broker's queues
+and configuration in RocksDB; `repair/` checks and repairs a folder that no process has open.
 
-One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number of processes read.  Three threads:
+One process writes (record lock on byte 0 of `lock`, as RocketMQ takes it); any number of processes read, and others put through
+the writing one (`shared/`).  Three threads:
 dispatcher, flusher and housekeeper, and with a pool a committer; all are daemons that `Engine` starts and joins.  In a forked
 child the store is closed.
 """

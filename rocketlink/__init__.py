@@ -2,7 +2,7 @@
 
 `ha` has RocketMQ's replication protocol (docs/formats/rocketmq-ha.md): `Replica` follows the log of a running broker into a
 store here, and `HaMaster` serves a store of ours to a real slave.  `remoting` has the request protocol of brokers and clients
-(docs/formats/rocketmq-remoting.md).
+(docs/formats/rocketmq-remoting.md).  `server` has `BrokerServer`, which serves a store to official clients.
 
 A replica acknowledges only what is durable here, and compares its last record with the master's at every connection: a master
 that was truncated or replaced is refused by `MasterDiffers`, and nothing is overwritten.  `promote` turns a replica's folder

@@ -3,6 +3,8 @@
 - `_bytes_cy`: big-endian integers, copies, searches, Java's `String.hashCode`.  Written twice: in Python (`.py`) and C
 (`.pxd`).
 - `_crc_cy`: CRC-32.
+- `_lock_cy`: a lock for compiled code.
+- `finding`, `plan`: what a check finds in a folder, and the steps that a repair shows and runs.
 - `arrow_table`: what the scans of both engines share.
 - `lazy_names`: public names that a package imports on first use.
 - `builds`: the list of kernels, which build of each runs, and whether it matches this source.

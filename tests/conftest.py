@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("BROKERSTORE_CHECK", "1")  # before storageio is imported
 
 from tests import archives
+from tests.amounts import IS_NIGHT
 from tests.builds import BUILDS, World, is_compiled_here, load
 from tests.lab.counted import COUNTED
 
@@ -88,13 +89,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test's tier; leave out the plain build of engine tests where the compiled one runs."""
+    """Mark each test's tier; leave out tests of the night, and the plain build of engine tests where the compiled one runs."""
     kept = []
     for item in items:
         for folder, tier in TIERS.items():
             if item.nodeid.startswith(folder) and not item.get_closest_marker("default"):
                 item.add_marker(tier)
-        if not _is_repeated(item):
+        if not _is_repeated(item) and (IS_NIGHT or not item.get_closest_marker("night")):
             kept.append(item)
     kept_ids = set(map(id, kept))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept_ids])

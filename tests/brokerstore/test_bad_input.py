@@ -10,6 +10,7 @@ import pytest
 
 from tests.brokerstore.damage import FILE_SIZE, Log
 from tests.brokerstore.tool import Ran, run
+from tests.helpers import contents
 
 
 @pytest.fixture
@@ -19,9 +20,9 @@ def log(tmp_path: Path) -> Log:
 
 def verify(log: Log) -> Ran:
     """Run `verify --json` and check that it changed nothing."""
-    before = {path: path.read_bytes() for path in log.store.rglob("*") if path.is_file()}
+    before = contents(log.store)
     ran = run("verify", "--json", log.store)
-    assert {path: path.read_bytes() for path in log.store.rglob("*") if path.is_file()} == before
+    assert contents(log.store) == before
     assert ran.code == (0 if ran.json["ok"] else 1)
     return ran
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ pytest.importorskip("kombu", reason="kombu is not installed (extra kombu)")
 pytest.importorskip("celery", reason="Celery is not installed")
 
 from messagestore import MessageStore
+from tests.helpers import until
 
 pytestmark = pytest.mark.deep
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,19 +121,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.stop()
 
 
-def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
-    stop = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < stop, "waited in vain"
-        time.sleep(0.1)
-
-
 def test_workers_run_each_task_once_and_answer(site: Site) -> None:
     """Without a kill no task runs twice; `inspect` finds the workers, and after a warm stop nothing is left."""
     site.start()
-    until(lambda: "1 node online" in site.ask("inspect", "ping", "--timeout", "5"))
+    until(lambda: "1 node online" in site.ask("inspect", "ping", "--timeout", "5"), 90)
     site.send(60)
-    until(lambda: len(site.ran()) >= 60)
+    until(lambda: len(site.ran()) >= 60, 90)
     assert sorted(site.ran()) == list(range(60))
     assert "jobs.mark" in site.ask("inspect", "registered", "--timeout", "5")
     assert "'routing_key': 'celery'" in site.ask("inspect", "active_queues", "--timeout", "5")
@@ -151,11 +145,11 @@ def test_no_task_is_lost_when_workers_and_the_owner_are_killed(site: Site) -> No
     """
     chance = random.Random(7)
     site.start()
-    until(lambda: (site.folder / "tasks" / "lock").exists())
+    until(lambda: (site.folder / "tasks" / "lock").exists(), 90)
     site.start()
     site.start()
     site.send(600, 0.02, 100)
-    until(lambda: len(site.ran()) > 10)
+    until(lambda: len(site.ran()) > 10, 90)
     site.kill(site.workers[0], "group")
     site.start()
     for how in ("main", "group", "main"):

@@ -21,19 +21,19 @@ import pytest
 
 from brokerstore import RabbitStore
 from brokerstore.tool.commands import every_command
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from storebytes.builds import build_name
 from tests.brokerstore.test_terminal import on_terminal
 from tests.brokerstore.tool import Ran, run
 from tests.faults.golden import unpacked
 from tests.faults.test_hostile_folders import crafted, made_message
+from tests.stores import small_config
 
 EVIL = "\x1b]0;x\x07\x9b31m\u202e\u2066\nFORGED\r\u2028\x7f\x85"
 HALF = EVIL + "\ud800"  # JSON can hold half a character
 FILE_NAME = EVIL.encode() + b"\xed\xa0\x80\xff"  # a file name any byte
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\nFORGED")
-SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
-                    max_index_num=200)  # fmt: skip
+SIZES = small_config(max_index_num=200)
 
 ANSWERS = [
     "info STORE", "info STORE --config CONF", "ls STORE", "dump STORE", "dump STORE --topic EVIL", "dump STORE --queue EVIL",

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
-from tests.brokerstore.test_repair_commands import tree
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 from tests.messagestore.kit import Clock
 from tests.messagestore.test_delays import deliver
+from tests.stores import small_config
 
 SMALL = ("--commitlog-size", 1 << 20, "--cq-size", 4000, "--index-slots", 1000, "--index-num", 4000)
 KEPT = (
@@ -62,11 +63,11 @@ def test_chosen_topics_are_copied_whole(
 ) -> None:
     """The copy verifies with the old file sizes and with others; the old folder is unchanged."""
     fixture = fixture_store(name)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     chosen = [part for topic in topics for part in ("--topic", topic)]
     ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", *chosen, *sizes)
     assert (ran.code, ran.talk) == (0, "")
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
     count = check(fixture.store, tmp_path / "new", set(topics))
     assert ran.json["topics"] == list(topics)
     assert 0 < count <= ran.json["messages"]
@@ -197,5 +198,5 @@ def test_a_copy_of_everything_has_the_progress_of_deliveries(fixture_store: Any,
 
 def open_waiting(folder: Path, clock: Clock) -> MessageStore:
     """Open a store whose housekeeper delivers nothing by itself."""
-    config = StoreConfig(mapped_file_size_commit_log=1 << 20, deliver_delayed=False)
+    config = small_config(mapped_file_size_commit_log=1 << 20, deliver_delayed=False)
     return MessageStore.open(folder, config=config, clock=clock)

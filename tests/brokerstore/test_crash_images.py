@@ -12,6 +12,7 @@ import pytest
 from brokerstore.testing import rabbitmq_lab, rocketmq_lab
 from storageio.testing import ForgettingDisk, Image
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 
 IMAGES = 10  # of the thousands that a program makes
 EVERY = [
@@ -72,7 +73,3 @@ def answer(line: str, folder: Path, out: Path) -> Any:
     options = [str(out) if option == "OUT" else option for option in options]
     behind = {"query": ["T", "key"], "diff": [folder]}.get(command, [])
     return run(command, *options, folder, *behind)
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

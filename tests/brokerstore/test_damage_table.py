@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 
 COMMANDS = [
     "info", "ls", "dump", "get --at 0", "get --topic LiveFilter --queue 0 --offset 0 --count 9", "tail", "stats",
@@ -75,10 +76,6 @@ def test_reading_a_damaged_store(fixture_store: Any, tmp_path: Path, name: str) 
         assert ran.code == 0 or ran.talk or ran.out, line
         assert ran.code == 0 or "run: " in ran.talk or "Try " in ran.talk or command == "diff", (line, ran.talk)
     assert contents(store) == before
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 RABBIT_QUICK = ["info", "ls", "get --queue q.mixed --offset 0", "verify", "recover", "export"]

@@ -19,6 +19,7 @@ from commitlog import CommitLog, LogPaths, Message
 from storageio import REAL_DISK, StoreError, StoreLocked
 from tests.brokerstore.damage import Log
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 from tests.processes import running
 
 TOOL = [sys.executable, "-m", "brokerstore"]
@@ -148,10 +149,6 @@ def test_4_in_use(fixture_store: Any) -> None:
             assert run(*command, fixture.store).code == 0
     finally:
         lock.release()
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_5_the_system_refuses() -> None:

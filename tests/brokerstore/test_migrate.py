@@ -16,6 +16,7 @@ from messagestore import MessageStore
 from messagestore.broker.services.admission import topic_problem
 from rabbitstore import RabbitStore, StoredMessage
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 from tests.stores import small_config
 
 SMALL = small_config(
@@ -165,10 +166,10 @@ def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:
 
 def test_the_command_both_ways(vhost: str, tmp_path: Path) -> None:
     """The counts are printed as JSON; the source is not changed."""
-    before = {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()}
+    before = contents(Path(vhost))
     ran = run("import", vhost, "--to", tmp_path / "store", "--small", "--json")
     assert (ran.code, ran.json["messages"], ran.json["failed"]) == (0, len(all_messages(vhost)), [])
-    assert {path: path.read_bytes() for path in Path(vhost).rglob("*") if path.is_file()} == before
+    assert contents(Path(vhost)) == before
     ran = run("import", tmp_path / "store", "--to-rabbit", tmp_path / "back")
     assert ran.code == 0
     assert "0 not imported" in ran.out

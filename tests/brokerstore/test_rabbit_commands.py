@@ -15,6 +15,7 @@ from brokerstore import RabbitStore
 from rabbitstore.repair.check import verify
 from storageio import REAL_DISK, Writer
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 
 FOLDERS = ["rabbitmq-clean", "rabbitmq-v2"]
 KEYS = [
@@ -44,10 +45,6 @@ def rabbit(fixture_store: Any, tmp_path: Path) -> Any:
         return Rabbit(tmp_path / name, json.loads(manifest.read_text()))
 
     return make
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -16,6 +16,7 @@ import pytest
 from rabbitstore import Finding, RabbitSettings, RabbitStore, VhostFolder, statistics, verify
 from tests.archives import unpack
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 
 IN_MEMORY = 15  # transient messages of 4096 bytes and more, in the real server's folder
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -72,11 +73,11 @@ def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
 
 def test_recover_has_nothing_to_do(killed: Path) -> None:
     """It planned to drop 15 messages and exited with 6."""
-    before = {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
+    before = contents(killed)
     ran = run("recover", "--apply", "--json", killed)
     assert (ran.code, ran.json["applied"]) == (0, False)
     assert (ran.json["plan"]["records_dropped"], ran.json["plan"]["actions"]) == (0, [])
-    assert before == {path: path.read_bytes() for path in killed.rglob("*") if path.is_file()}
+    assert before == contents(killed)
 
 
 def test_an_opening_drops_all_transient_messages_as_the_server_does(killed: Path) -> None:

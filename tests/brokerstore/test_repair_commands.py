@@ -15,42 +15,39 @@ from storageio import REAL_DISK
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
+from tests.helpers import contents
 
 SIZES = ("--index-slots", 500, "--index-num", 2000, "--cq-size", 2000, "--commitlog-size", 65536)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", ["plain", "propcrc", "lmq", "broker-live"])
 def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
     """Queues are rebuilt from nothing and the index under its old names; nothing else changes."""
     fixture = fixture_store(name, own=True)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     shutil.rmtree(fixture.store / "consumequeue")
     ran = run("rebuild", "--apply", "--json", fixture.store, *SIZES)
     assert (ran.code, ran.talk) == (0, "")
     assert ran.json["rebuilt"] == ["consumequeue", "index"]
     assert ran.json["queues"] == len(fixture.truth()["queues"])
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 def test_rebuild_shows_a_plan_and_changes_nothing(fixture_store: Any) -> None:
     """The plan names the parts and the size of the log files; without an option it still executes, with a warning."""
     fixture = fixture_store("plain", own=True)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     shutil.rmtree(fixture.store / "consumequeue")
-    bare = tree(fixture.store)
+    bare = contents(fixture.store)
     log_bytes = sum(path.stat().st_size for path in (fixture.store / "commitlog").iterdir())
     ran = run("rebuild", "--plan", "--json", fixture.store, *SIZES)
     assert (ran.code, ran.talk) == (0, "")
     assert ran.json == {"plan": ["consumequeue", "index"], "applied": False, "log_bytes": log_bytes}
     assert run("rebuild", "--plan", fixture.store, "index", *SIZES).out.splitlines()[1].startswith("Rebuild index from ")
-    assert tree(fixture.store) == bare
+    assert contents(fixture.store) == bare
     ran = run("rebuild", fixture.store, *SIZES)
     assert (ran.code, ran.talk) == (0, "brokerstore: warning: without --apply, the next version only shows the plan\n")
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -> None:
@@ -73,9 +70,9 @@ def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
     fixture = fixture_store("plain", own=True)
     unit = fixture.store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}"
     unit.write_bytes(bytes(2000))
-    before = tree(fixture.store / "consumequeue")
+    before = contents(fixture.store / "consumequeue")
     assert run("rebuild", "--apply", fixture.store, "index").code == 0
-    assert tree(fixture.store / "consumequeue") == before
+    assert contents(fixture.store / "consumequeue") == before
     assert run("rebuild", "--apply", fixture.store, "consumequeue").code == 0
     assert run("verify", fixture.store).code == 0
 
@@ -84,11 +81,11 @@ def test_rebuild_refuses_a_damaged_log(fixture_store: Any) -> None:
     """Recover comes first, and nothing is changed."""
     fixture = fixture_store("plain", own=True)
     _flip(fixture.store / "commitlog" / f"{65536:020d}", 90)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     ran = run("rebuild", "--apply", fixture.store)
     assert (ran.code, ran.out) == (1, "")
     assert f"{65536:020d}" in ran.talk
-    assert {name: data for name, data in tree(fixture.store).items() if name != "lock"} == {
+    assert {name: data for name, data in contents(fixture.store).items() if name != "lock"} == {
         name: data for name, data in before.items() if name != "lock"
     }
 
@@ -131,7 +128,7 @@ def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, 
     """Nothing is dropped: the exit code is 7, and all messages are there."""
     fixture = fixture_store("plain", own=True)
     damage(fixture.store)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     ran = run("verify", "--json", *SIZES, fixture.store)
     assert ran.code == 1
     found = {problem["kind"] for problem in ran.json["problems"]}
@@ -139,7 +136,7 @@ def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, 
     assert found <= kinds
     ran = run("recover", "--json", *SIZES, fixture.store)
     assert (ran.code, ran.json["applied"], ran.json["report"]) == (1, False, None)
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
     ran = run("recover", "--json", "--apply", *SIZES, fixture.store)
     assert (ran.code, ran.json["applied"], ran.json["plan"]["records_dropped"]) == (7, True, 0)
     assert json.loads(Path(ran.json["report"]).read_text())["actions"] == ran.json["plan"]["actions"]
@@ -191,12 +188,12 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     _flip(
         fixture.store / "commitlog" / f"{victim['physicalOffset'] // 65536 * 65536:020d}", victim["physicalOffset"] % 65536 + 8
     )
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     for options in ([], ["--apply"]):
         ran = run("recover", "--json", *options, fixture.store)
         assert (ran.code, ran.json["applied"], ran.json["plan"]["needs_choice"]) == (1, False, True)
         assert "--skip-bad" in ran.talk
-    assert {name: data for name, data in tree(fixture.store).items() if name in before} == before
+    assert {name: data for name, data in contents(fixture.store).items() if name in before} == before
     copy = fixture.folder / "copy"
     shutil.copytree(fixture.store, copy)
     ran = run("recover", "--apply", "--skip-bad", "--json", fixture.store)
@@ -223,15 +220,15 @@ def test_queues_of_other_kinds_survive(fixture_store: Any, name: str) -> None:
     """LMQs, batch queues and extended units survive recovery and rebuild."""
     fixture = fixture_store(name, own=True)
     folders = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
-    before = {folder: tree(fixture.store / folder) for folder in folders}
+    before = {folder: contents(fixture.store / folder) for folder in folders}
     (fixture.store / "abort").touch()
     assert run("recover", "--apply", fixture.store).code == 7
     assert run("verify", fixture.store).code == 0
-    assert {folder: tree(fixture.store / folder) for folder in folders} == before
+    assert {folder: contents(fixture.store / folder) for folder in folders} == before
     assert run("rebuild", "--apply", fixture.store).code == 0
     assert run("verify", fixture.store).code == 0
     for folder in folders:
-        assert tree(fixture.store / folder).keys() == before[folder].keys()
+        assert contents(fixture.store / folder).keys() == before[folder].keys()
 
 
 def test_offsets_of_an_unreadable_file_are_an_error(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.test_golden import expected
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 from tests.processes import running
+from tests.stores import small_config
 
 STORES = ["plain", "propcrc", "lmq", "broker-live"]
 ROOT = Path(__file__).parents[2]
@@ -147,9 +149,7 @@ def test_tail_gives_the_last_messages(fixture_store: Any, count: int, topic: str
 def test_tail_follows_a_writer(tmp_path: Path) -> None:
     """It follows another process over the end of a file."""
     folder = tmp_path / "store"
-    config = StoreConfig(
-        mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-    )
+    config = small_config()
     from commitlog import Message
 
     with MessageStore.open(folder, "a", config) as store:
@@ -168,8 +168,7 @@ def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
     """`tail -f` of a store with an unusual index layout ended early, unless a key arrived first."""
     from commitlog import Message
 
-    sizes = {"mapped_file_size_commit_log": 65536, "max_hash_slot_num": 50, "max_index_num": 400}
-    with MessageStore.open(tmp_path / "store", "a", StoreConfig(**sizes)) as store:
+    with MessageStore.open(tmp_path / "store", "a", small_config()) as store:
         store.put(Message("topic", b"no key", queue_id=0))
         store.get("topic", 0, 0)
         assert len(list((tmp_path / "store" / "index").iterdir())) == 1
@@ -252,13 +251,13 @@ def test_offsets_reset_shows_a_plan(fixture_store: Any) -> None:
     fixture = fixture_store("broker-live", own=True)
     reset = ("offsets", "reset", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter")
     present = run("offsets", "show", "--json", fixture.store, "--group", "G_tag", "--topic", "LiveFilter").json["offsets"]
-    files = {path: path.read_bytes() for path in fixture.store.rglob("*") if path.is_file()}
+    files = contents(fixture.store)
     ran = run(*reset, "--to", 3, "--plan")
     assert (ran.code, ran.talk) == (0, "")
     assert ran.json == {"offsets": [row | {"new_offset": 3} for row in present], "applied": False}
     check_schema("offsets", ran.json)
     assert run(*reset, "--to", 1000, "--plan").code == 2
-    assert {path: path.read_bytes() for path in fixture.store.rglob("*") if path.is_file()} == files
+    assert contents(fixture.store) == files
     ran = run(*reset, "--to", 3)
     assert ran.talk == "brokerstore: warning: without --apply, the next version only shows the plan\n"
     assert {row["offset"] for row in ran.json["offsets"]} == {3}

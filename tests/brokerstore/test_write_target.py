@@ -12,12 +12,9 @@ from brokerstore.identify import FolderKind
 from brokerstore.write_target import check_write_target
 from storageio import UnknownStore
 from tests.brokerstore.tool import run
+from tests.helpers import tree
 
 ROWS = '{"topic": "T", "body": "x"}\n'
-
-
-def contents(folder: Path) -> dict[Path, bytes | None]:
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 @pytest.fixture
@@ -36,9 +33,9 @@ def places(fixture_store: Any, tmp_path: Path) -> dict[str, Path]:
 def test_a_store_of_another_kind_is_refused(places: dict[str, Path], line: str) -> None:
     """A second kind of store would hide the queues of the first; the exit code is 3 and no byte changes."""
     target = places["P" if "rabbit" in line else "OTHER"]
-    before = contents(target)
+    before = tree(target)
     ran = run(*(places.get(word, word) for word in line.split()))
-    assert (ran.code, contents(target)) == (3, before)
+    assert (ran.code, tree(target)) == (3, before)
     assert str(target) in ran.talk
     assert "choose a folder that does not exist" in ran.talk
 
@@ -54,9 +51,9 @@ def test_a_folder_of_other_files_is_refused(places: dict[str, Path], tmp_path: P
         new.write_text("mine")
     else:
         shutil.copytree(places["P"] / {"documents": "index", "log": "commitlog", "queues": "consumequeue"}[what], new)
-    before = contents(tmp_path)
+    before = tree(tmp_path)
     assert run(*((places | {"NEW": new}).get(word, word) for word in line.split())).code == 3
-    assert contents(tmp_path) == before
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("names", [[], ["lost+found"], ["lock", "brokerstore"], None])

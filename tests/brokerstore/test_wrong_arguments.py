@@ -100,12 +100,13 @@ def test_functions(function: Callable[..., Any], tmp_path: Path, monkeypatch: py
     """Constructors and functions beside the stores, with each argument wrong in turn."""
     monkeypatch.chdir(tmp_path)  # for paths such as "b'x'"
     needed = {"topic": "T", "body": b"x", "source": str(tmp_path), "store": str(tmp_path / "s"), "rabbit": str(tmp_path / "r")}
-    for one in inspect.signature(function).parameters.values():
+    parameters = inspect.signature(function).parameters
+    given = {name: value for name, value in needed.items() if name in parameters}
+    for one in parameters.values():
         for wrong in WRONG if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL) else ():
             if one.kind is one.POSITIONAL_ONLY:
                 call(functools.partial(function, wrong), {})
             else:
-                given = {name: value for name, value in needed.items() if name in inspect.signature(function).parameters}
                 call(function, {**given, one.name: wrong})
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from storageio import REAL_DISK
 from tests.builds import World
+from tests.helpers import overwrite
 
 SIZE = 65536
 COUNT = 120
@@ -43,12 +44,6 @@ def names(found: list[Any]) -> list[str]:
 
 def file(log: Path, number: int) -> Path:
     return log / f"{number * SIZE:020d}"
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as opened:
-        opened.seek(at)
-        opened.write(data)
 
 
 def whole(world: World, *folders: Path) -> list[Any]:

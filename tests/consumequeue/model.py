@@ -17,11 +17,6 @@ def packed(first: int, count: int) -> bytes:
     return b"".join(UNIT.pack(100 * number, 100, number) for number in range(first, first + count))
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def built(queues: Any, count: int = 35) -> Path:
     """Build and close a queue of 35 units in four files, and return its folder."""
     opened = queues()

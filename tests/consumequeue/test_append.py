@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from storageio import REAL_DISK, DiskFull, InvalidMessage, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 from tests.builds import World
-from tests.consumequeue.model import PROPERTY, UNIT, PlainQueue, files_of, packed
+from tests.consumequeue.model import PROPERTY, UNIT, PlainQueue, packed
+from tests.helpers import contents
 
 PRE_BLANK = bytes.fromhex("00000000000000007fffffff0000000000000000")
 
@@ -25,7 +26,7 @@ def test_units_lie_one_behind_the_other_and_roll_to_the_next_file(queues: Any, t
     """Twelve units in files of ten make a full file and one with two units and zeros."""
     opened = queues()
     assert opened.get_or_add("T", 3).append_run(0, packed(0, 12)) == 12
-    assert files_of(tmp_path / "consumequeue") == {
+    assert contents(tmp_path / "consumequeue") == {
         "T/3/00000000000000000000": packed(0, 10),
         "T/3/00000000000000000200": packed(10, 2) + bytes(160),
     }
@@ -88,7 +89,7 @@ def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path
     queue = queues().get_or_add("T", 0)
     queue.append_run(23, packed(50, 2))
     want = {"T/0/00000000000000000400": 3 * PRE_BLANK + packed(50, 2) + bytes(100)}
-    assert files_of(tmp_path / "consumequeue") == want
+    assert contents(tmp_path / "consumequeue") == want
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (23, 25, 5200)
 
 
@@ -175,8 +176,8 @@ def test_any_runs_give_the_bytes_of_the_plain_model(world: World, runs: Any, uni
             for number, unit in enumerate(run):
                 plain.append(*unit, first + number)
                 single.get_or_add("T", 0).append(*unit, first + number)
-        assert files_of(folder / "single") == plain.as_files("T/0")
-        assert files_of(folder / "bulk") == plain.as_files("T/0")
+        assert contents(folder / "single") == plain.as_files("T/0")
+        assert contents(folder / "bulk") == plain.as_files("T/0")
         for opened in (bulk, single):
             assert opened.max_physical_offset() == plain.top
             assert not runs or opened.get("T", 0).max_offset == plain.written // 20
@@ -206,6 +207,6 @@ def test_the_units_of_a_real_store_give_its_files(name: str, fixture_store: Any,
             units = b"".join(UNIT.pack(*unit) for unit in queue["cq"])
             opened.get_or_add(queue["topic"], queue["queueId"]).append_run(0, units)
     opened.flush()
-    made, real = files_of(tmp_path / "consumequeue"), files_of(fixture.store / "consumequeue")
+    made, real = contents(tmp_path / "consumequeue"), contents(fixture.store / "consumequeue")
     assert made == {path: real[path] for path in made}
     assert len(made) == len(real) or name == "cqext"

@@ -9,7 +9,7 @@ import pytest
 
 from consumequeue.layout import BATCH_UNIT
 from storageio import REAL_DISK, InvalidMessage
-from tests.consumequeue.model import files_of
+from tests.helpers import contents
 
 
 def batch_queue(world: Any, root: Path, topic: str, queue_id: int, writable: bool) -> Any:
@@ -36,7 +36,7 @@ def test_the_units_of_a_real_store_give_its_files(fixture_store: Any, world: Any
             queue = batch_queue(world, tmp_path, truth["topic"], truth["queueId"], True)
             assert queue.append(world.consumequeue.BatchUnit(*unit))
             assert not queue.append(world.consumequeue.BatchUnit(*unit))
-    assert files_of(tmp_path) == files_of(fixture.store / "batchconsumequeue")
+    assert contents(tmp_path) == contents(fixture.store / "batchconsumequeue")
 
 
 def test_a_queue_offset_is_found_in_its_batch(fixture_store: Any, world: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_batch_queue_cut_at_a_files_begin_loses_that_file(world: Any, tmp_path
     for number in range(25):
         queue.append(batch_unit(world, number))
     queue.truncate(20_000)
-    assert (queue.stop_index, sorted(files_of(tmp_path))) == (20, [f"B/0/{0:020d}"])
+    assert (queue.stop_index, sorted(contents(tmp_path))) == (20, [f"B/0/{0:020d}"])
 
 
 def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:

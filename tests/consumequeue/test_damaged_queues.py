@@ -12,8 +12,9 @@ import pytest
 from storageio import REAL_DISK, StoreCorrupt
 from storageio.testing import ForgettingDisk
 from tests.builds import World
-from tests.consumequeue.model import UNIT, built, files_of, packed
+from tests.consumequeue.model import UNIT, built, packed
 from tests.consumequeue.test_batch import batch_queue
+from tests.helpers import contents
 
 
 def name_of(number: int) -> str:
@@ -41,12 +42,12 @@ def test_of_files_that_do_not_stand_together_those_with_records_stay(
     folder = built(queues)
     for number in lost:
         (folder / name_of(number)).unlink()
-    before = files_of(folder)
+    before = contents(folder)
     opened = queues()
     opened.correct_min_offsets(log_min)
     opened.recover()
     queue = opened.get("T", 0)
-    assert files_of(folder) == {name: data for name, data in before.items() if int(name) // 200 in left}
+    assert contents(folder) == {name: data for name, data in before.items() if int(name) // 200 in left}
     assert queue.max_offset == min(35, 10 * left[-1] + 10)
     queue.append_run(queue.max_offset, packed(queue.max_offset, 3))
     assert queue.unit(queue.max_offset - 1).tags_code == queue.max_offset - 1
@@ -60,9 +61,9 @@ def test_files_behind_one_that_lost_its_length_are_made_again(queues: Any, empty
     opened = queues()
     opened.recover()
     queue = opened.get("T", 0)
-    assert queue.max_offset == 10 * empty and sorted(files_of(folder)) == [name_of(number) for number in range(empty)]
+    assert queue.max_offset == 10 * empty and sorted(contents(folder)) == [name_of(number) for number in range(empty)]
     queue.append_run(10 * empty, packed(10 * empty, 35 - 10 * empty))
-    assert b"".join(files_of(folder).values()) == packed(0, 35) + bytes(100)
+    assert b"".join(contents(folder).values()) == packed(0, 35) + bytes(100)
 
 
 @pytest.mark.parametrize("count", [1, 13_106, 13_107, 13_108, 26_213, 26_214, 26_215])
@@ -119,7 +120,7 @@ def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, capl
     caplog.set_level(logging.WARNING, logger="brokerstore.consumequeue")
     queue.append_run(25, packed(25, 1))
     assert "unit 25 goes to place 0" in caplog.text
-    assert files_of(folder) == {name_of(0): packed(25, 1) + bytes(180)}
+    assert contents(folder) == {name_of(0): packed(25, 1) + bytes(180)}
     assert queue.unit(0).physical_offset == 2500
 
 
@@ -221,7 +222,7 @@ def test_a_batch_queue_of_many_files_is_recovered_from_the_third_before_its_end(
     left = 115 if damaged in (None, 30) else damaged
     assert queue.recover() == 46 * left
     queue.drop_tail()
-    assert queue.stop_index == left and len(files_of(folder)) == -(-left // 20)
+    assert queue.stop_index == left and len(contents(folder)) == -(-left // 20)
 
 
 @pytest.mark.parametrize(("cut", "left"), [(0, 0), (1, 1), (100, 1), (4000, 40), (4001, 41), (9999, 45)])
@@ -231,7 +232,7 @@ def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: 
     queue = batch_queue(world, tmp_path, "T", 0, True)
     queue.truncate(cut)
     assert (queue.stop_index, queue.max_offset) == (left, 5 * left)
-    assert len(b"".join(files_of(folder).values()).rstrip(b"\0")) <= 46 * left
+    assert len(b"".join(contents(folder).values()).rstrip(b"\0")) <= 46 * left
     assert queue.append(world.consumequeue.BatchUnit(99_999, 100, 0, 1, 5 * left, 5))
     empty = batch_queue(world, tmp_path, "T", 1, True)
     empty.truncate(cut)
@@ -248,7 +249,7 @@ def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
     folder = batches(world, tmp_path, 45)
     queue = batch_queue(world, tmp_path, "T", 0, True)
     assert queue.delete_expired(log_min) == deleted
-    assert len(files_of(folder)) == 3 - deleted and queue.min_offset == min_offset
+    assert len(contents(folder)) == 3 - deleted and queue.min_offset == min_offset
     assert queue.delete_expired(log_min) == 0
 
 

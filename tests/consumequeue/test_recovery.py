@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreReadOnly
 from storageio.testing import CountingDisk, FailingDisk
 from tests.builds import World
-from tests.consumequeue.model import PROPERTY, UNIT, built, files_of, packed
+from tests.consumequeue.model import PROPERTY, UNIT, built, packed
+from tests.helpers import contents
 
 
 def overwrite(folder: Path, unit: int, data: bytes) -> None:
@@ -66,16 +67,16 @@ def test_recovery_after(queues: Any, name: str, unit: int, data: bytes, left: in
     """The units before the first invalid one stay, from the third file before the end; the scan changes no file."""
     folder = built(queues)
     overwrite(folder, unit, data)
-    before = files_of(folder)
+    before = contents(folder)
     reader = queues(writable=False).get("T", 0)
     reader.recover()
     assert reader.max_offset == left
-    assert files_of(folder) == before
+    assert contents(folder) == before
     opened = queues()
     opened.recover()
     queue = opened.get("T", 0)
     assert queue.max_offset == left
-    assert len(files_of(folder)) == files
+    assert len(contents(folder)) == files
     queue.append_run(left, packed(left, 50 - left))
     assert queue.max_offset == 50
 
@@ -96,7 +97,7 @@ def test_a_last_file_of_no_bytes_is_deleted(queues: Any) -> None:
     assert queues(writable=False).get("T", 0).max_offset == 30
     opened = queues()
     opened.recover()
-    assert sorted(files_of(folder)) == [f"{start:020d}" for start in (0, 200, 400)]
+    assert sorted(contents(folder)) == [f"{start:020d}" for start in (0, 200, 400)]
     opened.get("T", 0).append_run(30, packed(30, 1))
     assert opened.get("T", 0).max_offset == 31
 
@@ -175,9 +176,9 @@ def test_truncate(queues: Any, at: int, left: int, files: int) -> None:
     opened.truncate(at)
     queue = opened.get("T", 0)
     assert (queue.max_offset, queue.max_physical_offset) == (left, 100 * left or -1)
-    data = b"".join(files_of(folder).values())
+    data = b"".join(contents(folder).values())
     assert data == packed(0, left) + bytes(200 * files - 20 * left)
-    assert len(files_of(folder)) == files
+    assert len(contents(folder)) == files
     queue.append_run(left, packed(left, 5))
     assert queue.max_offset == left + 5
 
@@ -202,7 +203,7 @@ def test_delete_expired(queues: Any, log_min: int, deleted: int, minimum: int) -
     folder = built(queues)
     opened = queues()
     assert opened.delete_expired(log_min) == deleted
-    assert sorted(files_of(folder)) == [f"{200 * number:020d}" for number in range(deleted, 4)]
+    assert sorted(contents(folder)) == [f"{200 * number:020d}" for number in range(deleted, 4)]
     assert (opened.get("T", 0).min_offset, opened.get("T", 0).max_offset) == (minimum, 35)
     again = queues().get("T", 0)
     assert (again.correct_min_offset(log_min), again.max_offset) == (minimum, 35)
@@ -313,10 +314,10 @@ def test_a_reader_drops_no_files_behind_a_hole(queues: Any) -> None:
     """Only a writer may delete them."""
     folder = built(queues)
     (folder / f"{200:020d}").unlink()
-    before = files_of(folder)
+    before = contents(folder)
     with pytest.raises(StoreReadOnly):
         queues(writable=False).get("T", 0).drop_files_after_gap()
-    assert files_of(folder) == before
+    assert contents(folder) == before
 
 
 def test_what_was_counted_is_forgotten_when_queues_are_cut(queues: Any) -> None:

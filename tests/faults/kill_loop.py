@@ -18,6 +18,7 @@ from pathlib import Path
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
 from messagestore.repair.verification import verify_store
+from tests.stores import small_config
 
 WRITERS = 3
 LIFE_MS_MAX = 10.0
@@ -34,10 +35,7 @@ def shared_counters(count: int) -> memoryview:
 
 def small(flush: FlushMode) -> StoreConfig:
     """Return a configuration with small files, so that a short life fills several."""
-    return StoreConfig(
-        flush_disk_type=flush, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
-        max_hash_slot_num=50, max_index_num=400, store_host="127.0.0.1:10911",
-    )  # fmt: skip
+    return small_config(flush_disk_type=flush, store_host="127.0.0.1:10911")
 
 
 def body_of(writer: int, number: int) -> bytes:

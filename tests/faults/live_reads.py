@@ -22,6 +22,7 @@ from typing import Any
 from commitlog import Message
 from messagestore import FlushMode, MessageStore, StoreConfig
 from tests.brokerstore.tool import Ran, run
+from tests.stores import small_config
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES_SIZE = 32
@@ -52,10 +53,13 @@ class Shared:
 
 def small(flush: FlushMode) -> StoreConfig:
     """Return a configuration with small files: each second of writing fills dozens of every kind."""
-    return StoreConfig(
-        flush_disk_type=flush, mapped_file_size_commit_log=131072, mapped_file_size_consume_queue=4000,
-        max_hash_slot_num=100, max_index_num=1000, store_host="127.0.0.1:10911",
-    )  # fmt: skip
+    return small_config(
+        flush_disk_type=flush,
+        mapped_file_size_commit_log=131072,
+        mapped_file_size_consume_queue=4000,
+        max_index_num=1000,
+        store_host="127.0.0.1:10911",
+    )
 
 
 def message(number: int) -> Message:

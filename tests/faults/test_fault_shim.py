@@ -18,13 +18,11 @@ from typing import NamedTuple
 import pytest
 
 from brokerstore import Message, MessageStore
-from messagestore import StoreConfig
 from rabbitstore import RabbitStore
+from tests.stores import small_config
 
 POINTS = int(os.environ.get("BROKERSTORE_SHIM_POINTS", "2"))  # failing calls per command; 0 means every call
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=200
-)
+CONFIG = small_config(max_index_num=200)
 KINDS = [("EIO", {}), ("ENOSPC", {"FAULT_FOREVER": "1"}), ("ENOSPC", {"FAULT_SHORT": "1"}), ("EIO", {"FAULT_FOREVER": "1"})]
 FINE = (0, 6, 7)
 

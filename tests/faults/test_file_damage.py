@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults.damaged_stores import OURS, REAL, Template, damaged_copies, template
 from tests.faults.file_damage import Damage, Damager, copied
 from tests.faults.file_judge import Judge, with_damage
@@ -18,7 +19,8 @@ from tests.faults.store_damage import record_offsets
 from tests.faults.witnesses import read_witnesses
 
 pytestmark = pytest.mark.default
-SAMPLE = [pytest.param(4, id="sample"), pytest.param(30, id="many", marks=pytest.mark.deep)]
+# (folders, seed): a sample is the beginning of what runs at night
+SAMPLE = [pytest.param((2, 4), id="sample"), pytest.param((amount(10, 30), 30), id="many", marks=pytest.mark.deep)]
 HEALTHY = [name for name in (*REAL, *OURS) if name != "crash-torn"]
 Make = Callable[[str], Template]
 
@@ -32,12 +34,13 @@ def make() -> Iterator[Make]:
 
 @pytest.mark.parametrize("folders", SAMPLE)
 @pytest.mark.parametrize("name", (*REAL, *OURS))
-def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, folders: int, make: Make) -> None:
+def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, folders: tuple[int, int], make: Make) -> None:
     """`verify` is 0 only if a plain model finds no contradiction, and the printed commands end without an uncounted loss."""
     with fast_folder() as above:
         judge = Judge(make(name), above / "scratch")
         wrong = []
-        for folder, damages in islice(damaged_copies(judge.made, above / "damaged", seed=folders), folders):
+        count, seed = folders
+        for folder, damages in islice(damaged_copies(judge.made, above / "damaged", seed), count):
             wrong += with_damage(judge.judge(folder, damages))
             judge.forget(folder)
         assert not wrong

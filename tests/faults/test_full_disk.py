@@ -21,18 +21,16 @@ from pathlib import Path
 import pytest
 
 from commitlog import Message
-from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore import FlushMode, MessageStore
 from messagestore.repair.verification import verify_store
 from rabbitstore import RabbitStore
 from storageio import StoreError
 from tests.faults.store_damage import messages_of
+from tests.stores import small_config
 
 SIZE_KIB = 3072
 COUNT = struct.Struct("<q")
-CONFIG = StoreConfig(
-    flush_disk_type=FlushMode.SYNC, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=20_000,
-    max_hash_slot_num=50, max_index_num=4000,
-)  # fmt: skip
+CONFIG = small_config(flush_disk_type=FlushMode.SYNC, mapped_file_size_consume_queue=20_000, max_index_num=4000)
 
 pytestmark = [
     pytest.mark.default,

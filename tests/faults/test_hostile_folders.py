@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from rabbitstore import RabbitStore
 from storageio import StoreCorrupt
 from storebytes.java_hash import java_hash_code
 from tests.faults.golden import fast_folder, unpacked
 from tests.faults.hostile import READING, WRITING, look
+from tests.stores import small_config
 
 HUGE = 1 << 42  # a sparse file of 4 TiB takes no space
 RABBIT = ["info", "ls", "dump", "stats", "verify", "recover", "export", "export --to csv", "diff", "report"]
@@ -39,8 +40,7 @@ def outside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def store(outside: Path) -> Path:
     """Make a small store inside of `outside`."""
     folder = outside / "store"
-    sizes = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
-                        max_index_num=200)  # fmt: skip
+    sizes = small_config(max_index_num=200)
     with MessageStore.open(folder, "a", sizes) as made:
         for number in range(30):
             made.put(made_message(number))
@@ -242,7 +242,7 @@ def test_many_queues(store: Path) -> None:
     looked_at(store, ["info", "ls", "verify", "put T body"])
 
 
-@pytest.mark.skipif(not os.environ.get("BROKERSTORE_NIGHT"), reason="makes two million folders: BROKERSTORE_NIGHT=1")
+@pytest.mark.night
 @pytest.mark.timeout(3000)
 def test_a_million_queues(store: Path) -> None:
     """Listing and verification stay within the limits of memory, time and descriptors."""
@@ -324,7 +324,7 @@ def test_hash_collisions_in_the_index(store: Path) -> None:
     """Keys that share one slot make a long chain, not an endless one."""
     keys = ["".join(part) for part in _colliding(8)]
     assert len({java_hash_code(key) for key in keys}) == 1
-    with MessageStore.open(store, "a", StoreConfig(mapped_file_size_commit_log=65536)) as opened:
+    with MessageStore.open(store, "a", small_config()) as opened:
         for key in keys[:150]:
             opened.put(type(made_message(0))("T", b"b", keys=[key], queue_id=0))  # type: ignore[call-arg]
     looked_at(store, ["query T key", "verify"])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults.golden import fast_folder
 from tests.faults.kill_loop import KillLoop
 from tests.faults.rabbit_kill_loop import CONFIRMED, GONE, RabbitKillLoop
 
-CYCLES = 200
+CYCLES = amount(60, 200)
 STORE_CYCLES = 10  # then a new store, so that reading all of it stays fast
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stores are not written there")

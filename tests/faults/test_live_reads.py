@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults.golden import fast_folder
 from tests.faults.live_reads import ACKNOWLEDGED, END_OFFSET, VERBS, LiveReads, Shared, live_runs
 
-RUNS = 20  # `python -m tests.faults.night --only live` makes 2,000
+RUNS = amount(8, 20)  # `python -m tests.faults.night --only live` makes 2,000
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="stores are not written there")
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.default
 
 HEADER_STEP = {"propcrc": 13, "plain": 47, "lmq": 9}  # odd, so that every bit of every field gets flipped in some record
 SAMPLED = {"propcrc": 1000, "plain": 200, "lmq": 1000}
-# Every n-th of these bits; the deep tier flips all of them on the compiled build.
-SCARCE = [5, pytest.param(1, marks=pytest.mark.deep)] if build_name() == "compiled" else [20]
+# Every n-th of these bits; all of them at night.
+SCARCE = [5, pytest.param(1, marks=pytest.mark.night)] if build_name() == "compiled" else [20]
 
 
 @pytest.fixture(params=HEADER_STEP)

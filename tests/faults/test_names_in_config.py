@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets
 from messagestore.broker.config.topics import Topics
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
+from tests.stores import small_config
 
 pytestmark = pytest.mark.default
 
@@ -26,8 +27,7 @@ NAMES = ["../../precious", "a\0b", "..", ".", "", "a/b", "a\\b", "/etc", "x" * 3
          "T/../../config"]  # fmt: skip
 READING = ["info", "ls", "offsets show", "verify", "recover", "stats", "dump", "query", "diff", "report", "export"]
 WRITING = ["put", "recover --apply", "rebuild --apply", "offsets reset --apply --to earliest", "copy --all"]
-SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
-                    max_index_num=200)  # fmt: skip
+SIZES = small_config(max_index_num=200)
 
 
 @pytest.fixture

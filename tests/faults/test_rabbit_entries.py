@@ -10,11 +10,12 @@ import pytest
 from rabbitstore import RabbitSettings, RabbitStore, apply_recovery
 from storageio import StoreCorrupt
 from storebytes.builds import build_name
+from tests.amounts import amount
 from tests.faults.golden import fast_folder
 from tests.faults.rabbit_entries import GONE, Entry, Vhost, flip_clean, small_vhost, stopped_cleanly, sweeps
 
 pytestmark = [pytest.mark.both_builds, pytest.mark.usefixtures("quiet")]
-SCARCE = 1 if build_name() == "compiled" else 7  # the plain build is slower
+SCARCE = amount(3, 1) if build_name() == "compiled" else 7  # the plain build is slower
 # (step between places, step between recoveries); odd steps reach every bit of every field
 SHARES = {
     "bits of heads": (101, 5),

@@ -23,11 +23,11 @@ ROCKETMQ = """
 import os, signal, sys
 from brokerstore import Message, MessageStore
 from indexfile.filters import KeyFilters
-from messagestore import FlushMode, StoreConfig
+from messagestore import FlushMode
+from tests.stores import small_config
 KeyFilters.step = lambda self: None  # once a second: filters promise nothing, and mapping a full file allocates what it has
 folder, end, mode = sys.argv[1:]
-config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
-                     max_index_num=200, flush_disk_type=FlushMode[mode])
+config = small_config(max_index_num=200, flush_disk_type=FlushMode[mode])
 store = MessageStore.open(folder + "/above/further/store", "a", config)
 store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
 store.put_many([Message("T%d" % (n % 3), b"body" * 15, keys=["k%d" % n], queue_id=n % 2) for n in range(700)])

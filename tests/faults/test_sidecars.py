@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore import sidecar as rocket_names
 from rabbitstore import RabbitStore
 from rabbitstore.format import layout as rabbit_names
 from storageio import REAL_DISK, Kind, misplaced
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
+from tests.stores import small_config
 
 pytestmark = pytest.mark.default
 
-SIZES = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=50,
-                    max_index_num=200)  # fmt: skip
+SIZES = small_config(max_index_num=200)
 FILES = ["clean.json", "index.json", "queues.json", "doubt.json", "delays.json", "ring", "clean.json.new",
          "cut-00000000000000000000-0", "recover-1700000000000.json", "sink/job/commit.json", "sink-queries/q"]  # fmt: skip
 FOLDERS = ["strays", "rebuild", "rebuild-batch", "rebuild-spark-1", "replaced-consumequeue", "replaced-index", "sink",

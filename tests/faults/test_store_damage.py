@@ -20,7 +20,7 @@ from tests.faults.store_damage import Store
 pytestmark = pytest.mark.default
 
 # Every n-th damage of a full run, which the deep tier makes on the compiled build; the plain build is slower.
-SCARCE = [5, pytest.param(1, marks=pytest.mark.deep)] if build_name() == "compiled" else [10]
+SCARCE = [5, pytest.param(1, marks=pytest.mark.night)] if build_name() == "compiled" else [10]
 NAMES = ("propcrc", "lmq", "cqext")
 FLIPS = 40
 RECOVERED = 8  # every n-th flip is recovered too

@@ -13,14 +13,15 @@ from fuzz.folders import SmallStore
 from fuzz.run import decoder_runs, folder_runs, small_folder_runs, small_node_runs
 from storageio import StoreCorrupt, StoreError
 from storebytes.builds import build_name
+from tests.amounts import amount
 from tests.faults.golden import fast_folder, unpacked
 
 pytestmark = pytest.mark.both_builds  # a plain kernel meets damage as errors of Python
 SCARCE = 1 if build_name() == "compiled" else 20  # the plain build is slower
-DECODER_RUNS = 200_000 // SCARCE
-FOLDER_RUNS = {"batchcq": 200, "lmq": 20, "rabbitmq-clean": 20}
-SMALL_FOLDER_RUNS = 5_000 // SCARCE
-SMALL_NODE_RUNS = 60 if build_name() == "compiled" else 10
+DECODER_RUNS = amount(80_000, 200_000) // SCARCE
+FOLDER_RUNS = {"batchcq": amount(80, 200), "lmq": amount(10, 20), "rabbitmq-clean": amount(10, 20)}
+SMALL_FOLDER_RUNS = amount(1_600, 5_000) // SCARCE
+SMALL_NODE_RUNS = amount(25, 60) if build_name() == "compiled" else 10
 LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ29PS1F7KJO6A26YZF1Z8")
 
 

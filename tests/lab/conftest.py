@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.lab.counted import COUNTED, Counted
@@ -15,3 +17,9 @@ def no_news(quiet: None) -> None:
 @pytest.fixture
 def counted() -> Counted:
     return COUNTED
+
+
+@pytest.fixture
+def lab(world: Any) -> Any:
+    """Return the lab of RocketMQ-style stores."""
+    return world.module("brokerstore.testing.rocketmq_lab")

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.amounts import amount
+
 EXAMPLES = int(os.environ.get("BROKERSTORE_LAB_EXAMPLES", "0"))
 
 
 @pytest.mark.parametrize("machine", ["RocketMachine", "RabbitMachine"])
 def test_a_store_and_its_ledger_agree(world: Any, machine: str) -> None:
-    """300 lives of 50 steps over both builds; a crash drops unsynced pages, sizes and names."""
+    """Lives of 50 steps over both builds; a crash drops unsynced pages, sizes and names."""
     profile = settings(
-        max_examples=EXAMPLES or (250 if world.build == "compiled" else 50),
+        max_examples=EXAMPLES or (amount(100, 250) if world.build == "compiled" else 50),
         stateful_step_count=50,
         deadline=None,
         database=None,

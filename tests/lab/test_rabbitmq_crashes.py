@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.amounts import amount
 from tests.lab.counted import Counted
 
 
@@ -19,7 +20,7 @@ def test_what_was_confirmed_survives_every_crash_of_a_random_program(
     """The programs use every operation of the store, the collector, and reopening, with either version of the index."""
     lab = world.module("brokerstore.testing.rabbitmq_lab")
     settings = replace(lab.SETTINGS, index_version=version)
-    seeds = range(block * 10, block * 10 + (10 if world.build == "compiled" else 2))
+    seeds = range(block * 10, block * 10 + (amount(4, 10) if world.build == "compiled" else 2))
     for seed in seeds:
         lab.random_run(seed, 30, settings=settings, report=counted.report(world.build, "RabbitMQ-style"))
 
@@ -29,7 +30,7 @@ def test_what_was_confirmed_survives_an_opening_before_the_power_fails(world: An
     """The journal used to be emptied although the cache alone had the segments: confirmed messages were lost."""
     reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
-    for seed in range(150 if world.build == "compiled" else 6):
+    for seed in range(amount(50, 150) if world.build == "compiled" else 6):
         report.images += reopening.rabbit_reopened(seed, fails=fails)
 
 

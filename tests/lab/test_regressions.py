@@ -13,11 +13,6 @@ from storageio.testing import ForgettingDisk, Image
 pytestmark = pytest.mark.default
 
 
-@pytest.fixture
-def lab(world: Any) -> Any:
-    return world.module("brokerstore.testing.rocketmq_lab")
-
-
 def crashed(run: Any, **changed: bytes | None) -> tuple[Image, int]:
     """Return the image after a kill, with some files replaced, or removed if None, and the number of flushed messages.
 

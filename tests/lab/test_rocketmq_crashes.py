@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.amounts import amount
 from tests.lab.counted import Counted
 
 
@@ -15,7 +16,7 @@ def test_what_was_flushed_survives_every_crash_of_a_random_program(world: Any, b
     """The programs use every operation of the store, retention and reopening."""
     lab = world.module("brokerstore.testing.rocketmq_lab")
     if world.build == "compiled" or block in (1, 2):  # other programs use the ring, which has many more images
-        lab.random_run(block, 22, report=counted.report(world.build, "RocketMQ-style"))
+        lab.random_run(block, amount(14, 22), report=counted.report(world.build, "RocketMQ-style"))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["killed", "a sync failed"])
@@ -23,7 +24,7 @@ def test_what_was_flushed_survives_an_opening_before_the_power_fails(world: Any,
     """An opening after a kill used to treat the unsynced queues and index as synced, so a power failure lost their entries."""
     reopening = world.module("brokerstore.testing.reopening")
     report = counted.report(world.build, "opened again before the power fails")
-    for seed in range(120 if world.build == "compiled" else 6):
+    for seed in range(amount(40, 120) if world.build == "compiled" else 6):
         report.images += reopening.rocket_reopened(seed, fails=fails)
 
 
@@ -33,7 +34,7 @@ def test_every_program_of_two_operations_survives_every_combination_of_lost_page
     programs = list(lab.programs(lab.OPERATIONS, 2))
     assert len(programs) == 169
     lab.small_scope(
-        programs if world.build == "compiled" else programs[::7], report=counted.report(world.build, "two operations")
+        programs[:: amount(3, 1) if world.build == "compiled" else 7], report=counted.report(world.build, "two operations")
     )
 
 
@@ -50,7 +51,7 @@ def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(worl
     random = Random(11)
     images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(4))]
     report = counted.report(world.build, "crashes inside recovery")
-    for image in images[: 6 if world.build == "compiled" else 2]:
+    for image in images[: amount(4, 6) if world.build == "compiled" else 2]:
         tried = deep.crash_inside(
             image, run.disk.time_ms, lambda disk: run.recover(disk, run.ledger.flushed), random, depth=2, chances=2
         )

@@ -19,12 +19,6 @@ HALF_A_FILE = 3000
 TAG_HASH = ord("A")  # Java's hash code of a string of one letter
 
 
-@pytest.fixture
-def lab(world: Any) -> Any:
-    """Return the lab of RocketMQ-style stores."""
-    return world.module("brokerstore.testing.rocketmq_lab")
-
-
 def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
     """Run the operations of a program."""
     for operation in operations:

@@ -11,16 +11,11 @@ import pytest
 from messagestore.timers import check, live, new_files, timer_log
 from messagestore.timers.layout import SLOT
 from storageio.testing import ForgettingDisk, Image
+from tests.amounts import amount
 
 STEPS = 40
 IMAGES_MAX = 150  # of one seed
 SLOTS = 600  # of the wheel: the disk of the lab keeps every byte of a file
-
-
-@pytest.fixture
-def lab(world: Any) -> Any:
-    """Return the lab of RocketMQ-style stores."""
-    return world.module("brokerstore.testing.rocketmq_lab")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +52,7 @@ def judge(lab: Any, image: Image, now_ms: int, promised: set[int], tried: set[in
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(amount(6, 20)))
 def test_after_any_crash_each_promised_timer_comes_once(world: Any, lab: Any, seed: int) -> None:
     """Crashes at random moments of puts, deliveries, flushes and checkpoints of a store whose flush is asynchronous."""
     random = Random(seed)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from storageio.testing import WrappedDisk
+from tests.stores import SMALL_SIZES
 
-LOG_SIZE = 64 << 10
-QUEUE_SIZE = 2000
+LOG_SIZE = SMALL_SIZES["mapped_file_size_commit_log"]
+QUEUE_SIZE = SMALL_SIZES["mapped_file_size_consume_queue"]
 SLOTS, ITEMS = 500, 2000
 START_MS = 1_700_000_000_000
 RECORD_HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")  # docs/formats/commitlog.md#record
@@ -23,13 +23,7 @@ RECORD_BODY_AT = RECORD_HEAD.size
 
 def small(world: Any, **changes: Any) -> Any:
     """Return the fixtures' sizes: 64 KiB log files, 100 units per queue file, 500 slots and 2,000 items per index file."""
-    sizes: dict[str, Any] = {
-        "mapped_file_size_commit_log": LOG_SIZE,
-        "mapped_file_size_consume_queue": QUEUE_SIZE,
-        "max_hash_slot_num": SLOTS,
-        "max_index_num": ITEMS,
-        "store_host": "10.1.2.3:10911",
-    }
+    sizes = SMALL_SIZES | {"max_hash_slot_num": SLOTS, "max_index_num": ITEMS, "store_host": "10.1.2.3:10911"}
     return world.messagestore.StoreConfig(**(sizes | changes))
 
 
@@ -41,6 +35,11 @@ def open_small(world: Any, folder: Path, mode: str = "a", *, disk: Any = None, c
     """Open a store with the small sizes."""
     given = {} if disk is None else {"disk": disk}
     return world.messagestore.MessageStore.open(folder, mode, small(world, **changes), clock=clock, **given)
+
+
+def open_idle(world: Any, folder: Path, clock: Any = None, **changes: Any) -> Any:
+    """Open a store whose housekeeper delivers nothing."""
+    return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
 
 
 def message(world: Any, number: int, topic: str = "T", queue_id: int = 0, size: int = 20, **fields: Any) -> Any:
@@ -106,14 +105,6 @@ class SwitchDisk(WrappedDisk):
             raise error
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    """Wait until a condition holds, or fail after a timeout."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.002)
-
-
 def read_all(store: Any, topic: str, queue_id: int = 0, **limits: Any) -> list[Any]:
     """Return every message of a queue, read page by page."""
     messages, offset = [], store.min_offset(topic, queue_id)
@@ -125,12 +116,25 @@ def read_all(store: Any, topic: str, queue_id: int = 0, **limits: Any) -> list[A
         offset = page.next_offset
 
 
+def delivered_numbers(store: Any, topic: str = "T") -> list[int]:
+    """Return the numbers that are the bodies of a topic's messages, in all queues, once all are dispatched."""
+    store.engine.settle()
+    return sorted(int(message.body) for queue_id in store.queue_ids(topic) for message in store.read(topic, queue_id))
+
+
+def hold_dispatch(store: Any, at: int | None = None) -> Callable[[], None]:
+    """Let the dispatcher go no further than an offset, by default the end of the log; call the result to let it continue."""
+    dispatcher = store.engine.dispatcher
+    held = store.engine.log.written_offset if at is None else at
+    dispatcher._limit = lambda: held
+
+    def resume() -> None:
+        dispatcher._limit = store.engine.dispatch_limit
+
+    return resume
+
+
 def crash_copy(store_folder: Path, target: Path) -> Path:
     """Copy a store as a killed process leaves it: the files as every other process sees them."""
     shutil.copytree(store_folder, target)
     return target
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    """Return every file by its path inside the folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

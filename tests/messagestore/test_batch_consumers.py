@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from storageio import InvalidMessage, StoreCorrupt
+from tests.helpers import until
 from tests.messagestore.kit import Clock
 from tests.messagestore.test_batch_topics import open_batch, put_inner
-from tests.messagestore.writers import until
 
 
 def bases(found: Any) -> list[int]:

@@ -12,7 +12,8 @@ import pytest
 
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.verification import verify_store
-from tests.messagestore.kit import files_below, open_small
+from tests.helpers import contents
+from tests.messagestore.kit import open_small
 from tests.messagestore.test_fixtures import check_answers
 
 BROKERS = ("broker-live", "broker-ext")
@@ -65,11 +66,11 @@ def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> Non
 def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
     """The whole store is read; no file changes."""
     fixture = fixture_store(name, own=True)
-    before = files_below(fixture.store)
+    before = contents(fixture.store)
     with open_quiet(world, fixture.store) as store:
         check_store(world, store, fixture.truth())
         check_answers(world, store, fixture.truth())
-    assert files_below(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -85,10 +86,10 @@ def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, f
     """Log and queues of every kind are equal byte by byte."""
     fixture = fixture_store(name, own=True)
     parts = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "config")
-    before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
+    before = {part: contents(fixture.store / part) for part in parts if (fixture.store / part).exists()}
     with open_quiet(world, fixture.store, "r+") as store:
         check_store(world, store, fixture.truth())
-    assert {part: files_below(fixture.store / part) for part in before} == before
+    assert {part: contents(fixture.store / part) for part in before} == before
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -99,7 +100,7 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
     """
     fixture = fixture_store(name, own=True)
     parts = ("consumequeue", "batchconsumequeue")
-    before = {part: files_below(fixture.store / part) for part in parts if (fixture.store / part).exists()}
+    before = {part: contents(fixture.store / part) for part in parts if (fixture.store / part).exists()}
     kept_ext = (fixture.store / "consumequeue_ext").exists()
     attributes = {}
     for part in (*parts, "consumequeue_ext"):
@@ -117,16 +118,16 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
             assert found == queue["getMessagePhyOffsets"]
     assert any(True for _ in before)
     if not kept_ext:
-        assert {part: files_below(fixture.store / part) for part in before} == before
+        assert {part: contents(fixture.store / part) for part in before} == before
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixture_store: Any, name: str) -> None:
     """Addresses of extended units with their bitmaps, and delivery times, are equal byte by byte."""
     fixture = fixture_store(name, own=True)
-    before = {part: files_below(fixture.store / part) for part in ("consumequeue", "consumequeue_ext")}
+    before = {part: contents(fixture.store / part) for part in ("consumequeue", "consumequeue_ext")}
     rebuild_store(str(fixture.store))
-    assert {part: files_below(fixture.store / part) for part in before} == before
+    assert {part: contents(fixture.store / part) for part in before} == before
     with open_quiet(world, fixture.store) as store:
         check_store(world, store, fixture.truth())
 

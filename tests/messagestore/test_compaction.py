@@ -16,6 +16,7 @@ from messagestore.compaction import UNITS_SIZE_MAX, compacted_queues
 from storageio import REAL_DISK, PutRejected
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import snapshot
+from tests.helpers import overwrite
 
 NAME = "broker-compaction"
 LOG, UNITS = "compaction/compactionLog/Compacted/0", "compaction/compactionCq/Compacted/0"
@@ -99,34 +100,28 @@ def test_a_store_without_such_topics_has_no_key(fixture_store: Any) -> None:
     assert "compacted" not in run("ls", "--json", fixture_store("broker-live").store).json
 
 
-def change(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def spoil_body(store: Path) -> None:
-    change(store / LOG / FIRST, SIZE + 90, b"\xee\xee")
+    overwrite(store / LOG / FIRST, SIZE + 90, b"\xee\xee")
 
 
 def move_queue(store: Path) -> None:
-    change(store / LOG / FIRST, SIZE + 12, b"\0\0\0\1")
+    overwrite(store / LOG / FIRST, SIZE + 12, b"\0\0\0\1")
 
 
 def lower_offset(store: Path) -> None:
-    change(store / LOG / FIRST, SIZE + 20, (68).to_bytes(8, "big"))
+    overwrite(store / LOG / FIRST, SIZE + 20, (68).to_bytes(8, "big"))
 
 
 def lose_unit(store: Path) -> None:
-    change(store / UNITS / FIRST, 6 * BATCH_UNIT.size, bytes(BATCH_UNIT.size))
+    overwrite(store / UNITS / FIRST, 6 * BATCH_UNIT.size, bytes(BATCH_UNIT.size))
 
 
 def change_unit(store: Path) -> None:
-    change(store / UNITS / FIRST, BATCH_UNIT.size + 15, b"\7")
+    overwrite(store / UNITS / FIRST, BATCH_UNIT.size + 15, b"\7")
 
 
 def add_unit(store: Path) -> None:
-    change(store / UNITS / FIRST, 7 * BATCH_UNIT.size, BATCH_UNIT.pack(7 * SIZE, SIZE, 65, 1, 76, 1, -1, 0))
+    overwrite(store / UNITS / FIRST, 7 * BATCH_UNIT.size, BATCH_UNIT.pack(7 * SIZE, SIZE, 65, 1, 76, 1, -1, 0))
 
 
 def lose_units(store: Path) -> None:
@@ -241,7 +236,7 @@ def test_recover_and_a_writer_leave_the_folder_alone(store: Path) -> None:
     before = snapshot(store / "compaction")
     with MessageStore.open(store, "r+", StoreConfig()) as opened:
         opened.put("Plain", b"new", queue_id=0)
-    change(store / "commitlog" / FIRST, 40000, b"\xee" * 600)
+    overwrite(store / "commitlog" / FIRST, 40000, b"\xee" * 600)
     assert run("recover", store, "--truncate", "--apply").code == 1
     assert run("recover", store, "--truncate", "--force", "--apply").code == 6
     assert snapshot(store / "compaction") == before

@@ -19,6 +19,7 @@ from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 from tests.cases import unpack_case
+from tests.stores import problem_kinds
 
 from .support import labels
 
@@ -48,10 +49,6 @@ def broker_store(fixture_store: Any) -> Path:
     return path
 
 
-def kinds(store: Path) -> set[str]:
-    return {problem.kind for problem in verify_store(str(store)).problems}
-
-
 def delay_offsets(store: Path) -> dict[int, int]:
     return DelayOffsets(REAL_DISK, str(store / "config")).levels()
 
@@ -63,10 +60,10 @@ def test_recover_ends_the_damage_of_a_config_file_and_its_backup(broker_store: P
     for path in (config / name, config / f"{name}.bak"):
         path.write_bytes(DAMAGES[damage]((config / name).read_bytes() or b"{"))
     damaged = (config / name).read_bytes()
-    assert kinds(broker_store) >= {"damaged_config"}
+    assert problem_kinds(broker_store) >= {"damaged_config"}
     plan = Recovery(str(broker_store)).apply()
     assert f"remove_config config/{name}" in labels(plan)
-    assert kinds(broker_store) == set() and Recovery(str(broker_store)).plan().steps == []
+    assert problem_kinds(broker_store) == set() and Recovery(str(broker_store)).plan().steps == []
     assert (broker_store / "brokerstore" / f"kept-config-{name}-0").read_bytes() == damaged
     assert (broker_store / "brokerstore" / f"kept-config-{name}.bak-0").exists()
 
@@ -78,9 +75,9 @@ def test_recover_takes_a_damaged_config_file_from_its_backup(broker_store: Path,
     shutil.copy(config / name, config / f"{name}.bak")
     good = (config / name).read_bytes()
     (config / name).write_bytes(DAMAGES[damage](good))
-    assert kinds(broker_store) == {"damaged_config"}
+    assert problem_kinds(broker_store) == {"damaged_config"}
     Recovery(str(broker_store)).apply()
-    assert (config / f"{name}.bak").read_bytes() == good and kinds(broker_store) == set()
+    assert (config / f"{name}.bak").read_bytes() == good and problem_kinds(broker_store) == set()
     assert json.loads(json.dumps((config / name).read_text())) == good.decode()
 
 
@@ -92,9 +89,9 @@ def test_topics_are_made_again_from_the_log(broker_store: Path) -> None:
         filled = {topic for topic in store.topics() if topic.startswith("Live") and store.max_offset(topic, 0)}
     for path in (config / "topics.json", config / "topics.json.bak"):
         path.unlink()
-    assert kinds(broker_store) >= {"unknown_topic"}  # and the queues of a topic that nothing shows as deleted
+    assert problem_kinds(broker_store) >= {"unknown_topic"}  # and the queues of a topic that nothing shows as deleted
     Recovery(str(broker_store)).apply()
-    assert kinds(broker_store) == set()
+    assert problem_kinds(broker_store) == set()
     after = Topics(REAL_DISK, str(config))
     assert filled and filled <= set(after.names()) <= set(before.names()) | filled | {"LiveGone"}
 
@@ -103,7 +100,7 @@ def test_an_older_table_lacks_a_topic_that_has_messages(broker_store: Path) -> N
     """Consumers get nothing of it from a broker; a topic without queues was deleted, and is not missed."""
     config = broker_store / "config"
     topics = Topics(REAL_DISK, str(config))
-    assert "LiveGone" not in topics and kinds(broker_store) == set()
+    assert "LiveGone" not in topics and problem_kinds(broker_store) == set()
     assert topics.delete("LiveOrder")
     topics.persist()
     assert [(one.kind, one.expected) for one in verify_store(str(broker_store)).problems] == [
@@ -111,7 +108,7 @@ def test_an_older_table_lacks_a_topic_that_has_messages(broker_store: Path) -> N
     ]
     plan = Recovery(str(broker_store)).apply()
     assert "add_topics config/topics.json" in labels(plan) and any("1 topic, " in step.reason for step in plan.steps)
-    assert kinds(broker_store) == set() and "LiveGone" not in Topics(REAL_DISK, str(config))
+    assert problem_kinds(broker_store) == set() and "LiveGone" not in Topics(REAL_DISK, str(config))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_delay_offsets_outside_their_queue_are_corrected(
 ) -> None:  # fmt: skip
     """A level whose offset is ahead never delivers again; RocketMQ corrects it when it starts."""
     (broker_store / "config" / "delayOffset.json").write_text('{"offsetTable":' + text + "}")
-    assert kinds(broker_store) <= {"offset_ahead", "offset_negative"} and kinds(broker_store)
+    assert problem_kinds(broker_store) <= {"offset_ahead", "offset_negative"} and problem_kinds(broker_store)
     caplog.set_level(logging.WARNING, logger="brokerstore.messagestore")
     if way == "recover":
         assert any("delayOffset" in step.reason for step in Recovery(str(broker_store)).plan().steps)
@@ -137,7 +134,7 @@ def test_delay_offsets_outside_their_queue_are_corrected(
         MessageStore.open(broker_store, "r+").close()
     assert "set back delayOffset.json" in caplog.text
     assert {level: delay_offsets(broker_store)[level] for level in corrected} == corrected
-    assert kinds(broker_store) == set()
+    assert problem_kinds(broker_store) == set()
 
 
 def test_a_delayed_message_is_delivered_after_its_offset_was_corrected(tmp_path: Path) -> None:
@@ -159,11 +156,11 @@ def test_recover_sets_back_offsets_of_consumers_after_a_clean_stop(broker_store:
     table = ConsumerOffsets(REAL_DISK, str(path.parent))
     table._table.setdefault(key, {})[0] = 999_999
     table.write_again()
-    assert kinds(broker_store) == {"offset_ahead"}
+    assert problem_kinds(broker_store) == {"offset_ahead"}
     MessageStore.open(broker_store, "r+").close()
-    assert kinds(broker_store) == {"offset_ahead"}
+    assert problem_kinds(broker_store) == {"offset_ahead"}
     Recovery(str(broker_store)).apply()
-    assert kinds(broker_store) == set()
+    assert problem_kinds(broker_store) == set()
     assert any(file.name.startswith("kept-config-consumerOffset") for file in (broker_store / "brokerstore").iterdir())
 
 
@@ -181,4 +178,4 @@ def test_only_the_log_is_left(tmp_path: Path) -> None:
     Recovery(str(case.folder)).apply()
     topics = set(Topics(REAL_DISK, str(case.folder / "config")).names())
     assert {topic for topic in case.expected["topics"] if topic.startswith(("Live", "%"))} <= topics
-    assert delay_offsets(case.folder)[1] == 6 and kinds(case.folder) == set()
+    assert delay_offsets(case.folder)[1] == 6 and problem_kinds(case.folder) == set()

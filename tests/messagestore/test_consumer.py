@@ -11,12 +11,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from commitlog import Message, StoredMessage
+from commitlog import Message
 from messagestore import MessageStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets
 from messagestore.read.rebalance import QueueSharing, block
 from storageio import InvalidMessage, StoreClosed, StoreError, StoreReadOnly, StoreRewound
-from tests.messagestore.writers import Writer, message, number_of, open_store, put_all, until
+from tests.helpers import bodies, until
+from tests.messagestore.writers import Writer, message, number_of, open_store, put_all
 
 
 @pytest.fixture
@@ -351,10 +352,6 @@ def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: Messa
         assert first.ack(found[0])
     with pytest.raises(InvalidMessage):
         first.position(9)
-
-
-def bodies(found: list[StoredMessage]) -> list[bytes]:
-    return [stored.body for stored in found]
 
 
 def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left_off(store: MessageStore) -> None:

@@ -21,7 +21,8 @@ from messagestore.repair.verification import verify_store
 from messagestore.store_settings import read_levels
 from storageio import REAL_DISK
 from tests.brokerstore.tool import run
-from tests.messagestore.kit import START_MS, Clock, crash_copy, files_below, read_all
+from tests.helpers import contents
+from tests.messagestore.kit import START_MS, Clock, crash_copy, read_all
 from tests.messagestore.test_index_sizes import SMALL
 
 HOUR_MS = 3_600_000
@@ -69,20 +70,20 @@ def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, ha
     """Without levels, `verify` reports nothing, and `rebuild` and `recover` change no delivery time."""
     if not has_settings:
         without_settings(store)
-    before = files_below(store / "consumequeue")
+    before = contents(store / "consumequeue")
     assert problems(store) == []
     assert Recovery(str(store), Choice.SKIP).plan().steps == []
     rebuild_store(str(store), config=SMALL)
-    assert files_below(store / "consumequeue") == before
+    assert contents(store / "consumequeue") == before
 
 
 def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Path) -> None:
     """Both `rebuild` and an open compute it."""
-    before = files_below(store / "consumequeue")
+    before = contents(store / "consumequeue")
     for make in (lambda: rebuild_store(str(store), config=SMALL), lambda: opened(store, Clock(START_MS + 1)).close()):
         shutil.rmtree(store / "consumequeue")
         make()
-        assert files_below(store / "consumequeue") == before
+        assert contents(store / "consumequeue") == before
 
 
 def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.messagestore.kit import Clock, crash_copy
-from tests.messagestore.test_delays import SCHEDULE, deliver, open_idle
+from tests.messagestore.kit import Clock, crash_copy, open_idle
+from tests.messagestore.test_delays import SCHEDULE, deliver
 
 
 def put_waiting(world: Any, store: Any, body: bytes, queue: str) -> None:

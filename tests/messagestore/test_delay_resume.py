@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.messagestore.kit import Clock, crash_copy
-from tests.messagestore.test_delays import deliver, open_idle
+from tests.messagestore.kit import Clock, crash_copy, open_idle
+from tests.messagestore.test_delays import deliver
 from tests.messagestore.test_replication import replicate
 
 WITH_LMQ = {"INNER_MULTI_DISPATCH": "%LMQ%a"}

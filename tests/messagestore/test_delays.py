@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from storageio import DiskFull, InvalidMessage, PutRejected
-from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, open_small, read_all, until
+from tests.helpers import until
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, crash_copy, delivered_numbers, open_idle, open_small, read_all
 from tests.messagestore.support import put_internally
 from tests.messagestore.writers import Writer, log_files
 
@@ -34,16 +35,6 @@ def deliver(store: Any) -> None:
     store.engine.settle()
 
 
-def came(store: Any) -> list[int]:
-    store.engine.settle()
-    return sorted(int(message.body) for queue_id in store.queue_ids("T") for message in store.read("T", queue_id))
-
-
-def open_idle(world: Any, folder: Path, clock: Any = None, **changes: Any) -> Any:
-    """Open a store whose housekeeper delivers nothing."""
-    return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
-
-
 @pytest.mark.parametrize("level", [1, 2, 6, 18, 19, 1000])
 def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, level: int) -> None:
     """Topic, queue, properties and due time are those of fixture broker-ext; a level above the last becomes the last."""
@@ -58,7 +49,7 @@ def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: P
         assert stored.properties == wanted
         unit = store.engine.queues.get(SCHEDULE, real - 1).unit(0)
         assert unit.tags_code == clock.now_ms + 1000 * LEVELS_S[real - 1]
-        assert came(store) == []
+        assert delivered_numbers(store) == []
         assert store.engine.topics.get(SCHEDULE).write_queues == 18
 
 
@@ -71,11 +62,11 @@ def test_a_message_comes_when_it_is_due_and_not_before(world: Any, tmp_path: Pat
         for level, seconds in enumerate(LEVELS_S, 1):
             clock.now_ms = 1_700_000_000_000 + 1000 * seconds - 1
             deliver(store)
-            assert came(store) == list(range(1, level))
+            assert delivered_numbers(store) == list(range(1, level))
             clock.now_ms += 1
             for _ in range(2):
                 deliver(store)
-                assert came(store) == list(range(1, level + 1))
+                assert delivered_numbers(store) == list(range(1, level + 1))
 
 
 def test_a_delivered_message_is_a_real_brokers(world: Any, tmp_path: Path) -> None:
@@ -99,7 +90,7 @@ def test_the_housekeeper_delivers_by_itself(world: Any, tmp_path: Path) -> None:
     with open_small(world, tmp_path / "s") as store:
         began = time.monotonic()
         put_delayed(world, store, 0, 1)
-        until(lambda: came(store) == [0])
+        until(lambda: delivered_numbers(store) == [0])
         assert time.monotonic() - began >= 0.95
 
 
@@ -110,7 +101,7 @@ def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> N
         put_delayed(world, store, 0, 3)
         clock.now_ms -= 3600_000
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -> None:
@@ -121,13 +112,13 @@ def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -
             put_delayed(world, store, number, 1 if number < 4 else 2)
         clock.now_ms += 1000
         deliver(store)
-        assert came(store) == [0, 1, 2, 3]
+        assert delivered_numbers(store) == [0, 1, 2, 3]
     text = (tmp_path / "s" / "config" / "delayOffset.json").read_text()
     assert '"offsetTable":{1:4' in text
     clock.now_ms += 4000
     with open_idle(world, tmp_path / "s", clock) as store:
         deliver(store)
-        assert came(store) == list(range(6))
+        assert delivered_numbers(store) == list(range(6))
 
 
 @pytest.mark.parametrize("persisted", [0, 3, 7])
@@ -145,12 +136,12 @@ def test_killed_after_a_delivery_and_before_the_offset_was_written(world: Any, t
                 store.engine.delays.persist()
             copy = crash_copy(tmp_path / "s", tmp_path / f"killed-{moment}")
             with open_idle(world, copy, clock) as again:
-                before = came(again)
+                before = delivered_numbers(again)
                 deliver(again)
-                assert came(again) == before, moment
+                assert delivered_numbers(again) == before, moment
                 clock.now_ms += 5000
                 deliver(again)
-                assert came(again) == sorted([*range(8), 0, 0])
+                assert delivered_numbers(again) == sorted([*range(8), 0, 0])
                 clock.now_ms -= 5000
             shutil.rmtree(copy)
 
@@ -170,7 +161,7 @@ def test_the_note_of_an_older_time_is_no_harm(world: Any, tmp_path: Path) -> Non
         (copy / "abort").touch()
         with open_idle(world, copy, clock) as store:
             deliver(store)
-            assert came(store) == list(range(6)), text
+            assert delivered_numbers(store) == list(range(6)), text
         shutil.rmtree(copy)
 
 
@@ -259,10 +250,10 @@ def test_many_at_once_delayed_and_not(world: Any, tmp_path: Path) -> None:
         ]
         assert store.put_many(messages).message_count == 10
         store.put_async(world.commitlog.Message("T", b"11", queue_id=0, properties={"DELAY": "1"})).result(10)
-        assert came(store) == [0, 2, 4, 6, 8]
+        assert delivered_numbers(store) == [0, 2, 4, 6, 8]
         clock.now_ms += 1000
         deliver(store)
-        assert came(store) == [*range(10), 11]
+        assert delivered_numbers(store) == [*range(10), 11]
 
 
 def test_prepared_and_rolled_back_records_of_old_logs_are_not_delayed(world: Any, tmp_path: Path) -> None:
@@ -288,11 +279,11 @@ def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path)
     backup.write_text("{")
     with open_idle(world, tmp_path / "s", clock) as store:
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
     backup.unlink()
     with open_idle(world, tmp_path / "s", clock) as store:
         deliver(store)
-        assert came(store) == [0, 1]
+        assert delivered_numbers(store) == [0, 1]
 
 
 def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: Path) -> None:
@@ -315,7 +306,7 @@ def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: P
         put_delayed(world, store, 7, 1)
         clock.now_ms += 1000
         deliver(store)
-        assert came(store) == [7]
+        assert delivered_numbers(store) == [7]
         assert store.engine.dispatcher.failure is None
 
 
@@ -331,9 +322,9 @@ def test_a_full_disk_holds_deliveries_back_and_loses_none(world: Any, tmp_path: 
         store.engine.flags.set(flag, "the test says so")
         store.engine.delays.deliver_due()
         store.engine.flags.clear(flag)
-        assert came(store) == []
+        assert delivered_numbers(store) == []
         deliver(store)
-        assert came(store) == [0, 1, 2, 3]
+        assert delivered_numbers(store) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext"])
@@ -369,10 +360,10 @@ def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Pa
         assert world.consumequeue.is_ext_address(unit.tags_code)
         clock.now_ms += 4999
         deliver(store)
-        assert came(store) == []
+        assert delivered_numbers(store) == []
         clock.now_ms += 1
         deliver(store)
-        assert came(store) == [7]
+        assert delivered_numbers(store) == [7]
 
 
 def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any, tmp_path: Path) -> None:
@@ -390,10 +381,10 @@ def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any,
         )
         with pytest.raises(PutRejected):
             deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
         disk.refuse = lambda _operation, _path: None
         deliver(store)
-        assert came(store) == [0, 1, 2]
+        assert delivered_numbers(store) == [0, 1, 2]
 
 
 def test_deliveries_that_are_not_on_the_disk_are_not_counted(
@@ -429,10 +420,10 @@ def test_a_delay_in_raw_properties_is_obeyed(world: Any, tmp_path: Path, way: st
             way, lambda: store.put(raw)
         )()
         deliver(store)
-        assert came(store) == []
+        assert delivered_numbers(store) == []
         clock.now_ms += 1000
         deliver(store)
-        assert came(store) == [7]
+        assert delivered_numbers(store) == [7]
         assert next(store.read("T", 0)).properties == {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0", "a": "b"}
 
 

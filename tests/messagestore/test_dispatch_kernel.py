@@ -9,24 +9,11 @@ from typing import Any
 import pytest
 
 from storebytes.java_hash import java_hash_code
-from tests.messagestore.kit import START_MS, Clock, message, number_of, open_small, put_numbers, read_all
+from tests.messagestore.kit import START_MS, Clock, hold_dispatch, message, number_of, open_small, put_numbers, read_all
 
 pytestmark = pytest.mark.both_builds
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
-
-
-def hold(store: Any) -> Any:
-    """Stop the dispatcher, so that all puts are in one range; call the result to let it continue."""
-    dispatcher = store.engine.dispatcher
-    limit, held = dispatcher._limit, store.engine.log.written_offset
-    dispatcher._limit = lambda: held
-
-    def let_go() -> None:
-        dispatcher._limit = limit
-        store.engine.settle()
-
-    return let_go
 
 
 def units_of(store: Any, topic: str, queue_id: int = 0) -> list[tuple[int, int, int]]:
@@ -38,10 +25,11 @@ def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path
     """Short and long names, more than the first table holds: each unit is in its own record's queue."""
     topics = [f"{number}-" + "x" * (number % 110) for number in range(150)]
     with open_small(world, tmp_path) as store:
-        let_go = hold(store)
+        resume = hold_dispatch(store)
         for number in range(900):
             store.put(message(world, number, topic=topics[number % 150], queue_id=number % 2))
-        let_go()
+        resume()
+        store.engine.settle()
         for place, topic in enumerate(topics):
             found = {number_of(stored) for queue in (0, 1) for stored in store.read(topic, queue)}
             assert found == set(range(place, 900, 150))
@@ -55,13 +43,14 @@ def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path:
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(1))
         store.engine.settle()
-        let_go = hold(store)
+        resume = hold_dispatch(store)
         offsets = []
         for number, place in enumerate((1, 2, 7, 8, 3, 20)):
             store.engine.offsets.set_next_offset("T", 0, place)
             offsets.append(store.put(message(world, number)).physical_offset)
             put_numbers(world, store, range(number, number + 1), topic="other")
-        let_go()
+        resume()
+        store.engine.settle()
         assert [unit[0] for unit in units_of(store, "T")][1:] == [offsets[row] for row in (0, 1, 2, 3, 5)]
         assert [number_of(stored) for stored in read_all(store, "other")] == list(range(6))
 
@@ -76,9 +65,10 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
         count = 250
         monkeypatch.setattr(kernel, "UNITS_MAX", 100)
     with open_small(world, tmp_path, mapped_file_size_commit_log=8 << 20, mapped_file_size_consume_queue=6_000_000) as store:
-        let_go = hold(store)
+        resume = hold_dispatch(store)
         store.put_many([world.commitlog.Message("T", b"x", queue_id=0) for _ in range(count)])
-        let_go()
+        resume()
+        store.engine.settle()
         places = [unit[0] for unit in units_of(store, "T")]
         assert places == sorted(set(places)) and len(places) == count
 

@@ -18,7 +18,8 @@ from messagestore.repair.fillers import Lost, fill, least_size
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from tests.brokerstore.tool import run
-from tests.messagestore.test_lost_messages import SMALL, destroy, records
+from tests.messagestore.test_lost_messages import SMALL, destroy
+from tests.stores import log_records
 
 COUNT, LOST = 30, (4, 5, 17)
 LEFT = [number for number in range(COUNT) if number not in LOST]
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with MessageStore.open(root, config=SMALL) as store:
         for number in range(COUNT):
             store.put(Message("T", b"%03d" % number * (3 + number), queue_id=0, tags="a" if number % 2 else "b"))
-    for number, record in enumerate(records(root)):
+    for number, record in enumerate(log_records(root)):
         if number in LOST:
             destroy(root, record)
     Recovery(str(root), Choice.SKIP, SMALL).apply()

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import contents
 from tests.messagestore import kit
-from tests.messagestore.kit import files_below, read_all
+from tests.messagestore.kit import read_all
 
 HEALTHY = ("plain", "propcrc")
 CRASHED = ("crash-torn", "crash-lost-cq")
@@ -23,7 +24,7 @@ def open_small(world: Any, folder: Path, mode: str, **changes: Any) -> Any:
 
 def drop_derived(store: Path) -> dict[str, bytes]:
     """Delete queues and index, and return the queue files."""
-    queues = files_below(store / "consumequeue")
+    queues = contents(store / "consumequeue")
     shutil.rmtree(store / "consumequeue")
     shutil.rmtree(store / "index")
     return queues
@@ -71,36 +72,36 @@ def check_answers(world: Any, store: Any, truth: dict[str, Any], name: str = "qu
 def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
     """With mode "r" all results are those of the manifest."""
     fixture = fixture_store(name, own=True)
-    before = files_below(fixture.store)
+    before = contents(fixture.store)
     with open_small(world, fixture.store, "r") as store:
         check_queues(world, store, fixture.truth())
         check_messages(store, fixture.truth())
         check_answers(world, store, fixture.truth())
-    assert files_below(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_store: Any, name: str) -> None:
     """Opening for writing rebuilds both from the log: the queue files byte by byte, the index with the same results."""
     fixture = fixture_store(name, own=True)
-    log = files_below(fixture.store / "commitlog")
+    log = contents(fixture.store / "commitlog")
     queues = drop_derived(fixture.store)
     with open_small(world, fixture.store, "r+") as store:
         check_queues(world, store, fixture.truth())
         check_answers(world, store, fixture.truth())
-    assert files_below(fixture.store / "consumequeue") == queues
-    assert files_below(fixture.store / "commitlog") == log
+    assert contents(fixture.store / "consumequeue") == queues
+    assert contents(fixture.store / "commitlog") == log
     assert not (fixture.store / "abort").exists()
 
 
 def test_the_index_is_rebuilt_to_the_byte_under_the_same_clock(world: Any, fixture_store: Any) -> None:
     """Items, slots and headers of both index files are equal; only the names show when they were created."""
     fixture = fixture_store("plain", own=True)
-    before = list(files_below(fixture.store / "index").values())
+    before = list(contents(fixture.store / "index").values())
     drop_derived(fixture.store)
     with open_small(world, fixture.store, "r+"):
         pass
-    assert list(files_below(fixture.store / "index").values()) == before
+    assert list(contents(fixture.store / "index").values()) == before
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -135,13 +136,13 @@ def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
 def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world: Any, fixture_store: Any) -> None:
     """The first topics.json in an old store has its topics, so a later rebuild from the log restores every queue."""
     fixture = fixture_store("plain", own=True)
-    before = files_below(fixture.store / "consumequeue")
+    before = contents(fixture.store / "consumequeue")
     with open_small(world, fixture.store, "r+") as store:
         store.create_topic("Fresh", 4)
     drop_derived(fixture.store)
     with open_small(world, fixture.store, "r+"):
         pass
-    assert files_below(fixture.store / "consumequeue") == before
+    assert contents(fixture.store / "consumequeue") == before
 
 
 @pytest.mark.parametrize("name", CRASHED)
@@ -182,8 +183,8 @@ def test_a_recovered_store_opened_again_is_clean_and_the_same(world: Any, fixtur
     fixture = fixture_store(name, own=True)
     with open_small(world, fixture.store, "r+") as store:
         first = {(queue.topic, queue.queue_id): list(queue.units()) for queue in store.engine.queues}
-    queues = files_below(fixture.store / "consumequeue")
+    queues = contents(fixture.store / "consumequeue")
     with open_small(world, fixture.store, "r+") as store:
         assert store.engine.was_clean
         assert {(queue.topic, queue.queue_id): list(queue.units()) for queue in store.engine.queues} == first
-    assert files_below(fixture.store / "consumequeue") == queues
+    assert contents(fixture.store / "consumequeue") == queues

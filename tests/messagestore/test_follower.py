@@ -20,7 +20,8 @@ from messagestore.read import follower
 from messagestore.read.follower import LogFollower
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreReadOnly, StoreRewound
 from storageio.testing import CountingDisk, WrappedDisk
-from tests.messagestore.writers import LOG_SIZE, QUEUE_SIZE, Writer, log_files, message, number_of, open_store, put_all, until
+from tests.helpers import until
+from tests.messagestore.writers import LOG_SIZE, QUEUE_SIZE, Writer, log_files, message, number_of, open_store, put_all
 
 
 def log_of(root: Path, count: int, **changes: Any) -> tuple[bytearray, list[int]]:

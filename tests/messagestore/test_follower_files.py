@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import until
 from tests.messagestore.test_follower import Bench, log_of
-from tests.messagestore.writers import LOG_SIZE, log_files, number_of, open_store, put_all, until
+from tests.messagestore.writers import LOG_SIZE, log_files, number_of, open_store, put_all
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from messagestore.repair import store_queues
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from storageio import REAL_DISK, StoreCorrupt, UnknownStore
+from tests.helpers import contents
 from tests.stores import small_config
 
 SLOTS, ITEMS = 500, 2000
@@ -54,10 +55,6 @@ def rabbitmq_folder(folder: Path) -> Path:
     for name in ("msg_store_persistent", "msg_store_transient", "queues"):
         (folder / name).mkdir()
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 FOREIGN = [(rocksdb_folder, "RocksDB"), (dledger_folder, "DLedger"), (rabbitmq_folder, "RabbitMQ")]
@@ -105,8 +102,8 @@ def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, 
     with pytest.raises(StoreCorrupt, match=r"size|shape") as caught:
         MessageStore.open(folder, mode, StoreConfig(**change))  # type: ignore[arg-type]
     assert caught.value.file and caught.value.expected and caught.value.found
-    assert {path: data for path, data in contents(folder).items() if not path.endswith("/lock")} == {
-        path: data for path, data in before.items() if not path.endswith("/lock")
+    assert {path: data for path, data in contents(folder).items() if not path.endswith("lock")} == {
+        path: data for path, data in before.items() if not path.endswith("lock")
     }
 
 

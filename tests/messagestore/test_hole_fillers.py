@@ -17,7 +17,8 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
 from tests.messagestore.kit import record_bytes
-from tests.messagestore.test_lost_messages import FILE_SIZE, SMALL, Bytes, destroy, records
+from tests.messagestore.test_lost_messages import FILE_SIZE, SMALL, Bytes, destroy
+from tests.stores import log_records
 
 LONG_TOPICS = (1, 126, 127, 128, 200)
 
@@ -35,7 +36,7 @@ def filled(folder: Path, config: StoreConfig = SMALL) -> Path:
 def test_the_bytes_of_a_closed_hole_are_kept(tmp_path: Path, keep_backup: bool) -> None:
     """They are in `brokerstore/cut-...` before a filler overwrites them, unless the operator wants no backup."""
     folder = filled(tmp_path / "store")
-    record = records(folder)[3]
+    record = log_records(folder)[3]
     destroy(folder, record)
     Recovery(str(folder), Choice.SKIP, SMALL, keep_backup=keep_backup).apply()
     kept = [path.read_bytes() for path in (folder / "brokerstore").glob(f"cut-{record.physical_offset:020d}-*")]
@@ -88,10 +89,10 @@ def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> No
 def test_a_filler_is_no_older_than_the_record_before_it(tmp_path: Path) -> None:
     """It has that record's store time, because searches by time, retention and the checkpoint use the log's times."""
     folder = filled(tmp_path / "store")
-    every = records(folder)
+    every = log_records(folder)
     destroy(folder, every[3])
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
-    filler = records(folder)[3]
+    filler = log_records(folder)[3]
     assert filler.physical_offset == every[3].physical_offset
     assert filler.store_timestamp_ms == every[2].store_timestamp_ms
 

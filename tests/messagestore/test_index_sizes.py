@@ -15,7 +15,7 @@ from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, InvalidMessage
-from tests.messagestore.kit import files_below
+from tests.helpers import contents
 from tests.stores import small_config
 
 SMALL = small_config(max_hash_slot_num=50)
@@ -124,10 +124,10 @@ def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Call
     """Without a key and without settings its slots are unknown: a writer must give them, and nothing changes."""
     folder = without_key(tmp_path / "store", has_settings=False)
     (folder / "abort").touch()
-    before = files_below(folder)
+    before = contents(folder)
     with pytest.raises(InvalidMessage, match="--index-slots"):
         write(folder)
-    assert files_below(folder) == before
+    assert contents(folder) == before
     assert verify_store(str(folder)).is_ok
     with MessageStore.open(folder, "r") as store:
         assert [message.body for message in store.read("topic", 0)] == [b"0"]

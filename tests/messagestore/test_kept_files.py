@@ -13,6 +13,7 @@ from commitlog import Message
 from messagestore import MessageStore
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
+from tests.helpers import overwrite
 from tests.stores import small_config
 
 SMALL = small_config()
@@ -30,12 +31,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with store.consumer("T", group="g") as consumer:
                 consumer.ack(consumer.poll()[0])
     return folder
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
 
 
 def hurt_queue(store: Path) -> str:

@@ -26,20 +26,19 @@ from storageio import (
     UnknownStore,
 )
 from storageio.testing import CountingDisk
+from tests.helpers import contents, until
 from tests.messagestore.kit import (
     START_MS,
     Clock,
     GateDisk,
     SwitchDisk,
     crash_copy,
-    files_below,
     message,
     number_of,
     open_small,
     put_numbers,
     read_all,
     sync_mode,
-    until,
 )
 
 # Modes
@@ -105,7 +104,7 @@ def test_a_read_only_store_refuses_everything_that_writes(world: Any, tmp_path: 
     """Each call raises StoreReadOnly, and the folder is unchanged."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3))
-    before = files_below(tmp_path / "s")
+    before = contents(tmp_path / "s")
     with open_small(world, tmp_path / "s", "r") as store:
         calls = [
             lambda: store.put(message(world, 1)),
@@ -120,7 +119,7 @@ def test_a_read_only_store_refuses_everything_that_writes(world: Any, tmp_path: 
             with pytest.raises(StoreReadOnly):
                 call()
         assert len(read_all(store, "T")) == 3
-    assert files_below(tmp_path / "s") == before
+    assert contents(tmp_path / "s") == before
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
@@ -372,11 +371,11 @@ def test_three_seconds_decide_between_damage_and_a_torn_tail(
     data = bytearray(path.read_bytes())
     data[results[1].physical_offset + 90] ^= 1
     path.write_bytes(data)
-    before = files_below(copy / "commitlog")
+    before = contents(copy / "commitlog")
     if is_refused:
         with pytest.raises(StoreCorrupt):
             open_small(world, copy)
-        assert files_below(copy / "commitlog") == before
+        assert contents(copy / "commitlog") == before
     else:
         with open_small(world, copy) as store:
             assert [number_of(found) for found in store.read("T", 0)] == [0]

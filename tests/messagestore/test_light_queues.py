@@ -10,9 +10,9 @@ import pytest
 
 from messagestore.repair.rebuild_store import rebuild_store
 from storageio import PutRejected
-from tests.messagestore.kit import Clock, crash_copy, files_below, open_small, put_numbers, read_all, small
+from tests.helpers import contents
+from tests.messagestore.kit import Clock, crash_copy, hold_dispatch, open_small, put_numbers, read_all, small
 from tests.messagestore.test_delays import deliver
-from tests.messagestore.test_dispatch_kernel import hold
 
 NAMES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
@@ -77,22 +77,23 @@ def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: A
     with open_lmq(world, tmp_path / "s") as store:
         for number in range(50):
             put_lmq(world, store, number, "a", "b")
-    before = files_below(tmp_path / "s" / "consumequeue")
+    before = contents(tmp_path / "s" / "consumequeue")
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     (tmp_path / "s" / "abort").touch()
     with open_small(world, tmp_path / "s"):
         pass
-    assert files_below(tmp_path / "s" / "consumequeue") == before
+    assert contents(tmp_path / "s" / "consumequeue") == before
 
 
 def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
     """Copy a store whose first LMQ messages are in the log and in no queue."""
     with open_lmq(world, folder) as store:
-        let_go = hold(store)
+        resume = hold_dispatch(store)
         for number in range(5):
             put_lmq(world, store, number, "a", "b")
         copied = crash_copy(folder, target)
-        let_go()
+        resume()
+        store.engine.settle()
     return copied
 
 
@@ -122,11 +123,11 @@ def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path:
     with open_lmq(world, folder) as store:
         for number in range(5):
             put_lmq(world, store, number, "a")
-    before = files_below(folder / "consumequeue")
+    before = contents(folder / "consumequeue")
     shutil.rmtree(folder / "consumequeue" / "%LMQ%a")
     assert verified(world, folder) == ["missing_queue"]
     rebuild_store(str(folder))
-    assert files_below(folder / "consumequeue") == before
+    assert contents(folder / "consumequeue") == before
 
 
 def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
@@ -259,12 +260,12 @@ def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: P
         deliver(store)
         assert bodies(store, "a") == [2, 1]
         assert store.max_offset("%RETRY%g", 0) == 1
-    before = files_below(tmp_path / "s" / "consumequeue")
+    before = contents(tmp_path / "s" / "consumequeue")
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     (tmp_path / "s" / "abort").touch()
     with open_lmq(world, tmp_path / "s", clock=clock, deliver_delayed=False):
         pass
-    assert files_below(tmp_path / "s" / "consumequeue") == before
+    assert contents(tmp_path / "s" / "consumequeue") == before
 
 
 def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:

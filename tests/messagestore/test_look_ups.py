@@ -10,6 +10,7 @@ import pytest
 
 from storageio import StoreError
 from tests.builds import World
+from tests.helpers import overwrite
 from tests.indexfile.model import key_hash
 from tests.messagestore.kit import SLOTS, Clock, message, open_small
 
@@ -143,13 +144,6 @@ def test_a_key_that_is_no_utf_8_is_found_by_what_is_read_for_it(world: World, tm
         assert [found.keys for found in store.query("T", "k\N{REPLACEMENT CHARACTER}")] == [["k\N{REPLACEMENT CHARACTER}"]]
 
 
-def change(path: Path, at: int, data: bytes) -> None:
-    """Overwrite bytes of a file."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def item_at(number: int) -> int:
     return 40 + 4 * SLOTS + 20 * number
 
@@ -175,7 +169,7 @@ def test_a_damaged_index_is_asked(world: World, tmp_path: Path, name: str) -> No
         for number in range(8):
             store.put(message(world, number, keys=["k"]))
     (path,) = (tmp_path / "index").iterdir()
-    change(path, *DAMAGE[name](5))
+    overwrite(path, *DAMAGE[name](5))
     with open_small(world, tmp_path, "r") as store:
         got = [int(found.body[:8]) for found in store.query("T", "k")]
         assert got == sorted(set(got))
@@ -188,7 +182,7 @@ def test_a_record_with_a_flipped_byte_is_no_answer(world: World, tmp_path: Path)
         put = [store.put(message(world, number, keys=["k"])) for number in range(3)]
     (path,) = (tmp_path / "commitlog").iterdir()
     body = path.read_bytes().index(b"00000001")
-    change(path, body, b"9")
+    overwrite(path, body, b"9")
     with open_small(world, tmp_path, "r") as store:
         assert [int(found.body[:8]) for found in store.query("T", "k")] == [0, 2]
         assert store.message_at(put[1].physical_offset) is None
@@ -222,7 +216,7 @@ def test_units_that_point_at_no_record_have_no_time(
     """Outside the log, between records, of a wrong size: the result is within the bounds, and no byte outside is read."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 100)
-    change(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), 20 * place, UNIT.pack(*unit))
+    overwrite(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), 20 * place, UNIT.pack(*unit))
     with open_small(world, tmp_path, "r") as store:
         for _, time, _ in put[::2]:
             for boundary in world.consumequeue.Boundary:

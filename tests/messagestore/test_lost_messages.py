@@ -20,7 +20,7 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreCorrupt
 from tests.messagestore.kit import record_bytes
-from tests.stores import small_config
+from tests.stores import log_records, small_config
 
 FILE_SIZE = 65536
 SMALL = small_config(mapped_file_size_commit_log=FILE_SIZE, max_hash_slot_num=50)
@@ -30,11 +30,6 @@ MANY = 3
 def many(number: int) -> Message:
     """Return one record that holds several messages."""
     return Message("many", b"%d" % number, queue_id=0, sys_flag=IS_BATCH, properties={INNER_COUNT: str(MANY)})
-
-
-def records(folder: Path) -> list[StoredMessage]:
-    """Return all whole records, including those behind damage."""
-    return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
 
 
 def destroy(folder: Path, record: StoredMessage) -> None:
@@ -66,7 +61,7 @@ def test_two_holes_between_two_messages_of_a_queue_move_no_number(tmp_path: Path
         for number in range(6, 9):
             store.put(Message("hurt", b"%d" % number, queue_id=0))
         store.put(Message("small", b"last", queue_id=0))
-    for record in [*records(folder)[2:6], records(folder)[7]]:
+    for record in [*log_records(folder)[2:6], log_records(folder)[7]]:
         destroy(folder, record)
     if not has_queues:
         shutil.rmtree(folder / "consumequeue")
@@ -84,11 +79,11 @@ def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_r
         for number in range(5):
             store.put(many(number))
             store.put(Message("plain", b"%d" % number, queue_id=0))
-    destroy(folder, [record for record in records(folder) if record.topic == "plain"][2])
+    destroy(folder, [record for record in log_records(folder) if record.topic == "plain"][2])
     shutil.rmtree(folder / "consumequeue")
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
     assert numbers(folder, "plain") == {0: b"0", 1: b"1", 3: b"3", 4: b"4"}
-    assert [record.queue_offset for record in records(folder) if record.topic == "many"] == [0, 3, 6, 9, 12]
+    assert [record.queue_offset for record in log_records(folder) if record.topic == "many"] == [0, 3, 6, 9, 12]
     assert not verify_store(str(folder), SMALL).problems
 
 
@@ -98,7 +93,7 @@ def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_
     with MessageStore.open(folder, config=SMALL.but(enable_lmq=True)) as store:
         for topic in ("first", "first", "first", "second", "first", "second", "second"):
             store.put(Message(topic, b"x", queue_id=0, properties={"INNER_MULTI_DISPATCH": ",".join(names)}))
-    for record in records(folder)[2:5]:  # queue offsets 2, 0 and 3
+    for record in log_records(folder)[2:5]:  # queue offsets 2, 0 and 3
         destroy(folder, record)
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
     assert [sorted(numbers(folder, name)) for name in names] == [[0, 1, 5, 6]] * 3
@@ -112,7 +107,7 @@ def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(
     with MessageStore.open(folder, config=SMALL) as store:
         store.put(Message("topic", bytes(500), queue_id=0))
     path = folder / "commitlog" / f"{0:020d}"
-    size, stored_ms = records(folder)[0].size, records(folder)[0].store_timestamp_ms
+    size, stored_ms = log_records(folder)[0].size, log_records(folder)[0].store_timestamp_ms
     data, left_out = fill(0, size, [Lost(name, 0, number) for number in range(2)], stored_ms, to_file_end=False)
     path.write_bytes(data + bytes(path.stat().st_size - size))
     shutil.rmtree(folder / "consumequeue")
@@ -128,7 +123,7 @@ def test_the_fillers_of_small_messages_side_by_side_have_their_checksums(tmp_pat
     with MessageStore.open(folder, config=SMALL) as store:
         for number in range(6):
             store.put(Message("small", b"%d" % number, queue_id=0))
-    for record in records(folder)[2:4]:
+    for record in log_records(folder)[2:4]:
         destroy(folder, record)
     Recovery(str(folder), Choice.SKIP, SMALL).apply()
     assert sorted(numbers(folder, "small")) == [0, 1, 4, 5]
@@ -181,7 +176,7 @@ def test_a_hole_that_two_disks_have_is_one(tmp_path: Path) -> None:
         for number in range(3):
             store.put(Message("T", b"%d" % number * 100, queue_id=0))
     path = min((folder / "commitlog").iterdir())
-    destroy(folder, records(folder)[0])
+    destroy(folder, log_records(folder)[0])
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(path, other / path.name)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storageio import InvalidMessage
-from tests.messagestore.kit import Clock, crash_copy, open_small, put_numbers, read_all
+from tests.messagestore.kit import Clock, crash_copy, open_idle, open_small, put_numbers, read_all
 from tests.messagestore.test_delays import LEVELS_S, deliver
 
 SCHEDULE, RETRY, DEAD = "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G"
@@ -17,10 +17,6 @@ SCHEDULE, RETRY, DEAD = "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G"
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def open_idle(world: Any, folder: Path, clock: Clock, **changes: Any) -> Any:
-    return open_small(world, folder, clock=clock, deliver_delayed=False, **changes)
 
 
 def next_try(store: Any, clock: Clock, level: int) -> None:

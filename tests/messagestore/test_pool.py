@@ -21,7 +21,8 @@ from messagestore.write import pool
 from messagestore.write.ring import NOTES_AT
 from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
-from tests.messagestore.writers import LOG_SIZE, ROOT, log_files, message, number_of, open_store, put_all, until
+from tests.helpers import until
+from tests.messagestore.writers import LOG_SIZE, ROOT, log_files, message, number_of, open_store, put_all
 from tests.processes import running
 
 STILL = {

@@ -12,18 +12,17 @@ import pytest
 from commitlog import Message
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.broker.pop_state import PopState, read_pop_state
 from storageio import REAL_DISK, StoreCorrupt
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run
 from tests.messagestore.support import put_internally
+from tests.stores import small_config
 
 REVIVE = "rmq_sys_REVIVE_LOG_peer"
 COMMITTED = {0: 2, 1: 1}  # the last finished checkpoints, of the fixture's consumerOffset.json
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000
-)  # fmt: skip
+CONFIG = small_config(max_hash_slot_num=500, max_index_num=2000)
 
 
 def bodies(truth: dict[str, Any], committed: dict[int, int]) -> list[tuple[str, dict[str, Any]]]:

@@ -21,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import sys, os, signal, threading, time
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
+from tests.stores import small_config
 from storageio import StoreClosed, StoreError, StoreLocked
-CONFIG = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=500,
-                     max_index_num=2000)
+CONFIG = small_config(max_index_num=2000)
 folder = sys.argv[1]
 def body(number): return b"%08d" % number
 def put(store, number, size=0): return store.put(Message("T", body(number).ljust(size, b"."), queue_id=0))

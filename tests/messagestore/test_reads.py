@@ -9,27 +9,22 @@ from typing import Any
 import pytest
 
 from storageio import StoreCorrupt
+from tests.helpers import until
 from tests.messagestore.kit import (
     Clock,
     GateDisk,
+    hold_dispatch,
     message,
     number_of,
     open_small,
     put_numbers,
     read_all,
     sync_mode,
-    until,
 )
 
 
 def status_of(page: Any) -> tuple[str, int]:
     return page.status.name, page.next_offset
-
-
-def hold_dispatch(store: Any, at: int) -> None:
-    """Stop the dispatcher at a physical offset."""
-    dispatcher = store.engine.dispatcher
-    dispatcher._limit = lambda: at
 
 
 def settle_at(store: Any, topic: str, queue_id: int, count: int) -> None:
@@ -199,11 +194,10 @@ def test_committed_three_of_five(world: Any, tmp_path: Path) -> None:
     with open_small(world, tmp_path / "s") as store:
         results = put_numbers(world, store, range(3))
         store.get("T", 0, 0)
-        hold_dispatch(store, results[-1].physical_offset + results[-1].size_bytes)
+        resume = hold_dispatch(store, results[-1].physical_offset + results[-1].size_bytes)
         put_numbers(world, store, range(3, 5))
         assert (store.engine.queues.get("T", 0).max_offset, store.max_offset("T", 0, committed=False)) == (3, 5)
-        del store.engine.dispatcher._limit
-        store.engine.dispatcher._limit = store.engine.dispatch_limit
+        resume()
         assert store.get("T", 0, 0).max_offset == 5
         assert store.max_offset("T", 0) == 5
 

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreLocked, UnknownStore
 from storageio.testing import FailingDisk
+from tests.helpers import contents
+from tests.stores import small_config
 
-SIZES = StoreConfig(mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+SIZES = small_config(max_hash_slot_num=500, max_index_num=2000)
 
 
 def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -> None:
@@ -61,10 +59,10 @@ def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
     """A log file is missing."""
     fixture = fixture_store("plain", own=True)
     (fixture.store / "commitlog" / f"{131072:020d}").unlink()
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     with pytest.raises(StoreCorrupt, match="missing_file"):
         rebuild_store(str(fixture.store))
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 @pytest.mark.deep
@@ -72,7 +70,7 @@ def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
 def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> None:
     """The second run gives the bytes of an undisturbed run."""
     fixture = fixture_store("propcrc", own=True)
-    whole = tree(fixture.store)
+    whole = contents(fixture.store)
     number = failed = 0
     while failed == number:
         number += 1
@@ -85,7 +83,7 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
     for killed in fixture.folder.glob("killed-*"):
         (killed / "brokerstore").mkdir(exist_ok=True)
         rebuild_store(str(killed), config=SIZES, disk=REAL_DISK)
-        found = tree(killed)
+        found = contents(killed)
         names = {name for name in whole if name.startswith("consumequeue/")}
         assert {name: found[name] for name in found if name.startswith("consumequeue/")} == {
             name: whole[name] for name in names
@@ -98,15 +96,15 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
 def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operation: str) -> None:
     """Work files as long as an index, or of forty gigabytes that were requested by mistake, are deleted."""
     fixture = fixture_store("propcrc", own=True)
-    before = tree(fixture.store)
+    before = contents(fixture.store)
     with pytest.raises(DiskError):
         rebuild_store(str(fixture.store), config=SIZES, disk=FailingDisk(1, only=operation))
-    assert tree(fixture.store) == before
+    assert contents(fixture.store) == before
 
 
 def test_killed_while_the_new_queues_take_the_place_of_the_old_the_file_size_is_kept(tmp_path: Path) -> None:
     """Neither folder is in its place; queues of RocketMQ's default size must not be created."""
-    sizes = StoreConfig(mapped_file_size_consume_queue=2000, mapped_file_size_commit_log=65536)
+    sizes = small_config()
     store = tmp_path / "store"
     with MessageStore.open(store, config=sizes.but(max_hash_slot_num=100, max_index_num=400)) as opened:
         for number in range(150):

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from commitlog import Message, StoredMessage
-from commitlog.walk import LogFiles
 from messagestore import MessageStore
 from messagestore.broker.config.topics import Topics
 from messagestore.repair.recover import Choice, Plan, Recovery
 from storageio import REAL_DISK, StoreCorrupt, StoreError, StoreLocked, UnsupportedFormat
 from storageio.testing import FailingDisk
-from tests.messagestore.kit import files_below
-from tests.stores import small_config
+from tests.helpers import contents, overwrite
+from tests.stores import log_records, small_config
 
 FILE_SIZE = 65536
 CLOCK_START = 1_700_000_000_000
@@ -56,19 +55,8 @@ def store(original: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def records(folder: Path) -> list[StoredMessage]:
-    """Return all whole records, including those behind damage."""
-    return [found for found in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if isinstance(found, StoredMessage)]
-
-
 def log_file(folder: Path, number: int) -> Path:
     return folder / "commitlog" / f"{number * FILE_SIZE:020d}"
-
-
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
 
 
 def flip(path: Path, at: int) -> None:
@@ -122,7 +110,7 @@ ONLY_WHOLE_RECORD_CRC = {
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: str) -> None:
     """The whole-record checksum guards every field; without it, only lengths and the body checksum guard."""
-    before = records(store)
+    before = log_records(store)
     victim = second_record(before, 1)
     with MessageStore.open(store, "r") as opened:
         is_guarded = opened.message_at(0) is not None and "__CRC32#" in opened.message_at(0).all_properties  # type: ignore[union-attr]
@@ -143,7 +131,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
 @pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
 def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alone(store: Path, field: str) -> None:
     """No queue can have the record; every recovery would otherwise end in that error and change nothing."""
-    before = records(store)
+    before = log_records(store)
     victim = second_record(before, 4)
     overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE + FIELDS[field], b"\x80")
     (store / "abort").write_bytes(b"1")
@@ -162,13 +150,13 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
     Otherwise records behind the hole would be in no queue, and the next puts would overwrite them.
     """
     (store / "brokerstore" / "clean.json").unlink()
-    before = records(store)
+    before = log_records(store)
     victim = [message for message in before if message.physical_offset >= 4 * FILE_SIZE][place]
     overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE, bytes(victim.size))
-    files = [files_below(store / name) for name in ("commitlog", "consumequeue", "index")]
+    files = [contents(store / name) for name in ("commitlog", "consumequeue", "index")]
     with pytest.raises(StoreCorrupt, match="brokerstore recover"):
         MessageStore.open(store, config=SMALL)
-    assert [files_below(store / name) for name in ("commitlog", "consumequeue", "index")] == files
+    assert [contents(store / name) for name in ("commitlog", "consumequeue", "index")] == files
     plan = recover(store)
     assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
     assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
@@ -176,7 +164,7 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
 
 def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
     """A filler takes the place of the lost message, so no consumer's offset shifts."""
-    before = records(store)
+    before = log_records(store)
     victim = second_record(before, 1)
     flip(log_file(store, 1), victim.physical_offset % FILE_SIZE + 90)
     recover(store)
@@ -193,7 +181,7 @@ def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Pa
 
 def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) -> None:
     """RocketMQ does the same."""
-    before = records(store)
+    before = log_records(store)
     victim = second_record(before, 2)
     flip(log_file(store, 2), victim.physical_offset % FILE_SIZE + 90)
     plan = recover(store, Choice.TRUNCATE)
@@ -359,7 +347,7 @@ DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
 @pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__.removeprefix("hurt_"))
 def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[..., set[int]], abort: str) -> None:
     """Only damaged records are lost, with and without the abort file; the second plan is empty."""
-    before = records(store)
+    before = log_records(store)
     if abort != "clean":
         (store / "abort").write_bytes({"abort": b"4711", "abort-empty": b"", "abort-zeros": bytes(10)}[abort])
         (store / "brokerstore" / "clean.json").unlink()
@@ -377,18 +365,18 @@ def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[...,
 
 def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
     """Opening for writing refuses and changes nothing; neither do a dry run and a missing choice."""
-    messages = records(store)
+    messages = log_records(store)
     number = messages[-1].physical_offset // FILE_SIZE
     victim = second_record(messages, number)
     (store / "abort").touch()
     (store / "brokerstore" / "clean.json").unlink()
     flip(log_file(store, number), victim.physical_offset % FILE_SIZE + 90)
-    before = {path: path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+    before = contents(store)
     with pytest.raises(StoreCorrupt):
         MessageStore.open(store, "r+")
     assert Recovery(str(store)).plan().needs_choice
     assert recover(store, Choice.REFUSE).needs_choice
-    assert {path: path.read_bytes() for path in before} == before
+    assert before.items() <= contents(store).items()
 
 
 def test_recovery_waits_for_no_writer(store: Path) -> None:
@@ -399,7 +387,7 @@ def test_recovery_waits_for_no_writer(store: Path) -> None:
 
 def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
     """Zeroed bytes can be inspected later."""
-    messages = records(store)
+    messages = log_records(store)
     last = messages[-1]
     whole = log_file(store, last.physical_offset // FILE_SIZE).read_bytes()
     hurt_half_header(store, messages)
@@ -430,7 +418,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
     def prepare(name: str) -> Path:
         copy = tmp_path / name
         shutil.copytree(original, copy)
-        messages = records(copy)
+        messages = log_records(copy)
         flip(log_file(copy, 1), second_record(messages, 1).physical_offset % FILE_SIZE + 90)
         hurt_half_header(copy, messages)
         shutil.rmtree(copy / "consumequeue" / "topic-1")
@@ -465,7 +453,7 @@ def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str
     fixture = fixture_store(name, own=True)
     truth = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
     recover(fixture.store)
-    assert [message.physical_offset for message in records(fixture.store)] == [
+    assert [message.physical_offset for message in log_records(fixture.store)] == [
         one["physicalOffset"] for one in truth["messages"]
     ]
     with MessageStore.open(fixture.store, "r") as opened:
@@ -492,7 +480,7 @@ def test_a_topic_that_only_its_queues_name_is_not_taken_for_a_deleted_one(store:
         topics.delete(name)
     topics.persist()
     shutil.rmtree(store / "consumequeue" / "topic-1")
-    before = records(store)
+    before = log_records(store)
     (store / "abort").touch()
     (store / "brokerstore" / "clean.json").unlink(missing_ok=True)
     hurt_queue_behind_the_log(store, before)

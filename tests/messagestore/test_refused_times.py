@@ -13,7 +13,8 @@ import pytest
 from messagestore.checkpoint import read_checkpoint
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, DiskFull, InvalidMessage, StoreClosed
-from tests.messagestore.kit import START_MS, Clock, SwitchDisk, message, open_small, put_numbers, sync_mode, until
+from tests.helpers import until
+from tests.messagestore.kit import START_MS, Clock, SwitchDisk, message, open_small, put_numbers, sync_mode
 
 SIZE = 20_000
 HOUR_MS = 3_600_000

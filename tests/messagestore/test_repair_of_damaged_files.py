@@ -22,8 +22,9 @@ from messagestore.repair.verification import verify_beside_log, verify_store
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError, StoreReadOnly
 from storageio.testing import FailingDisk
 from tests.brokerstore.tool import run
+from tests.helpers import contents
 from tests.messagestore.kit import RECORD_BODY_AT, record_bytes
-from tests.stores import small_config
+from tests.stores import problem_kinds, small_config
 
 from .support import labels
 
@@ -50,10 +51,6 @@ def plan(folder: Path, disk: Disk) -> object:
     return Recovery(str(folder), disk=disk).plan()
 
 
-def kinds(folder: Path) -> set[str]:
-    return {problem.kind for problem in verify_store(str(folder)).problems}
-
-
 def count(folder: Path) -> int:
     with MessageStore.open(folder, "r") as opened:
         return sum(len(list(opened.read(topic, queue_id))) for topic in opened.topics() for queue_id in opened.queue_ids(topic))
@@ -68,10 +65,10 @@ def test_a_torn_config_file_is_written_again_from_its_backup(store: Path) -> Non
     path, backup = store / "config" / "consumerOffset.json", store / "config" / "consumerOffset.json.bak"
     backup.write_bytes(good)
     path.write_bytes(good[:20])
-    assert kinds(store) == {"damaged_config"}
+    assert problem_kinds(store) == {"damaged_config"}
     plan = Recovery(str(store)).apply()
     assert "restore_config config/consumerOffset.json" in labels(plan)
-    assert kinds(store) == set() and Recovery(str(store)).plan().steps == []
+    assert problem_kinds(store) == set() and Recovery(str(store)).plan().steps == []
     with MessageStore.open(store, "r") as opened:
         assert [opened.engine.consumer_offsets().get("T0", "g", queue_id) for queue_id in (0, 1)] == [3, 2]
 
@@ -112,12 +109,12 @@ def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(stor
     shutil.move(store / name, outside)
     (store / name).symlink_to(outside)
     shutil.rmtree(store / "consumequeue")
-    before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+    before = contents(outside)
     with pytest.raises(StoreReadOnly, match="is a link"):
         Recovery(str(store)).apply()
-    assert {path: path.read_bytes() for path in before} == before and not (store / "consumequeue").exists()
+    assert contents(outside) == before and not (store / "consumequeue").exists()
     Recovery(str(store), follow_links=True).apply()
-    assert kinds(store) == set() and count(store) == COUNT
+    assert problem_kinds(store) == set() and count(store) == COUNT
 
 
 # Queues and index
@@ -132,9 +129,9 @@ def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: st
     else:
         with (queue / f"{0:020d}").open("ab") as file:
             file.write(bytes(20))
-    assert kinds(store)
+    assert problem_kinds(store)
     assert any(label.startswith("rebuild consumequeue") for label in labels(Recovery(str(store)).apply()))
-    assert kinds(store) == set() and count(store) == COUNT
+    assert problem_kinds(store) == set() and count(store) == COUNT
 
 
 def test_a_call_that_fails_once_changes_no_plan(store: Path) -> None:
@@ -176,9 +173,9 @@ def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
 def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
     """It has bytes in place of zeros; its times are set to what the log has."""
     (store / "checkpoint").write_bytes(b"\xff" * 4096)
-    assert "damaged_checkpoint" in kinds(store)
+    assert "damaged_checkpoint" in problem_kinds(store)
     assert "write_checkpoint checkpoint" in labels(Recovery(str(store)).apply())
-    assert kinds(store) == set() and count(store) == COUNT
+    assert problem_kinds(store) == set() and count(store) == COUNT
 
 
 def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) -> None:
@@ -192,25 +189,25 @@ def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) ->
         file.write(b"over")
     told: list[int] = []
     Recovery(str(store), Choice.SKIP, keep_backup=False, progress=told.append).apply()
-    assert kinds(store) == set() and sum(told) > 65536
+    assert problem_kinds(store) == set() and sum(told) > 65536
     assert not list((store / "brokerstore").glob("cut-*"))
 
 
 def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Path) -> None:
     """A queue folder was copied from another store, or its messages are lost: nobody can know, so they are counted."""
     shutil.copytree(store / "consumequeue" / "T0", store / "consumequeue" / "Strange")
-    assert kinds(store) == {"dangling_queue"}
+    assert problem_kinds(store) == {"dangling_queue"}
     with pytest.raises(StoreCorrupt, match="lacks messages"):
         rebuild_store(str(store))
     plan = Recovery(str(store)).apply()
-    assert plan.needs_choice and kinds(store) == {"dangling_queue"}
+    assert plan.needs_choice and problem_kinds(store) == {"dangling_queue"}
     lost = plan.choices["truncate"].lost_by_queue
     assert lost == {
         f"Strange/{path.name}": MessageStore.open(store, "r").max_offset("T0", int(path.name))
         for path in (store / "consumequeue" / "Strange").iterdir()
     }
     Recovery(str(store), Choice.TRUNCATE).apply()
-    assert kinds(store) == set() and not (store / "consumequeue" / "Strange").exists()
+    assert problem_kinds(store) == set() and not (store / "consumequeue" / "Strange").exists()
 
 
 def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path) -> None:
@@ -219,7 +216,7 @@ def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path)
     (store / "brokerstore" / "rebuild").write_bytes(b"a file")
     shutil.rmtree(store / "consumequeue")
     rebuild_store(str(store))
-    assert kinds(store) == set() and count(store) == COUNT
+    assert problem_kinds(store) == set() and count(store) == COUNT
 
 
 def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
@@ -229,7 +226,7 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     shutil.rmtree(folder / "consumequeue", ignore_errors=True)
     rebuild_store(str(folder))
     assert list((folder / "consumequeue").iterdir()) == list((folder / "index").iterdir()) == []
-    assert kinds(folder) == set()
+    assert problem_kinds(folder) == set()
 
 
 @pytest.mark.parametrize(
@@ -255,10 +252,10 @@ def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, nu
             opened.put(Message("T0", b"%d" % at, queue_id=0))
         opened.engine.settle()
         assert [int(message.body) for message in opened.read("T0", 0)] == read
-    assert kinds(folder) == {"queue_offset"}
+    assert problem_kinds(folder) == {"queue_offset"}
     assert Recovery(str(folder)).plan().steps == []
     rebuild_store(str(folder))
-    assert kinds(folder) == {"queue_offset"}
+    assert problem_kinds(folder) == {"queue_offset"}
 
 
 @pytest.mark.parametrize("has_table", [True, False], ids=["a-brokers", "no-topics"])
@@ -285,7 +282,7 @@ def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path,
     answer = run("recover", folder, "--apply")
     assert answer.code == 1 and "a person has to decide: " in answer.talk
     rebuild_store(str(folder))
-    assert kinds(folder) == {"topic_name"} and (folder / "consumequeue" / "T0").is_dir()
+    assert problem_kinds(folder) == {"topic_name"} and (folder / "consumequeue" / "T0").is_dir()
 
 
 # Holes
@@ -312,7 +309,7 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     path.write_bytes(data)
     plan = Recovery(str(folder), Choice.SKIP).apply()
     assert (plan.messages_kept, plan.messages_lost, plan.bytes_cut) == (2, 1, 0)
-    assert kinds(folder) == set()
+    assert problem_kinds(folder) == set()
     with MessageStore.open(folder, "r") as opened:
         first, behind = list(opened.read("T0", 0))
         assert [(one.body, one.queue_offset) for one in (first, behind)] == [(b"first", 0), (b"behind", 2)]
@@ -344,9 +341,9 @@ def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str
     if how == "rebuild":
         rebuild_store(str(fixture.store))
     else:
-        assert "missing_queue" in kinds(fixture.store)
+        assert "missing_queue" in problem_kinds(fixture.store)
         Recovery(str(fixture.store)).apply()
-    assert lmq_units(fixture.store) == wanted and kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == wanted and problem_kinds(fixture.store) == set()
 
 
 def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
@@ -358,9 +355,9 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
     data = bytearray(path.read_bytes())
     data[27] ^= 1
     path.write_bytes(data)
-    assert kinds(fixture.store) & {"wrong_unit"}
+    assert problem_kinds(fixture.store) & {"wrong_unit"}
     Recovery(str(fixture.store)).apply()
-    assert lmq_units(fixture.store) == wanted and kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == wanted and problem_kinds(fixture.store) == set()
 
 
 def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
@@ -462,4 +459,4 @@ def test_a_disk_that_is_full_under_a_rebuild_gets_its_room_back(store: Path) -> 
     assert not (store / "brokerstore" / "rebuild").exists()
     assert all(path.read_bytes() == data for path, data in before.items())
     rebuild_store(str(store), disk=REAL_DISK)
-    assert kinds(store) == set()
+    assert problem_kinds(store) == set()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreReadOnly
-from tests.messagestore.kit import LOG_SIZE, Clock, files_below, open_small, put_numbers, read_all, record_bytes
+from tests.helpers import contents
+from tests.messagestore.kit import LOG_SIZE, Clock, open_small, put_numbers, read_all, record_bytes
 
 
 def open_slave(world: Any, folder: Path, **changes: Any) -> Any:
@@ -37,7 +38,7 @@ def test_a_replicated_folder_says_what_the_master_says(world: Any, tmp_path: Pat
         assert len(slave.query("U", "k")) == 0
         assert len(slave.query("T", "k", max_count=700)) == len(master.query("T", "k", max_count=700)) > 0
     for part in ("commitlog", "consumequeue"):
-        assert files_below(tmp_path / "s" / part) == files_below(tmp_path / "m" / part)
+        assert contents(tmp_path / "s" / part) == contents(tmp_path / "m" / part)
 
 
 def test_replication_goes_on_where_it_stopped_after_both_were_closed(world: Any, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from messagestore.read.queue_reader import DECODED_UNITS
 from messagestore.write.running_flags import Flag
 from storageio import DiskError, PutRejected, Space, StoreClosed
 from storageio.testing import FailingDisk, WrappedDisk
-from tests.messagestore.writers import LOG_SIZE, log_files, message, number_of, open_store, put_all, until
+from tests.helpers import until
+from tests.messagestore.writers import LOG_SIZE, log_files, message, number_of, open_store, put_all
 
 HOUR_MS = 3_600_000
 NOON_MS = int(datetime(2026, 11, 20, 12, 30).timestamp() * 1000)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from storageio import DiskError, DiskFull, InvalidMessage, PutRejected, StoreCorrupt
-from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes, until
+from tests.helpers import until
+from tests.messagestore.kit import LOG_SIZE, Clock, SwitchDisk, open_small, put_numbers, read_all, record_bytes
 
 NAMES, DELAY = "INNER_MULTI_DISPATCH", "DELAY"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.messagestore.kit import START_MS, Clock, message, number_of, open_small, put_numbers
+from tests.messagestore.kit import START_MS, Clock, hold_dispatch, message, number_of, open_small, put_numbers
 
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "max_offset": (lambda store: store.max_offset("T", 3), 2),
@@ -53,9 +53,9 @@ def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Pa
 def test_the_offset_of_the_next_put_waits_for_nobody(world: Any, tmp_path: Path) -> None:
     """`committed=False` reads the counter from which puts take their offsets."""
     with open_small(world, tmp_path) as store:
-        store.engine.dispatcher._limit = lambda: 0
+        resume = hold_dispatch(store, 0)
         put_numbers(world, store, range(2))
         assert store.max_offset("T", 0, committed=False) == 2
-        store.engine.dispatcher._limit = store.engine.dispatch_limit
+        resume()
         store.put(message(world, 2))
         assert store.max_offset("T", 0) == 3

@@ -12,6 +12,7 @@ from messagestore.derive.index_comparison import IndexComparison
 from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_store
 from tests.messagestore.test_wheel_snapshots import store_of
+from tests.stores import problem_kinds
 
 TAG = b"TAGS\x01"
 
@@ -22,11 +23,6 @@ def store(tmp_path: Path) -> Path:
     folder = store_of("timersnap551", tmp_path)
     shutil.rmtree(folder / "rocksdbstore")
     return folder
-
-
-def kinds(store: Path) -> set[str]:
-    """Return the kinds of problems of a folder."""
-    return {problem.kind for problem in verify_store(str(store)).problems}
 
 
 def test_items_of_tags_belong_to_their_records(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +42,7 @@ def test_item_of_another_tag_is_dangling(store: Path) -> None:
     (log,) = (store / "commitlog").glob("0*")
     data = log.read_bytes()
     log.write_bytes(data.replace(TAG, b"TAGZ\x01", 1))
-    assert kinds(store) == {"dangling_item", "wrong_unit"}
+    assert problem_kinds(store) == {"dangling_item", "wrong_unit"}
 
 
 def test_records_without_items_of_tags_are_no_problem(store: Path) -> None:
@@ -55,4 +51,4 @@ def test_records_without_items_of_tags_are_no_problem(store: Path) -> None:
         number = opened.max_offset("MixPlain", 0)
         opened.put("MixPlain", b"one more", tags="a", keys=["k"], queue_id=0)
         assert opened.max_offset("MixPlain", 0) == number + 1
-    assert kinds(store) == set()
+    assert problem_kinds(store) == set()

@@ -15,6 +15,7 @@ import pytest
 
 from storageio import DiskError, DiskFull, FlushTimeout, PutRejected, StoreError
 from storageio.testing import CountingDisk, FailingDisk, WrappedDisk
+from tests.helpers import until
 from tests.messagestore.kit import (
     GateDisk,
     SwitchDisk,
@@ -25,7 +26,6 @@ from tests.messagestore.kit import (
     put_numbers,
     read_all,
     sync_mode,
-    until,
 )
 
 THREADS = 16

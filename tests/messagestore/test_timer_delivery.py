@@ -19,7 +19,7 @@ from messagestore.repair.verification import verify_store
 from messagestore.timers.new_files import new_units, slot_of
 from messagestore.timers.undelivered import TimerMessage
 from storageio import DiskFull, InvalidMessage, OutOfRange, PutRejected
-from tests.messagestore.kit import Clock, crash_copy, open_small
+from tests.messagestore.kit import Clock, crash_copy, delivered_numbers, open_small
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 START_MS = 1_700_000_000_000  # a whole second, as in `Clock`
@@ -59,11 +59,6 @@ def timer(world: Any, number: int, due_ms: int, **more: str) -> Any:
     return world.commitlog.Message("T", b"%d" % number, queue_id=number % 2, keys=[f"k{number}"], properties=properties)
 
 
-def came(store: Any) -> list[int]:
-    store.engine.settle()
-    return sorted(int(message.body) for queue_id in store.queue_ids("T") for message in store.read("T", queue_id))
-
-
 @pytest.mark.parametrize(
     ("properties", "out_ms"),
     [
@@ -93,7 +88,7 @@ def test_a_timer_comes_when_its_second_is_over(world: Any, tmp_path: Path) -> No
         deliver(store)
         clock.now_ms = START_MS + 300_999
         deliver(store)
-        assert came(store) == []
+        assert delivered_numbers(store) == []
         clock.now_ms += 1
         deliver(store)
         deliver(store)
@@ -119,10 +114,10 @@ def test_delays_of_any_length_and_times_can_be_given(world: Any, tmp_path: Path)
         assert "DELAY" not in store.message_at(odd.physical_offset).properties
         clock.now_ms += 5999
         deliver(store)
-        assert came(store) == [1, 4]
+        assert delivered_numbers(store) == [1, 4]
         clock.now_ms += 1
         deliver(store)
-        assert came(store) == [1, 2, 4]
+        assert delivered_numbers(store) == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +156,7 @@ def test_a_delivered_timer_is_not_delayed_when_it_is_put_again(world: Any, tmp_p
     """It has TIMER_OUT_MS, as for `HookUtils.checkIfTimerMessage`."""
     with open_idle(world, tmp_path / "s", Clock()) as store:
         store.put(timer(world, 0, START_MS + 60_000, TIMER_OUT_MS="5"))
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def test_a_far_timer_is_rolled(world: Any, tmp_path: Path) -> None:
@@ -174,13 +169,13 @@ def test_a_far_timer_is_rolled(world: Any, tmp_path: Path) -> None:
         for day in range(1, 10):
             clock.now_ms = START_MS + day * day_ms + 999
             deliver(store)
-            assert came(store) == []
+            assert delivered_numbers(store) == []
         records = list(store.read(TIMER_TOPIC, 0))
         assert [one.properties.get("TIMER_ROLL_TIMES") for one in records] == [None, "1", "2", "3"]
         assert {one.properties["TIMER_OUT_MS"] for one in records} == {str(START_MS + 9 * day_ms)}
         clock.now_ms += 1
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def rolls(store: Any) -> list[str | None]:
@@ -229,15 +224,15 @@ def test_a_roll_is_not_repeated_after_a_kill(world: Any, tmp_path: Path) -> None
         persist(store)
         clock.now_ms = START_MS + WINDOW_MS // 2 + 1000
         deliver(store)
-        assert (rolls(store), came(store)) == ([None, None, None, "1"], [1])
+        assert (rolls(store), delivered_numbers(store)) == ([None, None, None, "1"], [1])
         crash_copy(first, folder)
     clock.now_ms += 1000
     with open_idle(world, folder, clock) as store:
         deliver(store)
-        assert (rolls(store), came(store)) == ([None, None, None, "1", "1"], [1])
+        assert (rolls(store), delivered_numbers(store)) == ([None, None, None, "1", "1"], [1])
         clock.now_ms = START_MS + WINDOW_MS + 2000
         deliver(store)
-        assert came(store) == [0, 1, 2]
+        assert delivered_numbers(store) == [0, 1, 2]
 
 
 def test_a_far_deletion_is_rolled_with_its_timer(world: Any, tmp_path: Path) -> None:
@@ -250,10 +245,10 @@ def test_a_far_deletion_is_rolled_with_its_timer(world: Any, tmp_path: Path) -> 
         deliver(store)
         clock.now_ms += WINDOW_MS // 2 + 1000
         deliver(store)
-        assert (rolls(store), came(store)) == ([None] * 3 + ["1"] * 3, [])
+        assert (rolls(store), delivered_numbers(store)) == ([None] * 3 + ["1"] * 3, [])
         clock.now_ms = START_MS + WINDOW_MS + 1000
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 @pytest.mark.parametrize(("wait_ms", "delay_ms", "magic"), [(3_600_000, 3_600_000, 1), (9 * WINDOW_MS, WINDOW_MS, 3)])
@@ -275,7 +270,7 @@ def test_a_message_with_a_key_deletes_a_timer(world: Any, tmp_path: Path, text: 
         store.put(timer(world, 2, START_MS + 9000, UNIQ_KEY="U2", TIMER_DEL_UNIQKEY=text))
         clock.now_ms += 9000
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def test_the_files_are_a_brokers(world: Any, tmp_path: Path) -> None:
@@ -314,15 +309,15 @@ def test_what_waited_over_a_clean_stop_comes_after_it(world: Any, tmp_path: Path
             store.put(timer(world, number, START_MS + 1000 * (number + 1)))
         clock.now_ms += 10_000
         deliver(store)
-        assert came(store) == list(range(10))
+        assert delivered_numbers(store) == list(range(10))
         store.put(timer(world, 40, START_MS + 12_000))
     clock.now_ms += 10_000
     with open_idle(world, folder, clock) as store:
         deliver(store)
-        assert came(store) == [*range(20), 40]
+        assert delivered_numbers(store) == [*range(20), 40]
         clock.now_ms += 100_000
         deliver(store)
-        assert came(store) == list(range(41))
+        assert delivered_numbers(store) == list(range(41))
         assert len(list((folder / "timerlog").iterdir())) == 3
         persist(store)
         assert len(list((folder / "timerlog").iterdir())) == 1, "files without a pending timer are deleted"
@@ -346,7 +341,7 @@ def test_without_timer_files_they_are_made_from_the_log(world: Any, tmp_path: Pa
     with open_idle(world, folder, clock) as store:
         clock.now_ms += 1000  # what is overdue gets the slot of the rebuild's second
         deliver(store)
-        assert came(store) == list(range(10))
+        assert delivered_numbers(store) == list(range(10))
 
 
 def test_a_failed_delivery_is_repeated(world: Any, tmp_path: Path) -> None:
@@ -369,9 +364,9 @@ def test_a_failed_delivery_is_repeated(world: Any, tmp_path: Path) -> None:
         store.engine.internal_puts.put = failing
         with pytest.raises(DiskFull):
             deliver(store)
-        assert came(store) == [0, 1]
+        assert delivered_numbers(store) == [0, 1]
         deliver(store)
-        assert came(store) == [0, 1, 2, 3]
+        assert delivered_numbers(store) == [0, 1, 2, 3]
 
 
 @pytest.mark.deep

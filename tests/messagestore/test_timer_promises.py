@@ -19,8 +19,8 @@ from messagestore.repair.verification import verify_store
 from messagestore.timers.timer_log import TimerLog
 from messagestore.timers.undelivered import undelivered_timers
 from storageio import REAL_DISK, DiskError
-from tests.messagestore.kit import START_MS, Clock, SwitchDisk, crash_copy
-from tests.messagestore.test_timer_delivery import came, deliver, open_idle, persist, timer
+from tests.messagestore.kit import START_MS, Clock, SwitchDisk, crash_copy, delivered_numbers
+from tests.messagestore.test_timer_delivery import deliver, open_idle, persist, timer
 
 DUE_MS = START_MS + 5000
 
@@ -71,7 +71,7 @@ def test_timers_are_not_persisted_in_the_middle_of_a_slot(world: Any, tmp_path: 
         assert note_of(tmp_path) == before
         deliver(store)
         persist(store)
-        assert note_of(tmp_path) != before and came(store) == [0, 1, 2]
+        assert note_of(tmp_path) != before and delivered_numbers(store) == [0, 1, 2]
 
 
 def test_one_copy_of_two_equal_timers_stands_for_one_of_them(
@@ -89,11 +89,11 @@ def test_one_copy_of_two_equal_timers_stands_for_one_of_them(
         at_once(world, monkeypatch, 1)
         clock.now_ms = DUE_MS + 1000
         store.engine.timers.deliver_due()
-        assert came(store) == [5]
+        assert delivered_numbers(store) == [5]
         crash_copy(first, folder)
     with open_idle(world, folder, clock) as store:
         deliver(store)
-        assert Counter(came(store)) == {5: 2}
+        assert Counter(delivered_numbers(store)) == {5: 2}
 
 
 def test_the_note_is_written_before_the_checkpoint(world: Any, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_note_of_a_longer_log_is_not_trusted(world: Any, tmp_path: Path) -> No
         clock.now_ms = DUE_MS + 1000
         end = store.log_end
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
         persist(store)
         crash_copy(first, folder)
     path = min((folder / "commitlog").iterdir())
@@ -132,7 +132,7 @@ def test_a_note_of_a_longer_log_is_not_trusted(world: Any, tmp_path: Path) -> No
     with open_idle(world, folder, clock) as store:
         clock.now_ms += 5000
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def test_an_interrupted_rebuild_of_the_timer_files_is_done_again(
@@ -150,7 +150,7 @@ def test_an_interrupted_rebuild_of_the_timer_files_is_done_again(
         assert not work.exists()
         clock.now_ms = DUE_MS + 1000
         deliver(store)
-        assert came(store) == [0]
+        assert delivered_numbers(store) == [0]
 
 
 def test_a_timer_that_arrives_late_is_not_put_into_the_slot_that_is_being_delivered(
@@ -172,7 +172,7 @@ def test_a_timer_that_arrives_late_is_not_put_into_the_slot_that_is_being_delive
         deliver(store)
         clock.now_ms += 5000
         deliver(store)
-        assert came(store) == [0, 1, 2]
+        assert delivered_numbers(store) == [0, 1, 2]
 
 
 def test_a_copy_stands_for_the_timer_with_its_body(tmp_path: Path, world: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_broker_went_on_behind_its_own_checkpoint(world: Any, tmp_path: Path) 
     with open_idle(world, tmp_path, clock) as store:
         clock.now_ms = DUE_MS + 1000
         deliver(store)
-        assert came(store) == [0, 1, 2]
+        assert delivered_numbers(store) == [0, 1, 2]
 
 
 def test_a_slot_whose_units_a_crash_took_is_cleared(world: Any, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_slot_whose_units_a_crash_took_is_cleared(world: Any, tmp_path: Path) 
         deliver(store)
         clock.now_ms += 2000
         deliver(store)
-        assert came(store) == [1]
+        assert delivered_numbers(store) == [1]
         persist(store)
     assert not [one for one in verify_store(str(folder)).problems if "timer" in one.kind]
 

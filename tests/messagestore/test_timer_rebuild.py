@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from commitlog import Message
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.timers.layout import CHECK_NAME, WHEEL_SIZE, WHEEL_SLOTS
@@ -20,13 +20,12 @@ from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records, snapshot
 from tests.messagestore.support import put_internally
 from tests.messagestore.test_timers import waiting_by_the_log
+from tests.stores import small_config
 
 NOW_MS = 1_795_434_240_700  # 38 seconds after the fixture's timers were sent
 UNIT = struct.Struct(">iqiqiqiiq")
 SLOT = struct.Struct(">qqqii")
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000, max_hash_slot_num=500, max_index_num=2000
-)  # fmt: skip
+CONFIG = small_config(max_hash_slot_num=500, max_index_num=2000)
 
 
 class AtNow(WrappedDisk):

@@ -11,18 +11,19 @@ import pytest
 
 from storageio import DiskError, FlushTimeout, PutRejected, StoreCorrupt, StoreLocked
 from storageio.testing import WrappedDisk
+from tests.helpers import until
 from tests.messagestore.kit import (
     LOG_SIZE,
     START_MS,
     Clock,
     SwitchDisk,
+    hold_dispatch,
     message,
     number_of,
     open_small,
     put_numbers,
     read_all,
     sync_mode,
-    until,
 )
 
 
@@ -39,9 +40,8 @@ def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: A
     store = open_small(world, tmp_path, clock=clock)
     put_numbers(world, store, range(3))
     store.get("T", 0, 0)
-    dispatcher, log = store.engine.dispatcher, store.engine.log
-    held = log.written_offset
-    dispatcher._limit = lambda: held
+    dispatcher = store.engine.dispatcher
+    resume = hold_dispatch(store)
     results = []
     for number in range(3, 12):
         clock.now_ms += 10_000
@@ -49,7 +49,7 @@ def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: A
     with min((tmp_path / "commitlog").iterdir()).open("r+b") as file:
         file.seek(results[1].physical_offset + 4)
         file.write(b"\xee")
-    dispatcher._limit = store.engine.dispatch_limit
+    resume()
     until(lambda: dispatcher.failure)
     assert isinstance(dispatcher.failure, StoreCorrupt)
     with pytest.raises(PutRejected, match="bad_magic"):
@@ -101,7 +101,7 @@ def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_pa
         store.get("T", 0, 0)
         dispatcher = store.engine.dispatcher
         dispatcher.thread.stop()
-        dispatcher._limit = lambda: 9 * LOG_SIZE
+        hold_dispatch(store, 9 * LOG_SIZE)
         dispatcher.begin_again(8 * LOG_SIZE)
         with pytest.raises(StoreCorrupt, match="no log file"):
             dispatcher.catch_up()

@@ -15,6 +15,7 @@ from consumequeue.layout import UNIT
 from messagestore.repair import verification
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK
+from tests.helpers import overwrite
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 
 COUNT = 1150
@@ -45,19 +46,13 @@ def log_end(folder: Path) -> int:
     return LogFiles(REAL_DISK, [str(folder / "commitlog")]).end().offset
 
 
-def write_at(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
 def half_a_record(folder: Path) -> None:
     """Write the head of a record behind the log, as a broker that is copying its next record into the map."""
     end, last = log_end(folder), log_files(folder)[-1]
     first = log_files(folder)[0].read_bytes()
     size = int.from_bytes(first[:4], "big")
     head = first[:28] + end.to_bytes(8, "big") + first[36:BODY_AT]
-    write_at(last, end % LOG_SIZE, head.ljust(size, b"\0")[: size // 2])
+    overwrite(last, end % LOG_SIZE, head.ljust(size, b"\0")[: size // 2])
 
 
 def test_a_record_that_is_being_written_is_no_damage(used: Path) -> None:
@@ -75,7 +70,7 @@ def test_units_and_items_behind_the_end_are_no_damage(used: Path) -> None:
     queue = sorted((used / "consumequeue" / "t" / "0").iterdir())[-1]
     units = queue.read_bytes()
     free = next(at for at in range(0, len(units), 20) if units[at : at + 20] == bytes(20))
-    write_at(queue, free, UNIT.pack(end, 100, 0))
+    overwrite(queue, free, UNIT.pack(end, 100, 0))
     assert verify_store(str(used)).problems == []
 
 
@@ -84,7 +79,7 @@ def test_a_unit_that_no_record_stands_behind_is_still_a_problem(used: Path) -> N
     queue = sorted((used / "consumequeue" / "t" / "0").iterdir())[-1]
     units = queue.read_bytes()
     free = next(at for at in range(0, len(units), 20) if units[at : at + 20] == bytes(20))
-    write_at(queue, free, UNIT.pack(log_end(used) - 1, 100, 0))
+    overwrite(queue, free, UNIT.pack(log_end(used) - 1, 100, 0))
     assert [problem.kind for problem in verify_store(str(used)).problems] == ["dangling_unit"]
 
 
@@ -92,7 +87,7 @@ def test_a_unit_that_no_record_stands_behind_is_still_a_problem(used: Path) -> N
 def test_damage_in_a_store_in_use_is_still_a_problem(used: Path, number: int) -> None:
     """It is found in an old file and in the current one, and records behind the damage are checked too."""
     path = log_files(used)[-number]
-    write_at(path, BODY_AT + 1, b"\xee")
+    overwrite(path, BODY_AT + 1, b"\xee")
     report = verify_store(str(used))
     assert [(problem.kind, problem.file) for problem in report.log.problems] == [("bad_body_crc", str(path))]
     assert report.log.records == COUNT - 1 and report.checked_to == log_end(used)
@@ -101,7 +96,7 @@ def test_damage_in_a_store_in_use_is_still_a_problem(used: Path, number: int) ->
 def test_a_damaged_header_in_the_file_that_is_written_is_still_a_problem(used: Path) -> None:
     """A check of headers alone would take it for the end."""
     end = log_end(used)
-    write_at(log_files(used)[-1], 4, b"\0\0\0\0")
+    overwrite(log_files(used)[-1], 4, b"\0\0\0\0")
     assert whole_end(REAL_DISK, [str(used / "commitlog")]) == end
     assert "bad_magic" in {problem.kind for problem in verify_store(str(used)).problems}
 
@@ -109,7 +104,7 @@ def test_a_damaged_header_in_the_file_that_is_written_is_still_a_problem(used: P
 def test_a_missing_unit_of_a_store_in_use_is_still_a_problem(used: Path) -> None:
     """It is in the middle, where the writer does not lag."""
     queue = sorted((used / "consumequeue" / "t" / "1").iterdir())[0]
-    write_at(queue, 200, UNIT.pack(1, 100, 0))
+    overwrite(queue, 200, UNIT.pack(1, 100, 0))
     assert [problem.kind for problem in verify_store(str(used)).problems] == ["wrong_unit"]
 
 

@@ -11,15 +11,14 @@ import pytest
 from commitlog import CommitLog, LogPaths, Message
 from commitlog.commit_log import Stop
 from commitlog.layout import BODY_AT, PHYSICAL_OFFSET_AT
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from messagestore.paths import OWN_FOLDER
 from messagestore.recovery import log_end as recovery
 from storageio import REAL_DISK
+from tests.stores import small_config
 
 FILE_SIZE = 65536
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=2000, max_hash_slot_num=50, max_index_num=400
-)
+CONFIG = small_config()
 
 
 @pytest.fixture(scope="module")

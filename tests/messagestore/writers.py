@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from tests.stores import SMALL_SIZES, small_config
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG_SIZE = 1 << 16
-QUEUE_SIZE = 20 * 100
+LOG_SIZE = SMALL_SIZES["mapped_file_size_commit_log"]
+QUEUE_SIZE = SMALL_SIZES["mapped_file_size_consume_queue"]
 PROLOGUE = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
@@ -28,15 +28,8 @@ def told():
 
 
 def config(**changes: Any) -> StoreConfig:
-    """Return files of 64 KiB, queue files of 100 units, small index files, no whole-record checksum."""
-    sizes: dict[str, Any] = {
-        "mapped_file_size_commit_log": LOG_SIZE,
-        "mapped_file_size_consume_queue": QUEUE_SIZE,
-        "max_hash_slot_num": 100,
-        "max_index_num": 500,
-        "enabled_append_prop_crc": False,
-    }
-    return StoreConfig(**(sizes | changes))
+    """Return the small sizes without the whole-record checksum."""
+    return small_config(**{"max_index_num": 500, "enabled_append_prop_crc": False} | changes)
 
 
 def open_store(root: object, mode: str = "a", *, disk: Any = None, clock: Any = None, **changes: Any) -> MessageStore:
@@ -112,12 +105,3 @@ class Writer:
             if pipe is not None:
                 pipe.close()
         return code
-
-
-def until(condition: Any, seconds: float = 20.0) -> Any:
-    """Return the first true result of a condition."""
-    stop = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < stop, "waited in vain"
-        time.sleep(0.005)
-    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from rabbitstore.format.layout import RECORD_HEAD, V2_CHUNK, V2_ENTRY, V2_HEAD_SIZE, V2_LOCATION
 
@@ -23,7 +24,7 @@ def entries(queue: Path) -> list[tuple[int, tuple[int, ...]]]:
     return [(at, V2_ENTRY.unpack_from(data, at)) for at in offsets if data[at] == 1]
 
 
-def _pick(queue: Path, kind: int, random: Random) -> tuple[int, tuple[int, ...]]:
+def _pick(queue: Path, kind: int, random: Random) -> tuple[int, Any]:
     return random.choice([row for row in entries(queue) if row[1][3] == kind])
 
 

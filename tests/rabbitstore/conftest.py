@@ -1,7 +1,10 @@
 """Folders of the real server, unpacked once."""
 
+from __future__ import annotations
+
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +30,7 @@ READS = {"open", "list", "stat", "size", "read", "map", "lock"}
 class TornFile(WrappedFile):
     """The process dies during a write, of which the first half reaches the file."""
 
-    def write(self, offset, data):
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         try:
             self._disk.before("write", self.path)
         except DiskError:
@@ -40,11 +43,11 @@ class TornFile(WrappedFile):
 class ChangesFail(FailingDisk):
     """Only calls that change something are counted and fail."""
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if operation not in READS:
             super().before(operation, path)
 
-    def open(self, path, mode):
+    def open(self, path: str, mode: Mode) -> TornFile:
         self.before("create" if mode is Mode.CREATE else "open", path)
         return TornFile(self, self.inner.open(path, mode))
 
@@ -54,7 +57,7 @@ class FailsOnce(WrappedDisk):
 
     will_fail = False
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if self.will_fail and operation == "read" and path.endswith(".rdq"):
             self.will_fail = False
             raise DiskError(operation, path, errno.EIO, "input/output error")
@@ -85,3 +88,9 @@ def clean(fixtures: dict[str, Fixture]) -> Fixture:
 @pytest.fixture(params=["clean", "v2"])
 def either(request: pytest.FixtureRequest, fixtures: dict[str, Fixture]) -> Fixture:
     return fixtures[request.param]
+
+
+@pytest.fixture
+def folder(clean: Fixture, tmp_path: Path) -> Path:
+    """Return a copy of the server's folder after a clean stop."""
+    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))

@@ -14,11 +14,6 @@ VHOST = Path("msg_stores/vhosts/628WB79CIFDYO9LJI6DKMI09L")
 Tree = dict[str, bytes | None]
 
 
-def tree(folder: Path) -> Tree:
-    """Map each file to its bytes and each folder to None."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
-
-
 def marks(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Return size, change time and number of every inode: each write and each rename changes one of them."""
     found = {path: path.stat() for path in sorted(folder.rglob("*"))}

@@ -1,10 +1,12 @@
 """The housekeeper's thread when the disk fails: other data still becomes durable, and the failure is logged."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import logging
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from rabbitstore import RabbitSettings, RabbitStore, StoreSettings
 from rabbitstore.engine import housekeeper
 from storageio import DiskError, StoreError
 from storageio.testing import WrappedDisk
+from tests.helpers import until
 
 SETTINGS = RabbitSettings(flush_interval_ms=1, index_version=1, store=StoreSettings(file_size_limit=20_000))
 
@@ -19,37 +22,32 @@ SETTINGS = RabbitSettings(flush_interval_ms=1, index_version=1, store=StoreSetti
 class Failing(WrappedDisk):
     """A disk on which the calls for which `fails` is true fail."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.fails = lambda _operation, _path: False
         self.failed = 0
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if self.fails(operation, path):
             self.failed += 1
             raise DiskError(operation, path, errno.EIO, "input/output error")
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_RETRY_S", "_IDLE_S"):
         monkeypatch.setattr(housekeeper, name, 0.01)
 
 
-def until(is_true):
-    stop = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < stop
-        time.sleep(0.001)
-
-
-def is_durable(path, name, body):
+def is_durable(path: str, name: str, body: bytes) -> bool:
     """Return whether the files, as a kill would leave them now, have the message."""
     with RabbitStore.open(path, "r") as seen:
         return body in [message.body for message in seen.messages(name)]
 
 
-def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(tmp_path, quick, caplog):
+def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(
+    tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
     """The first queue's error used to end the thread, so that messages of other queues stayed in memory."""
     disk, path = Failing(), str(tmp_path / "vhost")
     store = RabbitStore.open(path, disk=disk, settings=SETTINGS)
@@ -68,7 +66,7 @@ def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(tmp_
         store.close()
 
 
-def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
+def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path: Path, quick: None) -> None:
     """The file has only garbage, but its error used to end all syncs."""
     disk, path = Failing(), str(tmp_path / "vhost")
     with RabbitStore.open(path, disk=disk, settings=SETTINGS) as store:
@@ -88,7 +86,9 @@ def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path, quick):
         assert len(again.queue("q")) == 7 and again.lost == []
 
 
-def test_a_collection_without_disk_space_blocks_no_sync_and_is_retried_later(tmp_path, monkeypatch):
+def test_a_collection_without_disk_space_blocks_no_sync_and_is_retried_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between two attempts the thread does all other work."""
     monkeypatch.setattr(housekeeper, "_RETRY_S", 3600.0)
     disk, path = Failing(), str(tmp_path / "vhost")
@@ -110,7 +110,7 @@ def test_a_collection_without_disk_space_blocks_no_sync_and_is_retried_later(tmp
         assert disk.failed == 1
 
 
-def test_an_idle_store_flushes_its_journals_to_the_segments(tmp_path, quick):
+def test_an_idle_store_flushes_its_journals_to_the_segments(tmp_path: Path, quick: None) -> None:
     """An opening after a kill then has little to replay; later messages are as durable as before."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=SETTINGS) as store:
@@ -127,12 +127,12 @@ def test_an_idle_store_flushes_its_journals_to_the_segments(tmp_path, quick):
 class Stopping(logging.Handler):
     """An application that closes the store when an error is logged, on the thread that logs it."""
 
-    def __init__(self, store):
+    def __init__(self, store: RabbitStore) -> None:
         super().__init__(logging.ERROR)
         self.store = store
         self.closed = []
 
-    def emit(self, record):
+    def emit(self, record: Any) -> None:
         try:
             self.store.close()
         except StoreError as error:
@@ -141,7 +141,7 @@ class Stopping(logging.Handler):
             self.closed.append(None)
 
 
-def test_an_application_that_closes_the_store_on_its_error_does_not_wait_for_itself(tmp_path, quick):
+def test_an_application_that_closes_the_store_on_its_error_does_not_wait_for_itself(tmp_path: Path, quick: None) -> None:
     """`close` on the store's own thread used to wait for that thread."""
     disk, path = Failing(), str(tmp_path / "vhost")
     store = RabbitStore.open(path, disk=disk, settings=SETTINGS)

@@ -1,5 +1,10 @@
 """Bulk encoding and reading of messages, with removed and damaged ones among them."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rabbitstore.format.content import decode_content, encode_content
@@ -15,7 +20,7 @@ FRAGMENT_SIZE = 131064  # of a body in one AMQP frame as RabbitMQ ships
 SMALL = StoreSettings(file_size_limit=20_000)
 
 
-def content(number, body=b"body", keys=("key",), **other):
+def content(number: int, body: bytes = b"body", keys: tuple[str, ...] = ("key",), **other: Any) -> Content:
     facts = {"vhost": "/", "exchange": "", "routing_keys": keys, "properties_bin": b"\0\0", "persistent": number % 2 == 0}
     return Content(**{**facts, "body": body, "msg_id": ident(number), **other})
 
@@ -32,14 +37,14 @@ MIXED = [
 ]
 
 
-def stored(tmp_path):
+def stored(tmp_path: Path) -> tuple[Any, Any]:
     store = fresh(tmp_path, SMALL)
     client = store.client()
     client.write_many(encode_many(MIXED))
     return store, client
 
 
-def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
+def test_messages_read_in_bulk_are_those_that_were_written(tmp_path: Path) -> None:
     """Messages come from the cache, the current file, closed files with and without a map, and after a reopening."""
     store, client = stored(tmp_path)
     ids = [message.msg_id for message in MIXED]
@@ -55,7 +60,7 @@ def test_messages_read_in_bulk_are_those_that_were_written(tmp_path):
     again.close()
 
 
-def test_a_bulk_read_returns_none_for_a_removed_message(tmp_path):
+def test_a_bulk_read_returns_none_for_a_removed_message(tmp_path: Path) -> None:
     """A removed or unknown id gives None and does not affect its neighbours."""
     store, client = stored(tmp_path)
     store.sync()
@@ -66,7 +71,7 @@ def test_a_bulk_read_returns_none_for_a_removed_message(tmp_path):
     store.close()
 
 
-def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
+def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path: Path) -> None:
     """In a closed file a changed record, a term that is not a message, and an unknown record name are errors."""
     store, client = stored(tmp_path)
     client.write(ident(20), encode([b"something", b"else"]))
@@ -90,7 +95,7 @@ def test_a_damaged_message_of_a_bulk_read_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("msg_id", [b"", bytes(15), bytes(17)])
-def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
+def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id: bytes) -> None:
     """A record with a wrong id could not be framed."""
     wrong = content(1)._replace(msg_id=msg_id)
     with pytest.raises(InvalidMessage, match="16 bytes"):
@@ -99,7 +104,7 @@ def test_a_message_with_an_id_of_another_length_is_written_nowhere(msg_id):
         encode_content(wrong)
 
 
-def test_a_term_with_an_id_of_another_length_is_no_message():
+def test_a_term_with_an_id_of_another_length_is_no_message() -> None:
     """A term of the wrong form, or with an atom in place of the properties, is a whole term that is not understood."""
     resource = (Atom("resource"), b"/", Atom("exchange"), b"")
     body = (Atom("content"), 60, Atom("none"), b"\0\0", Atom("rabbit_framing_amqp_0_9_1"), [b"x"])

@@ -4,6 +4,8 @@ A name is that of a test function; a module stands for all of its tests.  Measur
 docs/evidence/performance-notes.md: `bench.rabbitmq.compare`, `bench.rabbitmq.recovery`, `bench.rabbitmq.ten_million`.
 """
 
+from __future__ import annotations
+
 import ast
 from pathlib import Path
 
@@ -66,7 +68,7 @@ BAD_INPUT = {  # a line of the list: the damages of TABLE and MISFITS that stand
 
 
 @pytest.mark.parametrize("line", CATALOGUE)
-def test_each_line_has_its_test(line):
+def test_each_line_has_its_test(line: str) -> None:
     """Each test of the catalogue exists."""
     file, _, name = CATALOGUE[line].partition("::")
     tree = ast.parse((TESTS / file).read_text())
@@ -75,12 +77,12 @@ def test_each_line_has_its_test(line):
 
 
 @pytest.mark.parametrize("line", BAD_INPUT)
-def test_each_kind_of_bad_input_is_in_the_table(line):
+def test_each_kind_of_bad_input_is_in_the_table(line: str) -> None:
     """Each damage is reported, read past and repaired."""
     assert {row[0].__name__ for row in TABLE} >= BAD_INPUT[line]
 
 
-def test_each_clean_stop_file_is_missing_once_and_damaged_once():
+def test_each_clean_stop_file_is_missing_once_and_damaged_once() -> None:
     """Every misfit of files that an opening trusts has a test."""
     known = {row[0].__name__ for row in MISFITS}
     for name in ("msg_store_persistent/file_summary.ets", "msg_store_persistent/msg_store_index.ets", "recovery.dets"):

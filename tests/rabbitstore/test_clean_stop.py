@@ -1,8 +1,13 @@
 """The clean-stop files: they have the server's bytes, are correct at every moment, and damage to them is reported."""
 
+from __future__ import annotations
+
 import contextlib
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +27,12 @@ STORE = "msg_store_persistent"
 QUIET = RabbitSettings(background=False, index_version=1, store=StoreSettings(file_size_limit=20_000))
 
 
-def rows_of(data):
+def rows_of(data: bytes) -> bytes:
     """Return an ets file without its head and first chunk, which describes a table in one server's memory."""
     return data[len(HEAD) + CHUNK.size + CHUNK.unpack_from(data, len(HEAD))[0] :]
 
 
-def test_what_is_written_is_what_the_server_wrote(clean):
+def test_what_is_written_is_what_the_server_wrote(clean: Any) -> None:
     """Mark and terms are equal byte for byte, both tables except for properties of a running server."""
     data = (clean.vhost / "recovery.dets").read_bytes()
     assert tables.write_recovery(tables.read_recovery(data, "").values()) == data
@@ -42,7 +47,7 @@ def test_what_is_written_is_what_the_server_wrote(clean):
         assert rows_of(tables.write_locations(in_order)) == rows_of(data)
 
 
-def test_the_hash_is_erlangs():
+def test_the_hash_is_erlangs() -> None:
     """The values are those of `erlang:phash2/1` of OTP 25."""
     lists = {b"a": 49011133, b"628WB79CIFDYO9LJI6DKMI09L": 110563360}
     assert {text: phash2(CharList(text)) for text in lists} == lists
@@ -53,7 +58,7 @@ def test_the_hash_is_erlangs():
     assert {text: phash2(Atom(text)) for text in atoms} == atoms
 
 
-def test_queues_that_share_a_slot(tmp_path):
+def test_queues_that_share_a_slot(tmp_path: Path) -> None:
     """With more queues than slots every chain is read to its end."""
     rows = [(CharList(b"queue %d" % number), [b"x" * (number % 700), number]) for number in range(5 * SLOTS)]
     assert sorted(read_dets(write_dets(rows), "")) == sorted(rows)
@@ -61,14 +66,14 @@ def test_queues_that_share_a_slot(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 100, 312, 5431, 6000, -1])
-def test_a_torn_dets_file_is_named(keep):
+def test_a_torn_dets_file_is_named(keep: int) -> None:
     """A table that is cut anywhere is rejected."""
     data = write_dets([(CharList(b"key"), [b"x" * 900]), (CharList(b"other"), [])])
     with pytest.raises(StoreCorrupt):
         read_dets(data[:keep], "recovery.dets")
 
 
-def fill(store):
+def fill(store: RabbitStore) -> None:
     """Create queues of every kind, with holes, garbage, unacknowledged and transient messages; return their messages."""
     for name, options in (("a", {}), ("b", {"mode": "lazy"}), ("c", {"max_priority": 2}), ("d", {"durable": False})):
         store.declare_queue(name, **options)
@@ -83,7 +88,7 @@ def fill(store):
     store.flush_journals()
 
 
-def left(path):
+def left(path: str) -> dict[str, list[tuple[Any, ...]]]:
     """Return {queue: [(body, redelivered)]} from the files."""
     found = {}
     for message in RabbitStore.open(path, "r").folder().messages():
@@ -92,7 +97,7 @@ def left(path):
     return found
 
 
-def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
+def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path: Path) -> None:
     """`verify` finds nothing, delivered messages have the flag, and a second stop leaves the same."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=QUIET) as store:
@@ -109,7 +114,7 @@ def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", ["stop", "start"])
-def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
+def test_a_stop_or_start_killed_at_every_change(tmp_path: Path, moment: Any) -> None:
     """No crash leaves a mark beside wrong tables or terms, loses a message or misses a flag."""
     fail_at, is_done = 0, False
     while not is_done:
@@ -143,22 +148,22 @@ def test_a_stop_or_start_killed_at_every_change(tmp_path, moment):
 class Looks(WhenItWasWritten):
     """A disk that records which files are read."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.read = []
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if operation in ("read", "map"):
             self.read.append(path)
         super().before(operation, path)
 
 
-def drained(store):
+def drained(store: RabbitStore) -> dict[str, list[bytes]]:
     """Return {queue: bodies} of all waiting messages."""
     return {name: [message.body for message in iter(lambda: store.get(name), None)] for name in store.queue_names()}  # noqa: B023
 
 
-def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
+def test_after_our_clean_stop_no_message_file_is_read(tmp_path: Path) -> None:
     """The tables list its contents, so the middle of an index is not read either, and every message is delivered."""
     path = str(tmp_path / "vhost")
     wide = RabbitSettings(background=False, index_version=1, store=QUIET.store, index=IndexSettings(segment_entries=16))
@@ -180,7 +185,7 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path):
     assert verify(path).problems == []
 
 
-def test_the_servers_clean_stop_is_opened_through_its_own_files(clean, tmp_path):
+def test_the_servers_clean_stop_is_opened_through_its_own_files(clean: Any, tmp_path: Path) -> None:
     """Its journals have entries and its transient messages do not survive; of message files only the terms' names are read."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     disk = Looks()
@@ -198,46 +203,46 @@ def test_the_servers_clean_stop_is_opened_through_its_own_files(clean, tmp_path)
     assert verify(str(folder)).problems == []
 
 
-def missing(name):
-    def damage(folder, _manifest):
+def missing(name: Any) -> Any:
+    def damage(folder: Path, _manifest: Any) -> None:
         (folder / name).unlink()
 
     damage.__name__ = f"missing {name}"
     return damage
 
 
-def a_longer_file(folder, _manifest):
+def a_longer_file(folder: Path, _manifest: Any) -> None:
     with (folder / STORE / "5.rdq").open("ab") as file:
         file.write(b"more")
 
 
-def a_strange_file(folder, _manifest):
+def a_strange_file(folder: Path, _manifest: Any) -> None:
     (folder / STORE / "99.rdq").write_bytes(b"")
 
 
-def a_missing_segment(folder, _manifest):
+def a_missing_segment(folder: Path, _manifest: Any) -> None:
     (folder / damages.DEEP / "1.idx").unlink()
 
 
-def a_cut_segment(folder, _manifest):
+def a_cut_segment(folder: Path, _manifest: Any) -> None:
     damages.cut(folder / damages.DEEP / "1.idx", 100)
 
 
-def a_strange_segment(folder, _manifest):
+def a_strange_segment(folder: Path, _manifest: Any) -> None:
     shutil.copy(folder / damages.DEEP / "1.idx", folder / damages.DEEP / "9.idx")
 
 
-def a_place_in_no_file(folder, _manifest):
+def a_place_in_no_file(folder: Path, _manifest: Any) -> None:
     change = lambda rows: [rows[0]._replace(file=3), *rows[1:]]  # noqa: E731
     damages.replace_rows(folder / STORE / "msg_store_index.ets", tables.read_locations, tables.write_locations, change)
 
 
-def terms_that_count_below_zero(folder, _manifest):
+def terms_that_count_below_zero(folder: Path, _manifest: Any) -> None:
     change = lambda rows: [row._replace(segments={0: -3}) for row in rows.values()]  # noqa: E731
     damages.replace_rows(folder / "recovery.dets", tables.read_recovery, tables.write_recovery, change)
 
 
-def tables_of_an_older_stop(folder, _manifest):
+def tables_of_an_older_stop(folder: Path, _manifest: Any) -> None:
     """The tables fit each other, but describe files that no longer exist."""
     image = {name: (folder / name).read_bytes() for name in CLEAN_FILES if (folder / name).exists()}
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
@@ -275,7 +280,9 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("damage", "named"), MISFITS, ids=[row[0].__name__ for row in MISFITS])
-def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_path, damage, named):
+def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(
+    clean: Any, tmp_path: Path, damage: Callable[..., Any], named: str
+) -> None:
     """All messages in the files are delivered nevertheless."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     damage(folder, clean.manifest)
@@ -288,7 +295,7 @@ def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(clean, tmp_p
     assert expected - expired <= delivered
 
 
-def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
+def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path: Path) -> None:
     """An opening does not read the middle of an index; missing entries are subtracted later, the others delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=16))
@@ -310,7 +317,7 @@ def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path):
     assert verify(str(path)).problems == []
 
 
-def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path):
+def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path: Path) -> None:
     """Checksums show the change; after a stop of the server, with another mark, they are not compared."""
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:

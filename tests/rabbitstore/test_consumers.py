@@ -1,7 +1,12 @@
 """Consumers that close, lose their queue or meet a failing disk: no message stays assigned to them."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,39 +22,39 @@ QUIET = RabbitSettings(background=False)
 class PendingConfirms:
     """A consumer that waits on a thread; the body of the `with` runs before it can wake."""
 
-    def __init__(self, store, name):
+    def __init__(self, store: RabbitStore, name: str) -> None:
         self.queue = store.queue(name)
         self.consumer = store.consumer(name)
         self.found = []
         self.thread = threading.Thread(target=self._get, daemon=True)
 
-    def _get(self):
+    def _get(self) -> None:
         try:
             self.found.append(self.consumer.get(timeout_s=30))
         except (DiskError, StoreClosed) as error:
             self.found.append(error)
 
-    def __enter__(self):
+    def __enter__(self) -> PendingConfirms:
         self.thread.start()
         while not self.queue.waiting_consumers:
             pass
         self.queue.lock.acquire()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.queue.lock.release()
         self.thread.join(30)
         assert not self.thread.is_alive()
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Iterator[RabbitStore]:
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as found:
         found.declare_queue("q")
         yield found
 
 
-def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store):
+def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store: RabbitStore) -> None:
     """A message handed to a closed consumer used to stay with it until a restart."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"first")
@@ -61,7 +66,7 @@ def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again
         waiting.consumer.get()
 
 
-def test_a_message_handed_to_a_consumer_is_deleted_with_its_queue(store):
+def test_a_message_handed_to_a_consumer_is_deleted_with_its_queue(store: RabbitStore) -> None:
     """A message of a deleted queue used to be delivered although nobody could acknowledge it."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"gone")
@@ -71,7 +76,7 @@ def test_a_message_handed_to_a_consumer_is_deleted_with_its_queue(store):
     assert store.get("q") is None
 
 
-def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_queue(store):
+def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_queue(store: RabbitStore) -> None:
     """A message with an expiry is queued instead of handed over; the consumer still wakes."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"short", properties={"expiration": "60000"})
@@ -79,7 +84,7 @@ def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_qu
     assert waiting.found[0].body == b"short"
 
 
-def test_a_message_handed_over_whose_read_fails_once_is_returned_by_the_next_get(tmp_path):
+def test_a_message_handed_over_whose_read_fails_once_is_returned_by_the_next_get(tmp_path: Path) -> None:
     """After memory pressure dropped the copy, a failed read used to lose the message."""
     disk = FailsOnce()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
@@ -95,7 +100,7 @@ def test_a_message_handed_over_whose_read_fails_once_is_returned_by_the_next_get
         assert found.body == b"x" * 9000 and list(waiting.queue.unacked) == [found.tag]
 
 
-def test_a_requeued_message_counts_no_longer_against_the_prefetch(store):
+def test_a_requeued_message_counts_no_longer_against_the_prefetch(store: RabbitStore) -> None:
     """They settle one message of the consumer, with `multiple` all of it up to the message."""
     for number in range(4):
         store.publish("q", b"%d" % number)
@@ -110,7 +115,7 @@ def test_a_requeued_message_counts_no_longer_against_the_prefetch(store):
     assert second.body == b"1" and len(store.queue("q")) == 4
 
 
-def test_a_consumer_whose_queue_was_deleted_closes(store):
+def test_a_consumer_whose_queue_was_deleted_closes(store: RabbitStore) -> None:
     """Closing a consumer of a deleted queue requeues nothing."""
     store.publish("q", b"held")
     consumer = store.consumer("q")
@@ -121,7 +126,7 @@ def test_a_consumer_whose_queue_was_deleted_closes(store):
         consumer.get()
 
 
-def test_expired_messages_of_a_higher_priority_do_not_hide_lower_ones(tmp_path):
+def test_expired_messages_of_a_higher_priority_do_not_hide_lower_ones(tmp_path: Path) -> None:
     """After expired messages of the high priority are dropped, the lower one is served."""
     disk = WrappedDisk()
     now = [disk.now_ms()]

@@ -58,7 +58,7 @@ DELIVERED = {  # route, body and properties as a client of AMQP 0-9-1 received t
 
 
 @pytest.mark.parametrize("text", DELIVERED)
-def test_messages_of_mqtt_are_what_the_client_received(text):
+def test_messages_of_mqtt_are_what_the_client_received(text: str) -> None:
     """Messages of MQTT 3.1.1 and 5 have the route, body and properties that the server delivered."""
     key, body, properties = DELIVERED[text]
     found = decode_content(bytes.fromhex(text))
@@ -66,13 +66,13 @@ def test_messages_of_mqtt_are_what_the_client_received(text):
     assert decode(found.properties_bin) == decode(encode(properties))
 
 
-def test_a_message_of_mqtt_without_confirmation_is_transient():
+def test_a_message_of_mqtt_without_confirmation_is_transient() -> None:
     """Quality of service 0 makes a transient message, which a restart drops."""
     found = decode_content(bytes.fromhex(MQTT_QOS_0))
     assert (found.body, found.persistent, decode(found.properties_bin)) == (b"transient", False, {"delivery_mode": 1})
 
 
-def test_damaged_messages_of_mqtt_are_damage():
+def test_damaged_messages_of_mqtt_are_damage() -> None:
     """A cut term raises `StoreCorrupt`; a whole one with a quality of service that MQTT does not have is not understood."""
     whole = bytes.fromhex(MQTT_3)
     with pytest.raises(StoreCorrupt):
@@ -81,13 +81,13 @@ def test_damaged_messages_of_mqtt_are_damage():
         decode_content(whole.replace(b"w\x05falsea\x01m", b"w\x05falsea\x07m", 1))
 
 
-def test_another_protocol_is_not_read():
+def test_another_protocol_is_not_read() -> None:
     """A container of an unknown protocol is rejected by name."""
     with pytest.raises(UnsupportedFormat, match="mc_stomp"):
         decode_content(container(b"body", "mc_stomp"))
 
 
-def test_headers_of_a_dead_lettered_message_come_from_its_annotations():
+def test_headers_of_a_dead_lettered_message_come_from_its_annotations() -> None:
     """`x-death` lists every death, newest first; the time to live of an expired message goes."""
     sent = encode({"expiration": "7000", "headers": {"own": 1}, "delivery_mode": 2})
     key, record = (b"q", Atom("expired")), (Atom("death"), b"ex", [b"rk", b"cc"], 2)
@@ -107,7 +107,7 @@ def test_headers_of_a_dead_lettered_message_come_from_its_annotations():
     assert with_server_headers(sent, {Atom("p"): 3}) is sent
 
 
-def test_the_older_record_of_deaths_is_read_too():
+def test_the_older_record_of_deaths_is_read_too() -> None:
     """Before 4.0 the annotation was a record with a map, and had the first death in it."""
     key = (b"q", Atom("maxlen"))
     record = (Atom("death"), b"", [b"q"], 1, {Atom("first_time"): 5000, Atom("last_time"): 5000})

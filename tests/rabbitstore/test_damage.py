@@ -13,6 +13,7 @@ from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from storageio import DiskError, StoreCorrupt
 from storageio.testing import FailingDisk
 from tests.faults.golden import fast_folder
+from tests.helpers import contents
 
 from .conftest import WhenItWasWritten
 
@@ -273,9 +274,9 @@ def test_damage_is_reported_read_past_and_repaired(damaged, kinds, gone):
         assert len(before) == ALL - gone
     else:
         assert ALL - 40 < len(before) <= ALL + 1
-    image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
+    image = contents(damaged)
     made = plan_recovery(str(damaged))
-    assert image == {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file()}
+    assert image == contents(damaged)
     assert made.steps and not made.is_applied and made.messages_kept == len(before)
     apply_recovery(str(damaged))
     after = verify(str(damaged))

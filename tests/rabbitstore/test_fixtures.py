@@ -1,6 +1,9 @@
 """Every field of the manifests that RabbitMQ's own modules and a restarted broker wrote."""
 
+from __future__ import annotations
+
 import hashlib
+from typing import Any
 
 import pytest
 
@@ -13,11 +16,11 @@ from rabbitstore.read.statistics import statistics
 from rabbitstore.read.vhost_folder import VhostFolder
 
 
-def _part(message):
+def _part(message: Any) -> str:
     return message.queue if message.priority is None else f"{message.queue}#{message.priority}"
 
 
-def test_every_record_of_every_rdq_file(either):
+def test_every_record_of_every_rdq_file(either: Any) -> None:
     """File sizes, valid ends, record locations, terms, payloads and flags are the server's."""
     records = {(row["store"], row["file"], row["offset"]): row for row in either.manifest["rdq_records"]}
     for row in either.manifest["rdq_files"]:
@@ -38,7 +41,7 @@ def test_every_record_of_every_rdq_file(either):
     assert records == {}
 
 
-def test_what_is_read_is_written_back_byte_for_byte(either):
+def test_what_is_read_is_written_back_byte_for_byte(either: Any) -> None:
     """Terms, property blocks and records encode to the server's bytes."""
     for path in sorted(either.vhost.glob("msg_store_*/*.rdq")):
         data = path.read_bytes()
@@ -50,7 +53,7 @@ def test_what_is_read_is_written_back_byte_for_byte(either):
         assert made == data
 
 
-def test_the_clean_stop_tables(either):
+def test_the_clean_stop_tables(either: Any) -> None:
     """File summaries, locations with reference counts, client references and recovery terms are the server's."""
     for store in ("msg_store_persistent", "msg_store_transient"):
         folder = either.vhost / store
@@ -65,7 +68,7 @@ def test_the_clean_stop_tables(either):
         assert ([ref.hex() for ref in mark.client_refs], mark.index_module) == (truth["client_refs"], truth["index_module"])
 
 
-def test_the_recovery_terms(either):
+def test_the_recovery_terms(either: Any) -> None:
     """There is one row per queue, of either index version."""
     found = tables.read_recovery((either.vhost / "recovery.dets").read_bytes(), "recovery.dets")
     assert len(found) == len(either.manifest["recovery_terms"])
@@ -82,7 +85,7 @@ def test_the_recovery_terms(either):
             assert truth["v2_index_state"] == f"{{2,#{{{text}}}}}"
 
 
-def test_folder_names(either):
+def test_folder_names(either: Any) -> None:
     """A folder is named after its virtual host and queue."""
     assert vhost_folder_name(either.manifest["vhost"]) == either.manifest["vhost_dir"]
     for name, truth in either.manifest["queues"].items():
@@ -91,7 +94,7 @@ def test_folder_names(either):
         assert queue_folder_name("/", whole) == truth["dir"]
 
 
-def test_every_index_entry_of_version_1(clean):
+def test_every_index_entry_of_version_1(clean: Any) -> None:
     """Flags, expiry, location and payload of each unacknowledged entry are right after a replay of the journals."""
     folder = VhostFolder(str(clean.vhost))
     found = {}
@@ -122,7 +125,7 @@ def test_every_index_entry_of_version_1(clean):
     folder.close()
 
 
-def test_what_the_restarted_broker_delivered(either):
+def test_what_the_restarted_broker_delivered(either: Any) -> None:
     """Both index versions give the same messages in the same order with the same redelivered flags."""
     folder = VhostFolder(str(either.vhost))
     found = {}
@@ -143,7 +146,7 @@ def test_what_the_restarted_broker_delivered(either):
     folder.close()
 
 
-def test_the_queue_list(either):
+def test_the_queue_list(either: Any) -> None:
     """Messages and unacknowledged ones have the manifest's counts."""
     folder = VhostFolder(str(either.vhost))
     rows = {row.queue: row for row in folder.queues()}
@@ -157,7 +160,7 @@ def test_the_queue_list(either):
     assert folder.is_clean and rows["q.prio"].messages == 9
 
 
-def test_the_json_object_has_exactly_the_fixed_keys(clean):
+def test_the_json_object_has_exactly_the_fixed_keys(clean: Any) -> None:
     """The JSON has the documented keys in their order."""
     keys = "queue vhost seq_id msg_id persistent acked redelivered expiry_us size embedded file offset exchange routing_keys"
     folder = VhostFolder(str(clean.vhost))
@@ -168,7 +171,7 @@ def test_the_json_object_has_exactly_the_fixed_keys(clean):
 
 
 @pytest.mark.parametrize("store", [PERSISTENT_FOLDER])
-def test_reference_counts_agree_with_the_queues(clean, store):
+def test_reference_counts_agree_with_the_queues(clean: Any, store: str) -> None:
     """The table's counts are the sums over the queues' entries."""
     counts = {}
     folder = VhostFolder(str(clean.vhost))
@@ -180,7 +183,7 @@ def test_reference_counts_agree_with_the_queues(clean, store):
     assert counts == {msg_id: count for msg_id, count in rows.items() if count}
 
 
-def test_statistics_of_the_fixture(either):
+def test_statistics_of_the_fixture(either: Any) -> None:
     """The sums of all counts are the manifest's."""
     found = statistics(str(either.vhost))
     rows = {row.queue: row for row in found.queues}

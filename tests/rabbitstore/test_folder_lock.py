@@ -11,6 +11,7 @@ import pytest
 
 from rabbitstore import RabbitStore, apply_recovery, plan_recovery
 from storageio import REAL_DISK, StoreLocked
+from tests.helpers import contents
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what other processes have open")
 Hold = Callable[..., subprocess.Popen[bytes]]
@@ -47,11 +48,6 @@ def folder(tmp_path: Path) -> Path:
     file = path / "msg_store_persistent" / "0.rdq"
     file.write_bytes(file.read_bytes() + b"torn")
     return path
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    """Return the bytes of every file."""
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_running_servers_folder_is_not_written_to(hold: Hold, folder: Path) -> None:

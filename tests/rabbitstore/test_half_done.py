@@ -1,7 +1,10 @@
 """Calls that fail half way: the state that they leave, and how the next call continues."""
 
+from __future__ import annotations
+
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +23,18 @@ NEVER = 1 << 40
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "vhost")
 
 
-def bodies(store, name):
+def bodies(store: RabbitStore, name: str) -> list[bytes]:
     found = []
     while (delivery := store.get(name, auto_ack=True)) is not None:
         found.append(delivery.body.rstrip(b"."))
     return found
 
 
-def filled(path, disk=None, mode="default", count=10):
+def filled(path: str, disk: FailingDisk | None = None, mode: str = "default", count: int = 10) -> RabbitStore:
     """A store with one queue; every other message is in the message store, some only in the journal."""
     store = RabbitStore.open(path, settings=SMALL, **({"disk": disk} if disk else {}))
     store.declare_queue("q", mode=mode)
@@ -43,12 +46,12 @@ def filled(path, disk=None, mode="default", count=10):
     return store
 
 
-def is_gone(path):
+def is_gone(path: str) -> bool:
     folder = Path(path) / "queues"
     return not [entry for entry in folder.iterdir() if entry.is_dir()]
 
 
-def delete_and_declare(path, fail_at, *, again):
+def delete_and_declare(path: str, fail_at: int, *, again: str) -> bool:
     """Delete the queue and return whether that failed; then call `again`."""
     disk = FailingDisk(NEVER)
     store = filled(path, disk)
@@ -78,12 +81,12 @@ def delete_and_declare(path, fail_at, *, again):
     return failed
 
 
-def bodies_of(store):
+def bodies_of(store: Any) -> Any:
     return [message.body for message in store.messages()]
 
 
 @pytest.mark.parametrize("again", ["declare", "delete", "close"])
-def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_messages(tmp_path, again):
+def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_messages(tmp_path: Path, again: str) -> None:
     """Every call of the deletion fails once.  The old messages used to appear in the new queue of the same name."""
     fail_at, failed = 0, True
     while failed:
@@ -96,7 +99,7 @@ def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_message
     assert fail_at > 8
 
 
-def test_a_clean_stop_completes_a_half_finished_deletion(path):
+def test_a_clean_stop_completes_a_half_finished_deletion(path: str) -> None:
     """A file could not be deleted; the stop completes the deletion, and no nameless queue remains."""
     disk = FailingDisk(NEVER, only="delete")
     store = filled(path, disk)
@@ -112,7 +115,7 @@ def test_a_clean_stop_completes_a_half_finished_deletion(path):
 
 @pytest.mark.parametrize("mode", ["default", "lazy"])
 @pytest.mark.parametrize("multiple", [True, False], ids=["all at once", "a consumer goes away"])
-def test_a_requeue_that_cannot_read_one_message_returns_the_others(path, mode, multiple):
+def test_a_requeue_that_cannot_read_one_message_returns_the_others(path: str, mode: str, multiple: bool) -> None:
     """One of ten messages cannot be read; the other nine used to be lost until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, mode)
@@ -138,7 +141,7 @@ def test_a_requeue_that_cannot_read_one_message_returns_the_others(path, mode, m
     store.close()
 
 
-def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path):
+def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path: str) -> None:
     """A failed read used to remove the message from the queue until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, "lazy")
@@ -152,7 +155,7 @@ def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path):
     store.close()
 
 
-def test_a_damaged_message_that_is_requeued_keeps_no_other(path):
+def test_a_damaged_message_that_is_requeued_keeps_no_other(path: str) -> None:
     """It stays unacknowledged and the others are delivered again; the next start reports it."""
     store = filled(path)
     held = [store.get("q") for _ in range(10)]
@@ -170,7 +173,7 @@ def test_a_damaged_message_that_is_requeued_keeps_no_other(path):
     store.abandon()
 
 
-def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path):
+def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path: str) -> None:
     """After a failed flush of the index, messages already paged out used to be delivered twice, out of order."""
     disk = FailingDisk(NEVER, for_ever=True)
     store = filled(path, disk, count=0)
@@ -185,7 +188,7 @@ def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path):
 
 
 @pytest.mark.parametrize("text", ["4294967296", "1" + "0" * 30, "9" * 255, "٣"], ids=["2^32", "10^30", "longest", "Arabic"])
-def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path, text):
+def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path: str, text: str) -> None:
     """10^30 ms used to raise Python's OverflowError with the message half published.  RabbitMQ: value_too_big."""
     with RabbitStore.open(path, settings=SMALL) as store:
         store.declare_queue("q")
@@ -199,14 +202,14 @@ def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path, text)
 
 
 @pytest.mark.parametrize("entries", [0, -1, 16385, 1 << 20])
-def test_a_segment_size_out_of_range_makes_no_folder(path, entries):
+def test_a_segment_size_out_of_range_makes_no_folder(path: str, entries: int) -> None:
     """The folder used to be created with it, and every later opening rejected it."""
     with pytest.raises(InvalidMessage, match="expected a whole number from 1 to 16384"):
         RabbitStore.open(path, settings=RabbitSettings(background=False, index=IndexSettings(segment_entries=entries)))
     assert not Path(path).exists()
 
 
-def test_a_store_without_queues_that_was_stopped_cleanly_is_sound(path):
+def test_a_store_without_queues_that_was_stopped_cleanly_is_sound(path: str) -> None:
     """Each opening used to report its empty recovery.dets as missing, and scanned the folder."""
     RabbitStore.open(path, settings=SMALL).close()
     with RabbitStore.open(path, settings=SMALL) as store:

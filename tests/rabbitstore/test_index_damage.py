@@ -1,6 +1,11 @@
 """A queue's index with torn segments, ends that look torn, terms that do not fit, and a failed disk."""
 
+from __future__ import annotations
+
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +19,16 @@ SETTINGS = IndexSettings(segment_entries=16)
 PUBLISH, MARK = 34, 2  # bytes in a segment
 
 
-def ident(number):
+def ident(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def loaded(folder, disk=REAL_DISK, settings=SETTINGS):
+def loaded(folder: Path, disk: Any = REAL_DISK, settings: IndexSettings = SETTINGS) -> tuple[QueueIndex, list[Any]]:
     index = QueueIndex(disk, str(folder), settings)
     return index, list(index.load(lambda _entry: True))
 
 
-def filled(folder, count, term=b"", disk=REAL_DISK):
+def filled(folder: Path, count: int, term: bytes = b"", disk: Any = REAL_DISK) -> QueueIndex:
     index, _ = loaded(folder, disk)
     for seq_id in range(count):
         index.publish(seq_id, ident(seq_id), 0, len(term), True, term)
@@ -31,7 +36,7 @@ def filled(folder, count, term=b"", disk=REAL_DISK):
 
 
 @pytest.mark.parametrize("entries", [2, 300])
-def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_path, entries):
+def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_path: Path, entries: int) -> None:
     """The low byte of numbers 0 and 256 is zero, as after a lost sector: the message used to be delivered again."""
     folder = tmp_path / "q"
     index, _ = loaded(folder, settings=IndexSettings())
@@ -54,7 +59,7 @@ def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tmp_path, lost):
+def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tmp_path: Path, lost: int) -> None:
     """A flush writes the segment first, so the journal still has the torn entry."""
     folder = tmp_path / "q"
     term = b"\x83" + b"y" * 1500
@@ -74,7 +79,7 @@ def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tm
     assert [entry.term for entry in loaded(folder)[1]] == [term] * 5
 
 
-def cut(folder):
+def cut(folder: Path) -> None:
     (folder / "1.idx").write_bytes((folder / "1.idx").read_bytes()[: 3 * (PUBLISH + MARK)])
 
 
@@ -89,7 +94,9 @@ def cut(folder):
         ({0: 16, 1: 16, 2: 16}, 48, cut, False, 35),  # a file too short for its noted entries
     ],
 )
-def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted, next_seq_id, damage, fits, left):
+def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(
+    tmp_path: Path, noted: dict[int, int], next_seq_id: int, damage: Callable[..., Any] | None, fits: bool, left: int
+) -> None:
     """The failed attempt loses nothing: a full read finds every entry in the files."""
     folder = tmp_path / "q"
     filled(folder, 48).close()
@@ -104,7 +111,7 @@ def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(tmp_path, noted
     again.close()
 
 
-def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path):
+def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path: Path) -> None:
     """After a failed sync the state on disk is unknown: a flush might empty the only copy."""
     folder = tmp_path / "q"
     disk = FailingDisk(1, only="sync", for_ever=True)
@@ -121,7 +128,7 @@ def test_an_index_with_a_failed_journal_closes_and_writes_nothing_more(tmp_path)
     assert [entry.seq_id for entry in loaded(tmp_path / "copy")[1]] == [0, 1, 2, 3]
 
 
-def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
+def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path: Path) -> None:
     """Its text allows finding the entry in a dump of the segment."""
     index = filled(tmp_path / "q", 2)
     index.close()
@@ -129,7 +136,7 @@ def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path):
     assert repr(entry) == "<1 " + "00" * 15 + "01 PD>"
 
 
-def test_a_segment_is_held_against_what_the_stop_noted_at_its_first_read_only(tmp_path):
+def test_a_segment_is_held_against_what_the_stop_noted_at_its_first_read_only(tmp_path: Path) -> None:
     """Acknowledgements between two reads do not count as a difference."""
     filled(tmp_path / "q", 48).close()
     index = QueueIndex(REAL_DISK, str(tmp_path / "q"), SETTINGS)

@@ -22,7 +22,7 @@ KNOWS_NOTHING = ("rabbit_user.DCD", "rabbit_user_permission.DCD", "rabbit_vhost.
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a node that was stopped cleanly."""
     above = tmp_path_factory.mktemp("metadata")
     unpack(DATA / "rabbitmq4-streams.tar.xz", above / "source")
@@ -31,53 +31,53 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def node(whole, tmp_path):
+def node(whole: Path, tmp_path: Path) -> Path:
     """Return a copy of it."""
     return Path(shutil.copytree(whole, tmp_path / "node"))
 
 
-def test_a_servers_own_metadata_is_intact(node):
+def test_a_servers_own_metadata_is_intact(node: Path) -> None:
     """Tables without a row and without changes among them."""
     assert metadata_problems(str(node)) == []
 
 
 @pytest.mark.parametrize("change", [b"", bytes(3000), b"\1\2\3\4cXM\x0b" + bytes(30)], ids=["empty", "zeros", "zeroed"])
 @pytest.mark.parametrize("name", [*DOES_NOT_START, *KNOWS_NOTHING])
-def test_unreadable_metadata_is_reported(name, change, node):
+def test_unreadable_metadata_is_reported(name: str, change: bytes, node: Path) -> None:
     """A server that starts on it delivers nothing; `recover` leaves the choice to a person."""
     (node / name).write_bytes(change)
     assert [(problem.file, problem.kind) for problem in metadata_problems(str(node))] == [(name, "bad_metadata")]
 
 
 @pytest.mark.parametrize("name", ["schema.DAT", *KNOWS_NOTHING])
-def test_missing_metadata_is_reported(name, node):
+def test_missing_metadata_is_reported(name: str, node: Path) -> None:
     """The server starts without it and refuses every client."""
     (node / name).unlink()
     assert [problem.file for problem in metadata_problems(str(node))] == [name]
 
 
 @pytest.mark.parametrize("name", ["cluster_nodes.config", "nodes_running_at_shutdown", "rabbit_durable_route.DCD"])
-def test_metadata_that_a_server_makes_again_may_be_missing(name, node):
+def test_metadata_that_a_server_makes_again_may_be_missing(name: str, node: Path) -> None:
     """It starts and delivers everything without these."""
     (node / name).unlink()
     assert metadata_problems(str(node)) == []
 
 
-def test_a_folder_without_any_metadata_is_an_archive_of_messages(node):
+def test_a_folder_without_any_metadata_is_an_archive_of_messages(node: Path) -> None:
     """Operators copy `msg_stores` alone; nothing is missing then."""
     for path in [path for path in node.iterdir() if path.is_file()]:
         path.unlink()
     assert metadata_problems(str(node)) == []
 
 
-def test_a_log_that_was_open_at_a_kill_may_end_anywhere(node):
+def test_a_log_that_was_open_at_a_kill_may_end_anywhere(node: Path) -> None:
     """The server cuts its end."""
     path = node / "LATEST.LOG"
     path.write_bytes(b"\1\2\3\4\6\7\x08\x09" + path.read_bytes()[8:-3])
     assert metadata_problems(str(node)) == []
 
 
-def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node):
+def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node: Path) -> None:
     """`recover` has no step for it, and prints none."""
     (node / "schema.DAT").unlink()
     verified, recovered = run("verify", node), run("recover", node)
@@ -95,7 +95,9 @@ def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node):
         ([b"\x05vhost", b"rabbit_vhost"], ["missing_vhost"]),
     ],
 )
-def test_an_older_copy_of_a_table_with_which_a_server_refuses_clients_is_reported(words, expected, node):
+def test_an_older_copy_of_a_table_with_which_a_server_refuses_clients_is_reported(
+    words: list[bytes], expected: list[str], node: Path
+) -> None:
     """Each file is readable, and the server starts: it knows no user, nobody's permission, or not the virtual host."""
     forget(node, *words)
     assert [problem.kind for problem in metadata_problems(str(node))] == expected
@@ -104,7 +106,7 @@ def test_an_older_copy_of_a_table_with_which_a_server_refuses_clients_is_reporte
     assert "not repaired: " in recovered.out and "a person has to decide: " in recovered.talk
 
 
-def test_a_permission_of_an_unknown_user_shows_that_the_table_of_users_is_older(node):
+def test_a_permission_of_an_unknown_user_shows_that_the_table_of_users_is_older(node: Path) -> None:
     """The server deletes both together; a user who has no permission yet is no contradiction."""
     path = node / "LATEST.LOG"
     data, name = path.read_bytes(), b"user_vhostm\x00\x00\x00\x05"

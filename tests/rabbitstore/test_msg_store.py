@@ -1,7 +1,11 @@
 """The message store: writes, reads, removes, reference counts, new files, cancelled pairs, failing disks."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,21 +23,23 @@ from .conftest import ChangesFail
 SMALL = StoreSettings(file_size_limit=4096)
 
 
-def ident(number):
+def ident(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def term(number, size=200):
+def term(number: int, size: int = 200) -> bytes:
     return bytes((number % 251,)) * size
 
 
-def fresh(tmp_path, settings=SMALL, disk=REAL_DISK, counts=None):
+def fresh(
+    tmp_path: Path, settings: StoreSettings = SMALL, disk: Any = REAL_DISK, counts: dict[bytes, int] | None = None
+) -> Any:
     store, missing = open_store(disk, str(tmp_path / "msg_store_persistent"), settings, counts or {})
     assert missing == set()
     return store
 
 
-def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
+def test_what_is_written_is_read_before_and_after_the_sync(tmp_path: Path) -> None:
     """Messages are read from the cache, and from files after a reopening."""
     store = fresh(tmp_path)
     client = store.client()
@@ -47,7 +53,7 @@ def test_what_is_written_is_read_before_and_after_the_sync(tmp_path):
     again.close()
 
 
-def test_files_start_at_0_and_roll_after_the_record_that_reaches_the_limit(tmp_path):
+def test_files_start_at_0_and_roll_after_the_record_that_reaches_the_limit(tmp_path: Path) -> None:
     """As in RabbitMQ the limit is tested after an append, so no record is split."""
     store = fresh(tmp_path)
     store.client().write_many((ident(number), term(number, 4096)) for number in range(3))
@@ -61,7 +67,7 @@ def test_files_start_at_0_and_roll_after_the_record_that_reaches_the_limit(tmp_p
     }
 
 
-def test_writes_are_confirmed_by_the_sync_only(tmp_path):
+def test_writes_are_confirmed_by_the_sync_only(tmp_path: Path) -> None:
     """Buffered writes are not confirmed before `sync`."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(), disk)
@@ -76,7 +82,7 @@ def test_writes_are_confirmed_by_the_sync_only(tmp_path):
     store.close()
 
 
-def test_the_transient_store_is_never_synced(tmp_path):
+def test_the_transient_store_is_never_synced(tmp_path: Path) -> None:
     """The transient store confirms writes without a sync."""
     disk = CountingDisk()
     store, _ = open_store(disk, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
@@ -86,7 +92,7 @@ def test_the_transient_store_is_never_synced(tmp_path):
     assert (len(told), disk.counts["sync"]) == (50, 0)
 
 
-def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
+def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path: Path) -> None:
     """Three queues share one copy, which the third remove deletes."""
     store = fresh(tmp_path)
     clients = [store.client() for _ in range(3)]
@@ -101,7 +107,7 @@ def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path):
     store.close()
 
 
-def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path):
+def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path: Path) -> None:
     """The store handles neither, but confirms the write."""
     store = fresh(tmp_path)
     told = []
@@ -115,7 +121,7 @@ def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path):
     store.close()
 
 
-def test_writes_of_a_terminated_client_are_ignored(tmp_path):
+def test_writes_of_a_terminated_client_are_ignored(tmp_path: Path) -> None:
     """Its writes are neither stored nor counted, its removes take effect, and it cannot be used again."""
     store, _ = open_store(REAL_DISK, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
     told = []
@@ -139,7 +145,7 @@ def test_writes_of_a_terminated_client_are_ignored(tmp_path):
 
 
 @pytest.mark.parametrize("calls", ["ww", "rr"])
-def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
+def test_a_count_that_cannot_be_is_an_error(tmp_path: Path, calls: str) -> None:
     """A client may not have two writes or two removes of one message in flight."""
     client = fresh(tmp_path).client()
     with pytest.raises(StoreBroken):
@@ -147,7 +153,7 @@ def test_a_count_that_cannot_be_is_an_error(tmp_path, calls):
             client.write(ident(1), b"") if call == "w" else client.remove([ident(1)])
 
 
-def test_a_remove_without_a_write_is_an_error(tmp_path):
+def test_a_remove_without_a_write_is_an_error(tmp_path: Path) -> None:
     """It is an error."""
     store = fresh(tmp_path)
     store.client().remove([ident(9)])
@@ -156,7 +162,7 @@ def test_a_remove_without_a_write_is_an_error(tmp_path):
     store.abandon()
 
 
-def test_a_revived_id_is_not_written_again(tmp_path):
+def test_a_revived_id_is_not_written_again(tmp_path: Path) -> None:
     """A location of count 0 stays until its file is deleted; a later write only counts."""
     store = fresh(tmp_path)
     client = store.client()
@@ -171,7 +177,7 @@ def test_a_revived_id_is_not_written_again(tmp_path):
     store.close()
 
 
-def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path):
+def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path: Path) -> None:
     """It is deleted immediately, without the collector."""
     store = fresh(tmp_path)
     client = store.client()
@@ -185,7 +191,7 @@ def test_a_file_without_references_is_deleted_but_not_the_current_one(tmp_path):
     store.close()
 
 
-def test_a_buffer_of_0_writes_through(tmp_path):
+def test_a_buffer_of_0_writes_through(tmp_path: Path) -> None:
     """Each record is one write."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(write_buffer_bytes=0), disk)
@@ -195,7 +201,7 @@ def test_a_buffer_of_0_writes_through(tmp_path):
     store.close()
 
 
-def test_after_a_failed_sync_the_store_only_reads(tmp_path):
+def test_after_a_failed_sync_the_store_only_reads(tmp_path: Path) -> None:
     """The write is not confirmed, later writes are refused, and reads continue."""
     disk = FailingDisk(1, only="sync")
     store = fresh(tmp_path, StoreSettings(), disk)
@@ -210,7 +216,7 @@ def test_after_a_failed_sync_the_store_only_reads(tmp_path):
     store.close()
 
 
-def test_the_brief_rule_stops_at_one_half_garbage(tmp_path):
+def test_the_brief_rule_stops_at_one_half_garbage(tmp_path: Path) -> None:
     """At 40 % garbage nothing is collected; above one half, until it is one half again, as measured on the server."""
     store = fresh(tmp_path)
     client = store.client()
@@ -231,7 +237,7 @@ def test_the_brief_rule_stops_at_one_half_garbage(tmp_path):
 
 
 @pytest.mark.parametrize("tenths", [4, 6])
-def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path, tenths):
+def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path: Path, tenths: int) -> None:
     """RabbitMQ's rule keeps up to twice the live bytes."""
     store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1))
     client = store.client()
@@ -248,7 +254,7 @@ def test_the_stricter_setting_reaches_1_2_times_the_live_bytes(tmp_path, tenths)
     store.close()
 
 
-def _with_garbage(tmp_path, disk):
+def _with_garbage(tmp_path: Path, disk: Any) -> tuple[Any, dict[bytes, int]]:
     """Return a store of 120 messages, 72 of them removed, and the messages that must survive."""
     store = fresh(tmp_path, SMALL, disk)
     client = store.client()
@@ -260,7 +266,7 @@ def _with_garbage(tmp_path, disk):
 
 
 @pytest.mark.parametrize("kind", [FailingDisk, ChangesFail])
-def test_the_collector_killed_at_every_call_of_the_disk(tmp_path, kind):
+def test_the_collector_killed_at_every_call_of_the_disk(tmp_path: Path, kind: type[ChangesFail] | type[FailingDisk]) -> None:
     """After a kill at any call, and in the middle of any write, every message is there with its count.
 
     The store then collects to the end, and the records that a scan finds are those that the references say.
@@ -289,14 +295,14 @@ def test_the_collector_killed_at_every_call_of_the_disk(tmp_path, kind):
     assert fail_at > (20 if kind is FailingDisk else 10)
 
 
-def _agrees_with_the_files(store, folder):
+def _agrees_with_the_files(store: Any, folder: Path) -> None:
     """Assert that every location has a whole record of its id."""
     for msg_id, location in store.locations.items():
         data = (folder / "msg_store_persistent" / f"{location.file}.rdq").read_bytes()
         assert check_record(data[location.offset :][: location.total_size], msg_id, location.total_size)
 
 
-def test_the_collector_continues_after_one_failed_call(tmp_path):
+def test_the_collector_continues_after_one_failed_call(tmp_path: Path) -> None:
     """After one failure of the disk all messages are readable, and memory and disk agree."""
     for fail_at in range(1, 20):
         folder = tmp_path / str(fail_at)
@@ -313,7 +319,7 @@ def test_the_collector_continues_after_one_failed_call(tmp_path):
 
 
 @pytest.mark.parametrize("keep", range(0, 900, 37))
-def test_the_servers_own_compaction_killed_in_the_middle(tmp_path, keep):
+def test_the_servers_own_compaction_killed_in_the_middle(tmp_path: Path, keep: int) -> None:
     """With `N.rdt` complete and the left file partly rewritten, all messages are found."""
     store = fresh(tmp_path, StoreSettings())
     store.client().write_many((ident(number), term(number)) for number in range(8))
@@ -330,7 +336,7 @@ def test_the_servers_own_compaction_killed_in_the_middle(tmp_path, keep):
     again.close()
 
 
-def test_a_torn_rdt_beside_a_whole_file(tmp_path):
+def test_a_torn_rdt_beside_a_whole_file(tmp_path: Path) -> None:
     """After a kill while the tail was written, nothing is lost and no torn record is used."""
     store = fresh(tmp_path, StoreSettings())
     store.client().write_many((ident(number), term(number)) for number in range(4))
@@ -342,7 +348,7 @@ def test_a_torn_rdt_beside_a_whole_file(tmp_path):
     again.close()
 
 
-def test_reads_beside_the_collector(tmp_path):
+def test_reads_beside_the_collector(tmp_path: Path) -> None:
     """A reader that read the location before the merge finds the message after it."""
     store, counts = _with_garbage(tmp_path, REAL_DISK)
     wanted = next(iter(counts))
@@ -351,7 +357,7 @@ def test_reads_beside_the_collector(tmp_path):
     assert store.read(wanted) == term(int.from_bytes(wanted, "big"))
 
 
-def test_an_id_known_to_no_file_is_named(tmp_path):
+def test_an_id_known_to_no_file_is_named(tmp_path: Path) -> None:
     """The caller learns which references have no message."""
     fresh(tmp_path).close()
     store, missing = open_store(REAL_DISK, str(tmp_path / "msg_store_persistent"), SMALL, {ident(1): 1})
@@ -359,7 +365,7 @@ def test_an_id_known_to_no_file_is_named(tmp_path):
     store.close()
 
 
-def test_readers_and_a_writer_beside_the_collector(tmp_path):
+def test_readers_and_a_writer_beside_the_collector(tmp_path: Path) -> None:
     """Threads that read while files are merged and deleted get the right bytes."""
     store = fresh(tmp_path, StoreSettings(file_size_limit=4096, file_garbage_fraction=0.1, open_files_max=3))
     client = store.client()
@@ -369,7 +375,7 @@ def test_readers_and_a_writer_beside_the_collector(tmp_path):
     errors = []
     is_done = threading.Event()
 
-    def reader(step):
+    def reader(step: Any) -> None:
         while not is_done.is_set():
             for number in kept[::step]:
                 if store.read(ident(number)) != term(number):
@@ -391,7 +397,7 @@ def test_readers_and_a_writer_beside_the_collector(tmp_path):
     store.close()
 
 
-def test_a_store_that_only_reads_refuses_removes(tmp_path):
+def test_a_store_that_only_reads_refuses_removes(tmp_path: Path) -> None:
     """After a failed sync removes are refused like writes, and are not counted."""
     store = fresh(tmp_path, StoreSettings(), FailingDisk(1, only="sync"))
     client = store.client()
@@ -404,7 +410,7 @@ def test_a_store_that_only_reads_refuses_removes(tmp_path):
     store.close()
 
 
-def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
+def test_a_store_has_work_from_the_write_to_the_sync(tmp_path: Path) -> None:
     """The message is first in the mailbox, then in the buffer, then in the file."""
     store = fresh(tmp_path, StoreSettings())
     assert not store.has_work
@@ -418,7 +424,7 @@ def test_a_store_has_work_from_the_write_to_the_sync(tmp_path):
     store.close()
 
 
-def test_recovered_records_follow_the_whole_records_directly(tmp_path):
+def test_recovered_records_follow_the_whole_records_directly(tmp_path: Path) -> None:
     """A torn tail longer than the appended records leaves no bytes after them."""
     for name, number in (("a", 1), ("b", 2)):
         (tmp_path / name).mkdir()

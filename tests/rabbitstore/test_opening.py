@@ -1,8 +1,11 @@
 """Openings after queue folders appeared or disappeared, and after interrupted creations."""
 
+from __future__ import annotations
+
 import contextlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,21 +20,15 @@ QUIET = RabbitSettings(background=False, index_version=1)
 WAITING = 3037  # messages of the server's folder that have not expired
 
 
-@pytest.fixture
-def folder(clean, tmp_path):
-    """A copy of the server's folder after a clean stop."""
-    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
-
-
-def waiting(store):
+def waiting(store: RabbitStore) -> dict[str, int]:
     return {name: len(store.queue(name)) for name in store.queue_names()}
 
 
-def opened(folder, **settings):
+def opened(folder: Path, **settings: Any) -> RabbitStore:
     return RabbitStore.open(str(folder), "r+", settings=RabbitSettings(background=False, **settings), disk=WhenItWasWritten())
 
 
-def test_a_queue_folder_deleted_after_the_clean_stop_is_reported(folder):
+def test_a_queue_folder_deleted_after_the_clean_stop_is_reported(folder: Path) -> None:
     """Its terms list messages, so the tables are not trusted; all other queues are complete."""
     with opened(Path(shutil.copytree(folder, folder.parent / "whole"))) as store:
         whole = waiting(store)
@@ -44,7 +41,7 @@ def test_a_queue_folder_deleted_after_the_clean_stop_is_reported(folder):
     assert found == {name: count for name, count in whole.items() if name in found}
 
 
-def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder):
+def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder: Path) -> None:
     """A restored folder is not in the terms: everything is scanned, and no queue loses a message."""
     path = folder / "recovery.dets"
     rows = tables.read_recovery(path.read_bytes(), "")
@@ -59,7 +56,7 @@ def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder):
         assert sum(waiting(store).values()) == WAITING
 
 
-def test_an_empty_queue_folder_is_deleted_after_a_clean_stop(folder):
+def test_an_empty_queue_folder_is_deleted_after_a_clean_stop(folder: Path) -> None:
     """A kill during a declaration leaves neither name nor index.  The stop is still trusted."""
     half = folder / "queues" / "0HALFMADE"
     half.mkdir()
@@ -69,7 +66,7 @@ def test_an_empty_queue_folder_is_deleted_after_a_clean_stop(folder):
     assert not half.exists()
 
 
-def test_a_folder_in_the_transient_store_stays(folder):
+def test_a_folder_in_the_transient_store_stays(folder: Path) -> None:
     """Each start deletes its files, but not its subfolders."""
     kept = folder / "msg_store_transient" / "lost+found"
     kept.mkdir()
@@ -80,7 +77,7 @@ def test_a_folder_in_the_transient_store_stays(folder):
 
 
 @pytest.mark.parametrize("body", [bytes(300), b"x" + bytes(200) + b"y", bytes(64)])
-def test_a_message_of_zeros_does_not_count_as_torn(tmp_path, body):
+def test_a_message_of_zeros_does_not_count_as_torn(tmp_path: Path, body: bytes) -> None:
     """A confirmed message of zeros looks like a lost sector, but its term is complete."""
     store = RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET)
     store.declare_queue("q")
@@ -92,7 +89,7 @@ def test_a_message_of_zeros_does_not_count_as_torn(tmp_path, body):
         assert [store.get("q").body for _ in range(3)] == [b"before", body, b"behind"]
 
 
-def test_a_creation_interrupted_at_any_change_is_completed(tmp_path):
+def test_a_creation_interrupted_at_any_change_is_completed(tmp_path: Path) -> None:
     """An interrupted creation leaves some of folders, name and configuration: the next opening adds the rest."""
     fail_at, is_done = 0, False
     while not is_done:
@@ -110,14 +107,14 @@ def test_a_creation_interrupted_at_any_change_is_completed(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["w", "rw", ""])
-def test_an_unknown_mode_is_refused(tmp_path, mode):
+def test_an_unknown_mode_is_refused(tmp_path: Path, mode: str) -> None:
     """The error names the folder, and nothing is created."""
     with pytest.raises(ValueError, match="is not one of"):
         RabbitStore.open(str(tmp_path / "vhost"), mode)
     assert not (tmp_path / "vhost").exists()
 
 
-def test_mode_x_rejects_an_existing_folder_and_mode_r_plus_a_missing_one(folder):
+def test_mode_x_rejects_an_existing_folder_and_mode_r_plus_a_missing_one(folder: Path) -> None:
     """The errors of `x` and `r+` describe the folder."""
     with pytest.raises(UnknownStore, match="already"):
         RabbitStore.open(str(folder), "x")
@@ -125,7 +122,7 @@ def test_mode_x_rejects_an_existing_folder_and_mode_r_plus_a_missing_one(folder)
         RabbitStore.open(str(folder.parent / "nowhere"), "r+")
 
 
-def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
+def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path: Path) -> None:
     """With small messages only, the tables are empty; the first large message creates file 0."""
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:
@@ -145,7 +142,7 @@ def test_a_store_that_stopped_without_a_message_file_is_resumed(tmp_path):
         assert [store.get("q").body for _ in range(2)] == [b"small", b"x" * 9000]
 
 
-def test_invalid_options_are_ignored(folder):
+def test_invalid_options_are_ignored(folder: Path) -> None:
     """Without queues.json the folders decide."""
     own = folder / "brokerstore"
     own.mkdir(exist_ok=True)
@@ -156,7 +153,7 @@ def test_invalid_options_are_ignored(folder):
         shutil.rmtree(folder.parent / "copy")
 
 
-def test_a_segment_file_deleted_under_a_lazy_queue_is_reported(tmp_path):
+def test_a_segment_file_deleted_under_a_lazy_queue_is_reported(tmp_path: Path) -> None:
     """A missing segment is reported when it is read, and the other segments are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, index_version=1, store=StoreSettings())

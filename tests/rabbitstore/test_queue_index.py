@@ -1,7 +1,12 @@
 """Writing the version-1 queue index: journal, flush, segments, and the replay after a crash at any call."""
 
+from __future__ import annotations
+
 import random
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,30 +21,30 @@ from tests.faults.golden import fast_folder
 SETTINGS = IndexSettings(segment_entries=16, journal_entries_max=50)
 
 
-def ident(number):
+def ident(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def publish(index, seq_id, persistent=True):
+def publish(index: Any, seq_id: int, persistent: bool = True) -> None:
     embedded = b"term%d" % seq_id if seq_id % 3 else None
     index.publish(seq_id, ident(seq_id), seq_id * 7, 10 + seq_id, persistent, embedded)
 
 
-def open_index(folder, disk=REAL_DISK, settings=SETTINGS):
+def open_index(folder: Path, disk: Any = REAL_DISK, settings: IndexSettings = SETTINGS) -> tuple[QueueIndex, list[Any]]:
     index = QueueIndex(disk, str(folder), settings)
     entries = list(index.load(lambda entry: entry.persistent))
     return index, entries
 
 
-def as_tuple(entry):
+def as_tuple(entry: Any) -> tuple[Any, ...]:
     return entry.seq_id, entry.msg_id, entry.expiry_us, entry.size, entry.persistent, entry.term
 
 
-def truth(seq_id, persistent=True):
+def truth(seq_id: int, persistent: bool = True) -> tuple[Any, ...]:
     return seq_id, ident(seq_id), seq_id * 7, 10 + seq_id, persistent, b"term%d" % seq_id if seq_id % 3 else None
 
 
-def test_entries_are_read_back_across_flushes_and_segments(tmp_path):
+def test_entries_are_read_back_across_flushes_and_segments(tmp_path: Path) -> None:
     """Unacknowledged entries are read by segment, from memory and from files."""
     index, _ = open_index(tmp_path / "q")
     alive = set()
@@ -58,7 +63,7 @@ def test_entries_are_read_back_across_flushes_and_segments(tmp_path):
     again.close()
 
 
-def test_the_bytes_are_the_servers(tmp_path):
+def test_the_bytes_are_the_servers(tmp_path: Path) -> None:
     """Journal and segment have each publish with its delivered mark, then acknowledgements."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0x77, bytes.fromhex("5c95" + "00" * 12 + "77b6"), 0, 8192, True, None)
@@ -80,7 +85,7 @@ def test_the_bytes_are_the_servers(tmp_path):
     index.close()
 
 
-def test_the_reader_of_folders_agrees(tmp_path):
+def test_the_reader_of_folders_agrees(tmp_path: Path) -> None:
     """The read-only reader finds the written entries before and after a flush."""
     index, _ = open_index(tmp_path / "queues" / "Q")
     for seq_id in range(40):
@@ -94,7 +99,7 @@ def test_the_reader_of_folders_agrees(tmp_path):
     index.close()
 
 
-def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
+def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path: Path) -> None:
     """A flush deletes it; entries that are acknowledged before a flush never create a file."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(20):
@@ -110,7 +115,7 @@ def test_a_segment_with_everything_acknowledged_is_deleted(tmp_path):
     index.close()
 
 
-def test_a_restart_drops_transient_entries(tmp_path):
+def test_a_restart_drops_transient_entries(tmp_path: Path) -> None:
     """The load acknowledges them, also on disk."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
@@ -124,7 +129,7 @@ def test_a_restart_drops_transient_entries(tmp_path):
     third.close()
 
 
-def test_a_torn_journal_tail_is_dropped(tmp_path):
+def test_a_torn_journal_tail_is_dropped(tmp_path: Path) -> None:
     """The last entry is cut at every length."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     for seq_id in range(4):
@@ -143,7 +148,7 @@ def test_a_torn_journal_tail_is_dropped(tmp_path):
     assert [entry.seq_id for entry in entries] == [0, 1, 2]
 
 
-def test_a_damaged_segment_is_rewritten_and_the_old_one_kept(tmp_path):
+def test_a_damaged_segment_is_rewritten_and_the_old_one_kept(tmp_path: Path) -> None:
     """Whole entries before the damage survive, and the old bytes are kept as .bak."""
     index, _ = open_index(tmp_path / "q")
     for seq_id in range(10):
@@ -162,7 +167,7 @@ def test_a_damaged_segment_is_rewritten_and_the_old_one_kept(tmp_path):
     assert (tmp_path / "q" / "0.idx.bak").read_bytes() == data[:-20]
 
 
-def _work(index, seed, confirmed):
+def _work(index: Any, seed: int, confirmed: list[set[Any]]) -> None:
     """Random publishes and acknowledgements; `confirmed` is the state of the last sync."""
     rng = random.Random(seed)
     alive, seq_id = set(), 0
@@ -184,13 +189,13 @@ def _work(index, seed, confirmed):
 
 
 @pytest.fixture
-def in_memory():
+def in_memory() -> Iterator[Path]:
     with fast_folder() as folder:
         yield folder
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_every_call_of_the_disk(in_memory, seed):
+def test_killed_at_every_call_of_the_disk(in_memory: Path, seed: int) -> None:
     """Synced entries survive each crash, and synced acknowledgements are not undone."""
     fail_at, is_done = 0, False
     while not is_done:
@@ -213,18 +218,18 @@ def test_killed_at_every_call_of_the_disk(in_memory, seed):
         again.abandon()
 
 
-def _acknowledged_later(seed):
+def _acknowledged_later(seed: int) -> set[int]:
     """Return all acknowledged entries: an acknowledgement that is not synced may be on disk or not."""
     acked = set()
 
     class Recorder:
-        def publish(self, *_):
+        def publish(self, *_: Any) -> None:
             pass
 
-        def acknowledge(self, seq_ids):
+        def acknowledge(self, seq_ids: list[int]) -> None:
             acked.update(seq_ids)
 
-        def sync(self):
+        def sync(self) -> None:
             pass
 
         flush = sync
@@ -233,14 +238,14 @@ def _acknowledged_later(seed):
     return acked
 
 
-def on_the_disk(tmp_path):
+def on_the_disk(tmp_path: Path) -> list[Any]:
     """Return the entries that an opening of a copy finds; an opening flushes."""
     shutil.rmtree(tmp_path / "copy", ignore_errors=True)
     shutil.copytree(tmp_path / "q", tmp_path / "copy")
     return open_index(tmp_path / "copy")[1]
 
 
-def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp_path):
+def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp_path: Path) -> None:
     """Its message may be in no file yet, so only the next sync writes the entry."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
@@ -254,7 +259,7 @@ def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp
     index.close()
 
 
-def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp_path):
+def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp_path: Path) -> None:
     """The flush moved everything to the segments; later entries are not written for the old position."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
@@ -266,7 +271,7 @@ def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp
     index.close()
 
 
-def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
+def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path: Path) -> None:
     """A flush, automatic or not, writes no segment before the messages are durable."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings(segment_entries=16, journal_entries_max=4))
     seen = []
@@ -279,7 +284,7 @@ def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize("kept", range(1, 8))
-def test_a_synced_acknowledgement_that_would_look_torn_is_flushed_to_the_segment(tmp_path, kept):
+def test_a_synced_acknowledgement_that_would_look_torn_is_flushed_to_the_segment(tmp_path: Path, kept: int) -> None:
     """The journal would end with zeros after a sector border, like a lost sector; the acknowledgement must hold."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0, ident(7), 0, 1, True, None)

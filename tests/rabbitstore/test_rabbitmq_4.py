@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +32,7 @@ MARKED = b"\x83h\x04w\x02mc"
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def real(request, tmp_path_factory):
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Return the node's folder and the manifest of one fixture."""
     above = tmp_path_factory.mktemp(request.param)
     unpack(DATA / f"{request.param}.tar.xz", above / "source")
@@ -38,22 +40,22 @@ def real(request, tmp_path_factory):
     return above / "node", json.loads((above / "source" / "manifest.json").read_text())
 
 
-def body_of(published):
+def body_of(published: dict[Any, Any]) -> bytes:
     """Return the body that the fixtures' rule gives."""
     digest = hashlib.sha256(f"{published['tag']}:{published['n']}".encode()).hexdigest()
     return (digest * (published["size"] // len(digest) + 1))[: published["size"]].encode()
 
 
-def digest_of(row, sent):
+def digest_of(row: dict[str, Any], sent: dict[Any, Any]) -> str:
     """Return the SHA-256 of a delivered body, which the manifest has where it is not that of the rule."""
     return row.get("sha256", hashlib.sha256(body_of(sent)).hexdigest())
 
 
-def _persistent(store, queue):
+def _persistent(store: RabbitStore, queue: str) -> list[Any]:
     return [message for message in store.messages(queue) if message.persistent]
 
 
-def _alive(found, delivered):
+def _alive(found: list[Any], delivered: list[dict[str, Any]]) -> list[Any]:
     """Drop the messages that had expired when the restarted server delivered, as the server does."""
     names = [row["message_id"] for row in delivered]
     gone = [message for message in found if message.properties.get("message_id") not in names]
@@ -61,7 +63,7 @@ def _alive(found, delivered):
     return [message for message in found if message not in gone]
 
 
-def test_classic_queues_are_what_the_restarted_server_delivered(real):
+def test_classic_queues_are_what_the_restarted_server_delivered(real: tuple[Path, dict[str, Any]]) -> None:
     """Order, id, body, route, properties and redelivered flag of every persistent message are the server's."""
     node, manifest = real
     published = {f"m{row['n']}": row for row in manifest["published"]}
@@ -83,7 +85,7 @@ def test_classic_queues_are_what_the_restarted_server_delivered(real):
                 assert message.redelivered == row["redelivered"] or manifest["end"] != "stop"
 
 
-def test_a_healthy_folder_has_no_problem(real):
+def test_a_healthy_folder_has_no_problem(real: tuple[Path, dict[str, Any]]) -> None:
     """Nothing is reported as damage, and every message is read."""
     node, _manifest = real
     found = verify(str(node / VHOST))
@@ -91,7 +93,7 @@ def test_a_healthy_folder_has_no_problem(real):
     assert [note for note in found.notes if note.kind == UNSUPPORTED] == []
 
 
-def test_info_names_what_is_not_read(real):
+def test_info_names_what_is_not_read(real: tuple[Path, dict[str, Any]]) -> None:
     """The survey lists quorum queues, streams, metadata and the version with its evidence."""
     node, manifest = real
     kinds = {kind: {name for name, row in manifest["queues"].items() if row["type"] == kind} for kind in ("quorum", "stream")}
@@ -109,7 +111,7 @@ def test_info_names_what_is_not_read(real):
     check_schema("rabbit_info", facts)
 
 
-def test_answers_about_a_node_say_what_they_leave_out(real, tmp_path):
+def test_answers_about_a_node_say_what_they_leave_out(real: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Quorum queues of a later version are named on stderr with it, and in JSON where the answer is one object."""
     node, manifest = real
     quorum = {name for name, row in manifest["queues"].items() if row["type"] == "quorum"}
@@ -131,17 +133,17 @@ def test_answers_about_a_node_say_what_they_leave_out(real, tmp_path):
         check_schema("verify" if command == "verify" else f"rabbit_{command}", ran.json)
 
 
-def test_a_folder_without_evidence_has_an_unknown_version(real, tmp_path):
+def test_a_folder_without_evidence_has_an_unknown_version(real: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Without the file of feature flags the version is unknown."""
     node, _manifest = real
     bare = shutil.copytree(node, tmp_path / "bare")
     assert RabbitmqFacts(str(bare)).node.server_version == "unknown" and RabbitmqFacts(str(bare / VHOST)).node is None
 
 
-def container(body, protocol="mc_amqpl"):
+def container(body: bytes, protocol: str = "mc_amqpl") -> bytes:
     """Encode a message term as the server does, with UTF-8 atoms, which `terms.encode` does not write."""
 
-    def put(term):
+    def put(term: Any) -> bytes:
         if isinstance(term, Atom):
             return b"w" + bytes((len(term),)) + term.encode()
         if isinstance(term, tuple):
@@ -158,7 +160,7 @@ def container(body, protocol="mc_amqpl"):
 
 
 @pytest.mark.parametrize("hole", [1, 2, 7, 8, 9, 24, 25, 26, 100, 2695, 70_000])
-def test_zeroes_between_records_are_passed(hole):
+def test_zeroes_between_records_are_passed(hole: int) -> None:
     """A compaction of RabbitMQ 4 leaves holes of any size between records and at the end."""
     sizes = 5000, 4100, 70_000, 9
     records = [encode_record(bytes((number,)) * 16, container(b"x" * size)) for number, size in enumerate(sizes)]
@@ -170,7 +172,7 @@ def test_zeroes_between_records_are_passed(hole):
         assert data[record.offset : record.offset + record.total_size] == whole
 
 
-def test_zeroes_in_a_file_of_3_10_are_damage():
+def test_zeroes_in_a_file_of_3_10_are_damage() -> None:
     """The compaction of 3.10 leaves no holes, so a lost sector is reported."""
     old = encode_record(b"a" * 16, b"\x83h\x06d\x00\x0dbasic_message")
     problems = []
@@ -178,7 +180,7 @@ def test_zeroes_in_a_file_of_3_10_are_damage():
     assert [problem.kind for problem in problems] == ["torn_record"]
 
 
-def test_a_torn_record_after_a_hole_is_damage():
+def test_a_torn_record_after_a_hole_is_damage() -> None:
     """Bytes that are neither a record nor zeros are reported."""
     record = encode_record(b"a" * 16, container(b"body"))
     problems = []
@@ -186,7 +188,7 @@ def test_a_torn_record_after_a_hole_is_damage():
     assert len(found.records) == 1 and [problem.kind for problem in problems] == ["torn_record"]
 
 
-def test_a_damaged_container_is_damage(tmp_path):
+def test_a_damaged_container_is_damage(tmp_path: Path) -> None:
     """A cut term, or one without its id, is damage and not an unsupported format."""
     from rabbitstore.format.content import decode_content
 

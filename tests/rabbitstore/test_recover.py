@@ -22,12 +22,6 @@ def image(folder):
 
 
 @pytest.fixture
-def folder(clean, tmp_path):
-    """A copy of the server's folder to damage."""
-    return Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
-
-
-@pytest.fixture
 def version_2(fixtures, tmp_path):
     """A copy of the server's folder of index version 2."""
     return Path(shutil.copytree(fixtures["v2"].vhost, tmp_path / "vhost-2"))

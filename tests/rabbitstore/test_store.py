@@ -1,5 +1,7 @@
 """RabbitStore: publish, get, acknowledge, requeue, fan-out, priorities, restarts, and folders of the server."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
@@ -8,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +32,7 @@ from storageio import (
     UnsupportedFormat,
 )
 from storageio.testing import FailingDisk, WrappedDisk
-from tests.messagestore.kit import until
+from tests.helpers import until
 
 from .conftest import WhenItWasWritten
 
@@ -37,23 +40,23 @@ QUIET = RabbitSettings(background=False, index_version=1)
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> str:
     return str(tmp_path / "vhost")
 
 
-def drained(store, queue):
+def drained(store: RabbitStore, queue: str) -> list[bytes]:
     found = []
     while (delivery := store.get(queue, auto_ack=True)) is not None:
         found.append(delivery.body)
     return found
 
 
-def kill(store):
+def kill(store: RabbitStore) -> None:
     """Abandon the store, as SIGKILL does."""
     store.abandon()
 
 
-def test_publish_get_ack(path):
+def test_publish_get_ack(path: str) -> None:
     """A message has its properties and is gone after the acknowledgement and a reopening."""
     with RabbitStore.open(path) as store:
         store.declare_queue("orders")
@@ -71,7 +74,7 @@ def test_publish_get_ack(path):
         assert store.get("orders") is None
 
 
-def test_a_message_to_three_queues_is_stored_once(path):
+def test_a_message_to_three_queues_is_stored_once(path: str) -> None:
     """The last acknowledgement removes it from the store."""
     with RabbitStore.open(path, settings=QUIET) as store:
         for name in ("a", "b", "c"):
@@ -89,7 +92,7 @@ def test_a_message_to_three_queues_is_stored_once(path):
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_redelivered_flags_after_a_stop(path, is_clean):
+def test_redelivered_flags_after_a_stop(path: str, is_clean: bool) -> None:
     """After a clean stop delivered messages have the flag, after a kill all; unacknowledged ones return in order."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
@@ -107,7 +110,7 @@ def test_redelivered_flags_after_a_stop(path, is_clean):
     assert found == expected == flags
 
 
-def test_a_foreign_change_invalidates_the_clean_mark(path):
+def test_a_foreign_change_invalidates_the_clean_mark(path: str) -> None:
     """If the index differs from the terms, all messages count as redelivered."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
@@ -122,7 +125,7 @@ def test_a_foreign_change_invalidates_the_clean_mark(path):
         assert store.get("q").redelivered
 
 
-def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path):
+def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path: str) -> None:
     """Messages are small and large, embedded and stored."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
@@ -135,7 +138,7 @@ def test_synced_messages_survive_a_kill_and_transient_ones_do_not(path):
     assert bodies == [b"%d-" % number + b"z" * (number * 300) for number in range(50) if number % 3]
 
 
-def test_multiple_acknowledge_and_requeue(path):
+def test_multiple_acknowledge_and_requeue(path: str) -> None:
     """They settle all up to a tag; requeued messages return in their old order, flagged."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
@@ -151,7 +154,7 @@ def test_multiple_acknowledge_and_requeue(path):
         ]  # fmt: skip
 
 
-def test_priorities(path):
+def test_priorities(path: str) -> None:
     """The highest priority comes first, each in order; each priority has RabbitMQ's folder."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q", max_priority=3)
@@ -162,7 +165,7 @@ def test_priorities(path):
     assert len(list((Path(path) / "queues").iterdir())) == 4
 
 
-def test_expiry_of_message_and_queue(path):
+def test_expiry_of_message_and_queue(path: str) -> None:
     """The earlier expiry counts, and only at the head."""
     with RabbitStore.open(path, settings=QUIET) as store:
         queue = store.declare_queue("q", message_ttl_ms=1000)
@@ -179,7 +182,7 @@ def test_expiry_of_message_and_queue(path):
             store.publish("q", b"", properties={"expiration": "soon"})
 
 
-def test_a_waiting_consumer_gets_the_message_at_once(path):
+def test_a_waiting_consumer_gets_the_message_at_once(path: str) -> None:
     """It bypasses the queue; the prefetch limit holds back the next one."""
     with RabbitStore.open(path) as store:
         queue = store.declare_queue("q")
@@ -199,7 +202,7 @@ def test_a_waiting_consumer_gets_the_message_at_once(path):
         assert [delivery.redelivered for delivery in store.consumer("q")] == [True]
 
 
-def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path):
+def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path: str) -> None:
     """With credit (20, 8) of the queue and (10, 4) of the publisher it blocks, until the store handles its mailbox."""
     settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(20, 8)))
     with RabbitStore.open(path, settings=settings) as store:
@@ -222,7 +225,7 @@ def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path):
         again.close()
 
 
-def test_small_messages_need_no_credit_of_the_message_store(path):
+def test_small_messages_need_no_credit_of_the_message_store(path: str) -> None:
     """Embedded messages never block the queue, which grants its publisher credit immediately."""
     settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(2, 1)))
     with RabbitStore.open(path, settings=settings) as store:
@@ -234,13 +237,13 @@ def test_small_messages_need_no_credit_of_the_message_store(path):
 
 
 @pytest.mark.parametrize("credit", [(0, 0), (5, 6), (5, 0)])
-def test_a_credit_that_would_block_for_ever_is_refused(credit):
+def test_a_credit_that_would_block_for_ever_is_refused(credit: tuple[int, int]) -> None:
     """Credit is at least one message, and the grant not larger than the credit."""
     with pytest.raises(ValueError, match="more_after"):
         Credit(*credit)
 
 
-def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path):
+def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path: str) -> None:
     """The error lists both kinds of queues; published again, the message is stored once."""
     disk = FailingDisk(1 << 40)
     store = RabbitStore.open(path, settings=QUIET, disk=disk)
@@ -266,7 +269,7 @@ def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path):
         assert drained(store, "b")[0] == b"makes the journal"
 
 
-def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
+def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path: str) -> None:
     """`publish_content` with the error's content uses the same id and one record."""
     with RabbitStore.open(path, settings=QUIET) as store:
         queues = [store.declare_queue(name) for name in "ab"]
@@ -281,7 +284,7 @@ def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path):
         assert drained(store, "a") == drained(store, "b") == [b"x" * 5000]
 
 
-def test_memory_limit_and_collector_under_load(path):
+def test_memory_limit_and_collector_under_load(path: str) -> None:
     """With little memory and small files everything is delivered in order while garbage is collected."""
     settings = RabbitSettings(
         store=StoreSettings(file_size_limit=50_000, file_garbage_fraction=0.3), memory_limit_bytes=200_000, io_batch_size=64
@@ -310,7 +313,7 @@ def test_memory_limit_and_collector_under_load(path):
 
 
 @pytest.mark.parametrize("mode", ["default", "lazy"])
-def test_a_long_queue_stays_under_its_memory_target(path, mode):
+def test_a_long_queue_stays_under_its_memory_target(path: str, mode: str) -> None:
     """Memory stays limited while the queue grows, is reopened and is consumed (full size: `bench.rabbitmq.ten_million`)."""
     limit, count = 2 << 20, 16_000
     settings = RabbitSettings(background=False, memory_limit_bytes=limit, io_batch_size=512, index_version=1)
@@ -334,7 +337,7 @@ def test_a_long_queue_stays_under_its_memory_target(path, mode):
     assert files == 0, "all of it went through the disk, and is gone"
 
 
-def test_purge_and_delete(path):
+def test_purge_and_delete(path: str) -> None:
     """A purged queue keeps unacknowledged messages; a deleted queue leaves no file and no reference."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
@@ -352,7 +355,7 @@ def test_purge_and_delete(path):
         assert store.queue_names() == []
 
 
-def test_wrong_use_has_named_errors(path):
+def test_wrong_use_has_named_errors(path: str) -> None:
     """Read-only, closed, locked, missing and existing stores raise their own errors."""
     with pytest.raises(UnknownStore):
         RabbitStore.open(path, "r")
@@ -376,7 +379,7 @@ def test_wrong_use_has_named_errors(path):
         store.publish("q", b"")
 
 
-def test_reading_changes_nothing(path, clean):
+def test_reading_changes_nothing(path: str, clean: Any) -> None:
     """No byte, name or time of the folder changes."""
     target = shutil.copytree(clean.vhost, path)
     before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(target).rglob("*")}
@@ -386,7 +389,7 @@ def test_reading_changes_nothing(path, clean):
     assert before == {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in Path(target).rglob("*")}
 
 
-def test_a_servers_folder_is_taken_over(path, clean):
+def test_a_servers_folder_is_taken_over(path: str, clean: Any) -> None:
     """Persistent messages have the broker's order and flags, also after a clean stop of brokerstore."""
     shutil.copytree(clean.vhost, path)
     truth = {
@@ -408,7 +411,7 @@ def test_a_servers_folder_is_taken_over(path, clean):
     assert verify(path).ok
 
 
-def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
+def test_a_version_2_folder_is_refused_for_writing(path: str, fixtures: dict[str, Any]) -> None:
     """The error names the version, and the folder is unchanged."""
     shutil.copytree(fixtures["v2"].vhost, path)
     with pytest.raises(UnsupportedFormat, match="index version 2"):
@@ -416,7 +419,7 @@ def test_a_version_2_folder_is_refused_for_writing(path, fixtures):
 
 
 @pytest.mark.parametrize("operation", ["sync", "write"])
-def test_after_a_failed_journal_the_queue_only_reads(path, operation):
+def test_after_a_failed_journal_the_queue_only_reads(path: str, operation: str) -> None:
     """The publisher gets the error, no later sync confirms anything, and confirmed messages survive."""
     store = RabbitStore.open(path, settings=QUIET)
     store.declare_queue("q")
@@ -437,7 +440,7 @@ def test_after_a_failed_journal_the_queue_only_reads(path, operation):
     assert [message.body for message in RabbitStore.open(path, "r").messages()][:1] == [b"safe"]
 
 
-def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
+def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path: Path) -> None:
     """The error names it, and it is unchanged."""
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(UnknownStore, match="not empty"):
@@ -445,7 +448,7 @@ def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["commitlog"]
 
 
-def test_a_nodes_data_folder_is_found(path, tmp_path):
+def test_a_nodes_data_folder_is_found(path: str, tmp_path: Path) -> None:
     """It opens the only virtual host, or the one that is named."""
     for vhost in ("/", "other"):
         place = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
@@ -458,7 +461,7 @@ def test_a_nodes_data_folder_is_found(path, tmp_path):
     assert [message.body for message in found.messages()] == [b"other"] and found.vhost == "other"
 
 
-def test_an_open_store_is_stopped_cleanly_at_exit(path):
+def test_an_open_store_is_stopped_cleanly_at_exit(path: str) -> None:
     """A process that just ends stops the store cleanly: nothing counts as redelivered."""
     script = f"from rabbitstore import RabbitStore\ns = RabbitStore.open({path!r})\ns.declare_queue('q')\ns.publish('q', b'x')"
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], check=True)
@@ -467,7 +470,7 @@ def test_an_open_store_is_stopped_cleanly_at_exit(path):
         assert (delivery.body, delivery.redelivered) == (b"x", False)
 
 
-def test_a_forked_child_does_not_touch_the_parents_store(path):
+def test_a_forked_child_does_not_touch_the_parents_store(path: str) -> None:
     """Calls in the child raise StoreClosed; the parent continues."""
     with RabbitStore.open(path) as store:
         store.declare_queue("q")
@@ -484,7 +487,7 @@ def test_a_forked_child_does_not_touch_the_parents_store(path):
         assert drained(store, "q") == [b"parent"]
 
 
-def test_a_queue_named_twice_gets_a_message_once(path):
+def test_a_queue_named_twice_gets_a_message_once(path: str) -> None:
     """A large body used to be stored twice and counted once, which broke the store and its clean stop."""
     with RabbitStore.open(path, settings=QUIET) as store:
         store.declare_queue("q")
@@ -499,13 +502,13 @@ class FullForTheCollector(WrappedDisk):
     is_full = True
     tries = 0
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if path.endswith(".rdt") and operation == "create" and self.is_full:
             self.tries += 1
             raise DiskFull(operation, path, errno.ENOSPC, "no space")
 
 
-def test_a_full_disk_stops_the_collector_but_no_sync(path, monkeypatch):
+def test_a_full_disk_stops_the_collector_but_no_sync(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk used to end the housekeeper's thread: no sync and no collection followed."""
     for name in ("_RETRY_S", "_IDLE_S"):
         monkeypatch.setattr(housekeeper, name, 0.01)
@@ -528,7 +531,7 @@ def test_a_full_disk_stops_the_collector_but_no_sync(path, monkeypatch):
         until(lambda: len(list(store.parts.persistent.files)) < before)
 
 
-def test_many_threads_publish_and_consume(path):
+def test_many_threads_publish_and_consume(path: str) -> None:
     """With concurrent publishers, consumers and collector every message comes once, each publisher's in order."""
     settings = RabbitSettings(
         store=StoreSettings(file_size_limit=100_000, file_garbage_fraction=0.2), memory_limit_bytes=500_000, io_batch_size=64
@@ -538,7 +541,7 @@ def test_many_threads_publish_and_consume(path):
         store.declare_queue("q")
         is_over = threading.Event()
 
-        def publish(number):
+        def publish(number: Any) -> None:
             try:
                 publisher = store.publisher(credit=(50, 20))
                 for count in range(400):
@@ -547,7 +550,7 @@ def test_many_threads_publish_and_consume(path):
             except Exception as error:
                 errors.append(error)
 
-        def consume():
+        def consume() -> None:
             try:
                 with store.consumer("q", prefetch=20) as consumer:
                     while not (is_over.is_set() and len(store.queue("q")) == 0):
@@ -578,7 +581,7 @@ def test_many_threads_publish_and_consume(path):
 
 
 @pytest.mark.parametrize("text", [b"", bytes(5), b"another", None])
-def test_a_damaged_vhost_name_is_read_from_the_folders(text, tmp_path):
+def test_a_damaged_vhost_name_is_read_from_the_folders(text: bytes | None, tmp_path: Path) -> None:
     """The names of the folder and of its queues show the virtual host; a server writes `.vhost` again when it starts."""
     place = tmp_path / vhost_folder_name("orders")
     with RabbitStore.open(str(place), vhost="orders", settings=QUIET) as store:

@@ -1,8 +1,11 @@
 """A message store with ids revived during a collection, terminated clients, failing disks, and extreme settings."""
 
+from __future__ import annotations
+
 import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +25,17 @@ EAGER = StoreSettings(file_size_limit=4096, file_garbage_fraction=0.0)
 class During(WrappedDisk):
     """A disk that calls a function once while the collector writes its new file."""
 
-    def __init__(self, happens):
+    def __init__(self, happens: None) -> None:
         super().__init__()
         self.happens = happens
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if operation == "write" and path.endswith(".rdt") and self.happens is not None:
             happens, self.happens = self.happens, None
             happens()
 
 
-def test_an_id_revived_during_a_collection_is_written_again(tmp_path):
+def test_an_id_revived_during_a_collection_is_written_again(tmp_path: Path) -> None:
     """The merge has not copied its record, so a write that only counted would lose the message."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -43,7 +46,7 @@ def test_an_id_revived_during_a_collection_is_written_again(tmp_path):
     store.process()
     back = [ident(number) for number in range(0, 60, 3)]
 
-    def come_back():
+    def come_back() -> None:
         client.write_many((msg_id, term(int.from_bytes(msg_id, "big"))) for msg_id in back)
         store.process()
 
@@ -61,7 +64,7 @@ def test_an_id_revived_during_a_collection_is_written_again(tmp_path):
     again.close()
 
 
-def test_a_file_that_becomes_empty_during_a_collection_is_deleted(tmp_path):
+def test_a_file_that_becomes_empty_during_a_collection_is_deleted(tmp_path: Path) -> None:
     """A file that becomes empty during the merge is deleted afterwards."""
     disk = During(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -71,7 +74,7 @@ def test_a_file_that_becomes_empty_during_a_collection_is_deleted(tmp_path):
     client.remove(ident(number) for number in range(60) if number % 4)
     store.process()
 
-    def all_go():
+    def all_go() -> None:
         client.remove(ident(number) for number in range(0, 60, 4))
         store.process()
 
@@ -84,7 +87,7 @@ def test_a_file_that_becomes_empty_during_a_collection_is_deleted(tmp_path):
     store.close()
 
 
-def test_the_collector_stops_at_its_limit_and_its_settings(tmp_path):
+def test_the_collector_stops_at_its_limit_and_its_settings(tmp_path: Path) -> None:
     """The number of merges is limited; without `file_garbage_fraction` a single file is not rewritten."""
     store = fresh(tmp_path, EAGER)
     client = store.client()
@@ -107,7 +110,7 @@ def test_the_collector_stops_at_its_limit_and_its_settings(tmp_path):
     plain.close()
 
 
-def test_a_transient_store_is_collected_without_a_sync(tmp_path):
+def test_a_transient_store_is_collected_without_a_sync(tmp_path: Path) -> None:
     """A transient store need not be synced."""
     path = str(tmp_path / "vhost")
     disk = WrappedDisk()
@@ -134,7 +137,7 @@ def test_a_transient_store_is_collected_without_a_sync(tmp_path):
         ("q", {"max_priority": -1}), ("q", {"message_ttl_ms": -1}),
     ],
 )  # fmt: skip
-def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path, name, options):
+def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path: Path, name: str, options: dict[Any, Any]) -> None:
     """The error names the setting, and no folder is created."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         with pytest.raises(InvalidMessage):
@@ -142,7 +145,7 @@ def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path, name, o
         assert store.queue_names() == [] and list((tmp_path / "vhost" / "queues").iterdir()) == []
 
 
-def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path):
+def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path: Path) -> None:
     """A file was deleted under the open store: the queue's other messages are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
@@ -165,7 +168,7 @@ def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path):
     assert errors == len(lost) > 0 and len(found) == 8 - errors == len(set(found))
 
 
-def test_one_of_very_many_missing_messages_is_found_in_one_pass():
+def test_one_of_very_many_missing_messages_is_found_in_one_pass() -> None:
     """The message is found after damage, among more ids than are searched one by one."""
     wanted = {ident(number) for number in range(1, 2 * FEW_IDS)}
     record = encode_record(ident(99), b"\x83m\0\0\0\1x")
@@ -174,7 +177,7 @@ def test_one_of_very_many_missing_messages_is_found_in_one_pass():
     assert find_any_record(b"\x55" * 7, wanted) is None
 
 
-def test_bytes_of_another_length_are_no_record():
+def test_bytes_of_another_length_are_no_record() -> None:
     """A file becomes shorter while it is read."""
     record = encode_record(ident(1), b"\x83m\0\0\0\1x")
     assert check_record(record, ident(1), len(record))
@@ -185,7 +188,7 @@ def test_bytes_of_another_length_are_no_record():
 class CannotDelete(During):
     """Both the merge and the deletion of a file that became empty fail."""
 
-    def before(self, operation, path):
+    def before(self, operation: str, path: str) -> None:
         if operation == "delete" and path.endswith(".rdq"):
             raise DiskError(operation, path, errno.EIO, "input/output error")
         if operation == "write" and path.endswith(".rdt"):
@@ -193,7 +196,7 @@ class CannotDelete(During):
             raise DiskError(operation, path, errno.ENOSPC, "no space")
 
 
-def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_reader(tmp_path):
+def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_reader(tmp_path: Path) -> None:
     """Other removes that waited for the merge used to be lost, and waiting readers were not woken."""
     disk = CannotDelete(None)
     store = fresh(tmp_path, EAGER, disk)
@@ -207,7 +210,7 @@ def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_re
     second = [msg_id for msg_id, place in store.locations.items() if place.file == numbers[1] and place.ref_count]
     read, reader = [], None
 
-    def all_of_a_file_go():
+    def all_of_a_file_go() -> None:
         nonlocal reader
         assert store.files[numbers[0]].locked and store.files[numbers[1]].locked
         client.remove([*in_first, second[0]])
@@ -227,7 +230,7 @@ def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_re
     store.abandon()
 
 
-def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
+def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path: Path) -> None:
     """There is enough garbage, but no two neighbours fit one file."""
     settings = StoreSettings(file_size_limit=4096, garbage_fraction=0.2)
     store = fresh(tmp_path, settings)
@@ -244,7 +247,7 @@ def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path):
     store.close()
 
 
-def test_contains_handles_the_mailbox_before_an_unknown_id(tmp_path):
+def test_contains_handles_the_mailbox_before_an_unknown_id(tmp_path: Path) -> None:
     """`contains` handles the mailbox first, and loses nothing of it."""
     store = fresh(tmp_path)
     client = store.client()
@@ -254,7 +257,7 @@ def test_contains_handles_the_mailbox_before_an_unknown_id(tmp_path):
     store.close()
 
 
-def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
+def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path: Path) -> None:
     """Another queue has the message and can read it until its own remove."""
     store = fresh(tmp_path)
     living, dead = store.client(), store.client()
@@ -270,7 +273,7 @@ def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path):
     store.close()
 
 
-def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
+def test_the_later_of_two_copies_in_one_file_counts(tmp_path: Path) -> None:
     """A killed compaction of the server leaves two copies: the last location counts."""
     folder = tmp_path / "msg_store_persistent"
     folder.mkdir()
@@ -283,7 +286,7 @@ def test_the_later_of_two_copies_in_one_file_counts(tmp_path):
     store.close()
 
 
-def test_a_second_equal_declaration_returns_the_same_queue(tmp_path):
+def test_a_second_equal_declaration_returns_the_same_queue(tmp_path: Path) -> None:
     """It keeps its messages; other options are an error, and so is deleting an unknown queue."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         queue = store.declare_queue("q", max_priority=3)
@@ -299,7 +302,7 @@ def test_a_second_equal_declaration_returns_the_same_queue(tmp_path):
     assert not RabbitStore.open(str(tmp_path / "vhost"), "r").is_writable
 
 
-def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_path):
+def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_path: Path) -> None:
     """The deleted queue's journal is not created again; the other journals are flushed."""
     disk = WrappedDisk()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
@@ -308,7 +311,7 @@ def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_p
             store.publish(name, b"of " + name.encode())
         store.sync()
 
-        def fails(operation, path):
+        def fails(operation: str, path: str) -> None:
             if operation == "delete folder" and path == queues[0].parts[0].index.folder:
                 raise DiskError(operation, path, errno.EIO, "input/output error")
 
@@ -324,7 +327,7 @@ def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_p
         assert [store.get(name).body for name in store.queue_names()] == [b"of b", b"of c"]
 
 
-def test_a_wait_with_nothing_new_is_no_sync(tmp_path):
+def test_a_wait_with_nothing_new_is_no_sync(tmp_path: Path) -> None:
     """Everything is durable already."""
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET) as store:
         store.declare_queue("q")
@@ -342,7 +345,7 @@ class InOrder(list):
 
 
 @pytest.fixture
-def two_stores(tmp_path, monkeypatch):
+def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RabbitStore, RabbitStore, WrappedDisk]:
     """Two stores are the only ones of the process; the first one's disk can fail."""
     disk = WrappedDisk()
     first = RabbitStore.open(str(tmp_path / "first"), settings=QUIET, disk=disk)
@@ -354,11 +357,13 @@ def two_stores(tmp_path, monkeypatch):
     return first, second, disk
 
 
-def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(two_stores, tmp_path):
+def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(
+    two_stores: tuple[RabbitStore, RabbitStore, WrappedDisk], tmp_path: Path
+) -> None:
     """The first store's disk is full; the second is still stopped cleanly, and both folders are unlocked."""
     _first, second, disk = two_stores
 
-    def full(operation, path):
+    def full(operation: str, path: str) -> None:
         if operation in ("create", "write"):
             raise DiskError(operation, path, errno.ENOSPC, "no space")
 
@@ -371,7 +376,9 @@ def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(two
     RabbitStore.open(str(tmp_path / "first"), settings=QUIET).close()
 
 
-def test_the_stores_of_the_parent_are_closed_in_a_forked_child_and_nothing_of_them_changes(two_stores, tmp_path):
+def test_the_stores_of_the_parent_are_closed_in_a_forked_child_and_nothing_of_them_changes(
+    two_stores: tuple[RabbitStore, RabbitStore, WrappedDisk], tmp_path: Path
+) -> None:
     """Neither a publish nor a close of the child writes, and the parent keeps the lock."""
     first, second, disk = two_stores
     calls = []

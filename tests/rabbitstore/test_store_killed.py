@@ -1,7 +1,10 @@
 """A store that is killed at each call that changes its folder loses no confirmed, unacknowledged message."""
 
+from __future__ import annotations
+
 import contextlib
 import random
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +25,7 @@ SETTINGS = RabbitSettings(
 class Run:
     """A random program on a store; `promised` has the message bodies that must survive, by queue."""
 
-    def __init__(self, path, seed, disk):
+    def __init__(self, path: str, seed: int, disk: ChangesFail) -> None:
         self.rng = random.Random(seed)
         self.path, self.disk = path, disk
         self.promised = {"a": set(), "b": set()}
@@ -30,7 +33,7 @@ class Run:
         self.published = {"a": set(), "b": set()}
         self.store = None
 
-    def live(self):
+    def live(self) -> None:
         self.store = RabbitStore.open(self.path, settings=SETTINGS, disk=self.disk)
         self.store.declare_queue("a")
         self.store.declare_queue("b", mode="lazy")
@@ -38,7 +41,7 @@ class Run:
             self._step(number)
         self.store.close()
 
-    def _step(self, number):
+    def _step(self, number: int) -> None:
         rng, store = self.rng, self.store
         targets = rng.choice([["a"], ["b"], ["a", "b"]])
         body = b"%d:" % number + b"x" * rng.choice([10, 200, 4200, 9000])
@@ -63,7 +66,7 @@ class Run:
             store.balance_memory()
 
 
-def _survivors(path):
+def _survivors(path: str) -> dict[str, set[bytes]]:
     found = {}
     with RabbitStore.open(path, settings=SETTINGS) as store:
         for name in store.queue_names():
@@ -80,7 +83,7 @@ def _survivors(path):
 
 @pytest.mark.parametrize("step", [41, pytest.param(11, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_at_the_calls_that_change_something(tmp_path, seed, step):
+def test_killed_at_the_calls_that_change_something(tmp_path: Path, seed: int, step: int) -> None:
     """Every confirmed, unacknowledged message is there once and in order, and no other message."""
     fail_at, is_done = 0, False
     while not is_done:

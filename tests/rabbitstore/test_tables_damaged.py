@@ -1,8 +1,11 @@
 """Damage to each clean-stop file is reported, and no row appears that the server did not write."""
 
+from __future__ import annotations
+
 import hashlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +29,7 @@ END = [Atom("$end_of_table"), [(Atom("count"), 1)]]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
+def test_a_table_of_the_server_cut_anywhere_is_named(clean: Any, name: str) -> None:
     """Each file is trusted as a whole or not at all."""
     data = (clean.vhost / name).read_bytes()
     whole = len(data.rstrip())
@@ -39,7 +42,7 @@ def test_a_table_of_the_server_cut_anywhere_is_named(clean, name):
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith("ets")])
-def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
+def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean: Any, name: str) -> None:
     """Small chunks have no checksum: a damaged file that passes has the right number and kind of rows."""
     data = (clean.vhost / name).read_bytes()
     rows = FILES[name](data, name)
@@ -52,7 +55,7 @@ def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean, name):
         assert len(found) == len(rows) and len(set(found) - set(rows)) <= 1
 
 
-def ets(*terms):
+def ets(*terms: Any) -> bytes:
     """Return a table with these terms as chunks, the first being the properties."""
     parts = [HEAD]
     for term in terms:
@@ -74,13 +77,13 @@ def ets(*terms):
         (ets((), END), "lost rows"),
     ],
 )
-def test_a_damaged_ets_file_is_named(data, reason):
+def test_a_damaged_ets_file_is_named(data: bytes, reason: str) -> None:
     """A table has a head, chunks with the magic, tuples, and an end with their number."""
     with pytest.raises(StoreCorrupt, match=reason):
         read_ets(data, "t.ets")
 
 
-def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
+def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named() -> None:
     """A large chunk, such as the properties of a table with many clients, has a checksum."""
     term = encode((b"x" * MD5_FROM,))
     good = hashlib.md5(term).digest()
@@ -103,7 +106,7 @@ def test_an_ets_chunk_of_64_kib_that_fails_its_md5_is_named():
         (Atom("msg_location"), 16, 1, 2, 3, 4),
     ],
 )
-def test_a_location_row_of_another_shape_is_named(row):
+def test_a_location_row_of_another_shape_is_named(row: tuple[Any, ...]) -> None:
     """Wrong ids, widths and numbers are rejected."""
     good = (Atom("msg_location"), b"g" * 16, 1, 2, 3, 4)
     assert tables.read_locations(ets((), good, END), "t") == [tables.LocationRow(b"g" * 16, 1, 2, 3, 4)]
@@ -111,7 +114,7 @@ def test_a_location_row_of_another_shape_is_named(row):
         tables.read_locations(ets((), row, END), "t")
 
 
-def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean, tmp_path):
+def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean: Any, tmp_path: Path) -> None:
     """A row of five elements used to end `verify` with an AttributeError."""
     folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
     (folder / STORE / "msg_store_index.ets").write_bytes(ets((), (Atom("msg_location"), b"i" * 16, 1, 2, 3), END))
@@ -121,7 +124,7 @@ def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean
         assert sum(len(store.queue(name)) for name in store.queue_names()) == 3037
 
 
-def test_a_location_row_with_wide_numbers_is_taken():
+def test_a_location_row_with_wide_numbers_is_taken() -> None:
     """Above 2 GiB integers have another tag; the slow path reads such rows."""
     row = (Atom("msg_location"), b"g" * 16, 1, 2, 1 << 33, 4)
     end = [Atom("$end_of_table"), [(Atom("count"), 2)]]
@@ -130,13 +133,13 @@ def test_a_location_row_with_wide_numbers_is_taken():
     assert found == [tables.LocationRow(b"g" * 16, 1, 2, 1 << 33, 4), tables.LocationRow(b"h" * 16, 1, 2, 3, 4)]
 
 
-def test_a_summary_row_of_another_shape_is_named():
+def test_a_summary_row_of_another_shape_is_named() -> None:
     """The other reader of integers does the same."""
     with pytest.raises(StoreCorrupt, match="another table"):
         tables.read_summary(ets((), (Atom("file_summary"), 0), END), "t")
 
 
-def test_rows_of_another_record_are_not_damage():
+def test_rows_of_another_record_are_not_damage() -> None:
     """An unknown name is another format; a known name with one changed letter is damage."""
     other = (Atom("other"), 0, 0, 0, 0, 0, Atom("false"), 0)
     with pytest.raises(UnsupportedFormat, match="row other"):
@@ -147,7 +150,7 @@ def test_rows_of_another_record_are_not_damage():
         tables.read_summary(ets((), (Atom("file_sommary"), *other[1:]), END), "t")
 
 
-def test_a_clean_mark_with_a_number_that_is_no_byte_is_named():
+def test_a_clean_mark_with_a_number_that_is_no_byte_is_named() -> None:
     """`<<300>>` is not a reference."""
     with pytest.raises(StoreCorrupt, match="not a clean mark"):
         tables.read_clean_mark(b"{client_refs,[<<300>>]}.\n{index_module,rabbit_msg_store_ets_index}.\n", "clean.dot")
@@ -165,13 +168,13 @@ TERMS = [(Atom("next_seq_id"), 4), (Atom("next_deliver_seq_id"), 1), (Atom("pers
         (CharList(b"folder"), [*TERMS, (Atom("persistent_bytes"), -7)]),
     ],
 )
-def test_terms_of_another_shape_are_named(row):
+def test_terms_of_another_shape_are_named(row: tuple[CharList, Atom]) -> None:
     """A key that is not text, a missing or negative number, and wrong terms are rejected."""
     with pytest.raises(StoreCorrupt, match="another table"):
         tables.read_recovery(dets([row]), "recovery.dets")
 
 
-def dets(rows):
+def dets(rows: list[tuple[CharList, Atom]]) -> bytes:
     """Return a closed table with rows of any kind, also with keys that are not text."""
     text = [(CharList(b"key%d" % number), value) for number, (_, value) in enumerate(rows)]
     data = write_dets(text)
@@ -200,7 +203,7 @@ ROWS = [(CharList(b"key"), [b"x" * 900]), (CharList(b"other"), [])]
         (OBJECTS_AT + 12, b"\x82", "torn object"),
     ],
 )
-def test_a_damaged_dets_file_is_named(at, change, reason):
+def test_a_damaged_dets_file_is_named(at: int, change: bytes, reason: str) -> None:
     """The bytes are those of the format page."""
     data = write_dets(ROWS)
     assert data[OBJECTS_AT + 4 : OBJECTS_AT + 8] == ACTIVE
@@ -208,14 +211,14 @@ def test_a_damaged_dets_file_is_named(at, change, reason):
         read_dets(data[:at] + change + data[at + len(change) :], "recovery.dets")
 
 
-def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects():
+def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects() -> None:
     """Otherwise its queue would count as one without terms."""
     data = write_dets(ROWS)
     with pytest.raises(StoreCorrupt, match="lost objects"):
         read_dets(data[: OBJECTS_AT + 4] + bytes(4) + data[OBJECTS_AT + 8 :], "recovery.dets")
 
 
-def test_a_location_with_extra_bytes_is_rejected():
+def test_a_location_with_extra_bytes_is_rejected() -> None:
     """A chunk longer than its term is rejected although the sums agree."""
     row = tables.LocationRow(bytes(16), 1, 0, 0, 40)
     data = tables.write_locations([row])

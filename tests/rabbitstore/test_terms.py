@@ -1,6 +1,9 @@
 """External terms, property blocks and message terms: round trips, documented bytes, and every truncation."""
 
+from __future__ import annotations
+
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,7 +40,7 @@ CONTENTS = st.builds(
 
 
 @given(TERMS)
-def test_what_is_encoded_is_decoded(term):
+def test_what_is_encoded_is_decoded(term: Any) -> None:
     """Terms of every kind, nested."""
     assert decode(encode(term)) == term
 
@@ -55,7 +58,7 @@ def test_what_is_encoded_is_decoded(term):
         ((1, Atom("x")), "8368 02 6101 64000178"),
     ],
 )
-def test_the_bytes_are_otp_25s(term, data):
+def test_the_bytes_are_otp_25s(term: Any, data: str) -> None:
     """Each tag has the documented bytes."""
     assert encode(term) == bytes.fromhex(data.replace(" ", ""))
 
@@ -72,7 +75,7 @@ def test_the_bytes_are_otp_25s(term, data):
         (b"\x83a\x01\x00", "after the term"),
     ],
 )
-def test_bad_terms_are_named(data, reason):
+def test_bad_terms_are_named(data: bytes, reason: str) -> None:
     """The error has file and byte."""
     with pytest.raises(StoreCorrupt, match=reason) as caught:
         decode(data, file="x.rdq", base=100)
@@ -80,21 +83,21 @@ def test_bad_terms_are_named(data, reason):
 
 
 @given(CONTENTS)
-def test_the_bulk_path_agrees_with_the_terms(content):
+def test_the_bulk_path_agrees_with_the_terms(content: Content) -> None:
     """The kernel encodes and splits like `terms.encode` and `terms.decode`."""
     term = encode_content(content)
     assert encode(decode(term)) == term
     assert split_term(term) == tuple(content) == tuple(decode_content(term))
 
 
-def test_atoms_of_newer_erlang_are_read():
+def test_atoms_of_newer_erlang_are_read() -> None:
     """OTP 26 writes atoms with tag 119; the slow path reads them."""
     content = Content("/", "", ("q",), b"\x10\x00\x02", b"body", b"i" * 16, True)
     newer = encode_content(content).replace(b"d\x00\x04true", b"w\x04true")
     assert split_term(newer) is None and decode_content(newer) == content
 
 
-def test_the_same_bytes_are_other_atoms_in_another_encoding():
+def test_the_same_bytes_are_other_atoms_in_another_encoding() -> None:
     """Tags 100 and 115 are Latin-1, 118 and 119 UTF-8, also when the same bytes were read before."""
     name = "é".encode()
     latin, utf_8 = b"s\x02" + name, b"w\x02" + name
@@ -102,13 +105,13 @@ def test_the_same_bytes_are_other_atoms_in_another_encoding():
         assert decode(b"\x83h\x04" + latin + utf_8 + b"d\0\x02" + name + b"v\0\x02" + name) == ("Ã©", "é", "Ã©", "é")
 
 
-def test_any_number_of_different_atoms_is_read():
+def test_any_number_of_different_atoms_is_read() -> None:
     """Only the first thousand names are kept for the next message."""
     names = [Atom(f"name_{number}") for number in range(3000)]
     assert decode(encode(names)) == decode(encode(names)) == names
 
 
-def test_every_truncation_of_a_message_is_named():
+def test_every_truncation_of_a_message_is_named() -> None:
     """Neither path accepts a truncated message."""
     term = encode_content(Content("/", "e", ("k", "l"), b"\x00\x00", b"b" * 20, b"i" * 16, False))
     for size in range(len(term)):
@@ -148,7 +151,7 @@ VALUES = st.recursive(
         },
     )
 )
-def test_properties_survive_a_round_trip(found):
+def test_properties_survive_a_round_trip(found: dict[Any, Any]) -> None:
     """All header values survive a round trip."""
     assert properties.decode(properties.encode(found)) == found
 
@@ -157,13 +160,13 @@ def test_properties_survive_a_round_trip(found):
     "wrong",
     [{"colour": "red"}, {"content_type": "x" * 256}, {"priority": 256}, {"headers": {"k": object()}}, {"timestamp": -1}],
 )
-def test_properties_that_no_block_holds(wrong):
+def test_properties_that_no_block_holds(wrong: dict[Any, Any]) -> None:
     """They raise before anything is written."""
     with pytest.raises(InvalidMessage):
         properties.encode(wrong)
 
 
-def test_every_truncation_of_a_property_block_is_named():
+def test_every_truncation_of_a_property_block_is_named() -> None:
     """Truncated blocks and bytes after a block are errors."""
     block = properties.encode({"headers": {"a": [1, {"b": "c"}], "d": Typed("D", (1, 15))}, "message_id": "m", "timestamp": 5})
     for size in range(len(block)):
@@ -183,26 +186,26 @@ def test_every_truncation_of_a_property_block_is_named():
         (b"\x83r\0\x03" + b"d\0\x04n@h1" + bytes(13), Opaque(114, b"\0\x03d\0\x04n@h1" + bytes(13))),
     ],
 )
-def test_what_a_tables_properties_hold_is_written_as_it_was_read(data, term):
+def test_what_a_tables_properties_hold_is_written_as_it_was_read(data: bytes, term: Opaque | dict[Atom, int]) -> None:
     """Maps, processes and references are read (Erlang's external format)."""
     assert decode(data) == term and encode(term) == data
 
 
 @pytest.mark.parametrize(("term", "error"), [(1 << 8 * 255, struct.error), (-(1 << 9000), struct.error), (object(), TypeError)])
-def test_what_no_table_can_hold_is_not_written(term, error):
+def test_what_no_table_can_hold_is_not_written(term: int | object, error: type[Any] | type[TypeError]) -> None:
     """A too large integer and a value that is not a term are errors."""
     with pytest.raises(error):
         encode((Atom("row"), [term]))
     assert decode(encode((1 << 8 * 255) - 1)) == (1 << 8 * 255) - 1
 
 
-def test_property_flags_of_a_second_word_are_passed_over():
+def test_property_flags_of_a_second_word_are_passed_over() -> None:
     """The lowest bit announces another word of flags, without known properties (AMQP 0-9-1, 4.2.6.1)."""
     assert properties.decode(b"\x10\x01\0\0\x02") == {"delivery_mode": 2}
     assert properties.decode(b"\x10\x01\0\x01\0\0\x02") == {"delivery_mode": 2}
 
 
-def nested(depth):
+def nested(depth: int) -> bytes:
     table = b""
     for _ in range(depth):
         inner = b"\x01aF" + len(table).to_bytes(4, "big") + table
@@ -217,14 +220,14 @@ def nested(depth):
         (b"\x20\0\0\0\0\x03\x01aQ", "unknown type of a header value"),
     ],
 )
-def test_headers_that_no_client_sends_are_named(block, reason):
+def test_headers_that_no_client_sends_are_named(block: bytes, reason: str) -> None:
     """Deeply nested tables and unknown types are errors."""
     with pytest.raises(StoreCorrupt, match=reason):
         properties.decode(block)
     assert properties.decode(nested(4))["headers"] == {"a": {"a": {"a": {"a": {}}}}}
 
 
-def test_an_odd_boolean_survives_a_round_trip():
+def test_an_odd_boolean_survives_a_round_trip() -> None:
     """A boolean other than 0 or 1 keeps its octet, also in JSON."""
     block = b"\x20\0\0\0\0\x04\x01at\x07"
     found = properties.decode(block)
@@ -232,7 +235,7 @@ def test_an_odd_boolean_survives_a_round_trip():
     assert properties.to_json(found) == {"headers": {"a": 7}}
 
 
-def test_a_repeated_publish_in_a_journal_counts_once():
+def test_a_repeated_publish_in_a_journal_counts_once() -> None:
     """The first publish counts, the second is reported, and later entries are read."""
     publish = bytes(8) + bytes(16) + bytes(8) + (3).to_bytes(4, "big") + bytes(4)
     mark = b"\x80" + bytes(7)

@@ -1,5 +1,7 @@
 """Index entries whose numbers lost their low bytes with a sector that never reached the disk."""
 
+from __future__ import annotations
+
 import pytest
 
 from rabbitstore.format.journal import read_journal
@@ -11,15 +13,15 @@ IDENT = b"0123456789abcdef"
 BODY = IDENT + bytes(8) + (7).to_bytes(4, "big")
 
 
-def journal_publish(seq_id, embedded):
+def journal_publish(seq_id: int, embedded: bytes) -> bytes:
     return seq_id.to_bytes(8, "big") + BODY + len(embedded).to_bytes(4, "big") + embedded
 
 
-def journal_head(kind, seq_id):
+def journal_head(kind: int, seq_id: int) -> bytes:
     return (kind << 62 | seq_id).to_bytes(8, "big")
 
 
-def with_a_lost_sector(data, more):
+def with_a_lost_sector(data: bytes, more: bytes) -> bytes:
     """Return the data with zeros after the first sector, followed by `more`."""
     return data[:SECTOR_SIZE].ljust(2 * SECTOR_SIZE, b"\0") + more
 
@@ -27,7 +29,7 @@ def with_a_lost_sector(data, more):
 @pytest.mark.parametrize("kept", range(1, 8))
 @pytest.mark.parametrize("more", [b"", b"what a later sector has"], ids=["at the end", "before others"])
 @pytest.mark.parametrize("kind", [JOURNAL_ACKNOWLEDGED, JOURNAL_PUBLISH_TRANSIENT])
-def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind, more, kept):
+def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind: int, more: bytes, kept: int) -> None:
     """Read as 0, an acknowledgement or transient message of number 5 used to remove message 0."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - kept - 2 * len(first))))
@@ -42,7 +44,7 @@ def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind, more, ke
     assert [problem.kind for problem in problems] == ["torn_journal"]
 
 
-def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written():
+def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written() -> None:
     """Its low bytes are not zero, or an entry follows."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - 4 - 2 * len(first))))
@@ -52,10 +54,10 @@ def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written
     assert read_journal(acknowledged + journal_publish(2, b""), "f", [])[0][0].acked
 
 
-def test_a_torn_mark_of_a_segment_is_not_one_of_another_number():
+def test_a_torn_mark_of_a_segment_is_not_one_of_another_number() -> None:
     """Without its second byte the mark `40 05` would acknowledge message 0."""
 
-    def publish(relative, embedded=b""):
+    def publish(relative: int, embedded: bytes = b"") -> bytes:
         return (0xC000 | relative).to_bytes(2, "big") + BODY + len(embedded).to_bytes(4, "big") + embedded
 
     first = publish(0) + bytes.fromhex("4000")

@@ -16,9 +16,10 @@ from storageio import DiskError, StoreError, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.archives import unpack
 from tests.brokerstore.tool import run
+from tests.helpers import tree
 
 from .conftest import DATA
-from .later import PLANTS, VHOST, marks, node_of, restore, tree
+from .later import PLANTS, VHOST, marks, node_of, restore
 
 OLD = ("rabbitmq-clean", "rabbitmq-v2")
 LATER = ("rabbitmq4-clean", "rabbitmq4-killed", "rabbitmq43-clean")

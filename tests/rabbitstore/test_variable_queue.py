@@ -1,8 +1,12 @@
 """The variable queue against a simple model, in both modes, with restarts; and its single rules."""
 
+from __future__ import annotations
+
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,7 +30,7 @@ EMBED_BELOW = 30
 class Opened:
     """A queue with its own folder and stores."""
 
-    def __init__(self, folder, mode=DEFAULT, next_deliver=None, durable=True):
+    def __init__(self, folder: str | Path, mode: str = DEFAULT, next_deliver: Any = None, durable: bool = True) -> None:
         index = QueueIndex(REAL_DISK, f"{folder}/queue", SETTINGS.index)
         counts, entries, persistent = {}, [], [0, 0]
         for entry in index.load(lambda entry: entry.persistent):
@@ -51,19 +55,19 @@ class Opened:
         )
         self.count = 0
 
-    def publish(self, body, persistent=True, expiry_us=0):
+    def publish(self, body: bytes, persistent: bool = True, expiry_us: int = 0) -> int:
         self.count += 1
         embedded = len(body) < EMBED_BELOW
         ident = body[:8].ljust(8, b".") + id(self).to_bytes(8, "big")[2:] + self.count.to_bytes(2, "big")
         return self.queue.publish(ident, body, len(body), expiry_us=expiry_us, persistent=persistent, embedded=embedded)
 
-    def close(self):
+    def close(self) -> None:
         self.queue.sync()
         self.queue.index.close()
         self.store.close()
         self.transient.close()
 
-    def kill(self):
+    def kill(self) -> None:
         self.queue.index.abandon()
         self.store.abandon()
         self.transient.abandon()
@@ -73,7 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
     """All operations, memory targets, mode changes and restarts, checked after each step."""
 
     @initialize(mode=st.sampled_from([DEFAULT, LAZY]))
-    def start(self, mode):
+    def start(self, mode: Any) -> None:
         self.folder = tempfile.mkdtemp(prefix="brokerstore-vq-")
         self.mode = mode
         self.opened = Opened(self.folder, mode)
@@ -84,18 +88,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.all_redelivered_below = 0
 
     @property
-    def queue(self):
+    def queue(self) -> Any:
         return self.opened.queue
 
     @rule(count=st.integers(1, 9), size=st.sampled_from([5, 29, 30, 120]), persistent=st.booleans())
-    def publish(self, count, size, persistent):
+    def publish(self, count: Any, size: Any, persistent: Any) -> None:
         for _ in range(count):
             self.number += 1
             body = b"%d" % self.number + b"x" * size
             self.waiting[self.opened.publish(body, persistent)] = body, persistent
 
     @rule(count=st.integers(1, 12), ack_required=st.booleans())
-    def fetch(self, count, ack_required):
+    def fetch(self, count: Any, ack_required: Any) -> None:
         for _ in range(count):
             found = self.queue.fetch(ack_required=ack_required)
             if not self.waiting:
@@ -112,14 +116,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
-    def acknowledge_one(self, data):
+    def acknowledge_one(self, data: Any) -> None:
         seq_id = data.draw(st.sampled_from(sorted(self.pending)))
         self.queue.acknowledge([seq_id])
         del self.pending[seq_id]
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
-    def acknowledge_many(self, data):
+    def acknowledge_many(self, data: Any) -> None:
         bound = data.draw(st.sampled_from(sorted(self.pending)))
         numbers = self.queue.pending_up_to(bound)
         assert numbers == [seq_id for seq_id in sorted(self.pending) if seq_id <= bound]
@@ -128,14 +132,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
-    def requeue(self, data):
+    def requeue(self, data: Any) -> None:
         chosen = data.draw(st.lists(st.sampled_from(sorted(self.pending)), min_size=1, unique=True))
         self.queue.requeue(chosen)
         for seq_id in chosen:
             self.waiting[seq_id] = self.pending.pop(seq_id)
 
     @rule(count=st.integers(4, 20), keep=st.integers(2, 4), limit=st.sampled_from([0, 2, None]))
-    def requeue_with_holes(self, count, keep, limit):
+    def requeue_with_holes(self, count: Any, keep: Any, limit: Any) -> None:
         """Unacknowledged messages lie between those that are paged out."""
         self.publish(count, 40, True)
         self.fetch(count, True)
@@ -148,37 +152,37 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.reduce_memory_use()
 
     @rule()
-    def purge(self):
+    def purge(self) -> None:
         assert self.queue.purge() == len(self.waiting)
         self.waiting.clear()
 
     @rule(limit=st.sampled_from([0, 1, 3, 10, float("inf")]))
-    def memory(self, limit):
+    def memory(self, limit: Any) -> None:
         self.queue.set_target_ram_count(limit)
 
     @rule()
-    def sync(self):
+    def sync(self) -> None:
         self.queue.sync()
         assert not self.queue.unconfirmed
 
     @rule(mode=st.sampled_from([DEFAULT, LAZY]))
-    def change_mode(self, mode):
+    def change_mode(self, mode: Any) -> None:
         self.mode = mode
         self.queue.set_mode(mode)
 
     @rule()
-    def stop_and_start(self):
+    def stop_and_start(self) -> None:
         bound = self.queue.next_deliver_seq_id
         self.opened.close()
         self._start_again(bound)
 
     @rule()
-    def kill_and_start(self):
+    def kill_and_start(self) -> None:
         self.queue.sync()
         self.opened.kill()
         self._start_again(None)
 
-    def _start_again(self, next_deliver):
+    def _start_again(self, next_deliver: Any) -> None:
         everything = {**self.waiting, **self.pending}
         self.waiting = {seq_id: held for seq_id, held in everything.items() if held[1]}
         self.pending = {}
@@ -189,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.all_redelivered_below = self.queue.next_deliver_seq_id
 
     @invariant()
-    def agrees(self):
+    def agrees(self) -> None:
         if not hasattr(self, "opened"):
             return
         assert len(self.queue) == len(self.waiting)
@@ -200,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
             store.process()
             store.check()
 
-    def _check_states(self):
+    def _check_states(self) -> None:
         """Assert that each message is in exactly one list and has the properties of its state."""
         queue, index = self.queue, self.queue.index
         found = [message for part in (queue.q4, queue.q3, queue.q2, queue.q1) for message in part]
@@ -221,7 +225,7 @@ class QueueMachine(RuleBasedStateMachine):
         on_disk = sum(held[1] for held in (*self.waiting.values(), *self.pending.values()))
         assert queue.persistent_count == on_disk <= index.unacked
 
-    def _read_delta(self):
+    def _read_delta(self) -> Any:
         """Return the waiting messages of the range from the index."""
         delta, index, found = self.queue.delta, self.queue.index, []
         start = delta.start
@@ -231,7 +235,7 @@ class QueueMachine(RuleBasedStateMachine):
             start = stop
         return found
 
-    def _check_held(self, message, body, persistent):
+    def _check_held(self, message: Any, body: Any, persistent: Any) -> None:
         """Assert that alphas have their term, betas are in a store, and gammas in the index."""
         assert message.persistent == persistent and message.embedded == (len(body) < EMBED_BELOW)
         if message.term is not None:
@@ -243,11 +247,11 @@ class QueueMachine(RuleBasedStateMachine):
             read = self.queue.index.read(message.seq_id, message.seq_id + 1)
             assert [(entry.msg_id, entry.persistent, entry.size) for entry in read] == [(message.msg_id, persistent, len(body))]
 
-    def _stored(self, message):
+    def _stored(self, message: Any) -> Any:
         store = self.opened.store if message.persistent else self.opened.transient
         return store.read(message.msg_id)
 
-    def teardown(self):
+    def teardown(self) -> None:
         if hasattr(self, "opened"):
             self.opened.kill()
             shutil.rmtree(self.folder)
@@ -260,20 +264,20 @@ TestQueueMachine = pytest.mark.deep(QueueMachine.TestCase)
 
 
 @pytest.fixture
-def opened(tmp_path: Path):
+def opened(tmp_path: Path) -> Iterator[Opened]:
     found = Opened(tmp_path)
     yield found
     found.kill()
 
 
-def bodies(queue):
+def bodies(queue: VariableQueue) -> list[bytes]:
     found = []
     while (taken := queue.fetch(ack_required=False)) is not None:
         found.append(taken[1])
     return found
 
 
-def test_a_read_costs_no_disk_one_or_two_by_state(opened):
+def test_a_read_costs_no_disk_one_or_two_by_state(opened: Opened) -> None:
     """An alpha costs no read, a beta one, a delta two (the segment once)."""
     queue = opened.queue
     for number in range(40):
@@ -294,7 +298,7 @@ def test_a_read_costs_no_disk_one_or_two_by_state(opened):
     assert (queue.disk_reads - before, queue.index.read_count) == (1, 1)
 
 
-def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
+def test_a_segment_that_cannot_be_read_takes_no_message_along(opened: Opened, tmp_path: Path) -> None:
     """The message before the failed read used to be lost until a restart."""
     queue = opened.queue
     for number in range(40):
@@ -318,7 +322,7 @@ def test_a_segment_that_cannot_be_read_takes_no_message_along(opened, tmp_path):
     assert [body[:4] for body in bodies(queue)] == [b"%04d" % number for number in range(40 - left, 40)]
 
 
-def test_a_mode_that_cannot_be_changed_now_stays(tmp_path):
+def test_a_mode_that_cannot_be_changed_now_stays(tmp_path: Path) -> None:
     """After a failed read of a segment the new mode used to be set already, which changed the order."""
     found = Opened(tmp_path, mode=LAZY)
     for number in range(3):
@@ -340,7 +344,7 @@ def test_a_mode_that_cannot_be_changed_now_stays(tmp_path):
     found.kill()
 
 
-def test_transient_messages_touch_the_disk_under_pressure_only(opened):
+def test_transient_messages_touch_the_disk_under_pressure_only(opened: Opened) -> None:
     """Transient alphas are in no store and index; only persistent messages are gammas."""
     queue = opened.queue
     for number in range(20):
@@ -354,7 +358,7 @@ def test_transient_messages_touch_the_disk_under_pressure_only(opened):
     assert len(bodies(queue)) == 20
 
 
-def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened):
+def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened: Opened) -> None:
     """They are written on arrival and read from memory, after memory pressure from disk."""
     queue = opened.queue
     opened.publish(b"p" * 100)
@@ -366,7 +370,7 @@ def test_persistent_messages_keep_a_copy_in_memory_until_pressure(opened):
     assert queue.fetch()[1] == b"q" * 100 and queue.disk_reads == 1
 
 
-def test_lazy_mode_holds_nothing_in_memory(tmp_path):
+def test_lazy_mode_holds_nothing_in_memory(tmp_path: Path) -> None:
     """Everything is in delta, including transient messages."""
     opened = Opened(tmp_path, LAZY)
     for number in range(30):
@@ -377,7 +381,7 @@ def test_lazy_mode_holds_nothing_in_memory(tmp_path):
     opened.kill()
 
 
-def test_expired_messages_are_dropped_from_the_head_only(opened):
+def test_expired_messages_are_dropped_from_the_head_only(opened: Opened) -> None:
     """An unexpired message holds back expired ones behind it."""
     queue = opened.queue
     for expiry_us in (5, 7, 0, 6):
@@ -387,7 +391,7 @@ def test_expired_messages_are_dropped_from_the_head_only(opened):
     assert bodies(queue) == [b"0", b"6"]
 
 
-def test_a_message_straight_to_a_waiting_consumer(opened):
+def test_a_message_straight_to_a_waiting_consumer(opened: Opened) -> None:
     """It starts unacknowledged, is on disk if persistent, and the acknowledgement removes it."""
     queue = opened.queue
     seq_id = queue.publish_delivered(b"i" * 16, b"t" * 100, 100, persistent=True, embedded=False)
@@ -398,7 +402,7 @@ def test_a_message_straight_to_a_waiting_consumer(opened):
     assert opened.store.files.valid_bytes == 0 and queue.index.unacked == 0
 
 
-def test_an_unknown_acknowledgement_changes_nothing(opened):
+def test_an_unknown_acknowledgement_changes_nothing(opened: Opened) -> None:
     """None of the given numbers is acknowledged."""
     opened.publish(b"a")
     opened.queue.fetch()
@@ -407,7 +411,7 @@ def test_an_unknown_acknowledgement_changes_nothing(opened):
     assert opened.queue.pending_count == 1
 
 
-def test_confirms_follow_the_sync(opened):
+def test_confirms_follow_the_sync(opened: Opened) -> None:
     """A sync confirms persistent messages; transient ones are confirmed immediately."""
     first = opened.publish(b"a")
     second = opened.publish(b"b", persistent=False)
@@ -416,7 +420,7 @@ def test_confirms_follow_the_sync(opened):
     assert opened.queue.take_confirmed() == [first]
 
 
-def test_the_duration_target_follows_the_measured_rates(tmp_path):
+def test_the_duration_target_follows_the_measured_rates(tmp_path: Path) -> None:
     """target_ram_count = seconds x (ingress + egress + acknowledge rates)."""
     opened = Opened(tmp_path)
     clock = [1_000_000]
@@ -437,7 +441,7 @@ def test_the_duration_target_follows_the_measured_rates(tmp_path):
     opened.kill()
 
 
-def test_entries_deleted_under_an_open_queue_do_not_block_later_messages(opened, tmp_path):
+def test_entries_deleted_under_an_open_queue_do_not_block_later_messages(opened: Opened, tmp_path: Path) -> None:
     """A deleted segment is reported once, and later messages are delivered; they used to be stuck."""
     queue = opened.queue
     for number in range(40):
@@ -464,7 +468,7 @@ def test_entries_deleted_under_an_open_queue_do_not_block_later_messages(opened,
 
 
 @pytest.mark.parametrize("gone", [8, 5, 0])
-def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_message(tmp_path, gone):
+def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_message(tmp_path: Path, gone: int) -> None:
     """The segment is read when its messages are due: missing entries are reported, later ones delivered."""
     index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
     for seq_id in range(16):

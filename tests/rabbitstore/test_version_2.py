@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -21,22 +22,22 @@ QUIET = RabbitSettings(background=False)
 SEGMENT = 4096
 
 
-def bodies(path, queue="q"):
+def bodies(path: Path, queue: str = "q") -> list[bytes]:
     with RabbitStore.open(str(path), "r") as store:
         return [one.body for one in store.messages(queue)]
 
 
-def files(path):
+def files(path: Path) -> list[str]:
     return sorted(file.name for file in path.glob("queues/*/*") if not file.name.startswith("."))
 
 
-def opened(path):
+def opened(path: Path) -> RabbitStore | None:
     store = RabbitStore.open(str(path), settings=QUIET)
     store.declare_queue("q")
     return store
 
 
-def test_the_files_have_the_bytes_of_the_format_page(tmp_path):
+def test_the_files_have_the_bytes_of_the_format_page(tmp_path: Path) -> None:
     """Head, entries, checksums and the message container, read here with `struct` alone."""
     with opened(tmp_path) as store:
         store.publish("q", b"small", properties={"priority": 3, "timestamp": 1700000000, "expiration": "60000"})
@@ -62,7 +63,7 @@ def test_the_files_have_the_bytes_of_the_format_page(tmp_path):
     assert record[8:24] == msg_id and record[24:32] == b"\x83h\x04w\x02mcw" and record[-1] == 255
 
 
-def test_what_is_acknowledged_before_a_sync_is_never_written(tmp_path):
+def test_what_is_acknowledged_before_a_sync_is_never_written(tmp_path: Path) -> None:
     """Publish and acknowledgement cancel each other; a synced message leaves no file behind either."""
     with opened(tmp_path) as store:
         store.publish("q", b"x")
@@ -78,7 +79,7 @@ def test_what_is_acknowledged_before_a_sync_is_never_written(tmp_path):
     assert verify(str(tmp_path)).problems == []
 
 
-def test_two_segments_survive_a_kill_and_are_deleted_when_they_are_done(tmp_path):
+def test_two_segments_survive_a_kill_and_are_deleted_when_they_are_done(tmp_path: Path) -> None:
     """Numbers go on in the next segment; each file goes with its last message."""
     store = opened(tmp_path)
     for number in range(SEGMENT + 4):
@@ -98,7 +99,7 @@ def test_two_segments_survive_a_kill_and_are_deleted_when_they_are_done(tmp_path
     assert verify(str(tmp_path)).problems == []
 
 
-def test_after_a_clean_stop_the_middle_is_not_read(tmp_path):
+def test_after_a_clean_stop_the_middle_is_not_read(tmp_path: Path) -> None:
     """The first and the last segment are read; what was delivered is known."""
     with opened(tmp_path) as store:
         for number in range(3 * SEGMENT):
@@ -111,7 +112,7 @@ def test_after_a_clean_stop_the_middle_is_not_read(tmp_path):
         assert [store.get("q").redelivered for _ in range(2)] == [True, False]
 
 
-def test_transient_messages_do_not_survive(tmp_path):
+def test_transient_messages_do_not_survive(tmp_path: Path) -> None:
     """A restart drops them, and keeps those around them."""
     with opened(tmp_path) as store:
         for number in range(6):
@@ -121,7 +122,7 @@ def test_transient_messages_do_not_survive(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["status", "message", "lost index"])
-def test_an_opening_refuses_damage_that_recover_may_repair(tmp_path, damage):
+def test_an_opening_refuses_damage_that_recover_may_repair(tmp_path: Path, damage: str) -> None:
     """An opening would drop the message, so it names the file and asks for `recover`."""
     store = opened(tmp_path)
     for number in range(3):
@@ -140,7 +141,7 @@ def test_an_opening_refuses_damage_that_recover_may_repair(tmp_path, damage):
         opened(tmp_path)
 
 
-def test_a_torn_message_that_nobody_confirmed_is_dropped(tmp_path):
+def test_a_torn_message_that_nobody_confirmed_is_dropped(tmp_path: Path) -> None:
     """A power failure of the server's machine leaves entries whose messages never reached the disk."""
     store = opened(tmp_path)
     for number in range(3):
@@ -155,7 +156,7 @@ def test_a_torn_message_that_nobody_confirmed_is_dropped(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_folder_keeps_its_version(tmp_path, version):
+def test_a_folder_keeps_its_version(tmp_path: Path, version: int) -> None:
     """The setting is that of a new folder."""
     with RabbitStore.open(str(tmp_path), settings=RabbitSettings(background=False, index_version=version)) as store:
         store.declare_queue("q")
@@ -169,7 +170,7 @@ def test_a_folder_keeps_its_version(tmp_path, version):
     assert bodies(tmp_path) == [b"first"] and bodies(tmp_path, "other") == [b"second"]
 
 
-def test_purged_queues_of_4_0_share_a_row_of_the_clean_stop(tmp_path):
+def test_purged_queues_of_4_0_share_a_row_of_the_clean_stop(tmp_path: Path) -> None:
     """The server stores the terms of each purged queue under an empty key: `clean.dot` then names more clients."""
     opened(tmp_path).close()
     store = VhostFolder(str(tmp_path)).stores["msg_store_persistent"]
@@ -180,7 +181,7 @@ def test_purged_queues_of_4_0_share_a_row_of_the_clean_stop(tmp_path):
         assert len(problems) == found
 
 
-def test_opening_keeps_the_clean_stop_of_a_purged_queue(tmp_path):
+def test_opening_keeps_the_clean_stop_of_a_purged_queue(tmp_path: Path) -> None:
     """A queue that 4.0 purged has no row of its own: its index is read in full, and the store still resumes."""
     unpack(DATA / "rabbitmq4-clean.tar.xz", tmp_path)
     (vhost,) = find_vhosts(str(tmp_path / "node"))

@@ -29,8 +29,9 @@ from rocketlink import BrokerServer
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, encode
 from rocketlink.server.connections import Connection
+from tests.helpers import until
 from tests.rocketlink.test_many_clients import memory_bytes
-from tests.rocketlink.test_server import CONFIG, until
+from tests.rocketlink.test_server import CONFIG
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(3600)]
 FRAMES = int(os.environ.get("BROKERSTORE_FRAMES", "5000"))

@@ -16,7 +16,8 @@ from rocketlink import BrokerServer
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, encode
 from rocketlink.server import connections as limits
-from tests.rocketlink.test_server import CONFIG, answer_of, until
+from tests.helpers import until
+from tests.rocketlink.test_server import CONFIG, answer_of
 
 pytestmark = pytest.mark.deep
 CLIENTS = 1000

@@ -17,7 +17,8 @@ from rocketlink import BrokerServer, RemoteError
 from rocketlink.remoting.client import RemotingClient
 from rocketlink.remoting.frames import Command, encode
 from rocketlink.server import popping
-from tests.rocketlink.test_server import Served, answer_of, heartbeat, records, until
+from tests.helpers import until
+from tests.rocketlink.test_server import Served, answer_of, heartbeat, records
 
 LONG_MS = 60_000
 FOUND, NO_MESSAGE, FULL, NOTHING = 0, 208, 209, 210

@@ -15,7 +15,8 @@ from messagestore.repair.verification import verify_store
 from rocketlink import BrokerServer, Replica, promote
 from storageio import StoreLocked
 from tests.brokerstore.schema import check_schema
-from tests.rocketlink.test_replica import CONFIG, bodies, put, until
+from tests.helpers import until
+from tests.rocketlink.test_replica import CONFIG, bodies, put
 
 DELAYED = 1  # a level: a second
 

@@ -23,12 +23,12 @@ from rocketlink.ha import master as master_module
 from storageio import StoreError
 from storageio.local_sockets import PeerGone
 from storageio.testing import WrappedDisk
+from tests.helpers import until
 from tests.rocketlink.fake_broker import FakeBroker
+from tests.stores import small_config
 
 SIZES = {"mappedFileSizeCommitLog": 16_384, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100, "maxIndexNum": 400}
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)  # fmt: skip
+CONFIG = small_config(mapped_file_size_commit_log=16_384)
 
 
 def put(store: MessageStore, count: int, topic: str = "T") -> None:
@@ -96,10 +96,7 @@ def test_a_replica_has_the_masters_log_byte_by_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"transient_store_pool_enable": True}, {"flush_disk_type": FlushMode.SYNC}])
 def test_a_master_sends_only_what_its_files_have(tmp_path: Path, options: dict[str, Any]) -> None:
     """What is still in the pool's memory would arrive as zeros."""
-    config = StoreConfig(
-        mapped_file_size_commit_log=16_384, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400,
-        **options,
-    )  # fmt: skip
+    config = small_config(mapped_file_size_commit_log=16_384, **options)
     with Master(tmp_path / "m", config) as master:
         put(master.store, 5)
         master.tell()
@@ -372,13 +369,6 @@ def test_what_a_master_sends_wrongly_changes_nothing(tmp_path: Path, send: Calla
     ):
         replica.wait(1 << 40, 20)
     assert not any(log_of(tmp_path / "s"))
-
-
-def until(is_so: Callable[[], Any]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_a_batch_of_a_topic_that_is_new_gets_its_batch_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ from rocketlink.remoting.frames import Command, FrameReader, encode
 from rocketlink.server import broker, clients, pulling
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
+from tests.helpers import until
+from tests.stores import small_config
 
 # TopicValidator of RocketMQ 4.9.7 to 5.5.1, and the topics of timers and POP
 INTERNAL = (
@@ -39,9 +41,7 @@ INTERNAL = (
     "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_DefaultCluster",
 )  # fmt: skip
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=5_000, max_index_num=20_000
-)  # fmt: skip
+CONFIG = small_config(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_index_num=20_000)
 
 
 class Served:
@@ -573,13 +573,6 @@ def test_a_closed_server_leaves_the_store_open(tmp_path: Path) -> None:
         with BrokerServer(store, port=server.port):
             pass
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]
-
-
-def until(is_so: Any) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from messagestore import SharedStore, StoreConfig
+from messagestore import SharedStore
 from messagestore.shared.store import connect
+from tests.stores import small_config
 
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_hash_slot_num=500, max_index_num=2000
-)
+CONFIG = small_config(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20_000, max_index_num=2000)
 
 
 class Counters:

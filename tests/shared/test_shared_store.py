@@ -21,6 +21,7 @@ from messagestore.shared.presence import present
 from messagestore.shared.store import connect
 from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreLocked
 from storageio.local_sockets import PeerGone, connect_local
+from tests.helpers import bodies
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -36,10 +37,6 @@ def served(tmp_path: Path) -> Iterator[SharedStore]:
     owner.kill()
 
 
-def bodies(store: SharedStore, topic: str, queue_id: int = 0) -> list[bytes]:
-    return [message.body for message in store.read(topic, queue_id)]
-
-
 def test_the_first_process_owns_the_store_and_the_second_is_served(tmp_path: Path) -> None:
     """Both put and read; each reads what the other put before."""
     with open_shared(tmp_path / "s") as first:
@@ -49,12 +46,12 @@ def test_the_first_process_owns_the_store_and_the_second_is_served(tmp_path: Pat
         def other() -> None:
             with open_shared(tmp_path / "s") as second:
                 assert not second.is_owner
-                assert bodies(second, "T") == [b"0"]
+                assert bodies(second.read("T", 0)) == [b"0"]
                 assert second.put(Message("T", b"1", queue_id=0)).queue_offset == 1
-                assert bodies(second, "T") == [b"0", b"1"]
+                assert bodies(second.read("T", 0)) == [b"0", b"1"]
 
         assert Child(other).exit_code() == 0
-        assert bodies(first, "T") == [b"0", b"1"]
+        assert bodies(first.read("T", 0)) == [b"0", b"1"]
 
 
 def test_two_of_one_process(tmp_path: Path) -> None:
@@ -65,7 +62,7 @@ def test_two_of_one_process(tmp_path: Path) -> None:
     first.close()
     second.put(Message("T", b"1", queue_id=0))
     assert second.is_owner
-    assert bodies(second, "T") == [b"0", b"1"]
+    assert bodies(second.read("T", 0)) == [b"0", b"1"]
     second.close()
     assert not (tmp_path / "s" / "abort").exists()
     assert not (tmp_path / "s" / "brokerstore" / "owner.socket").exists()
@@ -131,7 +128,7 @@ def test_pipelined_puts_keep_their_order(served: SharedStore) -> None:
     futures += [served.put_async(Message("T", b"%d" % number, queue_id=0)) for number in range(3001, 3100)]
     served.put_many([Message("T", b"3100", queue_id=0)])
     assert [future.result().queue_offset for future in futures] == [n for n in range(3100) if n != 3000]
-    assert bodies(served, "T") == [b"%d" % number for number in range(3101)]
+    assert bodies(served.read("T", 0)) == [b"%d" % number for number in range(3101)]
 
 
 REFUSED: dict[str, Callable[[Any], object]] = {
@@ -195,7 +192,7 @@ def test_a_status_instead_of_an_error(served: SharedStore) -> None:
 def test_transactions(served: SharedStore) -> None:
     """A committed message is in its queue, a rolled back one is not, an undecided one is listed."""
     with served.begin_transaction(Message("T", b"yes", queue_id=0)) as transaction:
-        assert bodies(served, "T") == []
+        assert bodies(served.read("T", 0)) == []
     assert transaction.committed is not None and transaction.committed.queue_offset == 0
     with pytest.raises(KeyError), served.begin_transaction(Message("T", b"no", queue_id=0)):
         raise KeyError
@@ -204,7 +201,7 @@ def test_transactions(served: SharedStore) -> None:
     assert (half.topic, half.message.body) == ("T", b"late")
     served.commit_transaction(half)
     assert served.undecided_transactions() == []
-    assert bodies(served, "T") == [b"yes", b"late"]
+    assert bodies(served.read("T", 0)) == [b"yes", b"late"]
 
 
 def test_reading_calls(served: SharedStore) -> None:
@@ -310,7 +307,7 @@ def test_in_a_forked_child_the_store_is_closed(role: str, tmp_path: Path) -> Non
         assert Child(use).exit_code() == 0
         assert store.put(Message("T", b"2", queue_id=0)).queue_offset == 1
         with open_shared(tmp_path / "s") as third:
-            assert bodies(third, "T") == [b"0", b"2"]
+            assert bodies(third.read("T", 0)) == [b"0", b"2"]
 
 
 def test_a_child_of_the_owner_does_not_hide_its_end(tmp_path: Path) -> None:

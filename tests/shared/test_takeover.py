@@ -19,14 +19,11 @@ from messagestore import FlushMode, MessageStore, PutFuture, SharedStore
 from messagestore.shared.election import Member
 from messagestore.shared.service import Service
 from storageio import StoreBusy, StoreCorrupt, StoreLocked
+from tests.helpers import bodies
 from tests.shared.kill_run import KillRun
 from tests.shared.processes import CONFIG, Child, Counters, die, open_shared, owning_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-def bodies(store: Any, queue_id: int = 0) -> list[bytes]:
-    return [message.body for message in store.read("T", queue_id)]
 
 
 def numbered(count: int) -> list[Message]:
@@ -79,7 +76,7 @@ def test_a_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
         results = [store.put(message) for message in numbered(5)]
         assert store.is_owner
         assert [result.queue_offset for result in results] == [0, 1, 2, 3, 4]
-        assert bodies(store) == [b"0", b"1", b"2", b"3", b"4"]
+        assert bodies(store.read("T", 0)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_the_result_of_a_repeated_put_is_that_of_the_first(tmp_path: Path) -> None:
@@ -99,10 +96,10 @@ def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> N
         store.put(Message("T", b"late", queue_id=0, properties={"DELAY": "1"}))
         store.put(Message("T", b"end", queue_id=1))
         deadline = time.monotonic() + 5
-        while not bodies(store) and time.monotonic() < deadline:
+        while not bodies(store.read("T", 0)) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.1)
-        assert bodies(store) == [b"late"]
+        assert bodies(store.read("T", 0)) == [b"late"]
 
 
 @pytest.mark.deep
@@ -122,7 +119,7 @@ def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
         with dying_owner(tmp_path / str(place), prepare) as store:
             result = store.put_many(numbered(7))
             assert (result.message_count, result.queue_offset) == (7, 0)
-            assert bodies(store) == [b"%d" % number for number in range(7)]
+            assert bodies(store.read("T", 0)) == [b"%d" % number for number in range(7)]
 
 
 @pytest.mark.parametrize("mode", list(FlushMode))
@@ -146,7 +143,7 @@ def test_pipelined_puts_are_stored_once_and_in_order(mode: FlushMode, tmp_path: 
             with contextlib.suppress(ProcessLookupError):
                 os.kill(owner.process_id, 9)
         assert [future.result(20).queue_offset for future in futures] == list(range(300))
-        assert bodies(store) == [b"%d" % number for number in range(300)]
+        assert bodies(store.read("T", 0)) == [b"%d" % number for number in range(300)]
     owner.exit_code()
 
 
@@ -158,7 +155,7 @@ def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> No
             with store.begin_transaction(Message("T", b"x", queue_id=0)) as transaction:
                 store.put(Message("other", b""))
             assert transaction.committed is not None and transaction.committed.queue_offset == 0
-            assert bodies(store) == [b"x"]
+            assert bodies(store.read("T", 0)) == [b"x"]
             assert store.undecided_transactions() == []
 
 
@@ -174,7 +171,7 @@ def test_a_decision_whose_answer_was_lost_counts_once(decision: str, tmp_path: P
     with dying_owner(tmp_path / "s", prepare) as store:
         transaction = store.begin_transaction(Message("T", b"x", queue_id=0))
         getattr(transaction, decision)()
-        assert bodies(store) == ([b"x"] if decision == "commit" else [])
+        assert bodies(store.read("T", 0)) == ([b"x"] if decision == "commit" else [])
         assert store.undecided_transactions() == []
 
 
@@ -283,7 +280,7 @@ class Producers:
         with MessageStore.open(self.folder, config=CONFIG) as store:
             for place in range(self.count):
                 found: dict[int, list[int]] = {}
-                for body in bodies(store, place):
+                for body in bodies(store.read("T", place)):
                     life, number = map(int, body.split(b"."))
                     found.setdefault(life, []).append(number)
                 for life in range(self._lives[place]):

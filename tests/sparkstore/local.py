@@ -104,11 +104,6 @@ def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
     return writer, messages
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder by its relative name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def of_spark(rows: list[Any]) -> list[dict[str, Any]]:
     """Return Spark's rows as dictionaries; its times have no zone, and mean the local one."""
     made = [row.asDict(recursive=True) for row in rows]

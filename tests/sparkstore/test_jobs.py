@@ -20,8 +20,9 @@ from sparkstore.jobs import auditing, reindex_commit, reindex_source
 from sparkstore.source import split_reader
 from storageio import InvalidMessage, StoreCorrupt, StoreError, StoreLocked, UnknownStore
 from storageio.testing import CountingDisk, FailingDisk
+from tests.helpers import contents
 
-from .local import audited, copied, dumped, reindex, reindex_tasks, tree
+from .local import audited, copied, dumped, reindex, reindex_tasks
 from .stores import SMALL, damage
 
 QUEUES, INDEX = "consumequeue", "index"
@@ -41,17 +42,17 @@ def test_reindex_gives_the_bytes_of_the_real_broker(
                 path.write_bytes(bytes(path.stat().st_size))  # so that a reindex can reuse only names and sizes
     _keep_shape(real, store)
     reindex(store, monkeypatch, splitBytes=split_bytes, delaylevels=DELAY_LEVELS)
-    assert tree(store / QUEUES) == tree(real / QUEUES)
-    assert tree(store / INDEX) == tree(real / INDEX)
+    assert contents(store / QUEUES) == contents(real / QUEUES)
+    assert contents(store / INDEX) == contents(real / INDEX)
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-ext", "cqext"])
 def test_reindex_keeps_what_the_log_does_not_contain(fixture_store: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delivery times and addresses of extended units are those of the old queues."""
     store = fixture_store(name, own=True).store
-    before = {folder: tree(store / folder) for folder in (QUEUES, "consumequeue_ext")}
+    before = {folder: contents(store / folder) for folder in (QUEUES, "consumequeue_ext")}
     reindex(store, monkeypatch)
-    assert {folder: tree(store / folder) for folder in before} == before
+    assert {folder: contents(store / folder) for folder in before} == before
 
 
 def test_delay_levels_of_another_broker_are_kept_or_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,18 +61,18 @@ def test_delay_levels_of_another_broker_are_kept_or_required(tmp_path: Path, mon
     config = SMALL.but(message_delay_level="1s 1h", deliver_delayed=False)
     with MessageStore.open(store, config=config) as made:
         made.put(Message("T", b"x", queue_id=0, keys=["key"], properties={"DELAY": "2"}))
-    before = tree(store / QUEUES)
+    before = contents(store / QUEUES)
     for _ in range(2):
         assert list(audited(store).problems) == []
         reindex(store, monkeypatch)
-        assert tree(store / QUEUES) == before
+        assert contents(store / QUEUES) == before
         shutil.rmtree(store / "brokerstore", ignore_errors=True)  # a broker's folder does not record its levels
     units = store / QUEUES / "SCHEDULE_TOPIC_XXXX" / "1" / f"{0:020d}"
     units.write_bytes(bytes(units.stat().st_size))
     with pytest.raises(InvalidMessage, match="option delayLevels"):
         reindex(store, monkeypatch)
     reindex(store, monkeypatch, delaylevels="1s 1h")
-    assert tree(store / QUEUES) == before
+    assert contents(store / QUEUES) == before
 
 
 def _keep_shape(real: Path, store: Path) -> None:
@@ -85,10 +86,10 @@ def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks
     """One index file rolls within a record's keys, and one is exactly full."""
     other = copied(made, tmp_path / "other")
     rebuild_store(str(other), config=SMALL)
-    before = tree(made / INDEX)
+    before = contents(made / INDEX)
     reindex(made, monkeypatch, splitBytes="10007", tasks=tasks)
-    assert tree(made / QUEUES) == tree(other / QUEUES)
-    assert tree(made / INDEX) == tree(other / INDEX) == before
+    assert contents(made / QUEUES) == contents(other / QUEUES)
+    assert contents(made / INDEX) == contents(other / INDEX) == before
     assert len(before) > 3
     assert not [path for path in (made / "brokerstore").iterdir() if path.name.startswith(reindex_commit.WORK)]
 
@@ -101,29 +102,29 @@ def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch
         for number in range(keyed):
             store.put(Message("t", b"x", keys=[f"k{number}"]))
         store.put(Message("t", b"without a key"))
-    before = tree(path / INDEX)
+    before = contents(path / INDEX)
     reindex(path, monkeypatch)
-    assert tree(path / INDEX) == before
+    assert contents(path / INDEX) == before
 
 
 def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is left unchanged."""
-    before = tree(made / QUEUES)
+    before = contents(made / QUEUES)
     shutil.rmtree(made / QUEUES)
     (made / INDEX / "20200101000000000").write_bytes(b"left alone")
     reindex(made, monkeypatch, what=QUEUES)
-    assert tree(made / QUEUES).keys() == before.keys()
+    assert contents(made / QUEUES).keys() == before.keys()
     assert (made / INDEX / "20200101000000000").read_bytes() == b"left alone"
 
 
 def test_reindex_of_a_damaged_log_changes_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has file and offset, and every byte is as before."""
     file, at = damage(made, next(row for row in dumped(made)[500:] if len(row["body"]) == 300))
-    before = tree(made)
+    before = contents(made)
     with pytest.raises(StoreCorrupt) as caught:
         reindex(made, monkeypatch)
     assert (caught.value.file, caught.value.offset) == (file, at)
-    assert tree(made) == before
+    assert contents(made) == before
 
 
 def test_reindex_of_a_store_that_is_open_elsewhere(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +167,11 @@ NARROWING = (
 @pytest.mark.parametrize("name", NARROWING)
 def test_reindex_refuses_options_that_skip_records(made: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Queues and index of a part of the log would replace complete ones."""
-    before = tree(made)
+    before = contents(made)
     value = {"badRecords": "skip", "checkCrc": "false", "failOnDataLoss": "false"}.get(name, "70000")
     with pytest.raises(BadOption, match=f"option {name.lower()}: a reindex reads every record"):
         reindex(made, monkeypatch, **{name: value})
-    assert tree(made) == before
+    assert contents(made) == before
 
 
 def _works(store: Path) -> list[str]:
@@ -180,24 +181,24 @@ def _works(store: Path) -> list[str]:
 
 def test_two_concurrent_reindexes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to finish used to delete the other's files, and the other installed the rest."""
-    before = tree(made / QUEUES), tree(made / INDEX)
+    before = contents(made / QUEUES), contents(made / INDEX)
     first, second = reindex_tasks(made, monkeypatch), reindex_tasks(made, monkeypatch, tasks=3)
     for writer, messages in (first, second):
         writer.commit(messages)
-        assert (tree(made / QUEUES), tree(made / INDEX)) == before
+        assert (contents(made / QUEUES), contents(made / INDEX)) == before
     assert _works(made) == []
 
 
 @pytest.mark.parametrize("lost", [f"{QUEUES}/topic-1/2", QUEUES, f"{INDEX}/*", INDEX, ""])
 def test_a_part_missing_at_the_commit(made: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     """The result used to be a store without some of its queues, and no error."""
-    before = tree(made / QUEUES), tree(made / INDEX)
+    before = contents(made / QUEUES), contents(made / INDEX)
     writer, messages = reindex_tasks(made, monkeypatch)
     gone = next(path for path in sorted((made / "brokerstore").glob(f"rebuild-spark-*/part-*/{lost}")))
     gone.unlink() if gone.is_file() else shutil.rmtree(gone)
     with pytest.raises(StoreCorrupt, match=r"part-.*: a part of a reindex: expected \d+ (queues|index files), found \d+"):
         writer.commit(messages)
-    assert (tree(made / QUEUES), tree(made / INDEX)) == before
+    assert (contents(made / QUEUES), contents(made / INDEX)) == before
 
 
 def test_leftovers_of_a_killed_reindex_are_deleted_after_a_week(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from sparkstore.sink.staging import STALE_MS, Part, clear_stale
 from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.faults.test_unknown_formats import snapshot
+from tests.helpers import tree
 from tests.sparkstore.sink_tools import (
     KINDS,
     SMALL,
@@ -257,10 +258,6 @@ def test_two_sinks_with_similar_ids(tmp_path: Path) -> None:
         assert commit_rows(options_for(tmp_path), sink, 0, rows_of(3)) == Committed(3, 0)
     assert commit_rows(options_for(tmp_path), "a", 1, rows_of(3)) == Committed(3, 0)
     assert commit_rows(options_for(tmp_path), "a", 10, rows_of(3)) == Committed(3, 0)
-
-
-def tree(root: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in sorted(root.rglob("*"))}
 
 
 @pytest.mark.parametrize("has_store", [False, True])

@@ -22,9 +22,10 @@ from sparkstore import BadOption, MissingColumn, message_schema, read_messages, 
 from sparkstore.jobs import audit, compact, export, reindex, stats
 from sparkstore.spark_errors import JobError, find_store_error, plain_errors
 from storageio import StoreCorrupt, UnknownStore
+from tests.helpers import contents
 
 from .conftest import ROOT
-from .local import copied, dumped, of_spark, tree
+from .local import copied, dumped, of_spark
 from .stores import SMALL, damage
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ def test_reindex_with_a_task_killed_in_the_middle(
     monkeypatch.setattr(reindex_source, "ReindexSource", killer)
     reindex(spark, str(store), splitBytes="300000", delayLevels=DELAY_LEVELS)  # the units no longer show them
     assert flag.exists(), "a worker was killed"
-    assert tree(store / "consumequeue") == tree(real / "consumequeue")
-    assert tree(store / "index") == tree(real / "index")
+    assert contents(store / "consumequeue") == contents(real / "consumequeue")
+    assert contents(store / "index") == contents(real / "index")
     assert not [path for path in (store / "brokerstore").iterdir() if path.name.startswith("rebuild-spark")]
 
 
@@ -190,10 +191,10 @@ def test_export_partitions_by_topic_and_day(spark: SparkSession, fixture_store: 
     days = {str(row["day"]) for row in found.select("day").distinct().collect()}
     assert days == {"2023-11-14"}
     assert (out / "topic=SpreadTopic" / "day=2023-11-14").is_dir()
-    before = tree(out)
+    before = contents(out)
     with pytest.raises(Exception, match="exists"):
         export(spark, str(store), str(out))
-    assert tree(out) == before
+    assert contents(out) == before
 
 
 BODIES = [b'{"n": 5, "s": "x"}', b"no JSON", b"\xff\xfe", b'{"n": "text"}', b"[1, 2]"]
@@ -247,10 +248,10 @@ def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: P
     same = ("topic", "queue_id", "body", "keys", "tags")
     assert [[row[name] for name in same] for row in found] == [[row[name] for name in same] for row in kept]
     assert verify_store(str(tmp_path / "new")).is_ok
-    before = tree(tmp_path / "new")
+    before = contents(tmp_path / "new")
     with pytest.raises(JobError, match="the folder is not empty") as caught:
         compact(spark, str(made), str(tmp_path / "new"))
-    assert caught.value.kind is UnknownStore and tree(tmp_path / "new") == before
+    assert caught.value.kind is UnknownStore and contents(tmp_path / "new") == before
 
 
 def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from commitlog import Message, cursor
-from messagestore import MessageStore, StoreConfig
+from messagestore import MessageStore
 from sparkstore.errors import BadOption, DataLost, UnknownColumn
 from sparkstore.source.log_position import Anchor, LogEnds, Position
 from storageio import StoreCorrupt, StoreRewound, UnknownStore
@@ -27,10 +27,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from sparkstore.schema import message_schema
 from sparkstore.source.streaming import BrokerStreamReader
+from tests.stores import small_config
 
-SMALL = StoreConfig(
-    mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=2000, max_hash_slot_num=100, max_index_num=400
-)
+SMALL = small_config(mapped_file_size_commit_log=16 << 10)
 T0 = 1_700_000_000_000
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
+from tests.stores import SMALL_SIZES, small_config
 
-LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS = 65536, 2000, 500, 2000
+LOG_SIZE, QUEUE_SIZE = SMALL_SIZES["mapped_file_size_commit_log"], SMALL_SIZES["mapped_file_size_consume_queue"]
+SLOTS, ITEMS = 500, 2000
 JAVA_NAMES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, SLOTS, ITEMS), strict=True))
 START_MS = 1_700_000_000_000
@@ -16,13 +18,7 @@ LONG_TOPIC = "%RETRY%" + "group" * 26  # more than 127 bytes, so the record has 
 
 
 def ours(**changes: Any) -> StoreConfig:
-    sizes = {
-        "mapped_file_size_commit_log": LOG_SIZE,
-        "mapped_file_size_consume_queue": QUEUE_SIZE,
-        "max_hash_slot_num": SLOTS,
-        "max_index_num": ITEMS,
-    }
-    return StoreConfig(**(sizes | changes))  # type: ignore[arg-type]
+    return small_config(**{"max_hash_slot_num": SLOTS, "max_index_num": ITEMS} | changes)
 
 
 def mixed(number: int) -> Message:

@@ -6,7 +6,6 @@ The test requires nothing of RocketMQ: it counts and prints what happens.
 from __future__ import annotations
 
 import base64
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,14 @@ import pytest
 from brokerstore.testing import rocketmq_lab
 from messagestore import FlushMode
 from storageio.testing import ForgettingDisk, Image
+from tests.amounts import amount
 
 from .folders import JAVA_NAMES
 from .jvm import Refused, prepare_or_skip, why_not
 from .real_store import RealStores
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
-IMAGES = int(os.environ.get("BROKERSTORE_JUDGED_IMAGES", "24"))
+IMAGES = amount(8, 48)
 SIZES = (8192, 2000, 7, 400)
 CONFIG = rocketmq_lab.lab_config(
     mapped_file_size_consume_queue=2000, max_index_num=400, flush_disk_type=FlushMode.SYNC, message_index_enable=True

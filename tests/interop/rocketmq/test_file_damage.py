@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults.damaged_stores import damaged_copies, template
 from tests.faults.file_judge import Judge, with_damage
 from tests.faults.golden import fast_folder
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
-FOLDERS = int(os.environ.get("BROKERSTORE_DAMAGED", "8"))  # of each store
+FOLDERS = amount(4, 40)  # of each store
 NAMES = ("propcrc", "broker-live", "cqext", "crash-torn", "ours-clean")
 CONFIGURED, BROKERS = "broker-live", 3
 

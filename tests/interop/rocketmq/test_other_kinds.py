@@ -25,6 +25,7 @@ from messagestore.rocksdb.config import read_config
 from messagestore.rocksdb.database import can_read
 from storageio import REAL_DISK, InvalidMessage, StoreCorrupt, UnknownStore
 from tests.faults.test_unknown_formats import records
+from tests.helpers import contents
 
 from .answers import our_messages
 from .folders import LOG_SIZE, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
@@ -38,10 +39,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -192,8 +189,8 @@ def test_wrong_file_sizes_are_errors_of_both_stores(tmp_path: Path) -> None:
                     MessageStore.open(folder, mode, ours(**{name: size}))
                 assert (caught.value.expected, caught.value.found) == (f"{size} bytes", f"{size // 2} bytes")
             assert verify_store(str(folder), ours(**{name: size})).problems
-            assert {path: data for path, data in contents(folder).items() if not path.endswith("/lock")} == {
-                path: data for path, data in before.items() if not path.endswith("/lock")
+            assert {path: data for path, data in contents(folder).items() if not path.endswith("lock")} == {
+                path: data for path, data in before.items() if not path.endswith("lock")
             }
             with pytest.raises(Refused, match="refused"):
                 jvm.open(folder, **SIZES | {java: size})

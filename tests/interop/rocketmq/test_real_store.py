@@ -16,6 +16,7 @@ from commitlog import Message
 from messagestore import FlushMode, MessageStore
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
+from tests.amounts import amount
 from tests.messagestore import test_recover as damage
 
 from .answers import assert_agree, for_java, our_messages
@@ -25,7 +26,7 @@ from .real_store import RealStore, RealStores
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")]
 DAMAGED_SIZES = dict(zip(JAVA_NAMES, (LOG_SIZE, QUEUE_SIZE, 50, 400), strict=True))
-SEQUENCES, OPEN_AT_ONCE = 200, 50
+SEQUENCES, OPEN_AT_ONCE = amount(80, 200), 40
 ROUNDS = 3
 
 
@@ -261,7 +262,7 @@ def test_the_same_puts_make_the_same_bytes(jvm: RealStores, tmp_path: Path) -> N
 
 
 LMQ_NAMES = ["%LMQ%a", "%LMQ%b", "%LMQ%c/d", "%LMQ%Ж"]  # the one with a slash gets offsets but no queue
-LIGHT_SEQUENCES = 10
+LIGHT_SEQUENCES = amount(5, 20)
 
 
 def test_the_same_puts_to_lmqs_make_the_same_queues(jvm: RealStores, tmp_path: Path) -> None:

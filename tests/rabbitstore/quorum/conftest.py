@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ OTHERS = ("rabbitmq4-young",)
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[Any, Any]]]:
     """Map each fixture to its node's folder and the server's own account."""
     found = {}
     for kind in (*KINDS, *OTHERS):
@@ -25,5 +27,5 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(params=KINDS)
-def real(request, folders):
+def real(request: pytest.FixtureRequest, folders: dict[str, tuple[Path, dict[Any, Any]]]) -> tuple[Path, dict[str, Any]]:
     return folders[request.param]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rabbitstore.format.terms import FALSE, TRUE, UNDEFINED, Atom, CharList, Opaque
@@ -17,38 +19,38 @@ AUTO = Atom("auto")
 class Queue:
     """A machine that numbers its entries; `held` and `ready` show indexes."""
 
-    def __init__(self, version=5, **settings):
+    def __init__(self, version: int = 5, **settings: Any) -> None:
         self.machine = Machine(Settings(**settings), version)
         self.index = self.sent = 0
         self.time = 1000
 
-    def apply(self, *command, reply=UNDEFINED, info=None):
+    def apply(self, *command: Any, reply: Atom | tuple[Any, ...] = UNDEFINED, info: MessageInfo | None = None) -> int:
         self.index += 1
         name, *rest = command
         self.machine.apply(self.index, self.time, (Atom(name), *rest), reply, info or MessageInfo())
         return self.index
 
-    def send(self, count=1, number=None, **info):
+    def send(self, count: int = 1, number: int | None = None, **info: Any) -> int:
         for _ in range(count):
             self.sent = self.sent + 1 if number is None else self.sent
             reply = (Atom("notify"), 1, SENDER)
             self.apply("e", number or self.sent, b"body", (0, 10), reply=reply, info=MessageInfo(10, **info))
         return self.index
 
-    def consume(self, prefetch=100, pid=READER, tag=b"tag", priority=0):
+    def consume(self, prefetch: int = 100, pid: Opaque = READER, tag: bytes = b"tag", priority: int = 0) -> int:
         spec = (AUTO, (Atom("simple_prefetch"), prefetch))
         return self.apply("checkout", (tag, pid), spec, {Atom("priority"): priority})
 
     @property
-    def ready(self):
+    def ready(self) -> list[int]:
         return [message.index for message in self.machine.ready()]
 
-    def held(self, key):
+    def held(self, key: int | tuple[bytes, Opaque]) -> dict[int, int]:
         consumer = self.machine.consumers.get(key)
         return {} if consumer is None else {number: message.index for number, message in consumer.held.items()}
 
 
-def test_an_enqueue_counts_once_and_in_order():
+def test_an_enqueue_counts_once_and_in_order() -> None:
     """A duplicate and a message ahead of its turn are ignored; another process has its own numbers."""
     queue = Queue()
     queue.send(2)
@@ -59,7 +61,7 @@ def test_an_enqueue_counts_once_and_in_order():
     assert queue.ready == [1, 2, 5, 6]
 
 
-def test_a_lenient_machine_accepts_a_gap_but_no_duplicate():
+def test_a_lenient_machine_accepts_a_gap_but_no_duplicate() -> None:
     """After damage the messages behind the gap are kept."""
     queue = Queue()
     queue.send()
@@ -69,7 +71,7 @@ def test_a_lenient_machine_accepts_a_gap_but_no_duplicate():
     assert queue.ready == [1, 2]
 
 
-def test_a_process_that_registers_again_keeps_its_number():
+def test_a_process_that_registers_again_keeps_its_number() -> None:
     """Only a process that is not known starts at 1."""
     queue = Queue()
     queue.send()
@@ -78,7 +80,7 @@ def test_a_process_that_registers_again_keeps_its_number():
     assert queue.ready == [1, 3]
 
 
-def test_high_messages_first_and_each_third_time_the_older():
+def test_high_messages_first_and_each_third_time_the_older() -> None:
     """Three normal messages, then three of high priority."""
     queue = Queue()
     queue.send(3)
@@ -90,7 +92,7 @@ def test_high_messages_first_and_each_third_time_the_older():
     assert queue.ready == [3, 1, 2]
 
 
-def test_prefetch_and_settlement():
+def test_prefetch_and_settlement() -> None:
     """A consumer holds its prefetch; each settlement brings the next message; ids may be stored as text."""
     queue = Queue()
     queue.send(5)
@@ -102,7 +104,7 @@ def test_prefetch_and_settlement():
     assert queue.held(key) == {3: 4, 4: 5} and queue.ready == []
 
 
-def test_consumers_take_turns_and_priority_comes_first():
+def test_consumers_take_turns_and_priority_comes_first() -> None:
     """Two of the same priority alternate; one of a higher takes all that it has credit for."""
     queue = Queue()
     first, second = queue.consume(tag=b"1"), queue.consume(tag=b"2")
@@ -113,7 +115,7 @@ def test_consumers_take_turns_and_priority_comes_first():
     assert list(queue.held(third).values()) == [8] and list(queue.held(first).values()) == [3, 5, 9]
 
 
-def test_a_return_goes_behind_other_returns_and_before_the_rest():
+def test_a_return_goes_behind_other_returns_and_before_the_rest() -> None:
     """It counts as acquired, not as failed."""
     queue = Queue()
     queue.send(4)
@@ -124,7 +126,7 @@ def test_a_return_goes_behind_other_returns_and_before_the_rest():
     assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (1, 0), (0, 0)]
 
 
-def test_before_version_4_each_return_counts_as_failed():
+def test_before_version_4_each_return_counts_as_failed() -> None:
     """The two counts were one."""
     queue = Queue(version=3)
     queue.send()
@@ -136,7 +138,7 @@ def test_before_version_4_each_return_counts_as_failed():
     assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 1)]
 
 
-def test_above_the_delivery_limit_a_message_is_dead_lettered():
+def test_above_the_delivery_limit_a_message_is_dead_lettered() -> None:
     """With the limit 2, the third return is the last."""
     queue = Queue(delivery_limit=2, dead_letters="at_least_once")
     queue.send()
@@ -149,7 +151,7 @@ def test_above_the_delivery_limit_a_message_is_dead_lettered():
 
 
 @pytest.mark.parametrize(("version", "ready"), [(5, []), (7, []), (8, [2])])
-def test_from_version_8_only_failures_count_for_the_limit(version, ready):
+def test_from_version_8_only_failures_count_for_the_limit(version: int, ready: list[int]) -> None:
     """A client that returns a message is no failure; each earlier version counts every return."""
     queue = Queue(version, delivery_limit=1)
     key = queue.consume(1)
@@ -161,7 +163,7 @@ def test_from_version_8_only_failures_count_for_the_limit(version, ready):
     assert queue.ready == ready
 
 
-def test_modify_returns_or_discards():
+def test_modify_returns_or_discards() -> None:
     """It counts a failed delivery if told so, and keeps annotations."""
     queue = Queue(dead_letters="at_least_once")
     queue.send(2)
@@ -174,7 +176,7 @@ def test_modify_returns_or_discards():
     assert [(reason, one.index, one.delivery_count) for reason, one in queue.machine.dead.every()] == [("rejected", 2, 0)]
 
 
-def test_a_process_that_ends_returns_its_messages_as_failed():
+def test_a_process_that_ends_returns_its_messages_as_failed() -> None:
     """They return in order of their ids; the consumer and the enqueuer are forgotten."""
     queue = Queue()
     queue.send(3)
@@ -187,7 +189,7 @@ def test_a_process_that_ends_returns_its_messages_as_failed():
     assert queue.ready == [1, 2, 3, 7]
 
 
-def test_a_lost_connection_returns_messages_until_the_node_is_back():
+def test_a_lost_connection_returns_messages_until_the_node_is_back() -> None:
     """Consumers of other nodes go on."""
     queue = Queue()
     near, far = queue.consume(1, tag=b"n"), queue.consume(1, pid=SECOND, tag=b"f")
@@ -198,7 +200,7 @@ def test_a_lost_connection_returns_messages_until_the_node_is_back():
     assert list(queue.held(far).values()) == [4]
 
 
-def test_a_requeue_moves_a_message_to_a_new_index():
+def test_a_requeue_moves_a_message_to_a_new_index() -> None:
     """It is behind the others then, and its body is in the requeue command."""
     queue = Queue()
     queue.send(2)
@@ -211,7 +213,7 @@ def test_a_requeue_moves_a_message_to_a_new_index():
     assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(0, 0), (1, 0)]
 
 
-def test_credit_and_drain():
+def test_credit_and_drain() -> None:
     """A credited consumer gets as many messages as its credit; drain takes the rest away."""
     queue = Queue()
     key = queue.apply("checkout", (b"tag", READER), (AUTO, (Atom("credited"), 0)), {})
@@ -223,7 +225,7 @@ def test_credit_and_drain():
     assert list(queue.held(key).values()) == [2, 3] and queue.ready == [5]
 
 
-def test_credit_after_a_drain_counts_from_the_drained_deliveries():
+def test_credit_after_a_drain_counts_from_the_drained_deliveries() -> None:
     """A drain counts the credit that it takes away as delivered, and so does the receiver: 2 sent, 3 drained, 4 more wanted."""
     queue = Queue()
     key = queue.apply("checkout", (b"tag", READER), (AUTO, (Atom("credited"), 0)), {})
@@ -234,7 +236,7 @@ def test_credit_after_a_drain_counts_from_the_drained_deliveries():
     assert len(queue.held(key)) == 2 + 4 and len(queue.ready) == 2
 
 
-def test_basic_get():
+def test_basic_get() -> None:
     """One message, settled immediately or held by a consumer that vanishes with it."""
     queue = Queue()
     queue.send(3)
@@ -247,7 +249,7 @@ def test_basic_get():
     assert not queue.machine.consumers and queue.ready == [3]
 
 
-def test_expired_messages_are_dropped_at_the_head():
+def test_expired_messages_are_dropped_at_the_head() -> None:
     """The smaller of both times counts; a message behind one that lives is not looked at."""
     queue = Queue(msg_ttl=500, dead_letters="at_least_once")
     queue.send(ttl_ms=100)
@@ -261,7 +263,7 @@ def test_expired_messages_are_dropped_at_the_head():
     assert queue.ready == [] and {reason for reason, _one in queue.machine.dead.every()} == {"expired"}
 
 
-def test_a_time_to_live_of_zero_is_one_millisecond():
+def test_a_time_to_live_of_zero_is_one_millisecond() -> None:
     """The message can still be delivered by the command that brings it."""
     queue = Queue()
     key = queue.consume(1)
@@ -272,7 +274,7 @@ def test_a_time_to_live_of_zero_is_one_millisecond():
 
 
 @pytest.mark.parametrize(("limits", "expected"), [({"max_length": 2}, [4, 5]), ({"max_bytes": 30}, [3, 4, 5])])
-def test_limits_drop_the_head(limits, expected):
+def test_limits_drop_the_head(limits: dict[str, int], expected: list[int]) -> None:
     """Five messages of ten bytes."""
     queue = Queue(**limits)
     queue.send(5)
@@ -282,7 +284,7 @@ def test_limits_drop_the_head(limits, expected):
     assert queue.ready == [1, 2, 3, 4, 5]
 
 
-def test_purge_keeps_what_consumers_hold():
+def test_purge_keeps_what_consumers_hold() -> None:
     """Only messages that are ready go."""
     queue = Queue()
     queue.send(4)
@@ -291,7 +293,7 @@ def test_purge_keeps_what_consumers_hold():
     assert queue.held(key) == {0: 1} and queue.ready == []
 
 
-def test_purged_messages_do_not_count_for_a_limit():
+def test_purged_messages_do_not_count_for_a_limit() -> None:
     """Two messages of 10 bytes fit into 25 bytes again after a purge."""
     queue = Queue(max_bytes=25)
     queue.send(2)
@@ -300,7 +302,7 @@ def test_purged_messages_do_not_count_for_a_limit():
     assert queue.ready == [4, 5]
 
 
-def test_purge_keeps_what_waits_for_dead_lettering():
+def test_purge_keeps_what_waits_for_dead_lettering() -> None:
     """Purged are ready messages only."""
     queue = Queue(dead_letters="at_least_once")
     queue.send(2)
@@ -309,7 +311,7 @@ def test_purge_keeps_what_waits_for_dead_lettering():
     assert [one.index for _reason, one in queue.machine.dead.every()] == [1]
 
 
-def process(number):
+def process(number: int) -> Opaque:
     """Return the process of this number on the same node."""
     return Opaque(88, NODE + number.to_bytes(4, "big") + bytes(8))
 
@@ -317,7 +319,7 @@ def process(number):
 @pytest.mark.parametrize(
     ("credit", "order", "counts"), [(1, [1, 2, 3], [1, 1, 0]), (5, [2, 3, 1], [1, 1, 2])], ids=["without", "with"]
 )
-def test_a_restart_ends_processes_in_the_order_of_their_numbers(credit, order, counts):
+def test_a_restart_ends_processes_in_the_order_of_their_numbers(credit: int, order: list[int], counts: list[int]) -> None:
     """What the first process held goes to one with credit that is only found to be down later."""
     queue = Queue()
     queue.send()
@@ -333,7 +335,7 @@ def test_a_restart_ends_processes_in_the_order_of_their_numbers(credit, order, c
 
 
 @pytest.mark.parametrize(("is_known", "counts"), [(True, [1, 2]), (False, [1, 1])])
-def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known, counts):
+def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known: bool, counts: list[int]) -> None:
     """Those of entries that are applied after the election follow, whatever their numbers are."""
     queue = Queue()
     queue.send()
@@ -348,7 +350,7 @@ def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known, counts
 
 
 @pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [1, 1, 0])])
-def test_a_start_revives_the_consumer_that_was_to_hand_over(version, counts):
+def test_a_start_revives_the_consumer_that_was_to_hand_over(version: int, counts: list[int]) -> None:
     """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down."""
     queue = Queue(version, is_single_active=True)
     first = queue.consume(10, process(3), b"1")
@@ -360,7 +362,7 @@ def test_a_start_revives_the_consumer_that_was_to_hand_over(version, counts):
     assert [message.acquired for message in queue.machine.restarted(0).ready()] == counts
 
 
-def test_a_restart_drops_what_is_above_a_limit():
+def test_a_restart_drops_what_is_above_a_limit() -> None:
     """What consumers held counts for the limit when it comes back."""
     queue = Queue(max_length=2)
     queue.send(1)
@@ -371,7 +373,7 @@ def test_a_restart_drops_what_is_above_a_limit():
     assert set(found.dropped.values()) == {"maxlen"}
 
 
-def test_a_discard_is_dropped_or_waits():
+def test_a_discard_is_dropped_or_waits() -> None:
     """At-least-once dead-lettering keeps the message until its process settles it."""
     for kind, expected in ((None, []), ("at_most_once", []), ("at_least_once", [1])):
         queue = Queue(dead_letters=kind)
@@ -383,7 +385,7 @@ def test_a_discard_is_dropped_or_waits():
     assert queue.machine.dead.every() == []
 
 
-def test_a_new_dead_lettering_process_starts_again():
+def test_a_new_dead_lettering_process_starts_again() -> None:
     """What the old one held waits first."""
     queue = Queue(dead_letters="at_least_once")
     queue.send(3)
@@ -394,7 +396,7 @@ def test_a_new_dead_lettering_process_starts_again():
     assert [one.index for _reason, one in queue.machine.dead.every()] == [1, 2, 3]
 
 
-def test_a_single_active_consumer():
+def test_a_single_active_consumer() -> None:
     """The second one waits until the first ends; one of a higher priority takes over from an idle one."""
     queue = Queue(is_single_active=True)
     first, second = queue.consume(tag=b"1"), queue.consume(pid=SECOND, tag=b"2")
@@ -409,7 +411,7 @@ def test_a_single_active_consumer():
     assert list(queue.held(first).values()) == [6] and queue.held(second) == {}
 
 
-def test_the_next_active_consumer_is_the_one_with_most_credit():
+def test_the_next_active_consumer_is_the_one_with_most_credit() -> None:
     """Among equal priorities the larger prefetch goes first, then the older consumer; before version 4 the older one."""
     for version, expected in ((3, b"2"), (4, b"4")):
         queue = Queue(version, is_single_active=True)
@@ -421,7 +423,7 @@ def test_the_next_active_consumer_is_the_one_with_most_credit():
 
 
 @pytest.mark.parametrize("how", ["return", "requeue", "modify"])
-def test_a_return_activates_no_consumer_before_version_7(how):
+def test_a_return_activates_no_consumer_before_version_7(how: str) -> None:
     """An active consumer that gives way to a higher priority and returns its last message leaves the queue without one."""
     for version, expected in ((5, {}), (7, {0: 3})):
         queue = Queue(version, is_single_active=True)
@@ -439,7 +441,7 @@ def test_a_return_activates_no_consumer_before_version_7(how):
         assert len(queue.held(second)) == 1
 
 
-def test_a_discard_activates_the_next_consumer():
+def test_a_discard_activates_the_next_consumer() -> None:
     """So does a `modify` of a message that cannot be delivered here."""
     for command in (("discard", [0]), ("modify", [0], TRUE, TRUE, {})):
         queue = Queue(is_single_active=True)
@@ -450,7 +452,7 @@ def test_a_discard_activates_the_next_consumer():
         assert len(queue.held(second)) == 1
 
 
-def test_credit_of_a_consumer_that_waits_counts_for_its_place():
+def test_credit_of_a_consumer_that_waits_counts_for_its_place() -> None:
     """The consumer with more credit becomes active."""
     queue = Queue(is_single_active=True)
     queue.consume(1, process(1), b"1")
@@ -461,7 +463,7 @@ def test_credit_of_a_consumer_that_waits_counts_for_its_place():
     assert list(queue.machine.consumers) == [keys[1]]
 
 
-def test_a_new_config_counts_at_once():
+def test_a_new_config_counts_at_once() -> None:
     """A smaller limit drops messages."""
     queue = Queue()
     queue.send(4)
@@ -470,7 +472,7 @@ def test_a_new_config_counts_at_once():
 
 
 @pytest.mark.parametrize("command", [("unheard_of", 1), ("settle", 1), ("garbage_collection",), ("checkout", 1, 2, 3)])
-def test_other_commands_have_no_effect(command):
+def test_other_commands_have_no_effect(command: tuple[Any, ...]) -> None:
     """The server ignores them as well."""
     queue = Queue()
     queue.send(2)
@@ -478,12 +480,12 @@ def test_other_commands_have_no_effect(command):
     assert queue.ready == [1, 2]
 
 
-def down(queue, pid):
+def down(queue: Queue, pid: Opaque) -> None:
     """Lose the connection to a process's node."""
     queue.apply("down", pid, Atom("noconnection"))
 
 
-def test_version_8_keeps_what_a_lost_consumer_holds_until_a_timeout():
+def test_version_8_keeps_what_a_lost_consumer_holds_until_a_timeout() -> None:
     """It gets nothing more meanwhile; the timeout of a consumer that is there changes nothing."""
     queue = Queue(8)
     far, near = queue.consume(2, SECOND, b"f"), queue.consume(1, tag=b"n")
@@ -499,7 +501,7 @@ def test_version_8_keeps_what_a_lost_consumer_holds_until_a_timeout():
     assert [(one.acquired, one.delivery_count) for one in queue.machine.ready()] == [(1, 0), (0, 0)]
 
 
-def test_version_8_goes_on_when_the_node_is_back():
+def test_version_8_goes_on_when_the_node_is_back() -> None:
     """The consumer keeps its messages and gets the next ones; one that was cancelled does not."""
     queue = Queue(8)
     far, ended = queue.consume(2, SECOND, b"f"), queue.consume(1, SECOND, b"e")
@@ -516,7 +518,7 @@ def test_version_8_goes_on_when_the_node_is_back():
 
 
 @pytest.mark.parametrize("version", [5, 8])
-def test_a_waiting_consumer_of_a_lost_node_becomes_active_when_that_is_back(version):
+def test_a_waiting_consumer_of_a_lost_node_becomes_active_when_that_is_back(version: int) -> None:
     """Until then the queue has none."""
     queue = Queue(version, is_single_active=True)
     queue.consume(1)
@@ -531,7 +533,7 @@ def test_a_waiting_consumer_of_a_lost_node_becomes_active_when_that_is_back(vers
     assert list(queue.held(second).values()) == [last]
 
 
-def test_a_lost_active_consumer_gives_way():
+def test_a_lost_active_consumer_gives_way() -> None:
     """Its messages return as failed to the first consumer of another node; it waits behind, and comes back with its node."""
     queue = Queue(is_single_active=True)
     first, third = queue.consume(2, SECOND, b"1"), queue.consume(9, SECOND, b"3")
@@ -547,7 +549,7 @@ def test_a_lost_active_consumer_gives_way():
     assert list(queue.machine.consumers) == [third] and len(queue.held(third)) == 2
 
 
-def test_version_8_activates_the_next_one_after_the_timeout_of_the_active():
+def test_version_8_activates_the_next_one_after_the_timeout_of_the_active() -> None:
     """The lost one waits."""
     queue = Queue(8, is_single_active=True)
     first, second = queue.consume(1, SECOND, b"1"), queue.consume(1, tag=b"2")
@@ -559,7 +561,7 @@ def test_version_8_activates_the_next_one_after_the_timeout_of_the_active():
     assert [key for key, _one in queue.machine.waiting] == [first]
 
 
-def test_an_idle_active_consumer_gives_way_to_a_higher_priority():
+def test_an_idle_active_consumer_gives_way_to_a_higher_priority() -> None:
     """It waits then, and is active again after the other one ends."""
     queue = Queue(is_single_active=True)
     first = queue.consume(1, tag=b"1")
@@ -569,7 +571,7 @@ def test_an_idle_active_consumer_gives_way_to_a_higher_priority():
     assert list(queue.machine.consumers) == [first] and queue.machine.waiting == []
 
 
-def test_removed_nodes_take_their_processes_along():
+def test_removed_nodes_take_their_processes_along() -> None:
     """Messages return as failed, and are delivered by the next command; publishers of the node are forgotten."""
     queue = Queue()
     far, near = queue.consume(1, SECOND, b"f"), queue.consume(2, tag=b"n")
@@ -586,7 +588,7 @@ def test_removed_nodes_take_their_processes_along():
     assert queue.ready == [last]
 
 
-def test_removed_nodes_take_waiting_consumers_along():
+def test_removed_nodes_take_waiting_consumers_along() -> None:
     """None of them becomes active."""
     queue = Queue(is_single_active=True)
     first = queue.consume(1, tag=b"1")
@@ -595,7 +597,7 @@ def test_removed_nodes_take_waiting_consumers_along():
     assert list(queue.machine.consumers) == [first] and queue.machine.waiting == []
 
 
-def test_a_priority_in_the_arguments():
+def test_a_priority_in_the_arguments() -> None:
     """Servers before 4.0 have it there, in a row of name, type and value."""
     queue = Queue()
     spec = (AUTO, (Atom("simple_prefetch"), 1))
@@ -608,7 +610,7 @@ def test_a_priority_in_the_arguments():
     assert list(queue.held(keys[-1]).values()) == [last]
 
 
-def test_a_removed_consumer_returns_what_it_holds():
+def test_a_removed_consumer_returns_what_it_holds() -> None:
     """That is no failure; a cancelled one keeps it, and one that waits is forgotten in both ways."""
     queue = Queue()
     queue.send(2)
@@ -624,7 +626,7 @@ def test_a_removed_consumer_returns_what_it_holds():
         assert list(queue.machine.consumers) == [key] and queue.machine.waiting == []
 
 
-def test_a_consumer_that_attaches_again_has_its_new_prefetch():
+def test_a_consumer_that_attaches_again_has_its_new_prefetch() -> None:
     """What it holds counts against it, and a cancelled one is up again."""
     queue = Queue()
     queue.send(6)
@@ -637,7 +639,7 @@ def test_a_consumer_that_attaches_again_has_its_new_prefetch():
     assert list(queue.held(key).values()) == [4]
 
 
-def test_a_get_of_a_queue_whose_messages_have_expired():
+def test_a_get_of_a_queue_whose_messages_have_expired() -> None:
     """The consumer vanishes, and the messages do."""
     queue = Queue()
     queue.send(2, ttl_ms=5)
@@ -646,7 +648,7 @@ def test_a_get_of_a_queue_whose_messages_have_expired():
     assert queue.machine.consumers == {} and queue.ready == []
 
 
-def test_a_get_leaves_what_expires_behind_its_message():
+def test_a_get_leaves_what_expires_behind_its_message() -> None:
     """Only a command that gives messages to consumers looks at the next one."""
     queue = Queue()
     queue.send()
@@ -658,7 +660,7 @@ def test_a_get_leaves_what_expires_behind_its_message():
     assert queue.ready == []
 
 
-def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists():
+def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists() -> None:
     """Those of high priority become 9, all others 4; later ones have lists of their own."""
     queue = Queue(7)
     queue.send(2)
@@ -672,7 +674,7 @@ def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists():
     assert queue.ready == [3, 4, 1, 2, 5]
 
 
-def test_what_version_8_may_have_added_is_named():
+def test_what_version_8_may_have_added_is_named() -> None:
     """A command or timeout of another name, and delayed returns; before, the server ignores them."""
     others = [
         (("unheard_of", 1), "unheard_of"),
@@ -690,7 +692,7 @@ def test_what_version_8_may_have_added_is_named():
             assert queue.machine.unknown == (expected if version == 8 or expected == "delayed_retry" else "")
 
 
-def test_a_change_of_the_dead_lettering_drops_what_waits_for_it():
+def test_a_change_of_the_dead_lettering_drops_what_waits_for_it() -> None:
     """Unless it stays at-least-once."""
     for handler, expected in ((Atom("at_least_once"), [1]), (UNDEFINED, [])):
         queue = Queue(dead_letters="at_least_once")
@@ -701,7 +703,7 @@ def test_a_change_of_the_dead_lettering_drops_what_waits_for_it():
 
 
 @pytest.mark.parametrize("reply", [Atom("noreply"), (Atom("await"), {}), (Atom("other"), 1, SENDER), (Atom("notify"), 1)])
-def test_an_enqueue_whose_reply_names_no_process_has_no_number(reply):
+def test_an_enqueue_whose_reply_names_no_process_has_no_number(reply: Atom | tuple[Any, ...]) -> None:
     """Each of them counts."""
     queue = Queue()
     for _ in range(2):
@@ -710,7 +712,7 @@ def test_an_enqueue_whose_reply_names_no_process_has_no_number(reply):
 
 
 @pytest.mark.parametrize("identity", [b"tag", (b"tag",), (b"tag", READER, 1)])
-def test_a_checkout_of_another_form_has_no_effect(identity):
+def test_a_checkout_of_another_form_has_no_effect(identity: bytes | tuple[Any, ...]) -> None:
     """So has one whose second part is a number."""
     queue = Queue()
     queue.send()
@@ -720,7 +722,7 @@ def test_a_checkout_of_another_form_has_no_effect(identity):
 
 
 @pytest.mark.parametrize("how", ["checkout", "register", "enqueue", "get"])
-def test_a_leader_watches_a_process_from_its_first_command_on(how):
+def test_a_leader_watches_a_process_from_its_first_command_on(how: str) -> None:
     """Process 9 comes before process 3, so what it holds goes to that one first."""
     queue = Queue()
     queue.machine.become_leader()
@@ -745,7 +747,7 @@ def test_a_leader_watches_a_process_from_its_first_command_on(how):
     assert sorted(message.acquired for message in queue.machine.restarted(0).ready()) == [1, 2]
 
 
-def test_the_lists_of_version_8_have_their_length():
+def test_the_lists_of_version_8_have_their_length() -> None:
     """As a snapshot of 4.3.6 has them: priority 31 - 22, rear and front, each message an index with its size above 44 bits."""
     (message,) = _strict({22: (1, [], [(5 << 44) + 9])}, [])[9]
     assert (message.index, message.size) == (9, 5)

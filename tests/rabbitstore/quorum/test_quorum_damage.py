@@ -6,6 +6,9 @@ import random
 import shutil
 import struct
 import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,23 +17,24 @@ from rabbitstore.quorum.check import check_node
 from rabbitstore.quorum.entries import Entry, EntryTable
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt, UnsupportedFormat
+from tests.helpers import overwrite
 
 SNAPSHOT = "snapshots/0000000000000001_00000000000016AE/snapshot.dat"
 CHECKPOINT = "checkpoints/0000000000000001_0000000000001783/snapshot.dat"
 
 
 @pytest.fixture
-def copy(folders, tmp_path):
+def copy(folders: dict[str, tuple[Path, dict[Any, Any]]], tmp_path: Path) -> Callable[..., Any]:
     """Return a function that copies a node's quorum folder."""
 
-    def make(kind="rabbitmq4-quorum-snapshot"):
+    def make(kind: str = "rabbitmq4-quorum-snapshot") -> Path:
         shutil.copytree(folders[kind][0] / "quorum", tmp_path / "quorum")
         return next((tmp_path / "quorum").iterdir())
 
     return make
 
 
-def checked(path):
+def checked(path: Path) -> tuple[Any, ...]:
     """Return kinds of problems, kinds of notes, and messages by queue."""
     (node,) = quorum_nodes(str(path.parent.parent))
     with node:
@@ -39,41 +43,34 @@ def checked(path):
     return {problem.kind for problem in found.problems}, {note.kind for note in found.notes}, messages
 
 
-def _ids(queue):
+def _ids(queue: Any) -> list[str] | None:
     try:
         return [_id(message) for message in queue.messages()]
     except UnsupportedFormat:
         return None
 
 
-def _id(message):
+def _id(message: Any) -> str:
     try:
         return message.properties.get("message_id")
     except StoreCorrupt:
         return "damaged"
 
 
-def wal_of(path):
+def wal_of(path: Path) -> Path:
     return next(path.glob("*.wal"))
 
 
-def records(path):
+def records(path: Path) -> list[Any]:
     return list(WalScan(wal_of(path).read_bytes(), "f", [], []).records())
 
 
-def edit(path, at, data):
-    """Write bytes into a file."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def flip(path, at, bit=1):
-    edit(path, at, bytes((path.read_bytes()[at] ^ bit,)))
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    overwrite(path, at, bytes((path.read_bytes()[at] ^ bit,)))
 
 
 @pytest.mark.parametrize("field", ["writer", "adler", "size", "index", "term", "data"])
-def test_a_flipped_bit_in_a_record_of_the_log(copy, field):
+def test_a_flipped_bit_in_a_record_of_the_log(copy: Callable[..., Any], field: str) -> None:
     """The record is named, and every queue without an entry in it is as before."""
     path = copy("rabbitmq4-streams")
     before = checked(path)[2]
@@ -91,7 +88,7 @@ def test_a_flipped_bit_in_a_record_of_the_log(copy, field):
     assert len(set(before[hurt]) - set(after[hurt])) <= 1
 
 
-def test_a_flipped_bit_in_a_name(copy):
+def test_a_flipped_bit_in_a_name(copy: Callable[..., Any]) -> None:
     """No checksum covers the name; the folder's name shows what it was, and every message is listed."""
     path = copy("rabbitmq4-streams")
     before = checked(path)[2]
@@ -101,7 +98,7 @@ def test_a_flipped_bit_in_a_name(copy):
     assert kinds == {"bad_wal_entry"} and after == before
 
 
-def test_a_cut_in_the_last_record(copy):
+def test_a_cut_in_the_last_record(copy: Callable[..., Any]) -> None:
     """The torn tail is a note, and only its entry is missing; `meta.dets` shows that it was applied."""
     path = copy()
     last = records(path)[-1]
@@ -112,12 +109,12 @@ def test_a_cut_in_the_last_record(copy):
     assert len(list(WalScan(wal_of(path).read_bytes(), "f", [], []).records())) == len(records(path))
 
 
-def test_zeros_to_the_end_are_a_note(copy):
+def test_zeros_to_the_end_are_a_note(copy: Callable[..., Any]) -> None:
     """The server ends there without a word; records before it are read.  `meta.dets` shows that more was applied."""
     path = copy("rabbitmq4-streams")
     record = records(path)[-2]
     size = wal_of(path).stat().st_size
-    edit(wal_of(path), record.position, bytes(size - record.position))
+    overwrite(wal_of(path), record.position, bytes(size - record.position))
     kinds, notes, _messages = checked(path)
     assert (kinds, notes) == ({"applied_ahead"}, {"wal_zeros"})
     (node,) = quorum_nodes(str(path.parent.parent))
@@ -126,18 +123,18 @@ def test_zeros_to_the_end_are_a_note(copy):
     assert (note.offset, note.found) == (record.position, f"{size - record.position} zeros")
 
 
-def test_a_zeroed_sector_in_the_log(copy):
+def test_a_zeroed_sector_in_the_log(copy: Callable[..., Any]) -> None:
     """Records behind the zeros are found again."""
     path = copy("rabbitmq4-streams")
     before = checked(path)[2]
     record = records(path)[8]
-    edit(wal_of(path), record.position, bytes(512))
+    overwrite(wal_of(path), record.position, bytes(512))
     kinds, _notes, after = checked(path)
     assert "bad_wal_entry" in kinds
     assert sum(map(len, after.values())) >= sum(map(len, before.values())) - 2
 
 
-def test_the_magic_of_the_log(copy):
+def test_the_magic_of_the_log(copy: Callable[..., Any]) -> None:
     """A wrong magic is named and the records are read; another version is refused."""
     path = copy()
     before = checked(path)[2]
@@ -149,32 +146,32 @@ def test_the_magic_of_the_log(copy):
     assert "unsupported_format" in checked(path)[0]
 
 
-def test_a_record_without_a_checksum_is_read(copy):
+def test_a_record_without_a_checksum_is_read(copy: Callable[..., Any]) -> None:
     """0 means that the server writes none."""
     path = copy("rabbitmq4-streams")
     before = checked(path)
     for record in records(path):
-        edit(wal_of(path), record.at - 24, bytes(4))
+        overwrite(wal_of(path), record.at - 24, bytes(4))
     assert checked(path) == before
 
 
 @pytest.mark.parametrize("at", [16, 24], ids=["index", "term"])
 @pytest.mark.parametrize("number", [(1 << 64) - 1, (1 << 63) - 1])
-def test_a_number_that_no_log_reaches_is_damage(copy, at, number):
+def test_a_number_that_no_log_reaches_is_damage(copy: Callable[..., Any], at: int, number: int) -> None:
     """No checksum need cover it in a log, and none does in a segment."""
     path = copy()
     record = records(path)[5]
     head = record.at - layout.WAL_RECORD.size
-    edit(wal_of(path), head, bytes(4))
-    edit(wal_of(path), head + at - 8, struct.pack(">Q", number))
+    overwrite(wal_of(path), head, bytes(4))
+    overwrite(wal_of(path), head + at - 8, struct.pack(">Q", number))
     segment = next(path.glob("2F_QSL*/*.segment"))
-    edit(segment, 8 + at - 16, struct.pack(">Q", number))
+    overwrite(segment, 8 + at - 16, struct.pack(">Q", number))
     problems = checked(path)[0]
     assert {"bad_wal_entry", "bad_segment_entry"} <= problems
 
 
 @pytest.mark.parametrize("field", ["crc", "offset", "size", "data", "zeroed"])
-def test_a_damaged_entry_of_a_segment(copy, field):
+def test_a_damaged_entry_of_a_segment(copy: Callable[..., Any], field: str) -> None:
     """The entry is named; other queues are as before."""
     path = copy()
     before = checked(path)[2]
@@ -182,7 +179,7 @@ def test_a_damaged_entry_of_a_segment(copy, field):
     index = 8 + 32 * 10
     offset, size = struct.unpack_from(">QI", file.read_bytes(), index + 16)
     if field == "zeroed":
-        edit(file, index, bytes(32))
+        overwrite(file, index, bytes(32))
     else:
         at = {"crc": index + 29, "offset": index + 20, "size": index + 24, "data": offset + size // 2}[field]
         flip(file, at)
@@ -195,7 +192,7 @@ def test_a_damaged_entry_of_a_segment(copy, field):
 
 
 @pytest.mark.parametrize("damage", ["magic", "version", "cut"])
-def test_a_damaged_segment(copy, damage):
+def test_a_damaged_segment(copy: Callable[..., Any], damage: str) -> None:
     """Head and version are named; a file that is cut in its index has no entries."""
     path = copy()
     file = next(path.glob("2F_QSL*/00000001.segment"))
@@ -208,7 +205,7 @@ def test_a_damaged_segment(copy, damage):
     assert expected in checked(path)[0]
 
 
-def test_a_damaged_snapshot_with_a_good_checkpoint(copy):
+def test_a_damaged_snapshot_with_a_good_checkpoint(copy: Callable[..., Any]) -> None:
     """The checkpoint has every message; snapshot and the entries before the checkpoint are named."""
     path = copy()
     before = checked(path)[2]
@@ -217,7 +214,7 @@ def test_a_damaged_snapshot_with_a_good_checkpoint(copy):
     assert kinds == {"bad_snapshot", "missing_entries"} and after == before
 
 
-def test_both_states_damaged(copy):
+def test_both_states_damaged(copy: Callable[..., Any]) -> None:
     """The entries that are left are applied; messages whose entries are there are listed."""
     path = copy()
     before = checked(path)[2]
@@ -230,14 +227,14 @@ def test_both_states_damaged(copy):
     }
 
 
-def test_a_snapshot_of_another_version(copy):
+def test_a_snapshot_of_another_version(copy: Callable[..., Any]) -> None:
     """The version is named."""
     path = copy()
     flip(next(path.glob(f"2F_QRO*/{SNAPSHOT}")), 4, 2)
     assert "unsupported_format" in checked(path)[0]
 
 
-def test_a_state_of_another_form_is_refused(copy):
+def test_a_state_of_another_form_is_refused(copy: Callable[..., Any]) -> None:
     """A whole state with another name is not damage."""
     path = copy()
     for name in (SNAPSHOT, CHECKPOINT):
@@ -249,7 +246,7 @@ def test_a_state_of_another_form_is_refused(copy):
     assert "unsupported_format" in kinds and messages["q.roll"] is None
 
 
-def test_a_damaged_config(copy):
+def test_a_damaged_config(copy: Callable[..., Any]) -> None:
     """The queue keeps its folder's name, and its messages."""
     path = copy()
     file = next(path.glob("2F_QSL*/config"))
@@ -258,7 +255,7 @@ def test_a_damaged_config(copy):
     assert "bad_queue_config" in kinds and len(messages[file.parent.name]) == 100
 
 
-def test_a_lost_table_of_names(copy):
+def test_a_lost_table_of_names(copy: Callable[..., Any]) -> None:
     """Queues are read without it, and its loss is named."""
     path = copy()
     before = checked(path)[2]
@@ -269,7 +266,7 @@ def test_a_lost_table_of_names(copy):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(60))
-def test_random_damage_never_crashes(copy, seed):
+def test_random_damage_never_crashes(copy: Any, seed: Any) -> None:
     """Any damage ends in problems or `UnsupportedFormat`, within bounded work."""
     chance = random.Random(seed)
     path = copy()
@@ -277,11 +274,11 @@ def test_random_damage_never_crashes(copy, seed):
     for _ in range(chance.randint(1, 8)):
         file = chance.choice([wal_of(path), chance.choice(files)])
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
-        edit(file, chance.randrange(file.stat().st_size), data)
+        overwrite(file, chance.randrange(file.stat().st_size), data)
     checked(path)
 
 
-def test_overwritten_entries_are_void():
+def test_overwritten_entries_are_void() -> None:
     """An entry of a later term voids those behind it; so does the truncate bit."""
     named = [("2F_QXXXXXXXXXXXXX", 1, 1, b"a"), ("", 2, 1, b"b"), ("", 3, 1, b"c"), ("", 2, 2, b"d")]
     entries = EntryTable()
@@ -293,7 +290,7 @@ def test_overwritten_entries_are_void():
     assert list(entries) == [1]
 
 
-def log_of(rows):
+def log_of(rows: list[tuple[str, int, int, bytes]]) -> bytes:
     """Return a write-ahead log by the table of the format page; a row without a name is of the same writer."""
     out = b"RAWA\x01"
     for name, index, term, body in rows:
@@ -303,7 +300,7 @@ def log_of(rows):
     return out
 
 
-def test_a_hostile_log_ends_soon():
+def test_a_hostile_log_ends_soon() -> None:
     """Zeros before each record, and heads everywhere, cost work in proportion to the file."""
     record = log_of([("2F_QXXXXXXXXXXXXX", 1, 1, b"body")])[5:]
     candidate = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 10, 1, 1)
@@ -313,13 +310,13 @@ def test_a_hostile_log_ends_soon():
         assert scan.budget > -len(data)
 
 
-def walked(data):
+def walked(data: bytes) -> tuple[Any, ...]:
     """Return indexes, problems and notes of a log."""
     scan = WalScan(memoryview(data), "f", [], [])
     return [record.index for record in scan.records()], scan.problems, scan.notes
 
 
-def test_an_empty_log_is_said_to_be_empty():
+def test_an_empty_log_is_said_to_be_empty() -> None:
     """A wrong head is shown instead."""
     for data, found in ((b"", "an empty file"), (b"RAWB\x01", "b'RAWB\\x01'")):
         (problem,) = walked(data)[1]
@@ -331,7 +328,7 @@ FIRST = log_of([(NAME, 1, 1, b"a")])
 BAD = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"  # of the same writer, with a wrong checksum
 
 
-def test_a_record_without_a_name_is_damage():
+def test_a_record_without_a_name_is_damage() -> None:
     """A writer's first record has one of at least a byte, although a checksum covers the rest."""
     place = struct.pack(">QQ", 2, 1) + b"b"
     unnamed = b"\x00\x00\x02\x00\x00" + struct.pack(">II", zlib.adler32(place), 1) + place
@@ -340,7 +337,7 @@ def test_a_record_without_a_name_is_damage():
 
 @pytest.mark.parametrize("head", [b"\x40\x00\x01", b"\x00\x00\x02" + struct.pack(">H", len(NAME)) + NAME.encode()])
 @pytest.mark.parametrize("rest", [0, 12, 13])
-def test_what_is_behind_a_damaged_record_tells_a_torn_end(head, rest):
+def test_what_is_behind_a_damaged_record_tells_a_torn_end(head: bytes, rest: int) -> None:
     """The server drops a record with a wrong checksum if at most twelve bytes, or only zeros, follow it."""
     bad = head + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"
     for tail, is_torn in ((b"x" * rest, rest < 13), (bytes(rest), True)):
@@ -350,14 +347,14 @@ def test_what_is_behind_a_damaged_record_tells_a_torn_end(head, rest):
         assert kinds == (([], ["torn_wal_entry"]) if is_torn else (["bad_wal_entry"], []))
 
 
-def test_a_cut_name_at_the_end_is_searched_without_error():
+def test_a_cut_name_at_the_end_is_searched_without_error() -> None:
     """It looks like the start of a record."""
     name = b"\x00\x00\x02" + struct.pack(">H", len(NAME)) + NAME.encode()
     for size in range(len(name) + 24):
         assert walked(FIRST + BAD + b"x" * 20 + (name + bytes(range(1, 25)))[:size])[0] == [1]
 
 
-def test_a_record_right_behind_what_looks_like_one_is_found():
+def test_a_record_right_behind_what_looks_like_one_is_found() -> None:
     """The last byte of a damaged record makes another head with the bytes that follow it."""
     place = struct.pack(">QQ", 256, 1) + b"b" * 256
     good = b"\x40\x00\x01" + struct.pack(">II", zlib.adler32(place), 256) + place
@@ -378,7 +375,7 @@ def test_a_record_right_behind_what_looks_like_one_is_found():
         (b"RASH\x00\x03\x10\x00", ("bad_segment_head", 0)),
     ],
 )
-def test_a_new_segment_may_end_in_its_head(copy, data, expected):
+def test_a_new_segment_may_end_in_its_head(copy: Callable[..., Any], data: bytes, expected: tuple[str, int] | None) -> None:
     """What is there of the magic has to be right; another version is named."""
     path = copy()
     file = next(path.glob("2F_QSL*")) / "00000009.segment"
@@ -391,7 +388,7 @@ def test_a_new_segment_may_end_in_its_head(copy, data, expected):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(12))
-def test_random_terms_with_right_checksums_never_crash(copy, seed):
+def test_random_terms_with_right_checksums_never_crash(copy: Any, seed: Any) -> None:
     """Commands and states that pass the checksum but make no sense end in problems."""
     chance = random.Random(seed)
     path = copy(chance.choice(["rabbitmq4-quorum-snapshot", "rabbitmq4-streams"]))

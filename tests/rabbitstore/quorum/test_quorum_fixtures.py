@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from tests.rabbitstore.stream.test_stream_fixtures import plain
 MADE_AT_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
 
-def digest_of(row, published):
+def digest_of(row: dict[str, Any], published: dict[str, dict[str, Any]]) -> str:
     """Return the SHA-256 of a delivered body: by the fixtures' rule unless the account has it."""
     sent = published[row["message_id"]]
     text = hashlib.sha256(f"{sent['tag']}:{sent['n']}".encode()).hexdigest()
@@ -24,7 +26,7 @@ def digest_of(row, published):
     return row.get("sha256", hashlib.sha256(body).hexdigest())
 
 
-def stored(properties):
+def stored(properties: dict[Any, Any]) -> dict[Any, Any]:
     """Drop the headers that the server makes at delivery."""
     headers = properties.get("headers", {})
     kept = {name: plain(value) for name, value in headers.items() if not name.startswith(MADE_AT_DELIVERY)}
@@ -32,7 +34,7 @@ def stored(properties):
     return rest | {"headers": kept}
 
 
-def test_every_message_is_what_the_server_delivered(real):
+def test_every_message_is_what_the_server_delivered(real: tuple[Path, dict[str, Any]]) -> None:
     """Order, id, body, route, properties, headers, redelivered flag and delivery count are equal in every queue."""
     path, manifest = real
     published = {f"m{row['n']}": row for row in manifest["published"]}
@@ -60,7 +62,7 @@ def test_every_message_is_what_the_server_delivered(real):
         assert node.problems == []
 
 
-def test_a_killed_server_left_messages_with_its_consumers(folders):
+def test_a_killed_server_left_messages_with_its_consumers(folders: dict[str, tuple[Path, dict[Any, Any]]]) -> None:
     """The consumer that was at work holds all messages of its queue."""
     (node,) = quorum_nodes(str(folders["rabbitmq4-killed"][0]))
     with node:
@@ -70,7 +72,7 @@ def test_a_killed_server_left_messages_with_its_consumers(folders):
         assert {message.consumer.partition(".")[0] for message in found} == {"ctag1"}  # pika's names
 
 
-def test_a_young_queue_is_listed_though_the_server_loses_it(folders):
+def test_a_young_queue_is_listed_though_the_server_loses_it(folders: dict[str, tuple[Path, dict[Any, Any]]]) -> None:
     """All messages that were confirmed and not settled are there; the missing row of the table is reported."""
     path, manifest = folders["rabbitmq4-young"]
     sent = [f"m{row['n']}" for row in manifest["published"] if "q.fan" in row["queues"] and row["confirmed"]]
@@ -85,7 +87,7 @@ def test_a_young_queue_is_listed_though_the_server_loses_it(folders):
         assert [problem.kind for problem in checked.problems] == ["unregistered_queue"] and checked.notes == []
 
 
-def test_a_healthy_node_has_no_problem(real):
+def test_a_healthy_node_has_no_problem(real: tuple[Path, dict[str, Any]]) -> None:
     """Every record, entry and state passes, and every queue is registered."""
     (node,) = quorum_nodes(str(real[0]))
     with node:
@@ -94,7 +96,7 @@ def test_a_healthy_node_has_no_problem(real):
         assert checked.messages == sum(len(list(queue.messages())) for queue in node.queues())
 
 
-def test_a_snapshot_and_the_whole_log_agree(folders):
+def test_a_snapshot_and_the_whole_log_agree(folders: dict[str, tuple[Path, dict[Any, Any]]]) -> None:
     """Starting from the checkpoint or from the snapshot gives the same messages."""
     (node,) = quorum_nodes(str(folders["rabbitmq4-quorum-snapshot"][0]))
     with node:
@@ -110,7 +112,7 @@ def test_a_snapshot_and_the_whole_log_agree(folders):
         assert [message.to_json() for message in queue.messages()] == every
 
 
-def test_a_later_machine_is_refused_by_number(folders, tmp_path):
+def test_a_later_machine_is_refused_by_number(folders: dict[str, tuple[Path, dict[Any, Any]]], tmp_path: Path) -> None:
     """Queues and names are listed; reading names the version."""
     shutil.copytree(folders["rabbitmq43-clean"][0] / "quorum", tmp_path / "quorum")
     make_later_machine(tmp_path)

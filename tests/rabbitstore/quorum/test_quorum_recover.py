@@ -23,8 +23,9 @@ from rabbitstore.quorum.wal import WalScan
 from rabbitstore.staging import Staging, commit, is_staged
 from storageio import REAL_DISK, RealDisk, StoreCorrupt
 from tests.brokerstore.tool import run
+from tests.helpers import contents, overwrite
 
-from .test_quorum_damage import CHECKPOINT, SNAPSHOT, edit, flip, wal_of
+from .test_quorum_damage import CHECKPOINT, SNAPSHOT, flip, wal_of
 
 REPAIRED_DROPPED, REPAIRED_KEPT = 6, 7
 
@@ -140,7 +141,7 @@ def test_a_damaged_segment(copy, field):
     if field == "lost":
         file.unlink()
     elif field == "entry":
-        edit(file, 8 + 32 * 10, bytes(32))
+        overwrite(file, 8 + 32 * 10, bytes(32))
     else:
         flip(file, 1 if field == "magic" else offset + size // 2)
     _plan, after = recovered(node)
@@ -561,7 +562,7 @@ def test_random_damage_is_recovered(copy, seed):
     for _ in range(chance.randint(1, 4)):
         file = chance.choice([wal_of(quorum_of(node)), chance.choice(files)])
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
-        edit(file, chance.randrange(file.stat().st_size), data)
+        overwrite(file, chance.randrange(file.stat().st_size), data)
     plan = apply_recovery(str(node))
     again = plan_recovery(str(node))
     assert again.steps == [] or again.unrepaired
@@ -653,12 +654,12 @@ def test_a_damaged_snapshot_of_the_metadata_store_is_left(shortened):
     """Only it has what the store was told up to there: entries without effect in place of the others would hide the loss."""
     node, state = shortened
     flip(state, 40)
-    before = {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()}
+    before = contents(coordination_of(node))
     assert {"bad_snapshot", "missing_entries"} <= {problem.kind for problem in problems(node)}
     plan = plan_recovery(str(node))
     assert [one.finding.kind for one in plan.unrepaired] == ["bad_snapshot"] and plan.steps == []
     apply_recovery(str(node))
-    assert {file: file.read_bytes() for file in coordination_of(node).rglob("*") if file.is_file()} == before
+    assert contents(coordination_of(node)) == before
 
 
 def coordinator_log(node):

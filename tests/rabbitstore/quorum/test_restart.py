@@ -13,9 +13,10 @@ import pytest
 from rabbitstore import apply_recovery
 from rabbitstore.node_folder import NodeFolder
 from tests.archives import unpack
+from tests.helpers import overwrite
 from tests.rabbitstore.conftest import DATA
 
-from .test_quorum_damage import edit, flip
+from .test_quorum_damage import flip
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_a_queue_alone_on_its_node_gets_a_new_log(killed):
     node = killed[0] / "limit"
     before = delivered(node)
     wal = next(node.glob("quorum/*/00000001.wal"))
-    edit(wal, wal.read_bytes().index(b"noop"), b"poon")
+    overwrite(wal, wal.read_bytes().index(b"noop"), b"poon")
     flip(next(node.glob("quorum/*/*/checkpoints/*/snapshot.dat")), 6)
     plan = apply_recovery(str(node))
     assert not plan.unrepaired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -18,28 +19,28 @@ INDEXES = (0, 255, 256, (1 << 31) - 1, 1 << 31, (1 << 43) + 5)
 SIZES = (0, 1, 255, 256, 70_000, SIZE_MAX - 1, SIZE_MAX, 1 << 30)
 
 
-def pair(index, tail):
+def pair(index: int, tail: int) -> bytes:
     """Encode `[Index | Tail]`, a list that does not end with the empty one."""
     return b"l\0\0\0\1" + encode(index)[1:] + (tail if isinstance(tail, bytes) else encode(tail)[1:])
 
 
-def listed(elements):
+def listed(elements: list[bytes]) -> bytes:
     return b"l" + len(elements).to_bytes(4, "big") + b"".join(elements) + b"j" if elements else b"j"
 
 
-def state(rear, front):
+def state(rear: list[bytes], front: list[bytes]) -> memoryview:
     """Encode a record of four fields, of which the third is a queue."""
     return memoryview(VERSION + b"h\4" + encode(Atom("rabbit_fifo"))[1:] + encode({b"a": [1, 2]})[1:]
                       + b"h\2" + listed(rear) + listed(front) + encode((7, b"end"))[1:])  # fmt: skip
 
 
-def messages(data):
+def messages(data: memoryview) -> list[Any]:
     term, lists = split_state(data, "f", 0)
     assert (term[0], term[1], term[3]) == ("rabbit_fifo", {b"a": [1, 2]}, (7, b"end"))
     return [(one.index, one.size, one.expiry_ms) for one in _list(term[2], lists)]
 
 
-def expected(data):
+def expected(data: memoryview) -> list[Any]:
     """Return the same by the decoder of terms, by the format page."""
     rear, front = decode(bytes(data), improper=True)[2]
     found = []
@@ -53,7 +54,7 @@ def expected(data):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_lists_are_those_of_the_terms(seed):
+def test_lists_are_those_of_the_terms(seed: int) -> None:
     """Runs of one form, and forms in turn: pairs of each width, numbers with both, sizes too large for a column, expiry."""
     chance = random.Random(seed)
     forms = [
@@ -74,7 +75,7 @@ def test_lists_are_those_of_the_terms(seed):
     assert messages(data) == expected(data)
 
 
-def test_a_list_of_messages_is_not_a_term():
+def test_a_list_of_messages_is_not_a_term() -> None:
     """The term has its number, and a column its indexes and sizes."""
     term, lists = split_state(state([pair(300, 7), pair(301, 8)], [pair(5, 6)]), "f", 0)
     assert term[2] == (b"\0\0\0\0", b"\0\0\0\1")
@@ -99,7 +100,7 @@ def test_a_list_of_messages_is_not_a_term():
         b"v\0\2\xc3\xa4",
     ],
 )
-def test_terms_before_the_lists_are_passed(other):
+def test_terms_before_the_lists_are_passed(other: bytes) -> None:
     """Each form of a term by the external term format, as the second field of the record."""
     record = VERSION + b"h\4" + encode(Atom("rabbit_fifo"))[1:] + other + b"h\2" + listed([]) + listed([pair(5, 6)]) + b"j"
     term, lists = split_state(memoryview(record), "f", 0)
@@ -109,7 +110,7 @@ def test_terms_before_the_lists_are_passed(other):
 PROCESS = Opaque(88, b"w\x01a" + bytes(12))
 
 
-def fifo(**changed):
+def fifo(**changed: Any) -> tuple[Any, ...]:
     """Return a record of a queue without messages, by the table of the format page."""
     handler, length, size, limit, ttl = (changed.get(name, UNDEFINED) for name in ("handler", "length", "size", "limit", "ttl"))
     settings = (Atom("cfg"), Atom("q"), UNDEFINED, UNDEFINED, handler, UNDEFINED,
@@ -124,16 +125,16 @@ def fifo(**changed):
     return tuple(fields)
 
 
-def read(version=5, **changed):
+def read(version: int = 5, **changed: Any) -> Any:
     return read_state(fifo(**changed), [], version, "f")
 
 
-def consumer(held, mode, status="up", priority=3):
+def consumer(held: dict[Any, Any], mode: Atom | tuple[Atom, int], status: str = "up", priority: int = 3) -> tuple[Any, ...]:
     config = (Atom("consumer_cfg"), {}, PROCESS, b"tag", mode, Atom("auto"), priority)
     return (Atom("consumer"), config, Atom(status), 9, held, 4, 6)
 
 
-def test_the_settings_of_a_state():
+def test_the_settings_of_a_state() -> None:
     """Each in its place."""
     found = read(handler=Atom("at_least_once"), length=5, size=6, limit=7, ttl=8, strategy=Atom("single_active")).settings
     assert (found.max_length, found.max_bytes, found.delivery_limit, found.msg_ttl) == (5, 6, 7, 8)
@@ -142,11 +143,11 @@ def test_the_settings_of_a_state():
     assert (found.drops_head, found.is_single_active, found.delivery_limit) == (False, False, None)
 
 
-def message(index, **header):
+def message(index: int, **header: Any) -> Improper:
     return Improper((index,), {Atom(name): value for name, value in {"size": 10, **header}.items()})
 
 
-def test_returned_and_held_messages_of_a_state():
+def test_returned_and_held_messages_of_a_state() -> None:
     """A header is a size, a pair of size and expiry, or a map; a consumer of 4.3 has its timeout before the message."""
     held = {2: Improper((5,), 11), 1: Improper((6, 12), 900), 3: (77, (14 << 44) + 7)}
     found = read(
@@ -164,7 +165,7 @@ def test_returned_and_held_messages_of_a_state():
     assert (one.mode, one.is_once, one.status) == (("simple_prefetch", 20), False, "up")
 
 
-def test_a_state_of_version_3():
+def test_a_state_of_version_3() -> None:
     """One list of messages, one count of deliveries, and a consumer's mode without a prefetch."""
     found = read(
         3,
@@ -179,14 +180,14 @@ def test_a_state_of_version_3():
     assert [one.index for one in read(3, messages=(1, ([], [Improper((4,), 10)]))).ready()] == [4]
 
 
-def test_consumers_with_credit_by_priority():
+def test_consumers_with_credit_by_priority() -> None:
     """The record negates priorities; before it had any, there is one queue."""
     many = (Atom("pqueue"), [(-7, (Atom("queue"), [3], [1, 2], 3)), (0, (Atom("queue"), [], [4], 1)), (Atom("infinity"), 5)])
     assert {key: list(part) for key, part in read(service=many).service.items()} == {7: [1, 2, 3], 0: [4]}
     assert {key: list(part) for key, part in read(service=(Atom("queue"), [2], [1], 2)).service.items()} == {0: [1, 2]}
 
 
-def test_messages_that_wait_for_dead_lettering():
+def test_messages_that_wait_for_dead_lettering() -> None:
     """Each with its reason before it; the process holds some by number."""
     rejected = Improper((Atom("rejected"), 5), 11)
     expired = Improper((Atom("expired"),), (12 << 44) + 6)
@@ -197,13 +198,13 @@ def test_messages_that_wait_for_dead_lettering():
     assert (found.pid, found.prefetch, found.next_id) == (PROCESS, 32, 9)
 
 
-def test_consumers_that_wait_to_be_active():
+def test_consumers_that_wait_to_be_active() -> None:
     """In the order of the record."""
     rows = [(6, consumer({}, (Atom("simple_prefetch"), 1))), (2, consumer({}, (Atom("simple_prefetch"), 1), priority=0))]
     assert [(key, one.priority) for key, one in read(waiting=rows).waiting] == [(6, 3), (2, 0)]
 
 
-def test_a_record_of_another_form_is_damage():
+def test_a_record_of_another_form_is_damage() -> None:
     """Numbers of fields and names are refused, and fields of another form named."""
     with pytest.raises(UnsupportedFormat, match="rabbit_fifo of 17 fields"):
         read_state(fifo()[:-1], [], 5, "f")
@@ -215,7 +216,7 @@ def test_a_record_of_another_form_is_damage():
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30, 100])
-def test_a_cut_state_is_damage(cut):
+def test_a_cut_state_is_damage(cut: int) -> None:
     """As is one whose list has another count."""
     data = bytes(state([], [pair(number, 300) for number in range(300, 500)]))
     with pytest.raises(StoreCorrupt):
@@ -225,7 +226,7 @@ def test_a_cut_state_is_damage(cut):
         split_state(memoryview(data[: at + 4] + b"\xc7" + data[at + 5 :]), "f", 0)
 
 
-def test_a_claimed_size_takes_no_memory():
+def test_a_claimed_size_takes_no_memory() -> None:
     """A list of four thousand million elements, and an atom in its place, are damage."""
     for bad in (b"l\xff\xff\xff\xff", b"m\xff\xff\xff\xff", b"h\xff", b"\x01"):
         with pytest.raises(StoreCorrupt):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,33 +17,27 @@ from rabbitstore.stream.layout import CHUNK_HEAD
 from rabbitstore.stream.scan import Scan
 from storageio import UnsupportedFormat
 from storebytes.finding import UNSUPPORTED
+from tests.helpers import overwrite
 
 SECTOR = 512
 
 
 @pytest.fixture
-def copy(sources, tmp_path):
+def copy(sources: dict[str, Any], tmp_path: Path) -> Callable[..., Any]:
     """Return a function that copies a stream's folder."""
 
-    def make(name, kind="rabbitmq4-streams"):
+    def make(name: str, kind: str = "rabbitmq4-streams") -> StreamFolder:
         source = sources[kind].stream(name)
         return StreamFolder(str(shutil.copytree(source.path, tmp_path / source.folder)), queue=name)
 
     return make
 
 
-def path_of(stream, ending="segment", number=0):
+def path_of(stream: StreamFolder, ending: str = "segment", number: int = 0) -> str:
     return f"{stream.path}/{stream.segments()[number] if ending == 'segment' else stream.numbers(ending)[number]:020}.{ending}"
 
 
-def change(path, at, data):
-    """Write bytes into a file."""
-    with open(path, "r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def flip(path, at, bit=1):
+def flip(path: str, at: int, bit: int = 1) -> None:
     with open(path, "r+b") as file:
         file.seek(at)
         old = file.read(1)[0]
@@ -49,13 +45,13 @@ def flip(path, at, bit=1):
         file.write(bytes((old ^ bit,)))
 
 
-def heads(stream, number=0):
+def heads(stream: StreamFolder, number: int = 0) -> list[Any]:
     """Return the chunks of one segment."""
     wanted = stream.file(stream.segments()[number], "segment")
     return [chunk for segment, chunk in stream.chunks() if segment.file == wanted]
 
 
-def kinds(stream):
+def kinds(stream: StreamFolder) -> set[str]:
     return {problem.kind for problem in check_stream(stream).problems}
 
 
@@ -77,7 +73,7 @@ HEAD = {
 
 
 @pytest.mark.parametrize("field", HEAD)
-def test_a_flipped_bit_in_each_field_of_a_head(copy, field):
+def test_a_flipped_bit_in_each_field_of_a_head(copy: Callable[..., Any], field: str) -> None:
     """The problem has its kind; every message of other chunks is still read."""
     stream = copy("s.segments")
     every = {message.seq_id: message.raw for message in stream.messages()}
@@ -92,12 +88,12 @@ def test_a_flipped_bit_in_each_field_of_a_head(copy, field):
     }
 
 
-def heads_after(chunk):
+def heads_after(chunk: Any) -> int:
     """Return the first offset behind the chunk, which damage in its head cannot affect."""
     return chunk.next_id
 
 
-def test_a_flipped_bit_in_the_data(copy):
+def test_a_flipped_bit_in_the_data(copy: Callable[..., Any]) -> None:
     """The CRC finds it; only this chunk's messages are missing, and the gap is named."""
     stream = copy("s.segments")
     every = [message.seq_id for message in stream.messages()]
@@ -111,7 +107,7 @@ def test_a_flipped_bit_in_the_data(copy):
 
 
 @pytest.mark.parametrize("where", ["head", "data", "trailer"])
-def test_a_cut_tail(copy, where):
+def test_a_cut_tail(copy: Callable[..., Any], where: str) -> None:
     """The last chunk is torn; all before it is read."""
     stream = copy("s.mixed")
     every = [message.seq_id for message in stream.messages()]
@@ -123,7 +119,7 @@ def test_a_cut_tail(copy, where):
     assert [message.seq_id for message in stream.messages()] == [offset for offset in every if offset < last.chunk_id]
 
 
-def test_an_index_that_is_one_record_ahead_is_a_note(copy):
+def test_an_index_that_is_one_record_ahead_is_a_note(copy: Callable[..., Any]) -> None:
     """The server writes the record first, so a kill may leave it without its chunk."""
     stream = copy("s.mixed")
     last = heads(stream)[-1]
@@ -134,18 +130,18 @@ def test_an_index_that_is_one_record_ahead_is_a_note(copy):
 
 
 @pytest.mark.parametrize(("number", "place", "expected"), [(-1, 8, "problem"), (-1, 1 << 31, "note"), (-2, 1 << 31, "problem")])
-def test_a_record_that_points_elsewhere(copy, number, place, expected):
+def test_a_record_that_points_elsewhere(copy: Callable[..., Any], number: int, place: int, expected: str) -> None:
     """Only the last one may point behind the end; one that points into the segment is damage."""
     stream = copy("s.mixed")
     records = list(stream.index_records(stream.segments()[0], []))
     at = 8 + 29 * (len(records) + number) + 24
-    change(path_of(stream, "index"), at, place.to_bytes(4, "big"))
+    overwrite(path_of(stream, "index"), at, place.to_bytes(4, "big"))
     checked = check_stream(stream)
     target = [one for one in checked.problems if one.offset >= 8] if expected == "problem" else checked.notes
     assert (target[0].kind, target[0].offset) == ("bad_stream_index" if expected == "problem" else "index_ahead", at - 24)
 
 
-def test_a_segment_of_which_only_the_head_is_left(copy):
+def test_a_segment_of_which_only_the_head_is_left(copy: Callable[..., Any]) -> None:
     """Its index says what is gone; without records a server had just made both."""
     stream = copy("s.mixed")
     with open(path_of(stream), "r+b") as file:
@@ -159,18 +155,18 @@ def test_a_segment_of_which_only_the_head_is_left(copy):
 
 
 @pytest.mark.parametrize("place", [0, 7, 1 << 31])
-def test_reading_from_an_offset_whose_record_points_nowhere(copy, place):
+def test_reading_from_an_offset_whose_record_points_nowhere(copy: Callable[..., Any], place: int) -> None:
     """The walk starts at the beginning of the segment then."""
     stream = copy("s.mixed")
     wanted = [message.raw for message in stream.messages(10)]
     records = list(stream.index_records(stream.segments()[0], []))
     number = max(number for number, record in enumerate(records) if record.chunk_id <= 10)
     assert number > 0
-    change(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
+    overwrite(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
     assert [message.raw for message in stream.messages(10)] == wanted
 
 
-def test_chunks_before_an_offset_or_a_time_are_left_out(copy):
+def test_chunks_before_an_offset_or_a_time_are_left_out(copy: Callable[..., Any]) -> None:
     """Also where no index names a later one."""
     stream = copy("s.segments")
     every = [chunk for _segment, chunk in stream.chunks()]
@@ -179,7 +175,7 @@ def test_chunks_before_an_offset_or_a_time_are_left_out(copy):
     assert list(stream.chunks(since_ms=time_ms + 1)) == []
 
 
-def test_the_numbers_of_a_check(copy):
+def test_the_numbers_of_a_check(copy: Callable[..., Any]) -> None:
     """Chunks and messages are those that can be read."""
     stream = copy("s.segments")
     found = []
@@ -188,12 +184,12 @@ def test_the_numbers_of_a_check(copy):
     assert found == [Path(path_of(stream, number=number)).stat().st_size for number in range(len(stream.segments()))]
 
 
-def test_a_node_without_streams(tmp_path):
+def test_a_node_without_streams(tmp_path: Path) -> None:
     """No folder is no stream."""
     assert stream_folders(str(tmp_path)) == []
 
 
-def test_a_tracking_chunk_with_another_size(copy):
+def test_a_tracking_chunk_with_another_size(copy: Callable[..., Any]) -> None:
     """Its single entry has the size of its data; the messages are not affected."""
     stream = copy("s.segments")
     every = [message.raw for message in stream.messages()]
@@ -201,35 +197,35 @@ def test_a_tracking_chunk_with_another_size(copy):
     path = path_of(stream, number=1)
     flip(path, chunk.data_at + 3)
     data = Path(path).read_bytes()[chunk.data_at : chunk.trailer_at]
-    change(path, chunk.position + 32, zlib.crc32(data).to_bytes(4, "big"))
+    overwrite(path, chunk.position + 32, zlib.crc32(data).to_bytes(4, "big"))
     (problem,) = check_stream(stream).problems
     assert (problem.kind, problem.offset) == ("bad_tracking", chunk.data_at)
     assert [message.raw for message in stream.messages()] == every
 
 
-def test_a_zeroed_sector(copy):
+def test_a_zeroed_sector(copy: Callable[..., Any]) -> None:
     """Zeros over several chunks are passed, and the lost offsets named."""
     stream = copy("s.filtered")
     every = {message.seq_id for message in stream.messages()}
-    change(path_of(stream), 1024, bytes(SECTOR))
+    overwrite(path_of(stream), 1024, bytes(SECTOR))
     assert {"bad_chunk", "lost_offsets"} <= kinds(stream)
     found = [message.seq_id for message in stream.messages()]
     assert set(found) < every and max(found) == max(every) and len(found) >= len(every) - 4
 
 
-def test_zeros_to_the_end(copy):
+def test_zeros_to_the_end(copy: Callable[..., Any]) -> None:
     """A power cut may leave zeros at the end of the last segment."""
     stream = copy("s.filtered")
     chunk = heads(stream)[10]
     with open(path_of(stream), "r+b") as file:
         size = file.seek(0, 2)
-    change(path_of(stream), chunk.position, bytes(size - chunk.position))
+    overwrite(path_of(stream), chunk.position, bytes(size - chunk.position))
     assert "torn_chunk" in kinds(stream)
     assert [message.seq_id for message in stream.messages()] == list(range(chunk.chunk_id))
 
 
 @pytest.mark.parametrize("ending", ["segment", "index"])
-def test_a_damaged_file_head(copy, ending):
+def test_a_damaged_file_head(copy: Callable[..., Any], ending: str) -> None:
     """A wrong magic is named; the chunks are read."""
     stream = copy("s.mixed")
     every = [message.raw for message in stream.messages()]
@@ -238,7 +234,7 @@ def test_a_damaged_file_head(copy, ending):
     assert [message.raw for message in stream.messages()] == every
 
 
-def test_another_version_of_a_segment_is_refused(copy):
+def test_another_version_of_a_segment_is_refused(copy: Callable[..., Any]) -> None:
     """The version is named, and nothing is decoded."""
     stream = copy("s.mixed")
     flip(path_of(stream), 7, 3)
@@ -247,7 +243,7 @@ def test_another_version_of_a_segment_is_refused(copy):
     assert UNSUPPORTED in kinds(stream)
 
 
-def test_another_version_of_the_first_chunk_is_unsupported(copy):
+def test_another_version_of_the_first_chunk_is_unsupported(copy: Callable[..., Any]) -> None:
     """A chunk of another version behind known ones is damage instead."""
     stream = copy("s.mixed")
     flip(path_of(stream), 8)
@@ -255,7 +251,7 @@ def test_another_version_of_the_first_chunk_is_unsupported(copy):
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "zeroed"])
-def test_a_damaged_index(copy, damage):
+def test_a_damaged_index(copy: Callable[..., Any], damage: str) -> None:
     """The segment alone has every message; the damage is named."""
     stream = copy("s.segments")
     every = [message.raw for message in stream.messages()]
@@ -266,21 +262,21 @@ def test_a_damaged_index(copy, damage):
         with open(path, "r+b") as file:
             file.truncate(8 + 29 * 3 + 5)
     else:
-        change(path, 8 + 29 * 2, bytes(29))
+        overwrite(path, 8 + 29 * 2, bytes(29))
     assert kinds(stream) == {"missing_stream_index" if damage == "removed" else "bad_stream_index"}
     assert [message.raw for message in stream.messages()] == every
     numbers = {message.seq_id for message in stream.messages()}
     assert [message.seq_id for message in stream.messages(50)] == [n for n in range(50, 165) if n in numbers]
 
 
-def test_a_lost_segment(copy):
+def test_a_lost_segment(copy: Callable[..., Any]) -> None:
     """Offsets between two segments, and the index that is left, are named."""
     stream = copy("s.segments")
     shutil.move(path_of(stream, number=2), f"{stream.path}/elsewhere")
     assert kinds(stream) == {"lost_offsets", "missing_segment"}
 
 
-def test_a_damaged_trailer(copy):
+def test_a_damaged_trailer(copy: Callable[..., Any]) -> None:
     """A length that does not fit is named; the messages are not affected."""
     stream = copy("s.mixed")
     every = [message.raw for message in stream.messages()]
@@ -292,7 +288,7 @@ def test_a_damaged_trailer(copy):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(60))
-def test_random_damage_never_crashes(copy, seed):
+def test_random_damage_never_crashes(copy: Any, seed: Any) -> None:
     """Any damage ends in problems or `UnsupportedFormat`, within bounded work."""
     chance = random.Random(seed)
     stream = copy(chance.choice(["s.segments", "s.batched", "s.protocol", "s.kept"]))
@@ -301,7 +297,7 @@ def test_random_damage_never_crashes(copy, seed):
         with open(path, "rb") as file:
             size = len(file.read())
         data = chance.choice([bytes(chance.randint(1, 600)), chance.randbytes(chance.randint(1, 60))])
-        change(path, chance.randrange(size), data)
+        overwrite(path, chance.randrange(size), data)
     check_stream(stream)
     try:
         list(stream.messages())
@@ -310,7 +306,7 @@ def test_random_damage_never_crashes(copy, seed):
         assert "version" in str(error)
 
 
-def test_a_hostile_segment_ends_soon():
+def test_a_hostile_segment_ends_soon() -> None:
     """Heads everywhere, with an index that names each of them, cost work in proportion to the file."""
     head = CHUNK_HEAD.pack(0x50, 0, 1, 1, 0, 1, 5, 1, 40, 0, 0, bytes(3)) + bytes(8)
     data = b"OSIL\x00\x00\x00\x01" + head * 4000
@@ -320,12 +316,12 @@ def test_a_hostile_segment_ends_soon():
     assert scan.budget > -len(data)
 
 
-def test_a_wrong_epoch_hides_no_message(copy):
+def test_a_wrong_epoch_hides_no_message(copy: Callable[..., Any]) -> None:
     """The next chunk's epoch falls then; both chunks are read, and the index shows which epoch is wrong."""
     stream = copy("s.segments")
     messages = [message.raw for message in stream.messages()]
     chunk = heads(stream)[2]
-    change(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
+    overwrite(path_of(stream), chunk.position + 16, (7).to_bytes(8, "big"))
     found = check_stream(stream).problems
     assert found[0].expected == "wrong epoch of a chunk: 7"
     assert found[0].offset == heads(stream)[3].position + 16
@@ -333,7 +329,7 @@ def test_a_wrong_epoch_hides_no_message(copy):
     assert [message.raw for message in stream.messages()] == messages
 
 
-def test_an_empty_index_of_the_next_segment_is_a_note(copy):
+def test_an_empty_index_of_the_next_segment_is_a_note(copy: Callable[..., Any]) -> None:
     """The server creates the index before the segment, so a kill may leave it alone; of any other offset it is damage."""
     stream = copy("s.mixed")
     after = heads(stream)[-1].next_id

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from decimal import Decimal
+from typing import Any
 
 from rabbitstore.format.properties import Typed
 from rabbitstore.stream import stream_folders
 from rabbitstore.stream.check import check_stream
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """Return a header as the accounts have it: its client read floats as integers."""
     if isinstance(value, Typed):
         return plain_typed(value)
@@ -21,7 +22,7 @@ def plain(value):
     return [plain(part) for part in value] if isinstance(value, list) else value
 
 
-def plain_typed(value):
+def plain_typed(value: Typed) -> dict[Any, Any] | int:
     if value.code == "D":
         scale, number = value.value
         return {"decimal": str(Decimal(number).scaleb(-scale))}
@@ -29,7 +30,7 @@ def plain_typed(value):
     return forms.get(value.code, lambda other: other)(value.value)
 
 
-def test_every_message_is_what_the_server_delivered(source):
+def test_every_message_is_what_the_server_delivered(source: Any) -> None:
     """Order, offset, id, body, route, properties and headers are equal in every stream."""
     for name in source.names():
         stream = source.stream(name)
@@ -48,7 +49,7 @@ def test_every_message_is_what_the_server_delivered(source):
         assert name == "s.batched" or not found
 
 
-def test_compressed_batches_have_every_published_message(sources):
+def test_compressed_batches_have_every_published_message(sources: dict[str, Any]) -> None:
     """The server does not deliver them to AMQP consumers; all confirmed messages are in the stream, in order."""
     source = sources["rabbitmq4-streams"]
     sent = [row for row in source.manifest["published"] if row["queues"] == ["s.batched"]]
@@ -59,7 +60,7 @@ def test_compressed_batches_have_every_published_message(sources):
         assert hashlib.sha256(message.body).hexdigest() == source.body({"message_id": f"m{row['n']}"})
 
 
-def test_a_healthy_stream_has_no_problem(source):
+def test_a_healthy_stream_has_no_problem(source: Any) -> None:
     """Every chunk, entry, tracking entry and index record passes."""
     for stream in stream_folders(str(source.node)):
         checked = check_stream(stream)
@@ -67,14 +68,14 @@ def test_a_healthy_stream_has_no_problem(source):
         assert checked.messages == sum(1 for _ in stream.messages())
 
 
-def test_names_come_from_the_messages(source):
+def test_names_come_from_the_messages(source: Any) -> None:
     """A stream that messages reached through the default exchange has its name; another has the folder's."""
     names = {name: source.stream(name, is_named=False).queue for name in source.names()}
     assert all(found in (name, f"__{name.replace('.', '_')}") for name, found in names.items())
     assert names["s.mixed" if "s.mixed" in names else "s.live"] in ("s.mixed", "s.live")
 
 
-def test_stored_offsets_are_those_that_readers_stored(sources):
+def test_stored_offsets_are_those_that_readers_stored(sources: dict[str, Any]) -> None:
     """The last stored offset of each reader counts."""
     source = sources["rabbitmq4-streams"]
     stored = {row["reader"]: row["offset"] for row in source.manifest["other"] if row["event"] == "offset"}
@@ -82,7 +83,7 @@ def test_stored_offsets_are_those_that_readers_stored(sources):
     assert source.stream("s.mixed").tracking().offsets == {}
 
 
-def test_reading_from_an_offset(sources):
+def test_reading_from_an_offset(sources: dict[str, Any]) -> None:
     """Reading starts at the offset, in each segment and between the offsets of tracking chunks."""
     for name in ("s.segments", "s.kept", "s.batched"):
         stream = sources["rabbitmq4-streams"].stream(name)
@@ -91,7 +92,7 @@ def test_reading_from_an_offset(sources):
             assert [message.seq_id for message in stream.messages(first)] == [offset for offset in every if offset >= first]
 
 
-def test_reading_from_a_time(sources):
+def test_reading_from_a_time(sources: dict[str, Any]) -> None:
     """Reading starts at the first chunk that is not older."""
     stream = sources["rabbitmq4-streams"].stream("s.segments")
     every = list(stream.messages())
@@ -100,7 +101,7 @@ def test_reading_from_a_time(sources):
         assert [message.seq_id for message in stream.messages(since_ms=since)] == expected
 
 
-def test_reading_by_filter_value(sources):
+def test_reading_by_filter_value(sources: dict[str, Any]) -> None:
     """Only messages with the value are yielded."""
     source = sources["rabbitmq4-streams"]
     sent = [row for row in source.manifest["published"] if row["queues"] == ["s.filtered"]]
@@ -112,13 +113,13 @@ def test_reading_by_filter_value(sources):
         assert [message.properties["message_id"] for message in found] == expected
 
 
-def test_epochs(source):
+def test_epochs(source: Any) -> None:
     """A stream whose leader never restarted has one epoch."""
     for stream in stream_folders(str(source.node)):
         assert [epoch for epoch, _first in stream.epochs()] == [1]
 
 
-def test_json_has_the_keys_of_any_message(sources):
+def test_json_has_the_keys_of_any_message(sources: dict[str, Any]) -> None:
     """A message of a stream adds its chunk's time and epoch and its filter value."""
     message = next(sources["rabbitmq4-streams"].stream("s.filtered").messages())
     shown = message.to_json()
