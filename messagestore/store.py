@@ -7,13 +7,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.column_input import offsets_and_data
-from commitlog.status import FINAL
-from consumequeue import Boundary, Queue
+from consumequeue import Queue
 from storageio import (
     REAL_DISK,
     Disk,
@@ -30,19 +28,18 @@ from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import check_rows, is_special_raw, message_of, messages_of, refused, rejection
+from .broker.services.putting import check_rows, is_special_raw, messages_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
 from .config import Role, StoreConfig
 from .engine import Engine
 from .folder import FolderFacts
-from .read._lookup_cy import ReadPath
 from .read.compression import decompress
 from .read.consumer import Consumer
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
-from .write._put_cy import PutPath
+from .write._put_cy import PutMethods
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
 from .write.retention import Retention
@@ -72,7 +69,7 @@ def _abandon_all() -> None:  # pragma: no cover - runs only in a forked child, w
 in_forked_child(_abandon_all)
 
 
-class MessageStore(Closing):
+class MessageStore(PutMethods, Closing):
     """A RocketMQ store folder.
 
     One process writes; any number read.  All methods may be called from any thread.  A put returns when the message is as
@@ -82,17 +79,11 @@ class MessageStore(Closing):
     def __init__(self, engine: Engine) -> None:
         """Create it from an open engine; use `open`."""
         self._engine = engine
-        self._rules = PutRules(engine, engine.admission if engine.writable else None)
-        services = (engine.dispatcher, engine.routing) if engine.writable else (None, None)
-        self._puts = PutPath(self._rules, engine.log.appender, engine.flags.gate, engine.config.is_sync_flush, *services)
-        self._lookups = ReadPath(engine)
+        super().__init__(engine, PutRules(engine, engine.admission if engine.writable else None))
         self._reader = QueueReader(
             engine.log, engine.lookup, engine.config, _memory_share, engine.refresh, engine.derived.ext_reader
         )
         self._finalizer = weakref.finalize(self, _close, engine)
-        for name in ("message_at", "query", "offset_by_time"):
-            self.__dict__[name] = getattr(self._lookups, name)  # saves one frame per call
-        self.__dict__["put"] = self._puts.bound_put()
 
     # Opening and closing
 
@@ -163,22 +154,6 @@ class MessageStore(Closing):
 
     # Writing
 
-    def put(
-        self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
-        keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
-        delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
-    ) -> PutResult:  # fmt: skip
-        """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
-
-            store.put("orders", b"...", keys="order-17")
-
-        Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.  With `check=False` the status
-        of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record can hold, and `TypeError`,
-        with the name of the field, for values of a wrong type.  A full disk is a `DiskFull` in the cause of the error.
-        """
-        item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
-        return self._puts.put(item, check=check)
-
     def put_many(
         self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,
         keys: Sequence[str | None] | None = None, queue_id: int = -1, check: bool = True,
@@ -194,7 +169,7 @@ class MessageStore(Closing):
         if type(messages) is str:
             check_rows(bodies, tags, keys)
             return self.append_columns(messages, queue_id, bodies, keys=keys, tags=tags, check=check)
-        return self._puts.put_many(messages_of(messages, bodies, tags, keys, queue_id), check=check)
+        return self._put_messages(messages_of(messages, bodies, tags, keys, queue_id), check)
 
     def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
         """Create a topic with a number of queues in RocketMQ's topics.json.  A topic that exists keeps its number.
@@ -401,23 +376,6 @@ class MessageStore(Closing):
         return self._engine.retention
 
     # Reading
-
-    def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record begins at a physical offset; None if none does."""
-        return self._lookups.message_at(physical_offset)
-
-    def query(
-        self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
-    ) -> list[StoredMessage]:
-        """Return messages of a topic with a key, oldest first, without messages that only share the key's hash.
-
-        Messages that the index does not have are found in the log, up to a limit: see `unsearched_bytes`.
-        """
-        return self._lookups.query(topic, key, begin_ms, end_ms, max_count)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Return the queue offset for a store time (`docs/formats/read-rules.md#offset-by-time`); 0 for an unknown queue."""
-        return self._lookups.offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""

@@ -19,7 +19,7 @@ cdef Size HITS_AT_ONCE
 cdef object LOWER
 cdef str ODD
 
-cdef class ReadPath:
+cdef class LookupMethods:
     cdef object _parts
     cdef Bool _is_reader, _is_whole
     cdef Appender _appender

@@ -1,7 +1,4 @@
-"""Look up messages by physical offset, key or time, from the store's public call to the record.
-
-The whole path is compiled.
-"""
+"""Look up messages by physical offset, key or time: methods of `MessageStore` that are compiled to the record."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ LOWER = Boundary.LOWER
 ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
 
 
-class ReadPath:
-    """The path of a lookup by physical offset, by key or by time."""
+class LookupMethods:
+    """Base of `MessageStore` with its methods for single messages; compiled methods of a base class cost no frame."""
 
     __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
 
@@ -55,7 +52,7 @@ class ReadPath:
         self._is_whole: Bool = False  # a query found that the index of a store opened for writing lacks nothing
 
     def message_at(self, physical_offset: int) -> StoredMessage | None:
-        """Return the message whose record begins at a physical offset, or None."""
+        """Return the message whose record begins at a physical offset; None if none does."""
         if self._gate.is_closed or self._is_reader:
             self._parts.check_open()
             self._parts.refresh()
@@ -68,10 +65,9 @@ class ReadPath:
     def query(
         self, topic: str, key: str, begin_ms: int | None = None, end_ms: int | None = None, max_count: int = 32
     ) -> list[StoredMessage]:
-        """Return the messages of a topic with a key, oldest first.
+        """Return messages of a topic with a key, oldest first, without messages that only share the key's hash.
 
-        Messages that only share the hash are dropped.  Messages that the index does not have are found in the log, up to a
-        limit: see `MessageStore.unsearched_bytes`.
+        Messages that the index does not have are found in the log, up to a limit: see `unsearched_bytes`.
         """
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
@@ -150,10 +146,7 @@ class ReadPath:
         return found
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = LOWER) -> int:
-        """Return the queue offset for a store time, 0 for an unknown queue.
-
-        See docs/formats/read-rules.md#offset-by-time.
-        """
+        """Return the queue offset for a store time (`docs/formats/read-rules.md#offset-by-time`); 0 for an unknown queue."""
         self._parts.settle()
         queue = self._parts.lookup.get(topic, queue_id)
         if queue is None:

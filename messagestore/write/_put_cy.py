@@ -1,8 +1,7 @@
-"""The path of one put from the store's public call to the appender, with as few attribute lookups as possible."""
+"""Put messages: methods of `MessageStore` that are compiled to the appender, with as few attribute lookups as possible."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +9,14 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from commitlog._append_cy import Appender
 from commitlog._message_cy import Message, PutResult
 from commitlog.status import PutStatus
 from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
-from ._gate_cy import Gate
 from ..property_names import IS_BATCH, SPECIAL
 from ..broker.services.putting import is_special_raw, message_of, refused
+from ..read._lookup_cy import LookupMethods
 
 if TYPE_CHECKING:
     from .put_rules import PutRules
@@ -26,38 +24,28 @@ if not cython.compiled:
     from storebytes._bytes_cy import I32, Bool
     from storebytes._lock_cy import is_taken
 
-    def quick_put(path: PutPath) -> Callable[..., PutResult]:
-        """Return the method `put`; compiled, a function that skips its arguments if a message is the only one."""
-        return path.put
-
-
 OK = PutStatus.PUT_OK
 ZERO: Any = 0
 NO_QUEUE: Any = -1
 
 
-class PutPath:
-    """The path of a put from the public call to the appender; `rules` decide the unusual cases.
+class PutMethods(LookupMethods):
+    """Base of `MessageStore` with the methods that put messages; `rules` decide the unusual cases.
 
-    No reference leads from here back to the store, so that there is no reference cycle.
+    It extends the lookups because a class can have only one compiled base with fields.
     """
 
-    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing", "_rules")
+    __slots__ = ("_admitted", "_dispatcher", "_is_sync", "_lock", "_routing", "_rules")
 
-    def __init__(self, rules: PutRules, appender: Appender, gate: Gate, is_sync: bool, dispatcher: Any, routing: Any) -> None:
-        """`dispatcher` and `routing` are None for a store that was opened for reading, whose gate accepts no puts."""
+    def __init__(self, parts: Any, rules: PutRules) -> None:
+        """Create it for the parts of an open store; the gate of one that was opened for reading accepts no puts."""
+        LookupMethods.__init__(self, parts)
         self._rules = rules
-        self._appender = appender
-        self._gate = gate
-        self._is_sync: Bool = is_sync
-        self._lock: Lock = appender.lock
+        self._is_sync: Bool = parts.config.is_sync_flush
+        self._lock: Lock = parts.log.appender.lock
         self._admitted: dict[str, int] = rules.admitted  # topic -> number of queues to put to
-        self._dispatcher = dispatcher
-        self._routing = routing
-
-    def bound_put(self) -> Callable[..., PutResult]:
-        """Return `put` in its quickest form."""
-        return quick_put(self)
+        self._dispatcher: Any = parts.dispatcher if parts.writable else None
+        self._routing: Any = parts.routing if parts.writable else None
 
     @cython.annotation_typing(False)  # `message_of` names what has a wrong type
     def put(
@@ -65,7 +53,14 @@ class PutPath:
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
         delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
     ) -> PutResult:  # fmt: skip
-        """Put one message; see `MessageStore.put`."""
+        """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
+
+            store.put("orders", b"...", keys="order-17")
+
+        Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.  With `check=False` the status
+        of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record can hold, and `TypeError`,
+        with the name of the field, for values of a wrong type.  A full disk is a `DiskFull` in the cause of the error.
+        """
         if (
             type(message) is not Message or body is not None or tags is not None or keys is not None
             or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
@@ -102,8 +97,8 @@ class PutPath:
             self._rules.wait_flushed(result, message, check)
         return result
 
-    def put_many(self, messages: list[Message], *, check: bool = True) -> PutResult:
-        """Put messages under one lock; see `MessageStore.put_many`."""
+    def _put_messages(self, messages: list[Message], check: bool) -> PutResult:
+        """Put messages under one lock, for `put_many`."""
         try:
             queue_ids: list[int] | None = None
             needs_queues: Bool = False
@@ -158,12 +153,3 @@ def has_special(message: Message) -> Bool:
             if name in properties:
                 return True
     return False
-
-
-@cython.cfunc
-def _put_one(path: PutPath, message: Message) -> PutResult:
-    return path._put(message, True)
-
-
-if cython.compiled:
-    set_quick_put(_put_one, Message)  # type: ignore[name-defined]  # noqa: F821

@@ -21,7 +21,6 @@ PAGES = "".join(page.read_text() for page in sorted(REFERENCE.glob("*.md")))
 MESSAGES = (REFERENCE / "messages.md").read_text()
 TABLES = {Message: "Message to put", StoredMessage: "Message from a store", PutResult: "Result of a put"}
 CLASSES = [Message, StoredMessage, PutResult, *(getattr(messagestore, name) for name in messagestore.__all__)]
-BOUND = {"put", "message_at", "query", "offset_by_time"}
 
 
 def fields_on_page(title: str) -> set[str]:
@@ -48,16 +47,6 @@ def test_every_public_name_is_in_the_reference() -> None:
         found = getattr(brokerstore, name)
         is_error = isinstance(found, type) and issubclass(found, StoreError)
         assert is_error or name == "__version__" or re.search(rf"^::: \w+\.{name}$", PAGES, re.MULTILINE), name
-
-
-def test_a_store_calls_its_kernels_without_a_frame_between(tmp_path: Path) -> None:
-    """The class has these methods with their documentation; an open store has the kernels' own methods in their place."""
-    with messagestore.MessageStore.open(tmp_path / "s") as store:
-        for name in BOUND:
-            method = getattr(messagestore.MessageStore, name)
-            assert inspect.getdoc(method) and name in vars(store)
-            assert inspect.getmodule(getattr(store, name).__self__.__class__).__name__.endswith("_cy")
-            assert list(inspect.signature(getattr(store, name)).parameters) == list(inspect.signature(method).parameters)[1:]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if "Enum" not in str(type(kind))], ids=lambda kind: kind.__name__)
