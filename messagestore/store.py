@@ -7,10 +7,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.column_input import offsets_and_data
+from commitlog.status import FINAL
 from consumequeue import Queue
 from storageio import (
     REAL_DISK,
@@ -35,11 +36,11 @@ from .broker.services.wire_batch import decode_wire_batch
 from .config import Role, StoreConfig
 from .engine import Engine
 from .folder import FolderFacts
+from .read._lookup_cy import LookupMethods
 from .read.compression import decompress
 from .read.consumer import Consumer
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
-from .write._put_cy import PutMethods
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
 from .write.retention import Retention
@@ -69,7 +70,7 @@ def _abandon_all() -> None:  # pragma: no cover - runs only in a forked child, w
 in_forked_child(_abandon_all)
 
 
-class MessageStore(PutMethods, Closing):
+class MessageStore(LookupMethods, Closing):
     """A RocketMQ store folder.
 
     One process writes; any number read.  All methods may be called from any thread.  A put returns when the message is as
@@ -96,7 +97,7 @@ class MessageStore(PutMethods, Closing):
         *,
         disk: Disk = REAL_DISK,
         clock: Callable[[], int] | None = None,
-    ) -> MessageStore:
+    ) -> Self:
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
         Raises `InvalidSetting` for a `config` of another type; `StoreLocked` while another process writes; `UnknownStore`

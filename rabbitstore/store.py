@@ -7,7 +7,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, StoreReadOnly, UnknownStore, in_forked_child
 from storageio.background import Wakeup
@@ -87,7 +87,7 @@ class RabbitStore(Closing):
         vhost: str | None = None,
         settings: RabbitSettings | None = None,
         disk: Disk = REAL_DISK,
-    ) -> RabbitStore:
+    ) -> Self:
         """Open a virtual host's folder, or for reading a node's data folder with one virtual host (or `vhost` in it).
 
         Modes: "r" reads only; "r+" writes and requires the folder; "a" creates it if necessary; "x" requires a new one.

@@ -10,6 +10,7 @@ from indexfile._index_cy cimport (
 )
 from indexfile._filter_cy cimport FilteredFiles, ask_for_filters, leads_nowhere, mask_of
 from messagestore.write._gate_cy cimport Gate
+from messagestore.write._put_cy cimport PutMethods
 
 cdef class KeyQuery
 
@@ -19,11 +20,9 @@ cdef Size HITS_AT_ONCE
 cdef object LOWER
 cdef str ODD
 
-cdef class LookupMethods:
+cdef class LookupMethods(PutMethods):
     cdef object _parts
     cdef Bool _is_reader, _is_whole
-    cdef Appender _appender
-    cdef Gate _gate
     cdef KeyQuery _spare
     cdef IndexList _index
     cdef LogReaders _log_readers

@@ -22,6 +22,7 @@ from storageio import DiskError
 from storageio.settings import check_type
 
 from ..write._gate_cy import Gate
+from ..write._put_cy import PutMethods
 
 if not cython.compiled:
     from indexfile._filter_cy import ask_for_filters, leads_nowhere, mask_of
@@ -35,17 +36,19 @@ LOWER = Boundary.LOWER
 ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
 
 
-class LookupMethods:
-    """Base of `MessageStore` with its methods for single messages; compiled methods of a base class cost no frame."""
+class LookupMethods(PutMethods):
+    """Base of `MessageStore` with its methods for single messages.
 
-    __slots__ = ("_appender", "_gate", "_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
+    It extends the methods that put because a class can have only one compiled base with fields.
+    """
 
-    def __init__(self, parts: Any) -> None:
-        """Create it for the parts of an open store."""
+    __slots__ = ("_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
+
+    def __init__(self, parts: Any, rules: Any) -> None:
+        """Create it for the parts of an open store and the rules for its puts."""
+        PutMethods.__init__(self, parts, rules)
         self._parts = parts
         self._is_reader: Bool = not parts.writable
-        self._appender: Appender = parts.log.appender
-        self._gate: Gate = parts.flags.gate
         self._index: IndexList | None = parts.index
         self._log_readers: LogReaders = parts.log.readers
         self._spare: KeyQuery | None = None

@@ -1,8 +1,9 @@
 cimport cython
 from storebytes._bytes_cy cimport *
+from commitlog._append_cy cimport Appender
 from storebytes._lock_cy cimport Lock, is_taken
 from commitlog._message_cy cimport Message, PutResult
-from messagestore.read._lookup_cy cimport LookupMethods
+from messagestore.write._gate_cy cimport Gate
 
 cdef object OK, ZERO, NO_QUEUE
 cdef I32 IS_BATCH
@@ -10,7 +11,9 @@ cdef tuple SPECIAL
 
 cpdef bint has_special(Message message) except -1
 
-cdef class PutMethods(LookupMethods):
+cdef class PutMethods:
+    cdef Appender _appender
+    cdef Gate _gate
     cdef Lock _lock
     cdef object _dispatcher, _routing
     cdef public object _rules

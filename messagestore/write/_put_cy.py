@@ -9,14 +9,15 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
+from commitlog._append_cy import Appender
 from commitlog._message_cy import Message, PutResult
 from commitlog.status import PutStatus
 from storageio import InvalidMessage, RefusedMessage
 from storebytes._lock_cy import Lock
 
 from ..property_names import IS_BATCH, SPECIAL
+from ._gate_cy import Gate
 from ..broker.services.putting import is_special_raw, message_of, refused
-from ..read._lookup_cy import LookupMethods
 
 if TYPE_CHECKING:
     from .put_rules import PutRules
@@ -29,20 +30,21 @@ ZERO: Any = 0
 NO_QUEUE: Any = -1
 
 
-class PutMethods(LookupMethods):
+class PutMethods:
     """Base of `MessageStore` with the methods that put messages; `rules` decide the unusual cases.
 
-    It extends the lookups because a class can have only one compiled base with fields.
+    Compiled methods of a base class cost no frame, and a subclass or a mock can replace them.
     """
 
-    __slots__ = ("_admitted", "_dispatcher", "_is_sync", "_lock", "_routing", "_rules")
+    __slots__ = ("_admitted", "_appender", "_dispatcher", "_gate", "_is_sync", "_lock", "_routing", "_rules")
 
     def __init__(self, parts: Any, rules: PutRules) -> None:
         """Create it for the parts of an open store; the gate of one that was opened for reading accepts no puts."""
-        LookupMethods.__init__(self, parts)
         self._rules = rules
+        self._appender: Appender = parts.log.appender
+        self._gate: Gate = parts.flags.gate
         self._is_sync: Bool = parts.config.is_sync_flush
-        self._lock: Lock = parts.log.appender.lock
+        self._lock: Lock = self._appender.lock
         self._admitted: dict[str, int] = rules.admitted  # topic -> number of queues to put to
         self._dispatcher: Any = parts.dispatcher if parts.writable else None
         self._routing: Any = parts.routing if parts.writable else None
