@@ -27,8 +27,8 @@ from commitlog import Message
 from commitlog.layout import QUEUES_MAX
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import QUEUES_DEFAULT
-from messagestore.broker.services.admission import topic_problem
 from messagestore.property_names import DELAY, REAL_TOPIC, SPECIAL
+from messagestore.write.admission import topic_problem
 from storageio import InvalidMessage, PutRejected, StoreCorrupt, StoreError, UnknownStore, needs_extra
 
 BATCH = 256

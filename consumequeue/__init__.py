@@ -39,9 +39,8 @@ from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selec
 if TYPE_CHECKING:
     from ._time_cy import StoreTimeOf, offset_by_time
     from .all_queues import AllQueues
-    from .batch import BatchQueue, BatchUnit
+    from .batch import BatchQueue, BatchUnit, batch_offset_by_time
     from .batch_queues import BatchQueues
-    from .batch_time import batch_offset_by_time
     from .boundary import Boundary
     from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, refuse_other_file_size
     from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
@@ -56,9 +55,8 @@ else:
         {
             "._time_cy": ["StoreTimeOf", "offset_by_time"],
             ".all_queues": ["AllQueues"],
-            ".batch": ["BatchQueue", "BatchUnit"],
+            ".batch": ["BatchQueue", "BatchUnit", "batch_offset_by_time"],
             ".batch_queues": ["BatchQueues"],
-            ".batch_time": ["batch_offset_by_time"],
             ".boundary": ["Boundary"],
             ".consume_queues": ["ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"],
             ".ext": ["ConsumeQueueExt", "ExtUnit", "is_ext_address"],

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from brokerstore.file_import import _numbered
 from brokerstore.testing import rocketmq_lab
+from consumequeue.batch import batch_offset_by_time
 from consumequeue.batch_queues import BatchQueues
-from consumequeue.batch_time import batch_offset_by_time
 from consumequeue.boundary import Boundary
 from consumequeue.ext import ConsumeQueueExt
 from messagestore.broker.config.broker_properties import parse_broker_properties

@@ -13,13 +13,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 from storageio import Disk, DiskError, File, Kind, Mode, StoreError, staged
 
 from ._filter_cy import FilterBuffer, add_items, block_count, join_blocks, seal
 from .index_file import IndexFile
 from .index_files import IndexFiles
+from .key_filter import Column, KeyFilter
 from .layout import FILTER_BLOCK_SIZE, FILTER_WIDTH_MAX, FIRST_ITEM, HEADER_SIZE
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -35,21 +35,6 @@ ITEMS_AT_ONCE = 1 << 16
 CHUNK_SIZE = 1 << 20
 CHUNKS_A_SYNC = 16
 STEP_S = 0.05  # of one call of `step`, which the housekeeper makes each second
-
-
-class Column(NamedTuple):
-    """A full index file as a filter knows it."""
-
-    name: int
-    header: bytes
-
-
-class KeyFilter(NamedTuple):
-    """One file of filters; bit n is for column n, from the oldest index file to the newest."""
-
-    path: str
-    columns: list[Column]
-    buffer: FilterBuffer
 
 
 def head_of(slots: int, items: int, columns: list[Column]) -> bytes:

@@ -28,7 +28,7 @@ from .layout import (
 )
 
 if TYPE_CHECKING:
-    from .filters import KeyFilter
+    from .key_filter import KeyFilter
 
 NAME_MAX = (1 << 63) - 1
 OPEN_FILES_MAX = 256  # each map holds a descriptor; mapping a file again takes longer than many queries

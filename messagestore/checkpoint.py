@@ -20,6 +20,7 @@ import struct
 import threading
 from typing import NamedTuple
 
+from commitlog import CommitLog, MappedFile
 from storageio import Closing, Disk, File, Mode, StoreClosed, StoreError
 
 PHYSIC_MSG_TIMESTAMP_MS_AT = 0
@@ -213,3 +214,13 @@ class Checkpoint(Closing):
             file, self._file = self._file, None
             if file is not None:
                 file.close()
+
+
+def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
+    """Return the newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest."""
+    files = log.queue.files
+    for file in reversed(files):
+        message = log.message_at(file.start_offset)
+        if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
+            return file
+    return files[0] if files else None

@@ -14,26 +14,27 @@ from collections.abc import Callable
 from consumequeue import AllQueues
 from storageio import Disk, DiskError, FolderLock, StoreError, StoreLocked, process_id
 
-from .broker.services.admission import Admission
 from .broker.services.delays import Delays
 from .broker.services.internal_puts import InternalPuts
 from .broker.services.retries import Retries
 from .broker.services.routing import Routing
 from .broker.services.timers import Timers
 from .broker.services.transactions import Transactions
+from .clean_stop import CleanStop, write_clean
 from .config import Role, StoreConfig
 from .derive.queues import StoreSink
+from .excluded_topics import excluded_topics
 from .folder import FolderFacts
+from .index_hint import hint_of, write_hint
 from .parts import StoreParts
 from .read.beside_writer import beside_writer
 from .read.reader_view import ReaderView
 from .read.undispatched import Undispatched
 from .read.unindexed import Unindexed
 from .recovery import opening
-from .recovery.index_hint import hint_of, write_hint
-from .recovery.log_end import CleanStop, LogEnd, write_clean
+from .recovery.log_end import LogEnd
 from .recovery.queue_list import write_queue_list
-from .repair.excluded_topics import excluded_topics
+from .write.admission import Admission
 from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.housekeeper import Housekeeper, every
@@ -86,7 +87,7 @@ class Engine(StoreParts):
     def _recover(self) -> None:
         """Bring queues and index up to the end of the log, and create the services."""
         opening.prepare(self)
-        plan = opening.plan(self)
+        plan = opening.plan(self, self.unindexed)
         start = opening.apply(self, plan)
         self._make_write_services(start, plan.end)
         self.clamped_offsets = opening.dispatch_missing(self, plan, start)

@@ -29,17 +29,17 @@ from indexfile.layout import ITEMS_DEFAULT, SLOTS_DEFAULT
 from storageio import REAL_DISK, Disk, InvalidMessage, Kind, Mode, StoreError, UnknownStore, UnsupportedFormat
 from storebytes.folder_kind import FolderKind
 
+from .abort_file import AbortFile
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
 from .folder_contents import LOG, FolderContents, Use, has_rocksdb, is_folder
 from .paths import StorePaths, replaced_folder
-from .recovery.abort_file import AbortFile
 from .store_settings import read_settings
 
 if TYPE_CHECKING:
     from .checkpoint import Found
+    from .clean_stop import CleanStop
     from .config import StoreConfig
-    from .recovery.log_end import CleanStop
 
 ROCKSDB_TEXT = "RocksDB queues"
 DLEDGER_TEXT = "a DLedger (Raft) log"
@@ -137,7 +137,7 @@ class FolderFacts:
     @property
     def clean_stop(self) -> CleanStop | None:
         """The end of the log at the last clean stop, None if it is not known."""
-        from .recovery.log_end import read_clean
+        from .clean_stop import read_clean
 
         return read_clean(self.disk, self.path)
 

@@ -24,7 +24,6 @@ from .paths import StorePaths
 from .read.reader_view import ReaderView
 from .read.rebalance import QueueSharing
 from .read.retry_progress import RetryProgresses
-from .read.unindexed import Unindexed
 from .recovery.queue_list import missing_queues
 from .store_settings import read_levels
 from .write.dispatcher import DispatchService
@@ -42,7 +41,6 @@ class StoreParts:
 
     flusher: FlushService
     dispatcher: DispatchService
-    unindexed: Unindexed
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
         """Set the fields without opening a file.  `clock` returns milliseconds; without one the disk's clock is used."""

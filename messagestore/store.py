@@ -29,7 +29,6 @@ from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
-from .broker.services.putting import check_rows, is_special_raw, messages_of, refused, rejection
 from .broker.services.replication import append_data, read_log_bytes
 from .broker.services.transactions import Decide, Transaction
 from .broker.services.wire_batch import decode_wire_batch
@@ -43,6 +42,7 @@ from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
+from .write.putting import check_rows, is_special_raw, messages_of, refused, rejection
 from .write.retention import Retention
 
 if TYPE_CHECKING:

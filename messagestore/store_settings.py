@@ -57,7 +57,7 @@ def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
 
     Records behind the end of the last clean stop were written by a broker whose levels are not known.
     """
-    from .recovery.log_end import read_clean  # the log, which `FolderFacts` does not need
+    from .clean_stop import read_clean  # the log, which `FolderFacts` does not need
 
     entries = list(read_settings(disk, own_folder).delay_levels)
     stop = read_clean(disk, os.path.dirname(own_folder))

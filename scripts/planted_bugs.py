@@ -74,7 +74,7 @@ BUGS = [
     Bug("replaced file not synced", "storageio/replace.py", "        file.sync()\n", "        pass\n", REPLACE, True),
     Bug("rename not synced", "storageio/replace.py", "    disk.sync_folder(folder)\n", "    pass\n", REPLACE),
     Bug("backup taken by copy order", "storageio/replace.py", "        file.truncate(0)\n", "        pass\n", REPLACE),
-    Bug("abort file not durable", "messagestore/recovery/abort_file.py", "            file.sync()\n        finally:\n            file.close()\n        self._disk.sync_folder(self._folder)\n",
+    Bug("abort file not durable", "messagestore/abort_file.py", "            file.sync()\n        finally:\n            file.close()\n        self._disk.sync_folder(self._folder)\n",
         "            pass\n        finally:\n            file.close()\n", "tests/messagestore/test_abort_file.py", True),
     Bug("abort file removed before the flush", "messagestore/engine.py", "            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written",
         "            self.abort_file.remove()\n            self.flusher.flush_now()\n            self.dispatcher.wait_for(self.log.written", "tests/messagestore/test_lifecycle.py " + LAB),

@@ -19,7 +19,7 @@ from indexfile._index_cy import IndexBuffer
 from storageio import StoreError
 from storebytes.finding import Finding
 
-from ..repair.excluded_topics import has_no_folder_name
+from ..excluded_topics import has_no_folder_name
 from ..unreadable import unreadable
 from .index_comparison import IndexComparison
 from .kinds import other_units

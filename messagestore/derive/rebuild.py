@@ -18,8 +18,8 @@ from indexfile import IndexFiles, index_paths
 from storageio import Disk, StoreError
 
 from ..config import StoreConfig
+from ..index_hint import delete_hint
 from ..paths import OWN_FOLDER, StorePaths, replaced_folder
-from ..recovery.index_hint import delete_hint
 from ..store_settings import read_levels
 from ..swap import delete_tree, take_place
 from .kinds.extended import KeptUnits

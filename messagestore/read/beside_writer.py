@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from storageio import Disk, DiskError, StoreCorrupt
 
-from ..recovery.abort_file import AbortFile
+from ..abort_file import AbortFile
 
 TRIES = 10
 PAUSE_S = 0.02

@@ -29,7 +29,7 @@ from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
 from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
 from storageio.closing import Closing
 
-from ..recovery.abort_file import durable_ms
+from ..abort_file import durable_ms
 
 if TYPE_CHECKING:
     from ..parts import StoreParts

@@ -17,6 +17,8 @@ from indexfile.layout import FIRST_ITEM
 from storageio import StoreCorrupt
 
 if TYPE_CHECKING:
+    from commitlog import CommitLog
+    from indexfile import IndexFiles
     from indexfile.index_file import IndexFile
 
     from ..parts import StoreParts
@@ -67,6 +69,15 @@ def has_item(message: StoredMessage | None, code: int) -> bool:
         return False
     words = [*words_of(message), TAG_ITEM + (message.tags or "")]
     return code in [item_hash(message.topic, word) for word in words]
+
+
+def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
+    """Return whether the newest item belongs to a record of this log; another log's index may be sound in itself."""
+    last = index.last_item(log_end)
+    if last is None:
+        return True
+    code, offset = last
+    return has_item(log.message_at(offset), code)
 
 
 class IndexCoverage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from commitlog.arrow_columns import schema
 from commitlog.fields import COLUMNS
@@ -17,10 +17,20 @@ from .queue_columns import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..store import MessageStore
-
 Time = datetime | int
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Scanned(Protocol):
+    """What a scan calls of an open store."""
+
+    def queue_ids(self, topic: str) -> list[int]: ...
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+    def read_selection(
+        self, topic: str, queue_id: int, start: int, stop: int | None, selection: Selection
+    ) -> pa.RecordBatchReader: ...
 
 
 class Scan(ArrowTable):
@@ -35,7 +45,7 @@ class Scan(ArrowTable):
     """
 
     def __init__(
-        self, store: Callable[[], MessageStore], topic: str, queues: Iterable[int] | None, columns: Sequence[str] | None,
+        self, store: Callable[[], _Scanned], topic: str, queues: Iterable[int] | None, columns: Sequence[str] | None,
         begin: Time | None, end: Time | None, start: Offsets | None, stop: Offsets | None,
         tags: str | Iterable[str] | None, keys: str | Iterable[str] | None,
     ) -> None:  # fmt: skip
@@ -72,7 +82,7 @@ class Scan(ArrowTable):
             if start < stop:
                 yield from store.read_selection(self.topic, queue_id, start, stop, self._selection)
 
-    def _range(self, store: MessageStore, queue_id: int) -> tuple[int, int]:
+    def _range(self, store: _Scanned, queue_id: int) -> tuple[int, int]:
         """Return the queue offsets that the filters by offset and time leave."""
         start, stop = store.min_offset(self.topic, queue_id), store.max_offset(self.topic, queue_id)
         if self._begin_ms is not None:

@@ -26,9 +26,9 @@ from consumequeue._units_cy import count_repeated
 from consumequeue.layout import UNIT_SIZE
 from storageio import StoreError
 
+from ..checkpoint import start_file
 from ..derive.walk import Derivation, Sink
-from ..recovery.log_end import start_file
-from ..repair.excluded_topics import excluded_topics
+from ..excluded_topics import excluded_topics
 from .unindexed import SEARCHED_MAX
 
 if TYPE_CHECKING:

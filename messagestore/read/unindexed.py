@@ -22,8 +22,8 @@ from commitlog.cursor import is_file_end
 from commitlog.layout import FOREVER_MS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storageio import Entry, StoreCorrupt
 
-from ..recovery.index_hint import is_of_log, read_hint, still_holds
-from .index_coverage import NOTHING, IndexCoverage, Part
+from ..index_hint import read_hint, still_holds
+from .index_coverage import NOTHING, IndexCoverage, Part, is_of_log
 
 if TYPE_CHECKING:
     from indexfile.index_file import IndexFile

@@ -7,27 +7,25 @@ begins at the newest file that the checkpoint covers.  Everything behind the las
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop, StoredMessage
+from commitlog import CHECK_ALL, CommitLog, MappedFile, Stop
 from commitlog.checks import BLANK, EMPTY
 from commitlog.cursor import is_file_end
 from commitlog.layout import BLANK_SIZE
-from storageio import Disk, File, StoreCorrupt, free_path, keep, replace_file
+from storageio import Disk, File, StoreCorrupt, free_path, keep
 
-from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time
+from ..checkpoint import TIMESTAMP_MAX_MS, Checkpoint, is_time, start_file
+from ..clean_stop import CleanStop, clean_stop_ms
 from ..paths import OWN_FOLDER
-from ..sidecar import read_sidecar
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
-CLEAN_NAME = "clean.json"
 CUT_PIECE = 1 << 20
 READ_MAX = 32 << 20  # bytes that are read sooner than the system drops their pages, which other processes may have mapped
 WALKERS = 2  # with more, memory is the bottleneck
@@ -42,41 +40,6 @@ class LogEnd(NamedTuple):
     dispatch_from: int  # queues and index may lack the records from here on
     last_offset: int = -1  # where the last record begins, -1 if there is none
     has_tail: bool = False  # a crash tail follows, to be cut
-
-
-class CleanStop(NamedTuple):
-    """The content of `clean.json`, written by the last clean stop."""
-
-    end_offset: int
-    last_offset: int
-
-
-def clean_path(root: str) -> str:
-    """Return the path of `clean.json`."""
-    return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
-
-
-def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
-    """Write `clean.json` at a clean stop, before the abort file is removed."""
-    disk.make_folder(os.path.join(root, OWN_FOLDER))
-    replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
-
-
-def read_clean(disk: Disk, root: str) -> CleanStop | None:
-    """Return the content of `clean.json`, or None without a readable one.  The file only saves a scan."""
-    return read_sidecar(
-        disk, clean_path(root), CUT_PIECE, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
-    )
-
-
-def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
-    """Return the store time of the last record of a clean stop, 0 if the record is gone.
-
-    Records up to that time were on the disk.  The file outlives a recovery that was killed, after which the abort file alone
-    would look like a crash.
-    """
-    last = message_at(note.last_offset) if note is not None else None
-    return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
 
 
 def still_holds(log: CommitLog, note: CleanStop) -> bool:
@@ -129,16 +92,6 @@ def _store_time(log: CommitLog, offset: int) -> int:
     """Return the store time of the record at an offset; 0 for no record or an impossible time."""
     stored_ms = log.readers.store_time(offset)
     return stored_ms if is_time(stored_ms) else 0
-
-
-def start_file(log: CommitLog, safe_ms: int) -> MappedFile | None:
-    """Return the newest file whose first record is whole and was stored at or before `safe_ms`; else the oldest."""
-    files = log.queue.files
-    for file in reversed(files):
-        message = log.message_at(file.start_offset)
-        if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
-            return file
-    return files[0] if files else None
 
 
 def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | None) -> LogEnd:

@@ -17,10 +17,14 @@ from commitlog.walk import LogFiles
 from storageio import DiskError, StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
 
+from .. import index_hint
 from ..broker.config.delay_offsets import DelayOffsets
+from ..clean_stop import CleanStop, clean_path
 from ..derive.queues import QueueGap
+from ..index_hint import IndexHint, delete_hint, read_hint
 from ..parts import StoreParts
-from ..repair.named_messages import FileMessages
+from ..read.index_coverage import is_of_log
+from ..read.unindexed import Unindexed
 from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
 from ..timers.layout import TIMER_TOPIC
@@ -29,18 +33,9 @@ from ..timers.timer_log import TimerLog
 from ..write.pool import PooledFiles
 from ..write.ring import restore
 from ..write.sync_failure import rewrite_after_sync_failure
-from . import index_hint
 from .clamp_offsets import OFFSET_TABLES, clamp_offsets
-from .index_hint import IndexHint, delete_hint, read_hint
-from .log_end import (
-    CleanStop,
-    LogEnd,
-    clean_path,
-    cut_tail,
-    end_after_clean_stop,
-    end_after_crash,
-    torn_end,
-)
+from .log_end import LogEnd, cut_tail, end_after_clean_stop, end_after_crash, torn_end
+from .named_messages import FileMessages
 from .witnesses import is_cut_tail, refuse_lost_end
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -65,7 +60,7 @@ def prepare(parts: StoreParts) -> None:
     restore(parts.disk, places.own, parts.log, is_torn=not parts.was_clean)
 
 
-def plan(parts: StoreParts) -> RecoveryPlan:
+def plan(parts: StoreParts, unindexed: Unindexed) -> RecoveryPlan:
     """Find the end of the log and decide what has to be checked, without changing anything.
 
     Raises `StoreCorrupt` for damage to safely stored data, `UnsupportedFormat` for a record of an unknown version.
@@ -85,7 +80,7 @@ def plan(parts: StoreParts) -> RecoveryPlan:
     lacks_index = (
         end.last_offset >= 0
         and index is not None
-        and (drops_index or not index.files or (parts.was_clean and parts.unindexed.lacks_tail(end.offset)))
+        and (drops_index or not index.files or (parts.was_clean and unindexed.lacks_tail(end.offset)))
     )
     return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
 
@@ -211,7 +206,7 @@ def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexHint | None)
             if end.offset < hint.end_offset:  # the next records lie where the hint covers other items
                 delete_hint(parts.disk, own)
             return max(low, start)
-    if not index_hint.is_of_log(parts.log, index, end.offset):
+    if not is_of_log(parts.log, index, end.offset):
         index.destroy()
     index.keep_sound(checkpoint.min_index_timestamp_ms, end.offset)
     delete_hint(parts.disk, own)

@@ -17,10 +17,11 @@ from commitlog.checks import EMPTY
 from storageio import StoreCorrupt
 
 from ..checkpoint import CheckpointValues, times_ahead
+from ..clean_stop import CleanStop, clean_path
 from ..folder import FolderFacts
-from ..repair.named_messages import Claim, NamedMessages, by_queue
 from .clamp_offsets import clamped
-from .log_end import CleanStop, LogEnd, clean_path, refuse_hole, used_behind
+from .log_end import LogEnd, refuse_hole, used_behind
+from .named_messages import Claim, NamedMessages, by_queue
 
 FILES_WITH_TIMES = 2  # files at the end of the log in which a record as new as the checkpoint is looked for
 

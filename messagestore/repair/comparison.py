@@ -13,9 +13,9 @@ from storageio.closing import Closing
 
 from ..config import StoreConfig
 from ..derive.cross_check import CrossCheck, LogBounds
+from ..excluded_topics import excluded_topics
 from ..paths import StorePaths
 from ..store_settings import read_levels
-from .excluded_topics import excluded_topics
 
 ALONE_MAX = 64 << 20  # bytes of log that are compared on the caller's thread
 

@@ -22,9 +22,9 @@ from storebytes.finding import Finding
 
 from ..derive.kinds.batch import batch_unit
 from ..recovery.log_end import LogEnd
+from ..recovery.named_messages import NamedMessages, by_queue
 from .fillers import MARK, Lost, least_size
 from .lost_messages import Gap, lost_messages
-from .named_messages import NamedMessages, by_queue
 
 MISSING_MAX = 10_000  # missing files in a row; a file name further away does not belong to this log
 NO_RECORD_LOST = {"bad_blank_size", "missing_file", "empty"}  # kinds of hole that may have contained no record

@@ -30,8 +30,8 @@ from commitlog.layout import (
     TRANSACTION_ROLLBACK,
 )  # fmt: skip
 
-from ..broker.services.putting import encoded_pairs
 from ..property_names import INNER_BASE, INNER_COUNT, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from ..write.putting import encoded_pairs
 
 FILLER_TOPIC = "BROKERSTORE_FILLER"
 SHORT_TOPIC = "F"

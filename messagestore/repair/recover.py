@@ -36,27 +36,28 @@ from storageio.settings import settings_or_default
 from storebytes.finding import Finding
 from storebytes.plan import Cost, Plan, Step, count_text
 
+from ..abort_file import FILE_NAME as ABORT
 from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
 from ..checkpoint import TIMES, Checkpoint
+from ..clean_stop import clean_stop_ms
 from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..derive.cross_check import NO_FOLDER, OF_THE_LOG
 from ..derive.kinds.batch import NO_NUMBERS, batch_disagreements, cut_batch, rebuild_batch
 from ..derive.rebuild import INDEX, QUEUES
+from ..excluded_topics import excluded_topics, with_batch_queues
 from ..folder import FolderFacts
 from ..paths import OWN_FOLDER
-from ..recovery.abort_file import FILE_NAME as ABORT
 from ..recovery.clamp_offsets import clamp_offsets
-from ..recovery.log_end import clean_stop_ms, cut_tail, keep_cut
+from ..recovery.log_end import cut_tail, keep_cut
+from ..recovery.named_messages import NamedMessages, reach_of
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..swap import keep_file
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
 from .damage import MISSING_END, Hole, Survey, survey
-from .excluded_topics import excluded_topics, with_batch_queues
 from .fillers import fill
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
-from .named_messages import NamedMessages, reach_of
 from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files

@@ -28,17 +28,17 @@ from ..derive.cross_check import CrossCheck
 from ..derive.kinds.rocksdb import rebuild_rocksdb, replacement, rocksdb_findings
 from ..derive.rebuild import QUEUES, Progress, Rebuilt, rebuild
 from ..engine import Engine
+from ..excluded_topics import excluded_topics
 from ..folder import FolderFacts
 from ..folder_contents import has_rocksdb
 from ..recovery.clamp_offsets import Save, Table, clamp_offsets
+from ..recovery.named_messages import FileMessages, NamedMessages, RocksdbMessages
 from ..rocksdb.config import copy_with_offsets, offsets_name, read_config
 from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
 from ..swap import keep_file
 from ..timers.layout import TIMER_TOPIC
 from ..timers.timer_log import TimerLog
-from .excluded_topics import excluded_topics
-from .named_messages import FileMessages, NamedMessages, RocksdbMessages
 from .rebuild_timers import TimersQueue
 
 

@@ -20,13 +20,12 @@ from storebytes.finding import Finding, note
 
 from ..broker.config.topics import read_topics
 from ..checkpoint import TIMES, times_ahead
+from ..clean_stop import clean_path
 from ..compaction import compaction_findings
 from ..config import StoreConfig
 from ..derive.cross_check import END_MAX, LogBounds
 from ..derive.kinds.batch import batch_problems, batch_topics
 from ..folder import FolderFacts
-from ..recovery.log_end import clean_path
-from ..rocksdb.check import part_findings
 from ..timers.check import timer_findings
 from ..timers.layout import TIMER_TOPIC
 from ..unreadable import unreadable
@@ -35,6 +34,7 @@ from .config_check import config_findings
 from .damage import MISSING_END
 from .misplaced_sidecars import strange_sidecars
 from .repair_config import batch_keys
+from .rocksdb_check import part_findings
 
 Progress = Callable[[int], None]
 Observe = Callable[[Step], None]

@@ -22,7 +22,7 @@ from commitlog.status import PutStatus
 from storageio import InvalidMessage, StoreError
 
 from ..property_names import UNIQUE_KEY
-from ..broker.services.putting import with_pairs
+from ..write.putting import with_pairs
 
 if not cython.compiled:
     from storebytes._bytes_cy import I32, I64, Size

@@ -26,10 +26,10 @@ from commitlog import Message, PutResult, PutStatus, StoredMessage
 from storageio import PutRejected, StoreError
 from storageio.background import BackgroundThread, Wakeup
 
-from ..broker.services.putting import message_of
 from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
+from ..write.putting import message_of
 from .consumer import SharedConsumer
 from .election import Member
 from .store import WAIT_S, SharedStore, connect
@@ -181,7 +181,7 @@ def _hand_over(loop: asyncio.AbstractEventLoop, found: Future[PutResult], answer
 
 
 def _refused(error: PutRejected) -> PutResult:
-    from ..broker.services.putting import refused
+    from ..write.putting import refused
 
     return refused(PutStatus(error.status), error.reason)
 

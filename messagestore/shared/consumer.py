@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary
@@ -18,11 +18,9 @@ from ..read.consumer import Consumer
 from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import Channel
+from .election import Member
 from .groups import Claim, Opening, Origin, OwnPolls
 from .protocol import HANDED_ROW, Operation, pack_call
-
-if TYPE_CHECKING:
-    from .election import Member
 
 POLL_S = 5.0  # a poll that waits for longer asks again
 

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 from commitlog import Message, PutResult
 from storageio import REAL_DISK, InvalidMessage, StoreBusy, StoreClosed, StoreError, StoreLocked, process_id, random_bytes
@@ -30,7 +30,6 @@ from ..write.progress import Progress
 from ..write.put_future import PutFuture
 from .answers import unpack_answer
 from .client import Channel, Channels
-from .consumer import SharedConsumer
 from .owner import Owner
 from .presence import Presence
 from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_call, pack_frame, parse_frame
@@ -46,10 +45,20 @@ SEND_COUNT, SEND_BYTES = 256, 1 << 20  # of one request of pipelined puts
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
+class _OpenConsumer(Protocol):
+    """What a process calls of its consumers when the owner changes."""
+
+    id: str
+    is_closed: bool
+
+    def rejoin(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class _Rejoining:
     """A thread that opens one consumer again."""
 
-    def __init__(self, consumer: SharedConsumer) -> None:
+    def __init__(self, consumer: _OpenConsumer) -> None:
         self._consumer = consumer
         self._thread = BackgroundThread("brokerstore-rejoin", self._step)
         self._thread.start()
@@ -71,7 +80,7 @@ class Member:
         self.service: Service | None = None
         self.failure: Exception | None = None
         self.client_id = random_bytes(8).hex()
-        self.consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
+        self.consumers: weakref.WeakSet[_OpenConsumer] = weakref.WeakSet()
         self._config = config
         self.wait_s = wait_s or ANSWER_S
         self._lock_path = places.lock

@@ -18,13 +18,13 @@ from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
-from ..broker.services.putting import message_of, messages_of
 from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
+from ..write.putting import message_of, messages_of
 from ._packing_cy import pack_message
 from .answers import unpack_packed_result
 from .consumer import SharedConsumer

@@ -14,7 +14,7 @@ from storageio import Disk, StoreCorrupt, UnsupportedFormat
 from storebytes.finding import Finding, note
 from storebytes.java_hash import java_hash_code
 
-from ..recovery.abort_file import AbortFile
+from ..abort_file import AbortFile
 from .layout import (
     CHECK_NAME,
     MAGIC_ROLL,

@@ -17,7 +17,7 @@ from storebytes._lock_cy import Lock
 
 from ..property_names import IS_BATCH, SPECIAL
 from ._gate_cy import Gate
-from ..broker.services.putting import is_special_raw, message_of, refused
+from .putting import is_special_raw, message_of, refused
 
 if TYPE_CHECKING:
     from .put_rules import PutRules

@@ -14,7 +14,7 @@ from storageio.background import BackgroundThread
 from ..checkpoint import is_time
 from ..derive.queues import StoreSink
 from ..derive.walk import Derivation, advance
-from ..recovery.index_hint import UNKNOWN
+from ..index_hint import UNKNOWN
 from .durations import Durations
 from .progress import Progress
 from .running_flags import Flag, RunningFlags

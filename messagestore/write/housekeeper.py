@@ -19,7 +19,7 @@ from storageio.background import BackgroundThread
 
 from ..checkpoint import Checkpoint, is_time
 from ..config import StoreConfig
-from ..recovery.index_hint import hint_of, write_hint
+from ..index_hint import hint_of, write_hint
 from .dispatcher import DispatchService
 from .flusher import FlushService
 from .running_flags import Flag, RunningFlags

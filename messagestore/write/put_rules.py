@@ -10,10 +10,10 @@ from storageio import DiskError, FlushTimeout, PutRejected, StoreReadOnly
 from storageio.settings import check_type
 from storebytes.java_hash import java_hash_code
 
-from ..broker.services.admission import Admission
-from ..broker.services.putting import refused, rejection
 from ..config import Role
 from ..parts import StoreParts
+from .admission import Admission
+from .putting import refused, rejection
 
 BUSY_MS_MAX = 10_000_000
 

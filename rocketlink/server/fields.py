@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from messagestore.broker.services.admission import CLIENT_NAME
+from messagestore.write.admission import CLIENT_NAME
 
 DIGITS_MAX = 20
 GROUP_SIZE_MAX = 255

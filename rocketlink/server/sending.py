@@ -12,9 +12,9 @@ from commitlog.message_id import encode_message_id
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX
-from messagestore.broker.services.admission import client_problem, internal_problem
 from messagestore.broker.services.delay_messages import deliver_ms
 from messagestore.property_names import DELAY, PRODUCER_GROUP
+from messagestore.write.admission import client_problem, internal_problem
 from storageio import FlushTimeout, InvalidMessage, PutRejected
 
 from ..remoting.codes import (

@@ -13,8 +13,8 @@ from messagestore.broker.config.config_table import ConfigTable
 from messagestore.broker.config.delay_offsets import DelayOffsets
 from messagestore.broker.config.request_modes import POP, PULL, RequestMode, RequestModes
 from messagestore.broker.config.topics import PERM_DEFAULT, QUEUES_MAX, TopicConfig, is_system_topic
-from messagestore.broker.services.admission import client_problem
 from messagestore.timers.layout import CHECK
+from messagestore.write.admission import client_problem
 
 from ..remoting.codes import INVALID_PARAMETER, NO_PERMISSION, SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
 from ..remoting.frames import Command, json_object

@@ -42,9 +42,9 @@ from messagestore.derive.cross_check import CrossCheck, accepts
 from messagestore.derive.kinds.ordinary import unit_differences, unit_text
 from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.derive.walk import Derivation, ItemList, Sink
+from messagestore.excluded_topics import excluded_topics
 from messagestore.folder import FolderFacts
 from messagestore.paths import StorePaths
-from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.repair.verification import verify_beside_log
 from messagestore.store_settings import read_levels
 from storageio import REAL_DISK, File, Mode, StoreCorrupt, StoreError, random_bytes

@@ -19,8 +19,8 @@ from consumequeue import ConsumeQueues, find_file_size
 from consumequeue.queue_listing import queue_folders
 from messagestore.derive.kinds.ordinary import keep_ends
 from messagestore.derive.rebuild import INDEX, QUEUES, old_queues
+from messagestore.index_hint import NAME as NOTE_NAME
 from messagestore.paths import StorePaths
-from messagestore.recovery.index_hint import NAME as NOTE_NAME
 from messagestore.swap import delete_tree, take_place
 from storageio import Disk, Kind, StoreCorrupt
 

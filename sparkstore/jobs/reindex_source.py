@@ -26,8 +26,8 @@ from messagestore.config import delay_times_ms
 from messagestore.derive.kinds.extended import KeptUnits
 from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.derive.rebuild import INDEX, QUEUES, NamedIndexFiles, old_names, old_queues
+from messagestore.excluded_topics import excluded_topics
 from messagestore.folder import FolderFacts
-from messagestore.repair.excluded_topics import excluded_topics
 from messagestore.store_settings import read_levels
 from messagestore.swap import delete_tree
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnknownStore, random_bytes

@@ -25,7 +25,7 @@ from commitlog import Message, encode_properties
 from commitlog.hosts import encode_host
 from commitlog.java_numbers import check_number_properties
 from commitlog.layout import CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, TRANSACTION_MASK
-from messagestore.broker.services.admission import topic_problem
+from messagestore.write.admission import topic_problem
 from storageio import InvalidMessage
 from storebytes.java_hash import java_hash_code
 

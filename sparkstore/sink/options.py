@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from messagestore import StoreConfig
-from messagestore.broker.services.admission import topic_problem
+from messagestore.write.admission import topic_problem
 from storageio.settings import I32_MAX
 
 from ..errors import BadOption

@@ -19,7 +19,7 @@ from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
-from messagestore.recovery.abort_file import durable_ms
+from messagestore.abort_file import durable_ms
 from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 
 from ..errors import BadOption, DataLost

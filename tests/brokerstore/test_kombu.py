@@ -27,7 +27,7 @@ from brokerstore.kombu import bindings as bindings_module  # noqa: E402
 from brokerstore.kombu.queues import topic_of_queue, topic_of_step  # noqa: E402
 from commitlog import Message  # noqa: E402
 from messagestore import MessageStore, StoreConfig  # noqa: E402
-from messagestore.broker.services.admission import client_problem, topic_problem  # noqa: E402
+from messagestore.write.admission import client_problem, topic_problem  # noqa: E402
 from storageio import StoreLocked  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

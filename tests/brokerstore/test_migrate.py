@@ -13,7 +13,7 @@ import pytest
 from brokerstore.migrate import export_to_rabbit, import_rabbit, topic_of
 from commitlog import Message
 from messagestore import MessageStore
-from messagestore.broker.services.admission import topic_problem
+from messagestore.write.admission import topic_problem
 from rabbitstore import RabbitStore, StoredMessage
 from tests.brokerstore.tool import run
 from tests.helpers import contents

@@ -251,10 +251,9 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
             assert pattern is not None, f"{path.name} is in no table"
             assert table[pattern] in (None, Kind.FOLDER if path.is_dir() else Kind.FILE)
         assert list(misplaced.find(REAL_DISK, str(own), table)) == []
-    from messagestore import store_settings
+    from messagestore import clean_stop, store_settings
+    from messagestore import index_hint as index_note
     from messagestore.broker.services import delay_resume
-    from messagestore.recovery import index_hint as index_note
-    from messagestore.recovery import log_end as recovery
     from messagestore.recovery import queue_list
     from messagestore.write import ring
     from messagestore.write import sync_failure as doubt
@@ -263,7 +262,7 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
         doubt.NAME,
         index_note.NAME,
         queue_list.NAME,
-        recovery.CLEAN_NAME,
+        clean_stop.CLEAN_NAME,
         ring.RING_NAME,
         delay_resume.NAME,
         store_settings.NAME,

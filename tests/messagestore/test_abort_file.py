@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from messagestore.recovery.abort_file import AbortFile
+from messagestore.abort_file import AbortFile
 from storageio import REAL_DISK
 from storageio.testing import CountingDisk
 

@@ -13,9 +13,9 @@ import pytest
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.derive.kinds import batch as batch_agreement
+from messagestore.recovery.named_messages import NamedUnit
 from messagestore.repair.fillers import Lost, fill
 from messagestore.repair.lost_messages import Gap, lost_messages
-from messagestore.repair.named_messages import NamedUnit
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from storageio import StoreError

@@ -26,7 +26,7 @@ def log(world: World, tmp_path: Path) -> Any:
 
 def holds(world: World, log: Any, end: int, last: int) -> bool:
     recovery = world.module("messagestore.recovery.log_end")
-    return bool(recovery.still_holds(log, recovery.CleanStop(end, last)))
+    return bool(recovery.still_holds(log, world.module("messagestore.clean_stop").CleanStop(end, last)))
 
 
 def places(log: Any) -> list[tuple[int, int]]:

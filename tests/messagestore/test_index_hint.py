@@ -13,8 +13,8 @@ from commitlog import Message
 from indexfile import IndexFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.checkpoint import Checkpoint
+from messagestore.index_hint import UNKNOWN, IndexHint, read_hint
 from messagestore.recovery import witnesses
-from messagestore.recovery.index_hint import UNKNOWN, IndexHint, read_hint
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.write.dispatcher import DispatchService
 from storageio import REAL_DISK, StoreCorrupt

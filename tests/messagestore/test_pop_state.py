@@ -13,7 +13,7 @@ from commitlog import Message
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues
 from messagestore import MessageStore
-from messagestore.broker.pop_state import PopState, read_pop_state
+from messagestore.broker.services.pop_state import PopState, read_pop_state
 from storageio import REAL_DISK, StoreCorrupt
 from tests.brokerstore.schema import check_schema
 from tests.brokerstore.tool import run

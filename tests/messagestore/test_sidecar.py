@@ -10,10 +10,10 @@ import pytest
 
 from messagestore.broker.services.delay_resume import NAME as DELAYS
 from messagestore.broker.services.delay_resume import read_delay_note
+from messagestore.clean_stop import CLEAN_NAME, read_clean
+from messagestore.index_hint import NAME as INDEX
+from messagestore.index_hint import read_hint
 from messagestore.paths import OWN_FOLDER
-from messagestore.recovery.index_hint import NAME as INDEX
-from messagestore.recovery.index_hint import read_hint
-from messagestore.recovery.log_end import CLEAN_NAME, read_clean
 from messagestore.recovery.queue_list import NAME as QUEUES
 from messagestore.recovery.queue_list import read_queue_list
 from messagestore.sidecar import OWN_FILES

@@ -44,7 +44,7 @@ GROUPS = {
     "messagestore": Group(
         _below(
             "messagestore", "recovery/log_end", "write/flusher", "write/pool", "write/ring", "checkpoint", "write/sync_failure",
-            "write/housekeeper", "write/dispatcher", "engine", "recovery/abort_file", "recovery/index_hint", "sidecar",
+            "write/housekeeper", "write/dispatcher", "engine", "abort_file", "index_hint", "sidecar",
         ),
         (
             *_tests(

@@ -7,6 +7,8 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from tests.packaging.packages import BELOW, PACKAGES, ROOT, imports, inner_imports, name_of, sources, tree
 
 ENGINES = [package for package in PACKAGES if package not in ("storageio", "brokerstore", "sparkstore")]
@@ -18,6 +20,12 @@ STARTS_THREADS = {"brokerstore/tool/export_forms.py", "storageio/ahead.py", "sto
 PRINTS = {"print", "sys.stdout.write", "sys.stderr.write"}
 OF_THE_PROCESS = {"os.getpid", "os.register_at_fork", "os.environ.get", "os.cpu_count"}
 OF_NAMES = {"os.fspath", "os.fsencode", "os.fsdecode"}
+# Sub-packages of messagestore from the lowest to the highest; ARCHITECTURE.md has the same order.
+MESSAGESTORE = (
+    "rocksdb", "broker.config", "timers", "derive", "write", "broker.services", "read", "recovery", "repair", "shared",
+)  # fmt: skip
+# Names of properties, and the rebuild of timer files, which opening, copies and timers share with repair.
+USED_BELOW = {"messagestore.broker.services.names", "messagestore.repair.rebuild_timers"}
 PATH_CALLS = {"exists", "isfile", "isdir", "islink", "getsize", "getmtime", "realpath", "samefile"}
 
 
@@ -59,6 +67,31 @@ def test_cimports_only_go_down() -> None:
 def test_no_import_circle_in_the_tool() -> None:
     """Modules of the tool import each other in one direction, with imports in functions and for types counted."""
     tuple(TopologicalSorter(inner_imports("brokerstore/tool")).static_order())  # raises `CycleError` with the modules
+
+
+def test_sub_packages_of_messagestore_only_import_lower_ones() -> None:
+    """`MESSAGESTORE` is their order; modules beside them are files that all read, or join the sub-packages to a store."""
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in inner_imports("messagestore").items()
+        if (place := _place(module)) is not None
+        for name in names - USED_BELOW
+        if (_place(name) or 0) > place
+    ]
+    assert wrong == []
+
+
+def _place(module: str) -> int | None:
+    """Return the place of a module's sub-package in `MESSAGESTORE`, None for a module beside them."""
+    found = [place for place, part in enumerate(MESSAGESTORE) if f"{module}.".startswith(f"messagestore.{part}.")]
+    assert found or module.count(".") < 2, f"{module} is in no listed sub-package"
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("package", [package for package in PACKAGES if package != "brokerstore"])
+def test_no_import_circle(package: str) -> None:
+    """Modules of a package import each other in one direction, with imports in functions and for types counted."""
+    tuple(TopologicalSorter(inner_imports(package)).static_order())  # raises `CycleError` with the modules
 
 
 def test_only_storageio_touches_the_operating_system() -> None:

@@ -86,7 +86,7 @@ def _beside_log(report: LogReport, folder: RocketmqFolder) -> None:
     """Add what can be checked of a store with queues in RocksDB: timers, configuration, queues, and parts not read."""
     from messagestore.compaction import compaction_findings
     from messagestore.repair.config_check import config_findings
-    from messagestore.rocksdb.check import part_findings, queue_ends
+    from messagestore.repair.rocksdb_check import part_findings, queue_ends
     from messagestore.timers.check import timer_findings
 
     ends = queue_ends(REAL_DISK, folder.target.path)

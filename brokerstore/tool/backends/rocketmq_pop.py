@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 def pop_rows(folder: RocketmqFolder) -> list[Row]:
     """Return the lag of each group by topic; empty without POP consumers. An unreadable state is added as a problem."""
-    from messagestore.broker.pop_state import read_pop_state
+    from messagestore.broker.services.pop_state import read_pop_state
 
     facts = folder.facts
     if not facts.has("config") or not facts.has("consumequeue"):

@@ -83,7 +83,7 @@ def _whole_or_nothing(new: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _named_topic(topics: list[str]) -> Iterator[None]:
     """Name the topic that the new store refuses: an old store may have topics that no broker creates any more."""
-    from messagestore.broker.services.admission import folder_problem
+    from messagestore.write.admission import folder_problem
 
     try:
         yield

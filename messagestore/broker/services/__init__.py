@@ -10,8 +10,6 @@
     batch_puts.py      records that hold many messages, for topics with batch queues
     replication.py     raw log bytes from a master to a slave
     copying.py         copy selected topics into a new store
-    admission.py       known topics, written to topics.json before their first message
-    putting.py         results of refused puts, and edits of encoded properties
     internal_puts.py   the puts of these services
     names.py           the broker's topics and properties
 

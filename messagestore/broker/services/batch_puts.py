@@ -13,7 +13,7 @@ from commitlog import Message, PutResult, PutStatus
 from commitlog.java_numbers import is_java_number
 
 from ...property_names import INNER_BASE, INNER_COUNT, IS_BATCH
-from .putting import refused, with_pairs, with_properties
+from ...write.putting import refused, with_pairs, with_properties
 
 if TYPE_CHECKING:
     from ...parts import StoreParts

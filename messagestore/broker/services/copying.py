@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from commitlog import StoredMessage
 
     from ...parts import StoreParts
-    from .admission import Admission
+    from ...write.admission import Admission
 
 
 class Copied(NamedTuple):

@@ -14,8 +14,8 @@ from storageio.settings import I64_MAX
 
 from ...property_names import DELAY, REAL_QUEUE, REAL_TOPIC, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVER_MS, TIMERS
 from ...timers.layout import DELETES, DELIVERED, DUE, ENQUEUED, PRECISION_MS, ROLLS, TIMER_TOPIC
-from .admission import folder_problem, internal_problem
-from .putting import with_pairs, without_pairs
+from ...write.admission import folder_problem, internal_problem
+from ...write.putting import with_pairs, without_pairs
 
 
 class Delay(NamedTuple):

@@ -28,7 +28,7 @@ from .delay_resume import delivered_since, forget_delay_note, is_forgotten, writ
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
-    from .admission import Admission
+    from ...write.admission import Admission
     from .internal_puts import InternalPuts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")

@@ -7,7 +7,7 @@ from commitlog.status import FINAL
 from storageio import InvalidMessage, PutRejected
 
 from ...parts import StoreParts
-from .admission import Admission
+from ...write.admission import Admission
 from .routing import Routing
 
 

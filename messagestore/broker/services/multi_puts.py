@@ -16,7 +16,7 @@ from commitlog.layout import CRC_SIZE, RECORD_SIZE_MIN
 from commitlog.topic_names import LMQ_PREFIX
 
 from ...property_names import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
-from .putting import refused, with_pairs, with_properties
+from ...write.putting import refused, with_pairs, with_properties
 
 if TYPE_CHECKING:
     from ...parts import StoreParts

@@ -17,13 +17,13 @@ from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from storageio import InvalidMessage
 
 from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
+from ...write.putting import with_pairs
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
-from .putting import with_pairs
 
 if TYPE_CHECKING:
     from storageio import Disk
 
-    from .admission import Admission
+    from ...write.admission import Admission
     from .internal_puts import InternalPuts
 
 FIRST_LEVEL = 3

@@ -17,14 +17,14 @@ from ...derive.kinds.lmq import is_eligible
 from ...property_names import INNER_COUNT, IS_BATCH, MULTI_DISPATCH
 from ...timers.layout import TIMER_TOPIC
 from ...write._put_cy import has_special
+from ...write.putting import is_special_raw, refused
 from .batch_puts import BatchPuts, batch_refusal
 from .delay_messages import Delay, delay_of, scheduled, timed
 from .multi_puts import LmqPuts, lmq_refusal
-from .putting import is_special_raw, refused
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
-    from .admission import Admission
+    from ...write.admission import Admission
 
 
 class Routing:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from storageio import Disk
 
     from ...parts import StoreParts
-    from .admission import Admission
+    from ...write.admission import Admission
     from .internal_puts import InternalPuts
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")

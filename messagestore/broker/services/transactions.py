@@ -40,14 +40,14 @@ from ...property_names import (
     UNIQUE_KEY,
     WAIT,
 )
+from ...write.putting import with_pairs, without_pairs
 from .half_messages import HalfMessage, decided, half_messages, op_records
-from .putting import with_pairs, without_pairs
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from ...parts import StoreParts
-    from .admission import Admission
+    from ...write.admission import Admission
     from .internal_puts import InternalPuts
 
 UNDECIDED = -1

@@ -20,9 +20,9 @@ from storageio import Disk, StoreCorrupt
 from storebytes.finding import Finding
 
 from ...broker.config.topics import Topics, read_topics
+from ...excluded_topics import has_topics, topics_of_batches
 from ...paths import StorePaths
 from ...property_names import INNER_BASE, INNER_COUNT
-from ...repair.excluded_topics import has_topics, topics_of_batches
 from ...swap import delete_tree, keep_file, kept_path, take_place
 from .ordinary import is_dispatched, tags_code
 

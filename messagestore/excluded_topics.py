@@ -10,9 +10,9 @@ from commitlog.walk import LogFiles, Piece
 from consumequeue.consume_queues import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
-from ..broker.config.topics import Topics, is_deleted, read_topics
-from ..paths import OWN_FOLDER
-from ..property_names import INNER_BASE, INNER_COUNT
+from .broker.config.topics import Topics, is_deleted, read_topics
+from .paths import OWN_FOLDER
+from .property_names import INNER_BASE, INNER_COUNT
 
 BATCH_FOLDER = "batchconsumequeue"  # see docs/formats/consumequeue.md#batch-unit
 QUEUE_FOLDER = "consumequeue"

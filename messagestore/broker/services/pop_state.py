@@ -17,11 +17,11 @@ from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueue
 from storageio import Disk
 
-from ..timers.layout import REAL_TOPIC, TIMER_TOPIC
-from ..timers.pending import pending_messages
-from ..timers.records import TimerRecords
-from .config.consumer_offsets import ConsumerOffsets, offsets_table
-from .config.request_modes import RequestModes
+from ...timers.layout import REAL_TOPIC, TIMER_TOPIC
+from ...timers.pending import pending_messages
+from ...timers.records import TimerRecords
+from ..config.consumer_offsets import ConsumerOffsets, offsets_table
+from ..config.request_modes import RequestModes
 
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"

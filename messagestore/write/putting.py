@@ -11,7 +11,7 @@ from commitlog import Message, PutResult, PutStatus, delete_property
 from commitlog._packed_cy import first_other
 from storageio import InvalidMessage, PutRejected
 
-from ...property_names import SPECIAL
+from ..property_names import SPECIAL
 
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"

@@ -14,8 +14,8 @@ import os
 from commitlog.layout import FOREVER_MS
 from storageio import Disk, Entry, Mode
 
-from ..checkpoint import FILE_NAME as CHECKPOINT_NAME
-from ..checkpoint import read_checkpoint
+from .checkpoint import FILE_NAME as CHECKPOINT_NAME
+from .checkpoint import read_checkpoint
 
 FILE_NAME = "abort"
 TEXT_SIZE_MAX = 20

@@ -13,9 +13,9 @@ from ..broker.config.topics import deleted_topics
 from ..derive.kinds.rocksdb import UNREADABLE, rocksdb_findings
 from ..folder_contents import NOT_READ, FolderContents, Use, has_rocksdb
 from ..paths import StorePaths
-from .config import DATABASES, VERSION_2, has_config, read_config
-from .database import can_read, open_database
-from .queues import last_ends
+from ..rocksdb.config import DATABASES, VERSION_2, has_config, read_config
+from ..rocksdb.database import can_read, open_database
+from ..rocksdb.queues import last_ends
 
 QUEUES_FOLDER = "consumequeue"
 

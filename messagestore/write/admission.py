@@ -16,11 +16,11 @@ from consumequeue import BatchQueues, ConsumeQueues
 from storageio import InvalidMessage
 from storageio.settings import check_type
 
-from ...property_names import SYSTEM_QUEUES
-from ..config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
+from ..broker.config.topics import BATCH_QUEUES, PERM_DEFAULT, QUEUE_TYPE, Topics
+from ..property_names import SYSTEM_QUEUES
 
 if TYPE_CHECKING:
-    from ..config.topics import TopicConfig
+    from ..broker.config.topics import TopicConfig
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CLIENT_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")

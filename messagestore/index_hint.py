@@ -20,8 +20,7 @@ from commitlog import CommitLog
 from indexfile import IndexFiles
 from storageio import Disk, replace_file
 
-from ..read.index_coverage import has_item
-from ..sidecar import read_sidecar
+from .sidecar import read_sidecar
 
 NAME = "index.json"
 UNKNOWN = -1
@@ -78,15 +77,6 @@ def read_hint(disk: Disk, folder: str) -> IndexHint | None:
 def _parsed(fields: Any) -> IndexHint:
     fields = {"next_total": UNKNOWN, **fields}  # older hints have none
     return IndexHint(str(fields["name"]), *(int(fields[name]) for name in IndexHint._fields[1:]))
-
-
-def is_of_log(log: CommitLog, index: IndexFiles, log_end: int) -> bool:
-    """Return whether the newest item belongs to a record of this log; another log's index may be sound in itself."""
-    last = index.last_item(log_end)
-    if last is None:
-        return True
-    code, offset = last
-    return has_item(log.message_at(offset), code)
 
 
 def delete_hint(disk: Disk, folder: str) -> None:

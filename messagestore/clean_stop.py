@@ -1,0 +1,52 @@
+"""The file `clean.json`, which a clean stop writes: where the log ended and where its last record begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from commitlog import StoredMessage
+from storageio import Disk, replace_file
+
+from .paths import OWN_FOLDER
+from .sidecar import read_sidecar
+
+CLEAN_NAME = "clean.json"
+SIZE_MAX = 1 << 20
+
+
+class CleanStop(NamedTuple):
+    """The content of `clean.json`, written by the last clean stop."""
+
+    end_offset: int
+    last_offset: int
+
+
+def clean_path(root: str) -> str:
+    """Return the path of `clean.json`."""
+    return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
+
+
+def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
+    """Write `clean.json` at a clean stop, before the abort file is removed."""
+    disk.make_folder(os.path.join(root, OWN_FOLDER))
+    replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
+
+
+def read_clean(disk: Disk, root: str) -> CleanStop | None:
+    """Return the content of `clean.json`, or None without a readable one.  The file only saves a scan."""
+    return read_sidecar(
+        disk, clean_path(root), SIZE_MAX, lambda fields: CleanStop(*(int(fields[name]) for name in CleanStop._fields))
+    )
+
+
+def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
+    """Return the store time of the last record of a clean stop, 0 if the record is gone.
+
+    Records up to that time were on the disk.  The file outlives a recovery that was killed, after which the abort file alone
+    would look like a crash.
+    """
+    last = message_at(note.last_offset) if note is not None else None
+    return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0
