@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commitlog import CommitLog, LogPaths, Message, PutStatus, StoredMessage, open_log
-from commitlog.verify import verify_log
+from commitlog import CommitLog, LogPaths, Message, PutStatus, StoredMessage, open_log, verify_log
 from storageio import REAL_DISK, StoreError
 from storebytes.builds import build_name
 

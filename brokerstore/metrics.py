@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from messagestore.metrics import Metrics
+from messagestore import Metrics
 from messagestore.write.durations import BOUNDS_S, Histogram
 from storageio import StoreClosed, needs_extra
 

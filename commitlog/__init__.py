@@ -25,19 +25,36 @@ from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selec
 
 if TYPE_CHECKING:
     from ._append_cy import Appender
-    from ._message_cy import Message, PutResult, StoredMessage, decode_properties, delete_property, encode_properties
+    from ._message_cy import (
+        UNRESOLVED,
+        Message,
+        PutResult,
+        StoredMessage,
+        decode_properties,
+        delete_property,
+        encode_properties,
+        without_fillers,
+    )
     from ._offsets_cy import QueueOffsets, TopicQueues
+    from ._packed_cy import first_other
+    from ._scan_cy import Reader, find_record
+    from ._tally_cy import Tally
     from .arrow_columns import read_columns
     from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
+    from .column_batch import ColumnBatch
     from .column_input import offsets_and_data
     from .columns import read_fixed
     from .commit_log import CommitLog, Stop, open_log
-    from .hosts import HOST_DEFAULT
+    from .growing import verify_growing_log, whole_end
+    from .hosts import HOST_DEFAULT, encode_host
+    from .java_numbers import check_number_properties, is_java_number
     from .log_paths import LogPaths
     from .mapped_file import MappedFile
     from .mapped_file_queue import MappedFileQueue
-    from .message_id import decode_message_id, encode_message_id
+    from .message_id import DecodedId, decode_message_id, encode_message_id
     from .status import AppendStatus, PutStatus
+    from .unknown_version import is_unknown_version
+    from .verify import LogReport, Protection, verify_log
 else:
     __getattr__, __dir__ = lazy_names(
         globals(),
@@ -47,22 +64,32 @@ else:
                 "Message",
                 "PutResult",
                 "StoredMessage",
+                "UNRESOLVED",
                 "decode_properties",
                 "delete_property",
                 "encode_properties",
+                "without_fillers",
             ],
             "._offsets_cy": ["QueueOffsets", "TopicQueues"],
+            "._packed_cy": ["first_other"],
+            "._scan_cy": ["Reader", "find_record"],
+            "._tally_cy": ["Tally"],
             ".arrow_columns": ["read_columns"],
             ".checks": ["CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"],
+            ".column_batch": ["ColumnBatch"],
             ".column_input": ["offsets_and_data"],
             ".columns": ["read_fixed"],
             ".commit_log": ["CommitLog", "Stop", "open_log"],
-            ".hosts": ["HOST_DEFAULT"],
+            ".growing": ["verify_growing_log", "whole_end"],
+            ".hosts": ["HOST_DEFAULT", "encode_host"],
+            ".java_numbers": ["check_number_properties", "is_java_number"],
             ".log_paths": ["LogPaths"],
             ".mapped_file": ["MappedFile"],
             ".mapped_file_queue": ["MappedFileQueue"],
-            ".message_id": ["decode_message_id", "encode_message_id"],
+            ".message_id": ["DecodedId", "decode_message_id", "encode_message_id"],
             ".status": ["AppendStatus", "PutStatus"],
+            ".unknown_version": ["is_unknown_version"],
+            ".verify": ["LogReport", "Protection", "verify_log"],
         },
     )
 
@@ -73,26 +100,43 @@ __all__ = [
     "CHECK_RECORD",
     "HOST_DEFAULT",
     "STOPS",
+    "UNRESOLVED",
     "AppendStatus",
     "Appender",
+    "ColumnBatch",
     "CommitLog",
+    "DecodedId",
     "LogPaths",
+    "LogReport",
     "MappedFile",
     "MappedFileQueue",
     "Message",
+    "Protection",
     "PutResult",
     "PutStatus",
     "QueueOffsets",
+    "Reader",
     "Stop",
     "StoredMessage",
+    "Tally",
     "TopicQueues",
+    "check_number_properties",
     "decode_message_id",
     "decode_properties",
     "delete_property",
+    "encode_host",
     "encode_message_id",
     "encode_properties",
+    "find_record",
+    "first_other",
+    "is_java_number",
+    "is_unknown_version",
     "offsets_and_data",
     "open_log",
     "read_columns",
     "read_fixed",
+    "verify_growing_log",
+    "verify_log",
+    "whole_end",
+    "without_fillers",
 ]

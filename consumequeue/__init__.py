@@ -39,11 +39,11 @@ from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selec
 if TYPE_CHECKING:
     from ._time_cy import StoreTimeOf, offset_by_time
     from .all_queues import AllQueues
-    from .batch import BatchQueue, BatchUnit, batch_offset_by_time
+    from .batch import BATCH_SIZE_MAX, BatchQueue, BatchUnit, batch_offset_by_time
     from .batch_queues import BatchQueues
     from .boundary import Boundary
     from .consume_queues import ConsumeQueues, check_queue_id, check_topic, find_file_size, refuse_other_file_size
-    from .ext import ConsumeQueueExt, ExtUnit, is_ext_address
+    from .ext import ConsumeQueueExt, ExtUnit, ext_folder, is_ext_address
     from .ext_writer import ExtWriter
     from .ordinary import NO_RECORD, ConsumeQueue, Unit
     from .queue import Queue
@@ -55,11 +55,11 @@ else:
         {
             "._time_cy": ["StoreTimeOf", "offset_by_time"],
             ".all_queues": ["AllQueues"],
-            ".batch": ["BatchQueue", "BatchUnit", "batch_offset_by_time"],
+            ".batch": ["BATCH_SIZE_MAX", "BatchQueue", "BatchUnit", "batch_offset_by_time"],
             ".batch_queues": ["BatchQueues"],
             ".boundary": ["Boundary"],
             ".consume_queues": ["ConsumeQueues", "check_queue_id", "check_topic", "find_file_size", "refuse_other_file_size"],
-            ".ext": ["ConsumeQueueExt", "ExtUnit", "is_ext_address"],
+            ".ext": ["ConsumeQueueExt", "ExtUnit", "ext_folder", "is_ext_address"],
             ".ext_writer": ["ExtWriter"],
             ".ordinary": ["NO_RECORD", "ConsumeQueue", "Unit"],
             ".queue": ["Queue"],
@@ -69,6 +69,7 @@ else:
     )
 
 __all__ = [
+    "BATCH_SIZE_MAX",
     "NO_RECORD",
     "AllQueues",
     "BatchQueue",
@@ -87,6 +88,7 @@ __all__ = [
     "batch_offset_by_time",
     "check_queue_id",
     "check_topic",
+    "ext_folder",
     "find_file_size",
     "is_ext_address",
     "offset_by_time",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from commitlog import StoredMessage
 from commitlog.walk import COMPACTED_LOGS, LogFiles, Piece
-from consumequeue.batch import BatchUnit
+from consumequeue import BatchUnit
 from consumequeue.layout import BATCH_UNIT, BATCH_UNIT_SIZE
 from storageio import Disk, Kind, read_head
 from storebytes.finding import Finding, note

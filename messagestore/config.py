@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from commitlog.hosts import HOST_DEFAULT, encode_host
+from commitlog import HOST_DEFAULT, encode_host
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT
 from storageio import InvalidMessage, InvalidSetting
 from storageio.settings import I32_MAX, I64_MAX, Range, check_settings

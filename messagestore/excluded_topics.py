@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from commitlog import StoredMessage
 from commitlog.walk import LogFiles, Piece
-from consumequeue.consume_queues import check_topic
+from consumequeue import check_topic
 from storageio import Disk, InvalidMessage, Kind
 
 from .broker.config.topics import Topics, is_deleted, read_topics

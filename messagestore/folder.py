@@ -319,9 +319,8 @@ def _refuse_first_record(disk: Disk, found: OffsetFile) -> None:
         file.close()
     if len(head) < 4 or head in _HEADS:
         return
-    from commitlog import MappedFile
+    from commitlog import MappedFile, is_unknown_version
     from commitlog.findings import Location, unknown_version, unsupported_record
-    from commitlog.unknown_version import is_unknown_version
 
     mapped = MappedFile.of(disk, found, writable=False)
     try:

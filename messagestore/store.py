@@ -9,12 +9,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from commitlog import Message, PutResult, PutStatus, StoredMessage
-from commitlog.column_input import offsets_and_data
+from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
 from commitlog.status import FINAL
 from consumequeue import Queue
 from storageio import (
     REAL_DISK,
+    Closing,
     Disk,
     InvalidMessage,
     OutOfRange,
@@ -24,7 +24,6 @@ from storageio import (
     in_forked_child,
     memory_bytes,
 )
-from storageio.closing import Closing
 from storageio.settings import check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics

@@ -9,9 +9,18 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from storageio import REAL_DISK, Disk, FolderLock, StoreClosed, StoreError, StoreReadOnly, UnknownStore, in_forked_child
+from storageio import (
+    REAL_DISK,
+    Closing,
+    Disk,
+    FolderLock,
+    StoreClosed,
+    StoreError,
+    StoreReadOnly,
+    UnknownStore,
+    in_forked_child,
+)
 from storageio.background import Wakeup
-from storageio.closing import Closing
 from storageio.settings import check_type, settings_or_default
 from storebytes.finding import Finding
 

@@ -9,7 +9,7 @@ from itertools import islice
 from statistics import median_low
 from typing import Any
 
-from commitlog._tally_cy import Tally
+from commitlog import Tally
 from commitlog.walk import Blank, LogFiles, Piece
 from storebytes.finding import Finding
 

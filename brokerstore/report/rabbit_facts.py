@@ -8,10 +8,9 @@ from contextlib import ExitStack, closing
 from itertools import chain
 from typing import Any
 
-from rabbitstore import RabbitStore, VhostFolder
+from rabbitstore import RabbitStore, VhostFolder, verify
 from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.node_folder import CheckedNode, NodeFolder
-from rabbitstore.repair.check import verify
 from storebytes.finding import UNSUPPORTED
 
 from .facts import Facts, FileMap, Times, Words, size_counts, size_place

@@ -16,7 +16,7 @@ from typing import Any
 
 from messagestore import MessageStore, StoreConfig
 from rocketlink import BrokerServer
-from storageio.closing import Closing
+from storageio import Closing
 
 
 class Broker(Closing):

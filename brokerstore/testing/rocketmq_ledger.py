@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from commitlog import CommitLog, StoredMessage
-from commitlog._scan_cy import Reader
+from commitlog import CommitLog, Reader, StoredMessage
 from messagestore import MessageStore
 from messagestore.write.pool import PooledFiles
 

@@ -6,9 +6,8 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from commitlog import StoredMessage
+from commitlog import Reader, StoredMessage
 from commitlog._json_cy import render
-from commitlog._scan_cy import Reader
 from commitlog.fields import BODY, FIELDS, HEX, PROPERTIES, Field
 from commitlog.walk import Piece
 

@@ -11,13 +11,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commitlog import MappedFile
 from commitlog._scan_cy import scan
-from commitlog.mapped_file import MappedFile
 from commitlog.walk import PIECE_RECORDS, Piece
-from indexfile import IndexFiles
+from indexfile import IndexFile, IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile._match_cy import ItemMatcher
-from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE
 from storageio import DiskError, StoreCorrupt, StoreError
 from storebytes.finding import Finding

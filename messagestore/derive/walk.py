@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Stop, StoredMessage
-from commitlog._scan_cy import Reader
+from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Reader, Stop, StoredMessage
 from commitlog.checks import BAD_MAGIC
 from commitlog.cursor import is_file_end
 from commitlog.topic_names import is_virtual_topic

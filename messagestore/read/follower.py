@@ -19,15 +19,13 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, StoredMessage
-from commitlog._message_cy import without_fillers
+from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, Reader, StoredMessage, find_record, without_fillers
 from commitlog._record_cy import is_protected
-from commitlog._scan_cy import Reader, find_record, scan
+from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_READ
 from commitlog.cursor import is_file_end
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FOREVER_MS, RECORD_ALLOWANCE
-from storageio import DiskError, StoreClosed, StoreCorrupt, StoreRewound
-from storageio.closing import Closing
+from storageio import Closing, DiskError, StoreClosed, StoreCorrupt, StoreRewound
 
 from ..abort_file import durable_ms
 

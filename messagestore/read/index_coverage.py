@@ -18,8 +18,7 @@ from storageio import StoreCorrupt
 
 if TYPE_CHECKING:
     from commitlog import CommitLog
-    from indexfile import IndexFiles
-    from indexfile.index_file import IndexFile
+    from indexfile import IndexFile, IndexFiles
 
     from ..parts import StoreParts
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 from commitlog import StoredMessage
-from storageio.closing import Closing
+from storageio import Closing
 
 FETCH_COUNT = 32
 

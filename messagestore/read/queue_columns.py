@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commitlog import CommitLog, StoredMessage
+from commitlog import ColumnBatch, CommitLog, StoredMessage
 from commitlog._rows_cy import split_units
 from commitlog._scan_cy import find_fillers
 from commitlog.arrow_columns import checked_batch, schema
 from commitlog.checks import CHECK_READ
-from commitlog.column_batch import ColumnBatch
 from commitlog.columns import BATCH_ROWS, Batch
 from commitlog.row_filter import RowFilter
 from consumequeue import Queue

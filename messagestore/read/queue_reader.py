@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain
 
-from commitlog import CommitLog, MappedFile, StoredMessage
-from commitlog._message_cy import without_fillers
-from commitlog._scan_cy import Reader
+from commitlog import CommitLog, MappedFile, Reader, StoredMessage, without_fillers
 from commitlog.checks import CHECK_READ
 from consumequeue import AllQueues, ConsumeQueueExt, Queue, is_ext_address
 from consumequeue.layout import UNIT, UNIT_SIZE

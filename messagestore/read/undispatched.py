@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, StoredMessage
-from commitlog._scan_cy import find_record
-from commitlog.checks import CHECK_READ, EMPTY, STOPS
+from commitlog import CHECK_PLACE, STOPS, StoredMessage, find_record
+from commitlog.checks import CHECK_READ, EMPTY
 from commitlog.topic_names import is_virtual_topic
 from consumequeue import Boundary, offset_by_time
 from consumequeue._units_cy import count_repeated

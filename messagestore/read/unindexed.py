@@ -26,7 +26,7 @@ from ..index_hint import read_hint, still_holds
 from .index_coverage import NOTHING, IndexCoverage, Part, is_of_log
 
 if TYPE_CHECKING:
-    from indexfile.index_file import IndexFile
+    from indexfile import IndexFile
 
     from ..parts import StoreParts
 

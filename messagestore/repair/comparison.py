@@ -8,8 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
-from storageio import Disk, StoreError, own_view
-from storageio.closing import Closing
+from storageio import Closing, Disk, StoreError, own_view
 
 from ..config import StoreConfig
 from ..derive.cross_check import CrossCheck, LogBounds

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from commitlog import StoredMessage
-from commitlog._scan_cy import Reader
+from commitlog import Reader, StoredMessage
 from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.layout import BLANK_SIZE, FILE_SIZE_DEFAULT, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.offset_files import file_name

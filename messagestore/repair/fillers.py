@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from commitlog import Appender, Message, QueueOffsets
-from commitlog.hosts import encode_host
+from commitlog import Appender, Message, QueueOffsets, encode_host
 from commitlog.layout import (
     BLANK_SIZE,
     COMPRESSED,

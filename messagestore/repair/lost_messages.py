@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from commitlog.layout import BLANK_SIZE
 from commitlog.topic_names import is_virtual_topic
-from consumequeue.batch import BATCH_SIZE_MAX
+from consumequeue import BATCH_SIZE_MAX
 
 from ..recovery.named_messages import NamedMessages, NamedUnit
 from .fillers import Lost

@@ -10,7 +10,7 @@ import os
 from typing import NamedTuple, Protocol
 
 from commitlog.walk import LogFiles
-from consumequeue.ordinary import Unit
+from consumequeue import Unit
 from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from commitlog import CommitLog, LogPaths
 from commitlog.offset_files import list_offset_files
 from commitlog.walk import LogFiles
-from consumequeue import AllQueues, BatchQueues, ConsumeQueues
-from consumequeue.ordinary import Unit
+from consumequeue import AllQueues, BatchQueues, ConsumeQueues, Unit
 from indexfile import IndexFiles
 from storageio import FolderLock, StoreCorrupt
 from storebytes.finding import Finding

@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from commitlog import LogPaths
-from commitlog.growing import verify_growing_log, whole_end
-from commitlog.verify import LogReport, verify_log
+from commitlog import LogPaths, LogReport, verify_growing_log, verify_log, whole_end
 from commitlog.walk import LogFiles, Piece, Step
-from consumequeue import BatchQueues, ConsumeQueues
-from consumequeue.queue import Queue
+from consumequeue import BatchQueues, ConsumeQueues, Queue
 from indexfile import damaged_filters
 from storageio import REAL_DISK, Disk, DiskError, StoreCorrupt, StoreError
 from storageio.settings import settings_or_default

@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-from storageio import Closing, Disk, StoreCorrupt
-from storageio.extras import needs_extra
+from storageio import Closing, Disk, StoreCorrupt, needs_extra
 from storageio.linked_folder import linked_folder
 
 EXTRA = "rocksdb"

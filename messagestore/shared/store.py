@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.checks import CHECK_READ
 from consumequeue import Boundary
-from storageio import InvalidSetting, PutRejected, StoreCorrupt, random_bytes
-from storageio.closing import Closing
+from storageio import Closing, InvalidSetting, PutRejected, StoreCorrupt, random_bytes
 from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage

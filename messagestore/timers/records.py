@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog._message_cy import StoredMessage
-from commitlog._scan_cy import Reader
-from commitlog.checks import CHECK_ALL, STOPS
-from commitlog.mapped_file import MappedFile
+from commitlog import CHECK_ALL, STOPS, MappedFile, Reader, StoredMessage
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
 from storageio import Disk

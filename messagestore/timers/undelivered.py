@@ -11,8 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from commitlog import StoredMessage
-from commitlog._scan_cy import Reader
+from commitlog import Reader, StoredMessage
 from commitlog.walk import LogFiles, Piece
 
 from .layout import DELETES, DELIVERED, DUE, REAL_TOPIC, ROLLS, TIMER_TOPIC, UNIQ_KEY

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any
 
-from commitlog import Message, PutResult, PutStatus, delete_property
-from commitlog._packed_cy import first_other
+from commitlog import Message, PutResult, PutStatus, delete_property, first_other
 from storageio import InvalidMessage, PutRejected
 
 from ..property_names import SPECIAL

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from storageio import StoreClosed
-from storageio.closing import Closing
+from storageio import Closing, StoreClosed
 
 from .live_queue import Delivery, LiveQueue
 

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from os import fsencode
 from typing import Any, NamedTuple
 
-from storageio import REAL_DISK, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
-from storageio.closing import Closing
+from storageio import REAL_DISK, Closing, Disk, Kind, StoreCorrupt, UnsupportedFormat, read_head
 from storebytes.finding import Finding, finding_of
 
 from ..files import mapped

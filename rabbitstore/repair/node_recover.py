@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from storageio import REAL_DISK, Disk, Kind
-from storageio.closing import Closing
+from storageio import REAL_DISK, Closing, Disk, Kind
 from storebytes.plan import LATER_VERSION, Plan, Step
 
 from ..folder_lock import lock_folder

@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from storageio import REAL_DISK, Disk
-from storageio.closing import Closing
+from storageio import REAL_DISK, Closing, Disk
 from storebytes.plan import Plan, Step
 
 from ..folder import RabbitmqFacts

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from messagestore import MessageStore
-from storageio import StoreClosed, StoreError
+from storageio import Closing, StoreClosed, StoreError
 from storageio.background import BackgroundThread
-from storageio.closing import Closing
 from storageio.local_sockets import LocalSocket, PeerGone
 from storageio.tcp_sockets import TcpListener
 

@@ -18,12 +18,11 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog._scan_cy import Reader
+from commitlog import Reader
 from messagestore import MessageStore, Role, StoreConfig
 from messagestore.property_names import INNER_COUNT
-from storageio import REAL_DISK, Disk, StoreError
+from storageio import REAL_DISK, Closing, Disk, StoreError
 from storageio.background import BackgroundThread
-from storageio.closing import Closing
 from storageio.local_sockets import LocalSocket, PeerGone
 from storageio.tcp_sockets import connect_tcp
 

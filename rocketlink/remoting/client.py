@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from storageio.closing import Closing
+from storageio import Closing
 from storageio.local_sockets import PeerGone
 from storageio.tcp_sockets import connect_tcp
 

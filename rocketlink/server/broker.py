@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable
 
 from messagestore import MessageStore
-from storageio import DiskError, InvalidSetting, StoreClosed, StoreError
+from storageio import Closing, DiskError, InvalidSetting, StoreClosed, StoreError
 from storageio.background import BackgroundThread
-from storageio.closing import Closing
 from storageio.real_disk import disk_error
 
 from ..ha.master import HaMaster

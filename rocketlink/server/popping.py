@@ -13,8 +13,7 @@ import time
 from typing import NamedTuple
 
 from commitlog.topic_names import RETRY_PREFIX
-from messagestore import GetStatus, MessageStore
-from messagestore.read.queue_reader import Page
+from messagestore import GetStatus, MessageStore, Page
 from storageio import StoreError
 
 from ..remoting.codes import (

@@ -6,8 +6,7 @@ import time
 from typing import NamedTuple
 
 from commitlog import CommitLog
-from messagestore import GetStatus, MessageStore
-from messagestore.read.queue_reader import Page
+from messagestore import GetStatus, MessageStore, Page
 
 from ..remoting.codes import (
     NO_PERMISSION,

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from commitlog import Message, PutResult, PutStatus, decode_properties
+from commitlog import Message, PutResult, PutStatus, decode_properties, encode_message_id
 from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from commitlog.message_id import encode_message_id
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from messagestore import MessageStore
 from messagestore.broker.config.topics import PERM_INHERIT, QUEUES_MAX

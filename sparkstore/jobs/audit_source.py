@@ -26,16 +26,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from commitlog import StoredMessage
+from commitlog import CHECK_ALL, StoredMessage
 from commitlog._scan_cy import scan
-from commitlog.checks import CHECK_ALL
 from commitlog.columns import Batch
 from commitlog.walk import LogFiles, Piece
 from consumequeue import ConsumeQueues
 from consumequeue.layout import UNIT, UNIT_SIZE
-from indexfile import IndexFiles
+from indexfile import IndexFile, IndexFiles
 from indexfile._index_cy import IndexBuffer
-from indexfile.index_file import IndexFile
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
 from messagestore import StoreConfig
 from messagestore.derive.cross_check import CrossCheck, accepts
@@ -162,9 +160,9 @@ class _Reader(DataSourceReader):
         return [InputPartition(split) for split in splits]
 
     def _vhosts(self, store: FoundStore) -> list[VhostSplit | NodeSplit]:
+        from rabbitstore import find_vhosts
         from rabbitstore.folder import RabbitmqFacts
         from rabbitstore.quorum import quorum_nodes
-        from rabbitstore.read.vhost_folder import find_vhosts
         from rabbitstore.stream import stream_folders
 
         disk = disk_for(store.path)
@@ -515,7 +513,7 @@ def _queue_rows(split: StoreSplit) -> Iterator[Row]:
 
 
 def _vhost_rows(split: VhostSplit) -> Iterator[Row]:
-    from rabbitstore.repair.check import verify
+    from rabbitstore import verify
 
     found = verify(split.folder, disk_for(split.folder))
     yield from _rabbit_findings(split.store, split.folder, found.problems, found.notes)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from commitlog.verify import Protection
+from commitlog import Protection
 from commitlog.walk import Piece
 from storebytes.finding import Finding
 

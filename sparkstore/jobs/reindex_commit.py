@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import WriterCommitMessage
 
 from commitlog import LogPaths
-from consumequeue import ConsumeQueues, find_file_size
-from consumequeue.queue_listing import queue_folders
+from consumequeue import ConsumeQueues, find_file_size, queue_folders
 from messagestore.derive.kinds.ordinary import keep_ends
 from messagestore.derive.rebuild import INDEX, QUEUES, old_queues
 from messagestore.index_hint import NAME as NOTE_NAME

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from commitlog.checks import CHECK_ALL
+from commitlog import CHECK_ALL
 from commitlog.findings import UNKNOWN_VERSION, unsupported_record
 from commitlog.walk import LogFiles
 from consumequeue import ConsumeQueues

@@ -21,9 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from commitlog import Message, encode_properties
-from commitlog.hosts import encode_host
-from commitlog.java_numbers import check_number_properties
+from commitlog import Message, check_number_properties, encode_host, encode_properties
 from commitlog.layout import CRC_SIZE, PROPERTIES_SIZE_MAX, QUEUES_MAX, TRANSACTION_MASK
 from messagestore.write.admission import topic_problem
 from storageio import InvalidMessage

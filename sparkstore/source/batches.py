@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from commitlog import CHECK_PLACE
 from commitlog.arrow_columns import record_batch
-from commitlog.checks import CHECK_PLACE, CHECK_READ
+from commitlog.checks import CHECK_READ
 from commitlog.columns import Batch, without_fillers
 from commitlog.row_filter import RowFilter
 from storageio import MissingExtra, StoreCorrupt

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from commitlog import CHECK_PLACE, MappedFile, StoredMessage
-from commitlog._scan_cy import Reader, find_record
+from commitlog import CHECK_PLACE, MappedFile, Reader, StoredMessage, find_record
 from commitlog.columns import Batch, fixed_columns
 from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS

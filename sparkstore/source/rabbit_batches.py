@@ -7,10 +7,9 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rabbitstore import StoredMessage
+from rabbitstore import StoredMessage, VhostFolder
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.columns import record_batches
-from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED, Finding
 

@@ -12,8 +12,9 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog._scan_cy import Reader, find_record, scan
-from commitlog.checks import CHECK_PLACE, EMPTY, STOPS, TORN
+from commitlog import CHECK_PLACE, STOPS, Reader, find_record
+from commitlog._scan_cy import scan
+from commitlog.checks import EMPTY, TORN
 from commitlog.columns import Batch
 from commitlog.cursor import is_file_end
 from commitlog.findings import Location, describe

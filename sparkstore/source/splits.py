@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from commitlog._scan_cy import Reader, find_record
-from commitlog.checks import CHECK_ALL
+from commitlog import CHECK_ALL, MappedFile, Reader, find_record
 from commitlog.cursor import FileCursor
 from commitlog.findings import Location, describe
-from commitlog.mapped_file import MappedFile
 from commitlog.offset_files import OffsetFile
 from commitlog.walk import LogFiles
 from messagestore.folder import FolderFacts
@@ -82,8 +80,8 @@ def plan_log(store: FoundStore, options: ReadOptions) -> list[LogSplit]:
 
 def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     """Plan one split per queue of all virtual hosts or the requested one.  Raises `UnknownStore` if it is absent."""
+    from rabbitstore import VhostFolder, find_vhosts
     from rabbitstore.folder import RabbitmqFacts
-    from rabbitstore.read.vhost_folder import VhostFolder, find_vhosts
 
     made: list[RabbitSplit] = []
     has_others = RabbitmqFacts(store.path, disk_for(store.path)).node is not None

@@ -40,6 +40,48 @@ BELOW: dict[str, set[str]] = {
         "storebytes",
     },
 }
+# Modules that other packages may import besides the names of an `__init__`: tables of a format, and parts of an engine for
+# the tool, servers and Spark. A kernel (`_x_cy`) is here if code that is no kernel calls it; kernels may import any kernel.
+PUBLIC_MODULES: dict[str, str] = {
+    "storageio": """
+        ahead background invariants linked_folder local_sockets real_disk settings tcp_sockets testing
+    """,
+    "storebytes": """
+        _crc_cy arrow_table builds finding folder_kind java_hash lazy_names plan source_signature
+    """,
+    "commitlog": """
+        _json_cy _record_cy _rows_cy _scan_cy arrow_columns checks columns cursor fields findings layout offset_files
+        row_filter status topic_names walk
+    """,
+    "consumequeue": """
+        _units_cy boundary layout
+    """,
+    "indexfile": """
+        _index_cy _match_cy layout
+    """,
+    "messagestore": """
+        abort_file broker.config broker.config.broker_properties broker.config.config_files broker.config.config_table
+        broker.config.consumer_offsets broker.config.delay_offsets broker.config.request_modes
+        broker.config.subscription_groups broker.config.topics broker.services.delay_messages
+        broker.services.half_messages broker.services.pop_state compaction config derive.cross_check derive.kinds
+        derive.kinds.extended derive.kinds.ordinary derive.kinds.scheduled derive.rebuild derive.walk differences
+        engine excluded_topics folder folder_contents index_hint paths property_names read.beside_writer
+        read.compression repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check
+        repair.verification rocksdb.database rocksdb.queues shared.aio shared.store sidecar store_settings swap
+        timers.check timers.layout timers.pending timers.wheel write.admission write.durations write.pool
+    """,
+    "rabbitstore": """
+        folder format format.index_versions format.layout format.message format.properties node_folder quorum
+        quorum.check read read.columns read.intact_segment_cy read.json_cy read.metadata read.queue_folder
+        read.unsupported repair.check repair.classic repair.node_recover staging stream stream.check
+    """,
+    "rocketlink": """
+        ha.promotion
+    """,
+    "brokerstore": """
+        identify tool.codes tool.escapes tool.output
+    """,
+}
 PACKAGES = list(BELOW)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.packages import BELOW, PACKAGES, ROOT, imports, inner_imports, name_of, sources, tree
+from tests.packaging.packages import BELOW, PACKAGES, PUBLIC_MODULES, ROOT, imports, inner_imports, name_of, sources, tree
 
 ENGINES = [package for package in PACKAGES if package not in ("storageio", "brokerstore", "sparkstore")]
 SYSTEM = {"mmap", "fcntl", "ctypes", "shutil", "tempfile", "glob", "socket", "subprocess", "signal", "io", "select", "pathlib"}
@@ -67,6 +67,21 @@ def test_cimports_only_go_down() -> None:
 def test_no_import_circle_in_the_tool() -> None:
     """Modules of the tool import each other in one direction, with imports in functions and for types counted."""
     tuple(TopologicalSorter(inner_imports("brokerstore/tool")).static_order())  # raises `CycleError` with the modules
+
+
+def test_other_packages_import_only_public_modules() -> None:
+    """A package is imported through its `__init__` or a module of `PUBLIC_MODULES`, which lists no other ones."""
+    inner = {
+        (path, name)
+        for package in PACKAGES
+        for path in sources(package)
+        for name in imports(path)
+        if (top := name.partition(".")[0]) in BELOW and top not in (package, name)
+    }
+    used = {(path, name) for path, name in inner if not (path.stem.endswith("_cy") and name.endswith("_cy"))}
+    public = {f"{package}.{module}" for package, modules in PUBLIC_MODULES.items() for module in modules.split()}
+    assert [f"{name_of(path)} imports {name}" for path, name in used if name not in public] == []
+    assert public - {name for _, name in used} == set(), "no other package imports these"
 
 
 def test_sub_packages_of_messagestore_only_import_lower_ones() -> None:

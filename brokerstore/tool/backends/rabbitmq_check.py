@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from rabbitstore import RabbitStore
+from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
 from rabbitstore.node_folder import CheckedNode
 from rabbitstore.read.metadata import metadata_problems
-from rabbitstore.repair.check import size_bytes, verify
+from rabbitstore.repair.check import size_bytes
 from rabbitstore.repair.classic import ClassicPlan
 from rabbitstore.repair.node_recover import NodePlan
-from rabbitstore.repair.recover import apply_recovery, plan_recovery
 from rabbitstore.staging import STAGED
 from storebytes.finding import UNSUPPORTED
 from storebytes.plan import Step

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
+from rabbitstore import VhostFolder
 from rabbitstore.read import columns
-from rabbitstore.read.vhost_folder import VhostFolder
 from storebytes.arrow_table import empty_batch
 
 from ..filters import Filters

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rabbitstore import VhostFolder
 from rabbitstore.folder import RabbitmqFacts
-from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED, Finding
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from commitlog import StoredMessage, decode_message_id
-from commitlog.message_id import DecodedId
+from commitlog import DecodedId, StoredMessage, decode_message_id
 from commitlog.walk import Blank, LogFiles, Piece
 from storageio import InvalidMessage, StoreCorrupt
 from storebytes.finding import Finding

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from brokerstore.identify import FolderKind
-from commitlog.growing import verify_growing_log
-from commitlog.verify import LogReport, verify_log
+from commitlog import LogReport, verify_growing_log, verify_log
 from commitlog.walk import Piece, Step
 from messagestore.folder_contents import NOT_READ
 from storageio import REAL_DISK, StoreError, own_view

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brokerstore.identify import FolderKind
-from commitlog.growing import whole_end
+from commitlog import whole_end
 from commitlog.walk import LogFiles, Piece, Step
 from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, InvalidMessage, UnknownStore

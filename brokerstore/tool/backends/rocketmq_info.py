@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerstore.identify import FolderKind
-from consumequeue.queue_listing import queue_folders
-from indexfile import PAUSES_S, index_paths
-from indexfile.index_file import IndexFile
+from consumequeue import queue_folders
+from indexfile import PAUSES_S, IndexFile, index_paths
 from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, StoreCorrupt, StoreError, UnsupportedFormat
 from storebytes.finding import Finding

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rocketlink import promote as execute
 from rocketlink.ha.promotion import plan_promotion
-from rocketlink.ha.promotion import promote as execute
 
 from ..output import Answer, Table, count_text
 from .rocketmq_folder import RocketmqFolder

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from brokerstore.identify import FolderKind
-from commitlog import StoredMessage
-from commitlog._tally_cy import Tally
+from commitlog import StoredMessage, Tally
 from commitlog.topic_names import is_virtual_topic
 from commitlog.walk import LogFiles
 from messagestore.folder import FolderFacts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.topic_names import SYSTEM_PREFIX, SYSTEM_TOPICS, is_virtual_topic
-from consumequeue.consume_queues import check_topic
+from consumequeue import check_topic
 from storageio import Disk, InvalidMessage, StoreCorrupt
 
 from ...folder_contents import has_rocksdb

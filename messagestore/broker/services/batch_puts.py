@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from commitlog import Message, PutResult, PutStatus
-from commitlog.java_numbers import is_java_number
+from commitlog import Message, PutResult, PutStatus, is_java_number
 
 from ...property_names import INNER_BASE, INNER_COUNT, IS_BATCH
 from ...write.putting import refused, with_pairs, with_properties

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from commitlog import Message, StoredMessage, decode_properties
-from commitlog._message_cy import UNRESOLVED
-from commitlog.java_numbers import is_java_number
+from commitlog import UNRESOLVED, Message, StoredMessage, decode_properties, is_java_number
 from commitlog.layout import QUEUES_MAX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import InvalidMessage

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from commitlog import StoredMessage
-from commitlog.java_numbers import is_java_number
+from commitlog import StoredMessage, is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
 from storageio import Disk, replace_file
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from commitlog.topic_names import SCHEDULE_TOPIC
-from consumequeue.ext import is_ext_address
+from consumequeue import is_ext_address
 from storageio import StoreCorrupt
 
 from ...config import Role

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus
+from commitlog import CHECK_ALL, STOPS, MappedFile, PutStatus, Reader, is_unknown_version
 from commitlog._record_cy import check
-from commitlog._scan_cy import Reader
 from commitlog.checks import BAD_MAGIC, BLANK, TORN
 from commitlog.cursor import is_whole_blank
 from commitlog.findings import Location, unknown_version, unsupported_record
 from commitlog.layout import BLANK_SIZE, BODY_SIZE_MAX_DEFAULT
-from commitlog.unknown_version import is_unknown_version
 from storageio import InvalidMessage, PutRejected, StoreCorrupt
 
 from ...config import Role

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import closing
 
-from commitlog import StoredMessage
-from commitlog.java_numbers import is_java_number
+from commitlog import StoredMessage, is_java_number
 from commitlog.walk import LogFiles
 from consumequeue import BatchQueues, BatchUnit
 from storageio import Disk, StoreCorrupt

@@ -11,8 +11,17 @@ from collections.abc import Callable, Iterator
 
 from commitlog import StoredMessage
 from commitlog.topic_names import SCHEDULE_TOPIC, is_virtual_topic
-from consumequeue import ConsumeQueue, ConsumeQueueExt, ConsumeQueues, ExtUnit, ExtWriter, QueueFiles, Unit
-from consumequeue.ext import ext_folder, is_ext_address
+from consumequeue import (
+    ConsumeQueue,
+    ConsumeQueueExt,
+    ConsumeQueues,
+    ExtUnit,
+    ExtWriter,
+    QueueFiles,
+    Unit,
+    ext_folder,
+    is_ext_address,
+)
 from consumequeue.layout import EXT_FILE_SIZE_DEFAULT, TAGS_CODE_AT, UNIT, UNIT_SIZE
 from storageio import Disk, InvalidMessage, StoreCorrupt
 

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog import StoredMessage
-from commitlog.java_numbers import is_java_number
+from commitlog import StoredMessage, is_java_number
 from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue import ConsumeQueue
 from consumequeue.layout import TAGS_CODE_AT, UNIT, UNIT_SIZE
