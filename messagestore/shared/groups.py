@@ -125,24 +125,25 @@ class Groups:
     def __init__(self, store: MessageStore, client_id: str = "", own_ids: Collection[str] = ()) -> None:
         """Begin the time in which claims are collected; `own_ids` are the consumers of this process."""
         self._store = store
-        store.engine.sharing.hand_over_s = HAND_OVER_S
+        engine = self._engine = store.engine
+        engine.sharing.hand_over_s = HAND_OVER_S
         self._consumers: dict[str, tuple[Consumer, Origin]] = {}
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
         self._claiming = 0  # consumers whose claims are not dealt with yet
-        self._own_folder = store.engine.places.own
+        self._own_folder = engine.places.own
         self._grace_ends = time.monotonic() + GRACE_S
         self._expected_clients = present(self._own_folder) - {client_id}
         self._expected = dict.fromkeys(own_ids, client_id)  # consumers that will open again, and their processes
         self._changed = threading.Condition()
         self._parked: dict[str, _Parked] = {}
         self._parked_guard = threading.Lock()
-        self._dispatcher = store.engine.dispatcher
+        self._dispatcher = engine.dispatcher
         self._dispatcher.on_progress.append(self.serve)
 
     def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
         """Open a consumer, or open it again with what it had."""
         if claims:  # positions may be behind messages that were handed out before they were dispatched
-            self._store.engine.settle()
+            self._engine.settle()
         for claim in claims:
             self._commit(opening.group, claim)
         with self._changed:
@@ -220,7 +221,7 @@ class Groups:
         """Move the group's offset forward: what was acknowledged stays so. Offsets of retry topics are counted elsewhere."""
         if claim.topic.startswith(RETRY_PREFIX) or claim.done_before < 0:
             return
-        offsets = self._store.engine.consumer_offsets()
+        offsets = self._engine.consumer_offsets()
         known = offsets.get(claim.topic, group, claim.queue_id)
         if known is None or known < claim.done_before:
             offsets.commit(claim.topic, group, claim.queue_id, claim.done_before)
@@ -228,7 +229,7 @@ class Groups:
     def _resume(self, consumer: Consumer, group: str, claim: Claim) -> None:
         position, held = claim.position, claim.held
         if not claim.is_exact and not claim.topic.startswith(RETRY_PREFIX):
-            low = self._store.engine.consumer_offsets().get(claim.topic, group, claim.queue_id) or 0
+            low = self._engine.consumer_offsets().get(claim.topic, group, claim.queue_id) or 0
             position, held = max(position, low), [offset for offset in held if offset >= low]
         consumer.resume(claim.topic, claim.queue_id, position, held)
 
@@ -252,7 +253,7 @@ class Groups:
             return None
         found = consumer.take(min(max_count, POLL_MAX))
         if not found[0] and not waits:
-            self._store.engine.settle()
+            self._engine.settle()
             found = consumer.take(min(max_count, POLL_MAX))
         if found[0] or not waits:
             return _polled(found)
@@ -272,7 +273,7 @@ class Groups:
         """
         parked = self._parked.get(consumer_id)
         if parked is not None:
-            self._store.engine.settle()
+            self._engine.settle()
             self._serve_one(consumer_id, parked)
             self._end_poll(consumer_id)
         raise Parked
@@ -309,7 +310,7 @@ class Groups:
     def _is_plain(self, message: Message, result: PutResult) -> bool:
         """Return whether the message is the one of its result's queue offset: in its own topic, and alone."""
         is_prepared = message.sys_flag & TRANSACTION_MASK
-        return result.status is PutStatus.PUT_OK and not is_prepared and not self._store.engine.routing.is_special(message)
+        return result.status is PutStatus.PUT_OK and not is_prepared and not self._engine.routing.is_special(message)
 
     def _offer_to(self, consumer_id: str, parked: _Parked, puts: list[tuple[str, PutResult]]) -> int:
         """Hand messages to one poll; return how many."""
@@ -369,9 +370,9 @@ class Groups:
 
     def hand_over(self) -> None:
         """Let consumers that wait for a queue of another one look whether it is free now."""
-        if self._store.engine.sharing.is_waited_for:
+        if self._engine.sharing.is_waited_for:
             self.serve()
-            self._store.engine.progress.notify()
+            self._engine.progress.notify()
 
     def nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[PutResult | None] | None:
         """Send a message back; None for an unknown consumer."""

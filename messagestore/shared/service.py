@@ -29,6 +29,7 @@ class Service:
     def __init__(self, store: MessageStore, client_id: str = "", own_ids: Collection[str] = ()) -> None:
         """Serve a store that is open for writing; `own_ids` are the consumers of this process, which will open again."""
         self._store = store
+        self._engine = store.engine
         self.groups = Groups(store, client_id, own_ids)
         self._is_sync = store.config.is_sync_flush
         self._calls: dict[str, Callable[..., Any]] = {
@@ -47,7 +48,7 @@ class Service:
             "news": self.news,
             "next_offset": lambda topic, queue_id: store.max_offset(topic, queue_id, committed=False),
             "roll_back": self._roll_back,
-            "settle": store.engine.settle,
+            "settle": self._engine.settle,
             "undecided": self._undecided,
         }
 
@@ -149,11 +150,11 @@ class Service:
     def end_waits(self) -> None:
         """Let every request that waits for messages or news return."""
         self.groups.end()
-        self._store.engine.progress.notify()
+        self._engine.progress.notify()
 
     def news(self, seen: int, timeout_s: float) -> int:
         """Wait for the next step of the dispatcher; return the number of steps."""
-        progress = self._store.engine.progress
+        progress = self._engine.progress
         progress.wait(seen, timeout_s)
         return progress.count
 
@@ -178,7 +179,7 @@ class Service:
 
     def _commit(self, half_offset: int, topic: str, unique_key: str, _messages: list[Message], is_again: bool) -> str:
         try:
-            return _packed(self._store.engine.transactions.commit(half_offset))
+            return _packed(self._engine.transactions.commit(half_offset))
         except InvalidMessage:
             committed = self._stored(topic, unique_key, TRANSACTION_COMMIT) if is_again else None
             if committed is None:
@@ -187,7 +188,7 @@ class Service:
 
     def _roll_back(self, half_offset: int, _messages: list[Message], is_again: bool) -> None:
         try:
-            self._store.engine.transactions.rollback(half_offset)
+            self._engine.transactions.rollback(half_offset)
         except InvalidMessage:
             if not is_again:
                 raise

@@ -27,7 +27,8 @@ def start_of(store: MessageStore, low: int, high: int, *, from_start: bool) -> S
 
     Raises `MasterDiffers` if this side's log ends after the master's, or before its oldest byte.
     """
-    end, files = store.log_end, store.engine.log.queue.files
+    end, log = store.log_end, store.engine.log
+    files = log.queue.files
     if not files:
         return _first_start(low, from_start=from_start)
     if end == files[0].start_offset:  # killed between the creation of the first file and the first byte
@@ -36,7 +37,7 @@ def start_of(store: MessageStore, low: int, high: int, *, from_start: bool) -> S
         raise MasterDiffers(end, "the end of the replica's log in it", f"a log from {low} to {high}")
     at = _last_record(store)
     message = store.message_at(at) if at >= low else None
-    record = store.engine.log.select(at, message.size) if message is not None else None
+    record = log.select(at, message.size) if message is not None else None
     return Start(end) if record is None else Start(at, bytes(record), at)
 
 
@@ -56,8 +57,9 @@ def _start_at(offset: int) -> Start:
 
 def _last_record(store: MessageStore) -> int:
     """Return the physical offset of the newest record that a queue points at, else of the last log file."""
-    newest = store.engine.log.queue.files[-1].start_offset
-    for queue in store.engine.queues:
+    engine = store.engine
+    newest = engine.log.queue.files[-1].start_offset
+    for queue in engine.queues:
         for _, unit in queue.units(queue.max_offset - 1):
             newest = max(newest, unit.physical_offset)
     return newest

@@ -35,10 +35,10 @@ def promote(path: str | os.PathLike[str], config: StoreConfig | None = None) -> 
     given = config or StoreConfig()
     with MessageStore.open(path, "r+", given.but(broker_role=Role.SLAVE)) as store:
         # A slave dispatches records of topics that its table lacks; a master takes such a topic for a deleted one.
-        found = _promotion(store)
+        found, table = _promotion(store), store.engine.topics
         for topic, queues in found.missing_topics.items():
-            store.engine.topics.create(topic, queues)
-        store.engine.topics.persist()
+            table.create(topic, queues)
+        table.persist()
         store.close_cleanly()
     with MessageStore.open(path, "r+", given.but(deliver_delayed=False)) as store:
         store.close_cleanly()
@@ -53,7 +53,7 @@ def _promotion(store: MessageStore) -> Promotion:
 
 def _settings(store: MessageStore) -> dict[str, str]:
     """Return the lines of a `broker.conf` that depend on the folder."""
-    config, root = store.engine.config, os.path.abspath(store.path)
+    config, root = store.config, os.path.abspath(store.path)
     found = {
         "brokerRole": "ASYNC_MASTER", "brokerId": 0,
         "storePathRootDir": root, "storePathCommitLog": config.store_path_commit_log or os.path.join(root, "commitlog"),

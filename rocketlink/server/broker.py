@@ -45,7 +45,8 @@ class BrokerServer(Closing):
         With `access_key` and `secret` each request needs RocketMQ's signature.  Raises `InvalidSetting` for an address that
         other machines can reach without them, and `DiskError` for a port that is taken.
         """
-        store.engine.check_open()
+        engine = store.engine
+        engine.check_open()
         if not _is_loopback(host) and not (access_key and secret):
             raise InvalidSetting(f"host {host!r} can be reached from other machines: give access_key and secret")
         self._store = store
@@ -68,7 +69,8 @@ class BrokerServer(Closing):
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._requests = Requests(store, Identity(cluster, name, self.address, self._ha.port), self._call_soon, hosts)
         self._connections.serve(self._requests.handle, self._requests.closed)
-        self._seen = store.engine.progress.count
+        self._progress = engine.progress
+        self._seen = self._progress.count
         self._is_woken = False
         self._is_started = threading.Event()
         self._thread = BackgroundThread("brokerstore-server", self._run)
@@ -90,7 +92,7 @@ class BrokerServer(Closing):
     def close(self) -> None:
         """Close all connections and ports.  The store stays open."""
         self._watcher.is_stopping = True
-        self._store.engine.progress.notify()
+        self._progress.notify()
         self._watcher.stop()
         if not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # a second call
@@ -157,9 +159,8 @@ class BrokerServer(Closing):
 
     def _watch(self) -> float | None:
         """Wake waiting pulls when a message was dispatched."""
-        progress = self._store.engine.progress
-        if progress.wait(self._seen, PROGRESS_WAIT_S):
-            self._seen = progress.count
+        if self._progress.wait(self._seen, PROGRESS_WAIT_S):
+            self._seen = self._progress.count
             if not self._is_woken and not self._watcher.is_stopping:
                 self._is_woken = True
                 self._call_soon(self._wake_pulls)

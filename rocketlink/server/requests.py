@@ -52,6 +52,7 @@ class Requests:
     ) -> None:  # fmt: skip
         """`call_soon` runs a function in that thread; `hosts` has what requests have to be signed with."""
         self._store = store
+        self._engine = store.engine
         self._access = hosts.access
         self._hosts = hosts
         self.clients = Clients()
@@ -92,7 +93,7 @@ class Requests:
         producers = self.clients.producers.get(half.producer_group)
         if not producers:
             return
-        record = self._store.engine.log.select(half.message.physical_offset, half.message.size)
+        record = self._engine.log.select(half.message.physical_offset, half.message.size)
         if record is None:
             return
         fields = {
@@ -106,8 +107,8 @@ class Requests:
         """Register a client; each group in clustering mode gets its retry topic."""
         for group in self.clients.heartbeat(connection, request):
             topic = f"%RETRY%{group}"
-            if self._store.engine.topics.get(topic) is None:
-                self._store.create_topic(topic, max(1, self._store.engine.retries.group(group).retry_queues))
+            if self._engine.topics.get(topic) is None:
+                self._store.create_topic(topic, max(1, self._engine.retries.group(group).retry_queues))
         return request.answer(SUCCESS)
 
     def _table(self, lookups: Lookups, tables: Tables) -> dict[int, Handler]:
