@@ -120,7 +120,7 @@ def test_scan(duel: Duel, ours: Any, world: World, body_size: int, with_crc: boo
     count = duel.count(body_size, plain=str(world) == "plain")
     for _ in range(count):
         log.appender.append_encoded(TOPIC, 0, b"b" * body_size, PROPERTIES)
-    walk, stop = world.module("commitlog._scan_cy").count, log.appender.position
+    walk, stop = world.module("commitlog._scan_cy").scan, log.appender.position
     assert walk(log.view, 0, stop)[2] == count
     duel.run("scan", world, body_size, with_crc, count, lambda: walk(log.view, 0, stop), lambda: None, is_scan=True)
 

@@ -4,7 +4,7 @@ from commitlog._message_cy cimport StoredMessage
 from commitlog._record_cy cimport (
     carries_checksum, check_record, is_filler_at, store_time_of, topic_place, topic_size_at, topic_size_size)
 
-cdef Size BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
+cdef Size BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
 cdef I32 BORN_HOST_V6, STORE_HOST_V6, NAME_END, PAIR_END
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, SPACE

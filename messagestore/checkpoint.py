@@ -18,10 +18,12 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import CommitLog, MappedFile
 from storageio import Closing, Disk, File, Mode, StoreClosed, StoreError
+
+if TYPE_CHECKING:  # `info` reads checkpoints without the log's kernels
+    from commitlog import CommitLog, MappedFile
 
 PHYSIC_MSG_TIMESTAMP_MS_AT = 0
 LOGICS_MSG_TIMESTAMP_MS_AT = PHYSIC_MSG_TIMESTAMP_MS_AT + 8

@@ -46,7 +46,7 @@ def kill(recovery: Any) -> None:
     def die(*_: Any) -> None:
         raise Killed
 
-    recovery._repair_log = die
+    recovery._fill_holes = die
     with pytest.raises(Killed):
         recovery.apply()
 
