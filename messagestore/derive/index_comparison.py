@@ -143,8 +143,8 @@ class IndexComparison:
         self.items = len(own) + (0 if odd is None else self._matcher.unique)
         present = np.unique(_keys(found, offsets))
         wanted, present = wanted[offsets[wanted >> 32] >= low], present[offsets[present >> 32] >= low]
-        differences = (("missing_item", np.setdiff1d(wanted, present)), ("dangling_item", np.setdiff1d(present, allowed)))
-        for kind, keys in differences:
+        missing, dangling = np.setdiff1d(wanted, present), np.setdiff1d(present, allowed)
+        for kind, keys in (("missing_item", missing), ("dangling_item", dangling)):
             if len(keys):
                 offset, key_hash = offsets[keys[0] >> 32], (keys[0] & 0xFFFFFFFF) - HASH_BIAS
                 first = f"the first key hash {key_hash} of the record at {offset}"

@@ -123,8 +123,8 @@ class _TimerCheck:
         file = self._log.find(end)
         path = os.path.join(self._root, CHECK_NAME)
         if self._log.rest and file is not None:
-            make = Finding if end < flushed else note
-            yield make(file.path, end - file.start_offset, "timer_unit", "a unit of 52 bytes", self._log.rest[:16].hex(" "))
+            at, rest = end - file.start_offset, self._log.rest[:16].hex(" ")
+            yield Finding(file.path, at, "timer_unit", "a unit of 52 bytes", rest, is_problem=end < flushed)
         if end < flushed:
             yield Finding(path, 8, "timer_log_end", f"at most {end}, where the timer log ends", flushed)
 

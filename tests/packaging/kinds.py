@@ -14,7 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = {"Finding": (2, "kind"), "note": (2, "kind"), "finding_of": (1, "kind")}
 STEPS = {"Step": (0, "kind"), "add": (0, "kind"), "_change": (0, "kind")}
-_ARGUMENTS_MIN = 3  # of a call that adds a step; `set.add` has one
+_ARGUMENTS_MIN = {"add": 3, "_change": 3, "note": 5}  # other functions have these names, too
 _SHARED = ("storebytes/finding.py", "storebytes/plan.py")
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,15 +34,19 @@ class _Call(NamedTuple):
 
 
 class Kinds:
-    """The kinds in the source of one package; `unresolved` has the calls in which no kind is found."""
+    """The kinds in the source of some packages; `unresolved` has the calls in which no kind is found."""
 
-    def __init__(self, package: str) -> None:
-        """Parse every file of the package."""
+    def __init__(self, *packages: str) -> None:
+        """Parse every file of the packages."""
         self.unresolved: list[str] = []
+        self._locals: dict[int, dict[str, list[ast.expr]]] = {}  # the values of a function's names, by its node
         self._calls: dict[str, list[_Call]] = defaultdict(list)
         self._exported: dict[str, list[ast.expr]] = defaultdict(list)
         self._functions: dict[str, list[tuple[_Function, _Scope]]] = defaultdict(list)
-        files = [*(ROOT / name for name in _SHARED), *sorted((ROOT / package).rglob("*.py"))]
+        files = [
+            *(ROOT / name for name in _SHARED),
+            *(file for package in packages for file in sorted((ROOT / package).rglob("*.py"))),
+        ]
         trees = {file: ast.parse(file.read_text()) for file in files}
         for tree in trees.values():
             for name, values in _constants(tree).items():
@@ -55,7 +59,7 @@ class Kinds:
         kinds: set[str] = set()
         for name, (position, keyword) in functions.items():
             for call in list(self._calls[name]):
-                if functions is FINDINGS or len(call.node.args) + len(call.node.keywords) >= _ARGUMENTS_MIN:
+                if len(call.node.args) + len(call.node.keywords) >= _ARGUMENTS_MIN.get(name, 0):
                     values = self._of_argument(call, position, keyword, ())
                     kinds |= values
                     if not values:
@@ -109,7 +113,9 @@ class Kinds:
 
     def _of_name(self, node: ast.Name, scope: _Scope, above: tuple[str, ...]) -> set[str]:
         for function in scope.functions:
-            local = _assigned(function.body).get(node.id)
+            if id(function) not in self._locals:
+                self._locals[id(function)] = _assigned(function.body)
+            local = self._locals[id(function)].get(node.id)
             if local:
                 return {value for one in local for value in self._values(one, scope, above)}
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]

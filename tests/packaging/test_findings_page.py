@@ -14,11 +14,16 @@ from tests.packaging.kinds import FINDINGS, ROOT, STEPS, Kinds
 PAGE = (ROOT / "docs" / "reference" / "findings.md").read_text()
 COLUMNS_OF_FINDINGS, COLUMNS_OF_STEPS = 4, 3
 REPEATS = ("rabbitstore/quorum/repair.py", "rabbitstore/repair/classic.py")  # they name kinds of other calls once more
+OTHERS = ("messagestore/broker/services/timers.py", "messagestore/derive/_dispatch_cy.py")  # they add to no plan
 
 
-@pytest.fixture(scope="module", params=["rabbitstore"])
+SECTIONS = {"RabbitMQ": ["rabbitstore"], "RocketMQ": ["commitlog", "consumequeue", "indexfile", "messagestore"]}
+NO_FINDING = {"blank"}  # a reason why a walk stopped, which is reported as `bad_blank_size`
+
+
+@pytest.fixture(scope="module", params=SECTIONS)
 def package(request: pytest.FixtureRequest) -> tuple[str, Kinds]:
-    return {"rabbitstore": "RabbitMQ", "messagestore": "RocketMQ"}[request.param], Kinds(request.param)
+    return request.param, Kinds(*SECTIONS[request.param])
 
 
 def rows(section: str, columns: int) -> list[list[str]]:
@@ -40,7 +45,7 @@ def test_page_lists_the_kinds_that_the_code_makes(
     names = [re.fullmatch(r"`(\w+)`", cells[0]) for cells in table]
     listed = [name[1] for name in names if name is not None]
     assert len(listed) == len(table) == len(set(listed)) and all(map(all, table))
-    assert set(listed) == kinds.found(calls)
+    assert set(listed) == kinds.found(calls) - NO_FINDING
 
 
 def test_no_kind_is_hidden_from_the_page(package: tuple[str, Kinds]) -> None:
@@ -49,7 +54,7 @@ def test_no_kind_is_hidden_from_the_page(package: tuple[str, Kinds]) -> None:
     kinds.unresolved.clear()
     kinds.found(FINDINGS)
     kinds.found(STEPS)
-    assert [place for place in kinds.unresolved if not place.startswith(REPEATS)] == []
+    assert [place for place in kinds.unresolved if not place.startswith(REPEATS + OTHERS)] == []
 
 
 def test_kinds_are_found_where_the_code_has_them(tmp_path_factory: pytest.TempPathFactory) -> None:
