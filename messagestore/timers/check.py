@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from commitlog.walk import LogFiles
 from storageio import Disk, StoreCorrupt, UnsupportedFormat
-from storebytes.finding import Finding, note
+from storebytes.finding import Finding
 from storebytes.java_hash import java_hash_code
 
 from ..abort_file import AbortFile

@@ -45,7 +45,8 @@ class Kinds:
         self._functions: dict[str, list[tuple[_Function, _Scope]]] = defaultdict(list)
         files = [
             *(ROOT / name for name in _SHARED),
-            *(file for package in packages for file in sorted((ROOT / package).rglob("*.py"))),
+        own = [file for package in packages for file in sorted((ROOT / package).rglob("*.py"))]
+        files = [*(ROOT / name for name in _SHARED), *own]
         ]
         trees = {file: ast.parse(file.read_text()) for file in files}
         for tree in trees.values():
