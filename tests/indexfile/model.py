@@ -58,11 +58,15 @@ class PlainIndex:
         return True
 
     def select(self, key: str, begin_ms: int, end_ms: int) -> list[int]:
-        found = []
-        for number, item in reversed(list(enumerate(self.items, 1))):
-            times = {self.begin_ms + item.seconds * 1000} | ({self.begin_ms} if number == 1 else set())
+        """Follow the chain of the key's slot; it ends at an item before the range (docs/formats/indexfile.md#querying-a-key)."""
+        found, number = [], self.heads.get(key_hash(key) % self.slots, 0)
+        while number:
+            item = self.items[number - 1]
+            time_ms = self.begin_ms + item.seconds * 1000
+            times = {time_ms} | ({self.begin_ms} if number == 1 else set())
             if item.key_hash == key_hash(key) and any(begin_ms <= time <= end_ms for time in times):
                 found.append(item.physical_offset)
+            number = item.previous if time_ms >= begin_ms else 0
         return found
 
     def as_bytes(self) -> bytes:

@@ -43,11 +43,8 @@ class Kinds:
         self._calls: dict[str, list[_Call]] = defaultdict(list)
         self._exported: dict[str, list[ast.expr]] = defaultdict(list)
         self._functions: dict[str, list[tuple[_Function, _Scope]]] = defaultdict(list)
-        files = [
-            *(ROOT / name for name in _SHARED),
         own = [file for package in packages for file in sorted((ROOT / package).rglob("*.py"))]
         files = [*(ROOT / name for name in _SHARED), *own]
-        ]
         trees = {file: ast.parse(file.read_text()) for file in files}
         for tree in trees.values():
             for name, values in _constants(tree).items():
