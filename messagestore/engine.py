@@ -31,8 +31,8 @@ from .read.beside_writer import beside_writer
 from .read.reader_view import ReaderView
 from .read.undispatched import Undispatched
 from .read.unindexed import Unindexed
-from .recovery import opening
 from .recovery.log_end import LogEnd
+from .recovery.opening import Opening, prepare
 from .recovery.queue_list import write_queue_list
 from .write.admission import Admission
 from .write.dispatcher import DispatchService
@@ -86,18 +86,20 @@ class Engine(StoreParts):
 
     def _recover(self) -> None:
         """Bring queues and index up to the end of the log, and create the services."""
-        opening.prepare(self)
-        plan = opening.plan(self, self.unindexed)
-        start = opening.apply(self, plan)
-        self._make_write_services(start, plan.end)
-        self.clamped_offsets = opening.dispatch_missing(self, plan, start)
+        prepare(self)
+        opening = Opening(self, self.unindexed, self._make_write_services)
+        plan = opening.plan()
+        plan.apply()
+        for step, outcome in zip(plan.steps, plan.outcomes, strict=True):
+            LOG.debug("%s: %s %s", self.places.root, step.text, outcome)
+        self.clamped_offsets = opening.clamped
         self._make_broker_services()
         self._make_housekeeper()
-        if not plan.was_clean or self.delays.may_deliver_twice:
+        was_clean = opening.found.was_clean
+        if not was_clean or self.delays.may_deliver_twice:
             self.delays.resume()
         if self._delivers:
-            self.timers.resume(was_clean=plan.was_clean)
-        opening.forget_clean_stop(self, plan)
+            self.timers.resume(was_clean=was_clean)
 
     def _make_write_services(self, start: int, end: LogEnd) -> None:
         on_failed = (self.mark_sync_failure,)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from storageio import (
     REAL_DISK,
+    Closing,
     Disk,
     DiskError,
     Entry,
@@ -105,7 +106,7 @@ class ObjectDisk:
     make_folder = sync_folder = rename = delete = delete_folder = space = lock = _refuse
 
 
-class _ObjectFile:
+class _ObjectFile(Closing):
     def __init__(self, system: Any, name: str, path: str, size_bytes: int) -> None:
         self._system = system
         self._name = name

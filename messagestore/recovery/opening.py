@@ -1,14 +1,14 @@
-"""Recovery of a store that is opened for writing: `prepare`, `plan`, `apply`, then `dispatch_missing`.
+"""Recovery of a store that is opened for writing: `prepare`, then the steps of a plan.
 
-`plan` decides and changes nothing.  It raises `StoreCorrupt` for damage to safely stored data, and the folder stays as it is.
-`apply` executes the plan: it cuts the log's crash tail, and then queues and index at the end of the log.  `dispatch_missing`
-builds the units and index items that are missing, and a broker's timer files if timers point behind the end of the log.
-ARCHITECTURE.md, "Recovery", has the rules.
+`Opening.plan` decides and changes nothing.  It raises `StoreCorrupt` for damage to safely stored data, and the folder stays as
+it is.  The steps cut the log's crash tail, and then queues and index at the end of the log; they build the units and items that
+are missing, and a broker's timer files if timers point behind the end of the log.  ARCHITECTURE.md, "Recovery", has the rules.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog import LogPaths
@@ -16,6 +16,7 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from commitlog.walk import LogFiles
 from storageio import DiskError, StoreCorrupt, StoreError
 from storageio.invariants import check_invariants
+from storebytes.plan import Plan
 
 from .. import index_hint
 from ..broker.config.delay_offsets import DelayOffsets
@@ -23,12 +24,13 @@ from ..clean_stop import CleanStop, clean_path
 from ..derive.queues import QueueGap
 from ..index_hint import IndexHint, delete_hint, read_hint
 from ..parts import StoreParts
+from ..paths import OWN_FOLDER
 from ..read.index_coverage import is_of_log
 from ..read.unindexed import Unindexed
-from ..repair.rebuild_timers import has_timers, rebuild_timers
 from ..store_settings import StoreSettings, read_settings, write_settings
 from ..timers.layout import TIMER_TOPIC
 from ..timers.pending import timers_behind
+from ..timers.rebuild_timers import has_timers, rebuild_timers
 from ..timers.timer_log import TimerLog
 from ..write.pool import PooledFiles
 from ..write.ring import restore
@@ -41,8 +43,8 @@ from .witnesses import is_cut_tail, refuse_lost_end
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
-class RecoveryPlan(NamedTuple):
-    """What opening a store has to do before the first put."""
+class OpeningFacts(NamedTuple):
+    """What an opening found, and what it has to check."""
 
     end: LogEnd
     was_clean: bool
@@ -60,7 +62,129 @@ def prepare(parts: StoreParts) -> None:
     restore(parts.disk, places.own, parts.log, is_torn=not parts.was_clean)
 
 
-def plan(parts: StoreParts, unindexed: Unindexed) -> RecoveryPlan:
+class Opening:
+    """What opening a store does to its folder before the first put."""
+
+    def __init__(self, parts: StoreParts, unindexed: Unindexed, make_services: Callable[[int, LogEnd], None]) -> None:
+        """`make_services` makes what dispatches from a physical offset on; the log has its end by then."""
+        self.parts = parts
+        self.found = _examine(parts, unindexed)
+        self.start = self.found.end.offset  # where dispatch begins
+        self.clamped: list[str] = []  # a line for each offset that was set back
+        self._make_services = make_services
+
+    def plan(self) -> Plan:
+        """Return the steps, in the order in which they have to run."""
+        found, places = self.found, self.parts.places
+        plan, end = Plan(places.root), found.end
+        if end.has_tail:
+            plan.add("cut_tail", "commitlog", f"a crash left it, behind {end.offset}", self._cut_tail)
+        plan.add("continue_log", "commitlog", f"it ends at {end.offset}", self._continue_log)
+        if found.drops_index:
+            plan.add("drop_index", "index", "its files have another size", self._drop_index)
+        if found.checks_index:
+            reason = "the stop was not clean" if not found.was_clean else "something is missing"
+            plan.add("cut_derived", "consumequeue and index", reason, self._cut_derived)
+        plan.add("write_settings", f"{OWN_FOLDER}/settings.json", "files do not show them", self._keep_settings)
+        plan.add("dispatch", "consumequeue and index", "records have no units or items yet", self._dispatch)
+        if found.checks_queues and has_timers(self.parts.disk, places.root):
+            plan.add("rebuild_timers", "timerlog", "timers may point behind the end of the log", self._repair_timers)
+        plan.add("clamp_offsets", "config", "offsets may be behind the end of their queue", self._clamp_offsets)
+        if found.clean_stop is not None:
+            plan.add("delete_clean_stop", f"{OWN_FOLDER}/clean.json", "the log goes on", self._delete_clean_stop)
+        return plan
+
+    def _cut_tail(self) -> str:
+        parts = self.parts
+        cut_tail(parts.log, self.found.end.offset, parts.disk, parts.places.root)
+        return ""
+
+    def _continue_log(self) -> str:
+        """Let the next record follow the last one; what an unclean stop left unsynced is synced, or marked for the flusher."""
+        parts, end = self.parts, self.found.end
+        config, log = parts.config, parts.log
+        parts.checkpoint.open()
+        if config.uses_ring:
+            log.buffers = PooledFiles(
+                log,
+                parts.disk,
+                parts.places.own,
+                config.transient_store_ring_size,
+                zeroes_ahead=config.is_sync_flush,
+                reader_offset=None if config.is_sync_flush else lambda: parts.dispatcher.reads_from(),
+            )
+        log.attach(end.offset, end.store_timestamp_ms)
+        for file in log.queue.files[:-1]:
+            file.set_positions(file.size_bytes)
+        if not self.found.was_clean:
+            log.mark_unsynced(end.dispatch_from)
+            if config.is_sync_flush or config.uses_ring:
+                log.flush()  # else the flusher does it while the store is in use: no put was promised that it is on the disk
+        return ""
+
+    def _drop_index(self) -> str:
+        parts = self.parts
+        if parts.index is not None:
+            LOG.warning("%s: files of another size: the index is rebuilt from the log", parts.index.folder)
+            delete_hint(parts.disk, parts.places.own)
+            parts.index.destroy()
+        return ""
+
+    def _cut_derived(self) -> str:
+        """Cut what points behind the end of the log; dispatch begins where something may be missing."""
+        parts = self.parts
+        self.start = _cut_derived(parts, self.found.end)
+        if not self.found.was_clean:
+            parts.queues.mark_unsynced()
+            parts.derived.batch.mark_unsynced()
+            if parts.index is not None:
+                parts.index.mark_unsynced()
+        return f"complete up to {self.start}"
+
+    def _keep_settings(self) -> str:
+        _keep_settings(self.parts, self.found.end)
+        check_invariants(_check_applied, self.parts, self.found, self.start)
+        return ""
+
+    def _dispatch(self) -> str:
+        """Dispatch up to the end of the log; from its beginning, if a queue lacks units of records before that."""
+        parts, start = self.parts, self.start
+        self._make_services(start, self.found.end)
+        if start < self.found.end.offset:
+            low = parts.low_offset
+            try:
+                parts.dispatcher.catch_up(refuses_gaps=start > low)
+            except QueueGap as gap:
+                LOG.warning("queues are filled from the whole log: %s", gap)
+                parts.dispatcher.begin_again(low)
+                parts.dispatcher.catch_up()
+        _count_queues(parts, self.found)
+        check_invariants(_check_dispatched, parts)
+        return ""
+
+    def _repair_timers(self) -> str:
+        _repair_timers(self.parts, self.found.end.offset)
+        return ""
+
+    def _clamp_offsets(self) -> str:
+        """Clamp offsets that are behind the end of their queue.
+
+        After a clean stop those of delay levels alone are clamped, as a broker does whenever it starts: a level whose offset is
+        ahead would never deliver again. Offsets of consumers show that more was there, so `recover` clamps them.
+        """
+        parts = self.parts
+        self.clamped = clamp_offsets(
+            parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist(),
+            OFFSET_TABLES if self.found.checks_queues else (DelayOffsets,),
+        )  # fmt: skip
+        return ", ".join(self.clamped)
+
+    def _delete_clean_stop(self) -> str:
+        self.parts.disk.delete(clean_path(self.parts.places.root))
+        return ""
+
+
+def _examine(parts: StoreParts, unindexed: Unindexed) -> OpeningFacts:
     """Find the end of the log and decide what has to be checked, without changing anything.
 
     Raises `StoreCorrupt` for damage to safely stored data, `UnsupportedFormat` for a record of an unknown version.
@@ -82,7 +206,7 @@ def plan(parts: StoreParts, unindexed: Unindexed) -> RecoveryPlan:
         and index is not None
         and (drops_index or not index.files or (parts.was_clean and unindexed.lacks_tail(end.offset)))
     )
-    return RecoveryPlan(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
+    return OpeningFacts(end, parts.was_clean, clean_stop, drops_index, checks_queues, checks_queues or lacks_index)
 
 
 def _named(parts: StoreParts) -> FileMessages:
@@ -110,44 +234,7 @@ def _lacks_queues(parts: StoreParts, end: LogEnd) -> bool:
     return len(parts.lookup) == 0 or parts.derived.lacks_batch_queues() or parts.lacks_listed_queues()
 
 
-def apply(parts: StoreParts, decided: RecoveryPlan) -> int:
-    """Execute a plan; return the physical offset at which dispatch has to begin."""
-    config, log, index, end = parts.config, parts.log, parts.index, decided.end
-    parts.checkpoint.open()
-    if end.has_tail:
-        cut_tail(log, end.offset, parts.disk, parts.places.root)
-    if config.uses_ring:
-        log.buffers = PooledFiles(
-            log,
-            parts.disk,
-            parts.places.own,
-            config.transient_store_ring_size,
-            zeroes_ahead=config.is_sync_flush,
-            reader_offset=None if config.is_sync_flush else lambda: parts.dispatcher.reads_from(),
-        )
-    log.attach(end.offset, end.store_timestamp_ms)
-    for file in log.queue.files[:-1]:
-        file.set_positions(file.size_bytes)
-    if not decided.was_clean:
-        log.mark_unsynced(end.dispatch_from)
-        if config.is_sync_flush or config.uses_ring:
-            log.flush()  # else the flusher does it while the store is in use: no put was promised that it is on the disk
-    if decided.drops_index and index is not None:
-        LOG.warning("%s: files of another size: the index is rebuilt from the log", index.folder)
-        delete_hint(parts.disk, parts.places.own)
-        index.destroy()
-    start = _cut_derived(parts, end) if decided.checks_index else end.offset
-    if not decided.was_clean:
-        parts.queues.mark_unsynced()
-        parts.derived.batch.mark_unsynced()
-        if index is not None:
-            index.mark_unsynced()
-    _keep_settings(parts, end)
-    check_invariants(_check_applied, parts, decided, start)
-    return start
-
-
-def _check_applied(parts: StoreParts, decided: RecoveryPlan, start: int) -> None:
+def _check_applied(parts: StoreParts, decided: OpeningFacts, start: int) -> None:
     """Assert what holds between `apply` and dispatch."""
     end = decided.end.offset
     assert start <= end, "dispatch begins inside the log"
@@ -230,37 +317,9 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
     write_settings(parts.disk, parts.places.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
 
 
-def dispatch_missing(parts: StoreParts, decided: RecoveryPlan, start: int) -> list[str]:
-    """Dispatch from `start` to the end of the log, then clamp offsets; return a line for each that changed.
-
-    After a clean stop those of delay levels alone are clamped, as a broker does whenever it starts: a level whose offset is
-    ahead would never deliver again. Offsets of consumers show that more was there, so `recover` clamps them.
-
-    If a queue lacks units of records before `start`, dispatch begins again at the start of the log.
-    """
-    if start < decided.end.offset:
-        low = parts.low_offset
-        try:
-            parts.dispatcher.catch_up(refuses_gaps=start > low)
-        except QueueGap as gap:
-            LOG.warning("queues are filled from the whole log: %s", gap)
-            parts.dispatcher.begin_again(low)
-            parts.dispatcher.catch_up()
-    _count_queues(parts, decided)
-    check_invariants(_check_dispatched, parts)
-    if decided.checks_queues:
-        _repair_timers(parts, decided.end.offset)
-    return clamp_offsets(
-        parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist(),
-        OFFSET_TABLES if decided.checks_queues else (DelayOffsets,),
-    )  # fmt: skip
-
-
 def _repair_timers(parts: StoreParts, end_offset: int) -> None:
     """Rebuild a broker's timer files if timers point behind the end of the log, where other records will be."""
     places = parts.places
-    if not has_timers(parts.disk, places.root):
-        return
     try:
         behind = timers_behind(parts.disk, places.root, end_offset)
     except DiskError:
@@ -281,7 +340,7 @@ def _check_dispatched(parts: StoreParts) -> None:
     assert parts.queues.max_physical_offset() <= max(limit, parts.log.written_offset), "no queue points behind the log"
 
 
-def _count_queues(parts: StoreParts, decided: RecoveryPlan) -> None:
+def _count_queues(parts: StoreParts, decided: OpeningFacts) -> None:
     """Set the sum of next offsets that later hints contain.
 
     After a clean stop the last hint has it, and a million queues need not be opened.
@@ -294,9 +353,3 @@ def _count_queues(parts: StoreParts, decided: RecoveryPlan) -> None:
         if hint and hint.next_total >= 0 and (hint.last_offset, hint.end_offset) == (end.last_offset, end.offset):
             queues.next_total = hint.next_total
     parts.dispatcher.tell_reached()
-
-
-def forget_clean_stop(parts: StoreParts, decided: RecoveryPlan) -> None:
-    """Delete the record of the last clean stop, because the log continues after it."""
-    if decided.clean_stop is not None:
-        parts.disk.delete(clean_path(parts.places.root))

@@ -16,8 +16,8 @@ from ..derive.rebuild import INDEX, QUEUES, Rebuilt
 from ..folder import FolderFacts
 from ..recovery.log_end import LogEnd
 from ..recovery.witnesses import refuse_lost_end
+from ..timers.rebuild_timers import rebuild_timers
 from .damage import survey
-from .rebuild_timers import rebuild_timers
 from .store_queues import queues_kind
 
 ALL = frozenset({QUEUES, INDEX})

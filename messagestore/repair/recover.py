@@ -53,12 +53,12 @@ from ..recovery.log_end import cut_tail, keep_cut
 from ..recovery.named_messages import NamedMessages, reach_of
 from ..recovery.witnesses import UnplacedClaim, claims, is_cut_tail, unplaced_claims
 from ..swap import keep_file
+from ..timers.rebuild_timers import has_timers, plan_timers, rebuild_timers
 from ..write.ring import RING_NAME, restore
 from .comparison import Comparison
 from .damage import MISSING_END, Hole, Survey, survey
 from .fillers import fill
 from .misplaced_sidecars import sidecar_steps, strange_sidecars
-from .rebuild_timers import has_timers, plan_timers, rebuild_timers
 from .repair_config import add_topics, config_steps, unknown_topics
 from .repair_files import file_steps, make_files
 from .store_queues import queues_kind

@@ -37,8 +37,8 @@ from ..rocksdb.database import open_database
 from ..rocksdb.queues import RocksdbEnd, last_ends, unit_of
 from ..swap import keep_file
 from ..timers.layout import TIMER_TOPIC
+from ..timers.rebuild_timers import TimersQueue
 from ..timers.timer_log import TimerLog
-from .rebuild_timers import TimersQueue
 
 
 class StoreQueues:

@@ -324,7 +324,7 @@ def test_hash_collisions_in_the_index(store: Path) -> None:
     """Keys that share one slot make a long chain, not an endless one."""
     keys = ["".join(part) for part in _colliding(8)]
     assert len({java_hash_code(key) for key in keys}) == 1
-    with MessageStore.open(store, "a", small_config()) as opened:
+    with MessageStore.open(store, "a", small_config(max_index_num=200)) as opened:
         for key in keys[:150]:
             opened.put(type(made_message(0))("T", b"b", keys=[key], queue_id=0))  # type: ignore[call-arg]
     looked_at(store, ["query T key", "verify"])

@@ -58,7 +58,7 @@ class PlainIndex:
         return True
 
     def select(self, key: str, begin_ms: int, end_ms: int) -> list[int]:
-        """Follow the chain of the key's slot; it ends at an item before the range (docs/formats/indexfile.md#querying-a-key)."""
+        """Follow the chain of the key's slot to an item before the range (docs/formats/indexfile.md#querying-a-key)."""
         found, number = [], self.heads.get(key_hash(key) % self.slots, 0)
         while number:
             item = self.items[number - 1]

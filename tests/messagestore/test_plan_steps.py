@@ -15,7 +15,7 @@ from messagestore.repair.recover import Choice, Recovery, StorePlan
 from messagestore.repair.verification import verify_store
 from storageio import REAL_DISK, StoreError
 from tests.archives import unpack
-from tests.cases import ROCKETMQ_CASES, unpack_case
+from tests.cases import unpack_case
 from tests.messagestore.test_pool import left_behind
 
 MESSAGES = 1200
@@ -209,8 +209,9 @@ def test_killed_repairs_of_brokers_files(fixture: str, damage: Damage, kind: str
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("choice", [Choice.SKIP, Choice.TRUNCATE])
-@pytest.mark.parametrize("name", [name for name in ROCKETMQ_CASES if name != "illegal-magic"])
+@pytest.mark.parametrize(("name", "choice"), [
+    ("clean-stop-older-log", Choice.TRUNCATE), ("middle-log-file-gone", Choice.SKIP), ("only-the-commitlog", Choice.REFUSE),
+])  # fmt: skip
 def test_killed_repairs_of_reported_folders(name: str, choice: Choice, tmp_path: Path) -> None:
     """The folders that operators reported have several kinds of damage at a time."""
     kinds = {"add_topics", "rebuild"} if name == "only-the-commitlog" else {"close_store"}

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from commitlog.walk import LogFiles
-from messagestore.repair.rebuild_timers import rebuild_timers
 from messagestore.repair.verification import verify_store
 from messagestore.timers.new_files import new_units, slot_of
+from messagestore.timers.rebuild_timers import rebuild_timers
 from messagestore.timers.undelivered import TimerMessage
 from storageio import DiskFull, InvalidMessage, OutOfRange, PutRejected
 from tests.messagestore.kit import Clock, crash_copy, delivered_numbers, open_small

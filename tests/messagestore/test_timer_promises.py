@@ -14,8 +14,8 @@ import pytest
 
 from commitlog import LogPaths
 from commitlog.walk import LogFiles
-from messagestore.repair.rebuild_timers import WORK
 from messagestore.repair.verification import verify_store
+from messagestore.timers.rebuild_timers import WORK
 from messagestore.timers.timer_log import TimerLog
 from messagestore.timers.undelivered import undelivered_timers
 from storageio import REAL_DISK, DiskError

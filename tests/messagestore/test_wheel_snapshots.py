@@ -12,10 +12,10 @@ from commitlog import Message
 from commitlog.walk import LogFiles
 from messagestore import MessageStore, StoreConfig
 from messagestore.paths import StorePaths
-from messagestore.repair.rebuild_timers import rebuild_timers
 from messagestore.repair.verification import verify_store
 from messagestore.timers.check import timer_findings
 from messagestore.timers.layout import WHEEL_SIZE
+from messagestore.timers.rebuild_timers import rebuild_timers
 from messagestore.timers.wheel import used_slots, wheel_path
 from storageio import REAL_DISK
 from tests.archives import unpack

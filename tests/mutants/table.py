@@ -24,7 +24,7 @@ def _tests(folder: str, *names: str) -> tuple[str, ...]:
 
 
 GROUPS = {
-    "storageio": Group(_below("storageio", "real_disk", "replace"), ("tests/storageio",), _tests("messagestore", "processes")),
+    "storageio": Group(_below("storageio", "real_disk", "swap"), ("tests/storageio",), _tests("messagestore", "processes")),
     "commitlog": Group(
         _below("commitlog", "_append_cy", "mapped_file", "mapped_file_queue", "commit_log"),
         (
@@ -44,7 +44,7 @@ GROUPS = {
     "messagestore": Group(
         _below(
             "messagestore", "recovery/log_end", "write/flusher", "write/pool", "write/ring", "checkpoint", "write/sync_failure",
-            "write/housekeeper", "write/dispatcher", "engine", "abort_file", "index_hint", "sidecar",
+            "write/housekeeper", "write/dispatcher", "engine", "abort_file", "excluded_topics", "index_hint", "sidecar",
         ),
         (
             *_tests(
@@ -61,7 +61,7 @@ GROUPS = {
         (
             *_below("messagestore/derive", "cross_check", "rebuild", "kinds/batch", "kinds/lmq", "kinds/ordinary"),
             *_below(
-                "messagestore/repair", "damage", "fillers", "excluded_topics", "symlinks", "repair_config", "repair_files",
+                "messagestore/repair", "damage", "fillers", "symlinks", "repair_config", "repair_files",
                 "rebuild_store", "recover", "lost_messages", "verification",
             ),
         ),

@@ -16,8 +16,8 @@ from commitlog.walk import LogFiles
 from storageio import InvalidMessage, PutRejected
 
 from ...derive.kinds import is_dispatched
-from ...repair.rebuild_timers import rebuild_timers
 from ...timers.layout import TIMER_TOPIC
+from ...timers.rebuild_timers import rebuild_timers
 from ..config.delay_offsets import DelayOffsets
 from ..config.subscription_groups import SubscriptionGroups
 from ..config.topics import BATCH_QUEUES, QUEUE_TYPE

@@ -23,10 +23,10 @@ from consumequeue import ConsumeQueue
 from storageio import StoreCorrupt, replace_file
 
 from ...property_names import REAL_TOPIC, UNIQUE_KEY
-from ...repair.rebuild_timers import WORK, has_timers, rebuild_timers
 from ...sidecar import read_sidecar
 from ...timers.layout import DELETES, DUE, LOG_FILE_SIZE, MAGIC_ROLL, PRECISION_MS, TIMER_TOPIC, TimerCheckpoint, TimerUnit
 from ...timers.live import LiveTimers
+from ...timers.rebuild_timers import WORK, has_timers, rebuild_timers
 from ...timers.timer_log import TimerLog
 from ...timers.undelivered import TimerKey, delete_keys, done_by, key_of, timer_of
 from ...timers.wheel import read_timer_checkpoint

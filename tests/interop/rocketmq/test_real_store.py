@@ -18,6 +18,7 @@ from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
 from tests.amounts import amount
 from tests.messagestore import test_recover as damage
+from tests.stores import log_records
 
 from .answers import assert_agree, for_java, our_messages
 from .folders import JAVA_NAMES, LOG_SIZE, LONG_TOPIC, QUEUE_SIZE, SIZES, START_MS, Ticking, ours, write_mixed
@@ -102,7 +103,7 @@ def test_the_real_store_opens_what_recovery_made_of_damage(
     for hurt in DAMAGE:
         folder = tmp_path / hurt.__name__ / "store"
         shutil.copytree(original, folder)
-        messages = damage.records(folder)
+        messages = log_records(folder)
         lost = hurt(folder, messages)
         Recovery(str(folder), choice, damage.SMALL).apply()  # the configuration has the sizes of files that are gone
         kept = {message["physical_offset"] for message in our_messages(folder)}

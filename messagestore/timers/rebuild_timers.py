@@ -15,13 +15,13 @@ from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths
 from ..swap import delete_tree, kept_path, take_place
-from ..timers.check import timer_findings
-from ..timers.layout import CHECK_NAME, LOG_FILE_SIZE, LOG_NAME, PRECISION_MS, WHEEL_NAME
-from ..timers.new_files import new_checkpoint, new_units, write_timer_files
-from ..timers.pending import timers_behind
-from ..timers.timer_log import TimerLog
-from ..timers.undelivered import undelivered_timers
-from ..timers.wheel import wheel_snapshots
+from .check import timer_findings
+from .layout import CHECK_NAME, LOG_FILE_SIZE, LOG_NAME, PRECISION_MS, WHEEL_NAME
+from .new_files import new_checkpoint, new_units, write_timer_files
+from .pending import timers_behind
+from .timer_log import TimerLog
+from .undelivered import undelivered_timers
+from .wheel import wheel_snapshots
 
 WORK = "timers"
 
