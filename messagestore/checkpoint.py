@@ -104,19 +104,11 @@ def read_checkpoint(disk: Disk, path: str) -> Found:
         return decode(file.read(0, CHECKPOINT_SIZE))
 
 
-def checkpoint_ahead(disk: Disk, folder: str, last_ms: int) -> dict[str, int]:
+def times_ahead(values: CheckpointValues, last_ms: int) -> dict[str, int]:
     """Return the checkpoint times that are later than the log's last record, by name.
 
     Such a checkpoint claims more than the log holds. The result is empty if `last_ms` is 0, which stands for a log without
-    records.
-    """
-    return times_ahead(read_checkpoint(disk, os.path.join(folder, FILE_NAME)).values, last_ms)
-
-
-def times_ahead(values: CheckpointValues, last_ms: int) -> dict[str, int]:
-    """Return times later than `last_ms`, as `checkpoint_ahead` does, for values that were already read.
-
-    With an active writer the values must be read before the log's last record.
+    records. With an active writer the values must be read before the log's last record.
     """
     return {name: time_ms for name in TIMES if (time_ms := getattr(values, name)) > last_ms > 0}
 

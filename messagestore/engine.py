@@ -24,7 +24,6 @@ from .clean_stop import CleanStop, write_clean
 from .config import Role, StoreConfig
 from .derive.queues import StoreSink
 from .excluded_topics import excluded_topics
-from .folder import FolderFacts
 from .index_hint import hint_of, write_hint
 from .parts import StoreParts
 from .read.beside_writer import beside_writer
@@ -68,7 +67,6 @@ class Engine(StoreParts):
         self.undispatched = Undispatched(self)
         try:
             if writable:
-                FolderFacts(root, disk).refuse_unknown_shape(config)
                 began = time.perf_counter()
                 self.load()
                 self._recover()

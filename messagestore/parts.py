@@ -63,6 +63,8 @@ class StoreParts:
         """Map the log, list queues and index files, and read the tables."""
         given, disk, places = self._given, self.disk, self.places
         self.facts = FolderFacts(places.root, disk, given.store_path_commit_log)
+        if self.writable:
+            self.facts.refuse_unknown_shape(given)
         config = self.config = self.facts.with_sizes(given, is_locked=self.writable)
         self.facts.refuse_other_sizes(config, given)
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num

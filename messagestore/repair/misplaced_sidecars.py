@@ -21,9 +21,9 @@ def strange_sidecars(disk: Disk, own_folder: str) -> list[Finding]:
     return [Finding(one.path, 0, "strange_sidecar", one.expected_text, one.found_text) for one in found]
 
 
-def sidecar_steps(disk: Disk, own_folder: str) -> Iterator[Step]:
-    """Yield a step that moves each aside."""
-    for one in strange_sidecars(disk, own_folder):
+def sidecar_steps(disk: Disk, own_folder: str, found: list[Finding]) -> Iterator[Step]:
+    """Yield a step that moves each of the found ones aside."""
+    for one in found:
         file = os.path.relpath(one.file, os.path.dirname(own_folder))
         run = partial(_move_aside, disk, own_folder, one.file)
         yield Step("move_aside", file, f"{one.found} in place of {one.expected}", run)

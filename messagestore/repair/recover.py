@@ -180,8 +180,8 @@ class Recovery:
         self.places = facts.paths
         self.queues = queues_kind(facts)(facts, self.config, progress, keeps=keep_backup)
         self.was_clean = facts.was_clean
-        self._found = Survey()  # and what follows: what the plan was made from
-        self._log_changed = False
+        self._found = Survey()  # what the plan was made from
+        self._log_changed = False  # by a step since then
         self._lock: FolderLock | None = None
 
     # Planning
@@ -189,13 +189,14 @@ class Recovery:
     def plan(self) -> StorePlan:
         """Scan the whole log, compare queues and index with it, and return the plan; without a needed choice it has no step."""
         found, compared = self._inspect()
-        self._found, self._compared, self._log_changed = found, compared, False
+        self._found, self._log_changed = found, False
         plan = StorePlan(
             self.root, was_clean=self.was_clean, is_damaged=found.is_damaged, choice=self.choice, is_forced=self.force
         )  # fmt: skip
         plan.findings = [*found.findings, *(hole.finding for hole in found.holes)]
-        plan.steps += sidecar_steps(self.disk, self.places.own)
-        plan.findings += strange_sidecars(self.disk, self.places.own)
+        sidecars = strange_sidecars(self.disk, self.places.own)
+        plan.steps += sidecar_steps(self.disk, self.places.own, sidecars)
+        plan.findings += sidecars
         files = list(file_steps(self._files(), self.disk, self.root, keep_backup=self.keep_backup))
         self._plan_files(files, plan)
         plan.steps += config_steps(self.disk, self.root, keep_backup=self.keep_backup)
@@ -309,12 +310,8 @@ class Recovery:
         """Return the store time in milliseconds up to which every record was synced; no limit after a clean stop."""
         if self.was_clean:
             return FOREVER_MS
-        checkpoint = Checkpoint(self.disk, self.root)
-        try:
-            stopped_ms = clean_stop_ms(self.facts.clean_stop, self._files().message_at)
-            return max(stopped_ms, checkpoint.values.log_timestamp_ms)
-        finally:
-            checkpoint.close()
+        stopped_ms = clean_stop_ms(self.facts.clean_stop, self._files().message_at)
+        return max(stopped_ms, self.facts.checkpoint.values.log_timestamp_ms)
 
     def _inspect(self) -> tuple[Survey, Compared]:
         """Survey the log and compare queues and index with it, in one pass."""
@@ -580,16 +577,16 @@ class Recovery:
         names = {name for name, findings in found.wrong.items() if findings}
         if found.unknown_topics:
             self._add_topics(found.unknown_topics)
-        self._rebuild(names, self._survey().end)
+        self._rebuild(names)
         cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
         return f"rebuilt: {', '.join(sorted(names))}" if names else "nothing differs"
 
-    def _rebuild(self, names: set[str], end: int) -> str:
-        """Rebuild queues, batch queues or index from a log that is whole and ends at `end`."""
+    def _rebuild(self, names: set[str], end: int | None = None) -> str:
+        """Rebuild queues, batch queues or index from a log that is whole; without `end` its end is looked for."""
         if BATCH in names:
             rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
         if names - {BATCH}:
-            self.queues.rebuild(names - {BATCH}, self._files(), end)
+            self.queues.rebuild(names - {BATCH}, self._files(), self._survey().end if end is None else end)
         return ""
 
     def _add_topics(self, topics: dict[str, int]) -> str:
@@ -636,13 +633,10 @@ class Recovery:
             return ""
         if self.keep_backup:
             keep_file(self.disk, self.root, self.facts.checkpoint_path)
-        checkpoint = Checkpoint(self.disk, self.root, writable=True)
-        try:
+        with Checkpoint(self.disk, self.root, writable=True) as checkpoint:
             for name in TIMES:
                 setattr(checkpoint, name, min(getattr(checkpoint, name), last_ms))
             checkpoint.flush()
-        finally:
-            checkpoint.close()
         return ""
 
     def _report(self, plan: StorePlan) -> None:

@@ -16,8 +16,8 @@ from messagestore.checkpoint import (
     VALUES,
     Checkpoint,
     CheckpointValues,
-    checkpoint_ahead,
     read_checkpoint,
+    times_ahead,
 )  # fmt: skip
 from storageio import REAL_DISK, DiskError, StoreClosed
 from storageio.testing import CountingDisk, FailingDisk
@@ -270,6 +270,7 @@ def test_threads_set_and_flush(tmp_path: Path) -> None:
 def test_a_time_behind_that_of_the_logs_last_record_is_named(tmp_path: Path) -> None:
     """It covers more than the log holds; a log without records tells nothing about times."""
     folder = write(tmp_path, page(NOW + 1, NOW, NOW - 1, 0, 0))
-    assert checkpoint_ahead(REAL_DISK, folder, NOW) == {TIMES[0]: NOW + 1}
-    assert checkpoint_ahead(REAL_DISK, folder, NOW - 2) == dict(zip(TIMES, (NOW + 1, NOW, NOW - 1), strict=True))
-    assert checkpoint_ahead(REAL_DISK, folder, 0) == {}
+    values = read_checkpoint(REAL_DISK, str(Path(folder) / "checkpoint")).values
+    assert times_ahead(values, NOW) == {TIMES[0]: NOW + 1}
+    assert times_ahead(values, NOW - 2) == dict(zip(TIMES, (NOW + 1, NOW, NOW - 1), strict=True))
+    assert times_ahead(values, 0) == {}
