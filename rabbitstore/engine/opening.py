@@ -9,6 +9,7 @@ scan.  An entry whose message is in no file is acknowledged and listed in `Opene
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
@@ -29,8 +30,11 @@ from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
 from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
+from .queue_index_cy import QueueIndex
+from .queue_index_v2 import QueueIndexV2
 
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
+ENGINES: dict[int, Callable[[Disk, str, IndexSettings], Index]] = {1: QueueIndex, 2: QueueIndexV2}
 _ZERO_RUN = bytes(64)  # a sector that never reached the disk leaves at least so many zeros
 _FOLDERS = (*layout.STORE_FOLDERS, layout.QUEUES_FOLDER, layout.SIDECAR_FOLDER)
 
@@ -321,8 +325,7 @@ def complete_options(options: dict[str, QueueOptions], loaded: list[LoadedQueue]
 
 def new_index(disk: Disk, folder: str, settings: IndexSettings, version: int) -> Index:
     """Return an index of this version, not yet loaded."""
-    index: Index = VERSIONS[version].engine()(disk, folder, settings)
-    return index
+    return ENGINES[version](disk, folder, settings)
 
 
 def make_index(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storebytes.finding import Finding
 
@@ -12,17 +12,15 @@ from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.journal import JournalEntry, join_journal
 from .entry_copies import drop_worse_copies
+from .index_reader import Finish, IndexFiles
 from .intact_segment_cy import read_intact
 from .salvage import read_journal_past_damage, read_segment_past_damage
-
-if TYPE_CHECKING:
-    from .queue_folder import Finish, QueueFolder
 
 
 class IndexV1:
     """An `IndexReader` of version 1."""
 
-    def __init__(self, queue: QueueFolder) -> None:
+    def __init__(self, queue: IndexFiles) -> None:
         """`queue` is the folder; nothing is read yet."""
         self.queue = queue
 

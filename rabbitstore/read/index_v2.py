@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storageio import StoreCorrupt, UnsupportedFormat, read_head
 from storebytes.finding import Finding, finding_of
@@ -13,12 +13,10 @@ from ..files import map_if_there, numbers_in, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten, read_chunk, read_index
+from .index_reader import Finish, IndexFiles
 from .index_restore import Pair, restored_end, restored_index, restored_start, unindexed
 from .intact_segment_cy import read_intact_v2
 from .queue_store import Chunk, QueueStore, is_persistent
-
-if TYPE_CHECKING:
-    from .queue_folder import Finish, QueueFolder
 
 _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries are made from messages
 
@@ -26,7 +24,7 @@ _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries 
 class IndexV2:
     """An `IndexReader` of version 2."""
 
-    def __init__(self, queue: QueueFolder) -> None:
+    def __init__(self, queue: IndexFiles) -> None:
         """`queue` is the folder; nothing is read yet."""
         self.queue = queue
 
@@ -129,7 +127,7 @@ class IndexV2:
         """Return entries in place of those that are lost with a part of the index, or with all of it."""
         if len(data) < layout.V2_HEAD_SIZE or not (rows or any(data)):
             return restored_index(
-                number, store, [] if self.queue.stores is None else self.queue.stores.without_entry(self.queue)
+                number, store, [] if self.queue.stores is None else self.queue.stores.without_entry(self.queue.queue)
             )
         if not any(data[: layout.V2_HEAD.size]):
             return restored_start(number, rows, store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from storageio import Disk, read_head
 from storageio.ahead import in_turn
@@ -16,44 +16,15 @@ from ..format.entry_cy import IndexEntry
 from ..format.index_versions import VERSIONS, IndexVersion
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from .entry_copies import HasMessage, no_message
-from .index_restore import SharedMessage
+from .index_reader import Finish, IndexFiles, IndexReader, SharedStores
+from .index_v1 import IndexV1
+from .index_v2 import IndexV2
 from .intact_segment_cy import IntactSegment
 
-Finish = Callable[[IntactSegment], Any]
+READERS: dict[int, Callable[[IndexFiles], IndexReader]] = {1: IndexV1, 2: IndexV2}
 
 
-class SharedStores(Protocol):
-    """What a version-2 index asks about the message stores; `notes` are states that a kill leaves."""
-
-    notes: list[Finding]
-
-    def similar_id(self, msg_id: bytes) -> bytes | None:
-        """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
-
-    def without_entry(self, queue: QueueFolder) -> list[SharedMessage]:
-        """Return the messages of the persistent store that were routed to the queue and that no index names."""
-
-    def is_in_persistent_store(self, msg_id: bytes) -> bool:
-        """Return whether the persistent store, and not the transient one, has the message."""
-
-
-class IndexReader(Protocol):
-    """Reads the index in a queue's folder, whichever version it has; `format.index_versions` names the class of each."""
-
-    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
-        """Yield each segment: what `finish` makes of an intact one, and the entries of any other.
-
-        `in_order` maps a function to numbers of segments, as `map` does.
-        """
-
-    def named_ids(self) -> Iterator[bytes]:
-        """Yield the ids of the shared store's messages that need an entry to be found, without looking for damage."""
-
-    def unknown_heads(self) -> Iterator[Finding]:
-        """Yield each file of another magic or version."""
-
-
-class QueueFolder:
+class QueueFolder(IndexFiles):
     """The name and the index entries of a queue's folder.
 
     `name` is the whole name, `queue` and `priority` its parts.  Without a valid `.queue_name`, `is_named` is false and the
@@ -74,12 +45,10 @@ class QueueFolder:
 
         `stores` correct damaged entries of version 2.
         """
-        self.disk = disk
-        self.stores = stores
-        self.has_message = has_message
+        super().__init__(
+            disk, f"{vhost_path}/{layout.QUEUES_FOLDER}/{folder}", f"{layout.QUEUES_FOLDER}/{folder}", has_message, stores
+        )
         self.folder = folder
-        self.relative = f"{layout.QUEUES_FOLDER}/{folder}"
-        self.path = f"{vhost_path}/{self.relative}"
         text = read_head(disk, f"{self.path}/{layout.QUEUE_NAME_FILE}", SMALL_SIZE_MAX)
         named = read_queue_name(text, folder) if text is not None else None
         self.is_named = named is not None and queue_folder_name(*named) == folder
@@ -89,7 +58,7 @@ class QueueFolder:
         self.format = self._format(text or b"")
         self.version = self.format.number
         self.segment_entries = self.format.segment_entries or segment_entries
-        self.index: IndexReader = self.format.reader()(self)
+        self.index: IndexReader = READERS[self.version](self)
         if not self.is_named and (text or not self.is_half_made):
             where = f"{self.relative}/{layout.QUEUE_NAME_FILE}"
             problems.append(Finding(where, 0, "bad_queue_name", "the name that the folder is named after", str(text)[:200]))
@@ -98,10 +67,6 @@ class QueueFolder:
         """Return the highest version that has files here, or that `text`, the bytes of `.queue_name`, names."""
         found = (one for one in reversed(VERSIONS.values()) if numbers_in(self.disk, self.path, one.endings[0]))
         return next(found, None) or VERSIONS.get(index_version(text), VERSIONS[1])
-
-    def segment_numbers(self) -> list[int]:
-        """Return the numbers of the segments that have a file."""
-        return numbers_in(self.disk, self.path, self.format.endings[0])
 
     def size_bytes(self) -> int:
         """Return the size of all files."""

@@ -24,7 +24,7 @@ from ..format.rdq import TERM_AT, scan_records
 from ..format.terms import is_damaged_name
 from ..stop_checksums import is_own_clean_stop
 from .intact_segment_cy import IntactSegment
-from .queue_folder import QueueFolder
+from .queue_folder import READERS, QueueFolder
 from .store_folder import StoreFolder
 from .table_check import read_tables
 from .vhost_folder import VhostFolder
@@ -84,7 +84,7 @@ def _findings(folder: VhostFolder, *, for_repair: bool) -> Iterator[Finding]:
         if queue.format.is_later and not is_later and not for_repair:
             found = f"queue {queue.queue!r} of index version {queue.version}"
             yield Finding(f"{queue.relative}/{layout.QUEUE_NAME_FILE}", 0, UNSUPPORTED, "index version 1 for writing", found)
-        yield from (problem for one in VERSIONS.values() for problem in one.reader()(queue).unknown_heads())
+        yield from (problem for reader in READERS.values() for problem in reader(queue).unknown_heads())
     if not is_own_clean_stop(folder.disk, folder.path):  # else the last opening has checked every message
         for queue in queues:
             yield from _unknown_messages(queue, is_later)

@@ -337,7 +337,7 @@ class VhostFolder(Closing):
                     return other
         return None
 
-    def without_entry(self, queue: QueueFolder) -> list[SharedMessage]:
+    def without_entry(self, queue: str) -> list[SharedMessage]:
         """Return the messages of the persistent store that were routed to the queue and that no index names."""
         store = self.stores[layout.PERSISTENT_FOLDER]
         named = {msg_id for folder in self.queue_folders() for msg_id in folder.index.named_ids()}
@@ -345,7 +345,7 @@ class VhostFolder(Closing):
         for msg_id, (number, record) in list(store.locations.items()):
             term = store.term(number, record) if msg_id not in named else None
             content = None if term is None else try_content(term)
-            if term is not None and content is not None and queue.queue in content.routing_keys and content.persistent:
+            if term is not None and content is not None and queue in content.routing_keys and content.persistent:
                 found.append(SharedMessage(msg_id, arrival_ms(term), len(content.body)))
         return found
 

@@ -1,0 +1,71 @@
+"""What a queue's folder gives to the reader of its index, and what a reader of each version gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from storageio import Disk
+from storebytes.finding import Finding
+
+from ..files import numbers_in
+from ..format.index_versions import IndexVersion
+from .entry_copies import HasMessage
+from .index_restore import SharedMessage
+from .intact_segment_cy import IntactSegment
+
+Finish = Callable[[IntactSegment], Any]
+
+
+class SharedStores(Protocol):
+    """What a version-2 index asks about the message stores; `notes` are states that a kill leaves."""
+
+    notes: list[Finding]
+
+    def similar_id(self, msg_id: bytes) -> bytes | None:
+        """Return the id of a stored message that differs in one byte; None when this id itself is stored, or none is."""
+
+    def without_entry(self, queue: str) -> list[SharedMessage]:
+        """Return the messages of the persistent store that were routed to the queue and that no index names."""
+
+    def is_in_persistent_store(self, msg_id: bytes) -> bool:
+        """Return whether the persistent store, and not the transient one, has the message."""
+
+
+class IndexReader(Protocol):
+    """Reads the index in a queue's folder, whichever version it has."""
+
+    def segments(self, problems: list[Finding], in_order: Any, finish: Finish) -> Iterator[Any]:
+        """Yield each segment: what `finish` makes of an intact one, and the entries of any other.
+
+        `in_order` maps a function to numbers of segments, as `map` does.
+        """
+
+    def named_ids(self) -> Iterator[bytes]:
+        """Yield the ids of the shared store's messages that need an entry to be found, without looking for damage."""
+
+    def unknown_heads(self) -> Iterator[Finding]:
+        """Yield each file of another magic or version."""
+
+
+class IndexFiles:
+    """The files of one index, and whom to ask about messages that they only name."""
+
+    queue: str
+    format: IndexVersion
+    segment_entries: int
+
+    def __init__(self, disk: Disk, path: str, relative: str, has_message: HasMessage, stores: SharedStores | None) -> None:
+        """`relative` is the folder in a finding.  `has_message` decides where journal and segment disagree about an entry.
+
+        `stores` correct damaged entries of version 2.
+        """
+        self.disk = disk
+        self.path = path
+        self.relative = relative
+        self.has_message = has_message
+        self.stores = stores
+
+    def segment_numbers(self) -> list[int]:
+        """Return the numbers of the segments that have a file."""
+        return numbers_in(self.disk, self.path, self.format.endings[0])
