@@ -84,7 +84,7 @@ def extension(module: str) -> Extension:
 def extensions() -> list[Extension]:
     """Return all kernels, translated to C; none where compiling is forbidden or Cython is absent."""
     required = os.environ.get("BROKERSTORE_REQUIRE_COMPILED") == "1"
-    if BUILDS["wants_plain"]():
+    if BUILDS["is_plain_requested"]():
         return []
     try:
         from Cython.Build import cythonize

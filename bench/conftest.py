@@ -141,8 +141,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
     rates = [row["baseline_append"] for row in _TABLE if row["body"] == 100]
     if rates:
-        says = "reached" if min(rates) >= BASELINE_MIN else "NOT REACHED by every row: those ratios do not count"
+        reports = "reached" if min(rates) >= BASELINE_MIN else "NOT REACHED by every row: those ratios do not count"
         write(
-            f"baseline appends of 100 B: {statistics.median(rates):,.0f}/s, least {min(rates):,.0f}/s: {BASELINE_MIN:,} {says};"
+            f"baseline appends of 100 B: {statistics.median(rates):,.0f}/s, least {min(rates):,.0f}/s: "
+            f"{BASELINE_MIN:,} {reports};"
         )
         write("rounds of 100 B in which it was slower than that are not counted")

@@ -105,13 +105,13 @@ def store(folder: Path, count: int, size: int) -> Rates:
             flight.write(encode_many(messages[start : start + BATCH]))
         flight.land()
 
-    def read(wanted: list[bytes]) -> None:
-        for msg_id in wanted:
+    def read(requested: list[bytes]) -> None:
+        for msg_id in requested:
             decode_content(client.read(msg_id) or b"")
 
-    def read_bulk(wanted: list[bytes]) -> None:
+    def read_bulk(requested: list[bytes]) -> None:
         for start in range(0, count, BATCH):
-            client.read_contents(wanted[start : start + BATCH])
+            client.read_contents(requested[start : start + BATCH])
 
     def remove() -> None:
         client.remove(ids)

@@ -41,7 +41,7 @@ def fill(jvm: RealStores, folder: Path, count: int) -> None:
     message = Message("T", BODY, born_timestamp_ms=1, queue_id=0)
     message.born_host = message.store_host = "127.0.0.1:10911"
     store = jvm.open(folder)
-    store.ask("stream", message=for_java(message, b"TAGS\x01TagA\x02", 0), count=count, queues=QUEUES, quiet=True)
+    store.invoke("stream", message=for_java(message, b"TAGS\x01TagA\x02", 0), count=count, queues=QUEUES, quiet=True)
     store.close()
 
 
@@ -68,7 +68,7 @@ CASES: dict[str, Callable[[Path], None]] = {"clean": make_clean, "abort": make_a
 def time_java(jvm: RealStores, folder: Path, count: int) -> float:
     """Return the milliseconds of load, start and dispatch."""
     store = jvm.open(folder)
-    queues = store.ask("counts")
+    queues = store.invoke("counts")
     store.close()
     assert sum(queues) == count, f"the real store has {sum(queues)} of {count}"
     return float(store.opened["all_ms"])
@@ -129,7 +129,7 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def told(values: list[float]) -> str:
+def measured(values: list[float]) -> str:
     return "{min:.1f}/{median:.1f}/{max:.1f}".format(**spread(values))
 
 
@@ -141,11 +141,11 @@ def report(times: Times, files: dict[str, list[float]], count: int) -> dict[str,
         ratios = [java / ours for java, ours in zip(both["java"], both["ours"], strict=True)]
         result["cases"][case] = {name: spread(values) for name, values in both.items()} | {"ratio": spread(ratios)}
         target = f"target {TARGETS[case]}x" if case in TARGETS else "no target"
-        print(f"{case:11} java {told(both['java'])}  ours {told(both['ours'])}  ratio {told(ratios)}  ({target})")
+        print(f"{case:11} java {measured(both['java'])}  ours {measured(both['ours'])}  ratio {measured(ratios)}  ({target})")
     few, many = files["10 files"], files["1000 files"]
     apart = statistics.median(many) - statistics.median(few)
     result["files"] = {name: spread(values) for name, values in files.items()} | {"apart_ms": apart}
-    print(f"10 files {told(few)}  1000 files {told(many)}  apart {apart:.1f} (target {FILES_TARGET_MS})")
+    print(f"10 files {measured(few)}  1000 files {measured(many)}  apart {apart:.1f} (target {FILES_TARGET_MS})")
     return result
 
 

@@ -115,7 +115,7 @@ def numpy_reindex(path: str, out: str) -> int:
 
     os.makedirs(out, exist_ok=True)
     units: dict[tuple[bytes, int], list[bytes]] = {}
-    hashes, places = [], []
+    hashes, positions = [], []
     for name in sorted(os.listdir(os.path.join(path, "commitlog"))):
         base = int(name)
         data = np.memmap(os.path.join(path, "commitlog", name), np.uint8, "r")
@@ -146,7 +146,7 @@ def numpy_reindex(path: str, out: str) -> int:
             for key in [pairs.get(b"UNIQ_KEY"), *pairs.get(b"KEYS", b"").split()]:
                 if key:
                     hashes.append(names[row] + b"#" + key)
-                    places.append(base + starts[row])
+                    positions.append(base + starts[row])
         packed = np.empty(len(rows), np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")]))
         packed["offset"], packed["size"], packed["code"] = base + rows, sizes, tags
         lanes: dict[tuple[bytes, int], list[int]] = {}
@@ -160,17 +160,17 @@ def numpy_reindex(path: str, out: str) -> int:
     codes = np.abs(_java_hashes(hashes))
     slot = codes % 5_000_000
     order = np.argsort(slot, kind="stable")
-    np.savez(os.path.join(out, "index.npz"), codes=codes, places=np.array(places), order=order)
-    return len(places)
+    np.savez(os.path.join(out, "index.npz"), codes=codes, positions=np.array(positions), order=order)
+    return len(positions)
 
 
-def _topics(view: memoryview, places: Any) -> list[bytes]:
-    return [bytes(view[at + 1 : at + 1 + view[at]]) for at in places.tolist()]
+def _topics(view: memoryview, positions: Any) -> list[bytes]:
+    return [bytes(view[at + 1 : at + 1 + view[at]]) for at in positions.tolist()]
 
 
-def _properties(view: memoryview, places: Any) -> list[bytes]:
+def _properties(view: memoryview, positions: Any) -> list[bytes]:
     made = []
-    for at in places.tolist():
+    for at in positions.tolist():
         start = at + 1 + view[at]
         made.append(bytes(view[start + 2 : start + 2 + int.from_bytes(view[start : start + 2], "big")]))
     return made
@@ -242,15 +242,15 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def measure(path: Path, folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
+def measure(path: Path, folder: Path, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Return the seconds of each round by name; warm-up rounds, in which the JVM compiles, do not count."""
     from bench.spark_floor import read_floor
     from commitlog.fields import COLUMNS
     from sparkstore.jobs import audit, export, reindex
     from sparkstore.source.reading import read_messages, read_meta
 
-    spark, parts, out = session(folder), halves(path), Path(asked.out or folder)
-    wanted = set(asked.only.split(",")) if asked.only else None
+    spark, parts, out = session(folder), halves(path), Path(arguments.out or folder)
+    requested = set(arguments.only.split(",")) if arguments.only else None
     spark_out, plain_out, numpy_out = (str(out / name) for name in ("export-spark", "export-plain", "numpy"))
 
     def noop(frame: Any) -> None:
@@ -273,9 +273,9 @@ def measure(path: Path, folder: Path, asked: argparse.Namespace) -> dict[str, li
             "spark export": lambda: export(spark, str(path), spark_out, mode="overwrite"),
             "spark two": lambda: noop(read_messages(spark, [str(path), str(path) + "/."])),
         }
-        works = {name: work for name, work in works.items() if wanted is None or name.split()[1] in wanted}
+        works = {name: work for name, work in works.items() if requested is None or name.split()[1] in requested}
         seconds: dict[str, list[float]] = {name: [] for name in works}
-        for number in rounds_within(asked.minutes, asked.warm, asked.rounds):
+        for number in rounds_within(arguments.minutes, arguments.warm, arguments.rounds):
             for name, work in works.items():
                 if name == "plain export":
                     shutil.rmtree(plain_out, ignore_errors=True)
@@ -343,18 +343,18 @@ def main() -> None:
     )
     parser.add_argument("--out", help="where exports go, of both sides; in memory the disk is no part of the figure")
     parser.add_argument("--json", help="a file for the figures")
-    asked = parser.parse_args()
-    folder = Path(asked.folder)
+    arguments = parser.parse_args()
+    folder = Path(arguments.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    path = make_store(folder, size_of(asked.bytes))
-    seconds = measure(path, folder, asked)
+    path = make_store(folder, size_of(arguments.bytes))
+    seconds = measure(path, folder, arguments)
     found = ratios(seconds)
     print(f"rounds counted: {max(map(len, seconds.values()))}")
     for name, row in found.items():
         print(f"{name:<42} {row['median']:>6} ({row['least']} to {row['greatest']})   {row['target']}")
     print(f"a Python worker had at most {seconds['worker bytes'][0] / 1e6:.0f} MB in memory   below 400 MB")
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({"seconds": seconds, "ratios": found}, indent=1))
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({"seconds": seconds, "ratios": found}, indent=1))
 
 
 if __name__ == "__main__":

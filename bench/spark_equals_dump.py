@@ -78,10 +78,10 @@ class Folder:
         frame = reader.load(str(self.path))
         frame = frame.where(self.condition.sql) if is_filtered else frame
         found = Counter(bytes(row["digest"]) for row in frame.mapInArrow(digests_of_batches, "digest binary").collect())
-        wanted = self.selected if is_filtered else self.lines
-        if found == wanted:
+        expected = self.selected if is_filtered else self.lines
+        if found == expected:
             return None
-        missing, others = (wanted - found).total(), (found - wanted).total()
+        missing, others = (expected - found).total(), (found - expected).total()
         what = f" where {self.condition.sql}" if is_filtered else ""
         return f"{self.path}, splitBytes {split_bytes}{what}: {missing} messages of the dump missing, {others} other rows"
 
@@ -149,13 +149,13 @@ def main() -> int:
     parser.add_argument("--bytes", default="1g", help="size of the largest store")
     parser.add_argument("--minutes", type=float, default=40, help="after that no comparison begins")
     parser.add_argument("--folder", default="/tmp/bench-spark")
-    asked = parser.parse_args()
-    folder, began, compared, rows = Path(asked.folder), time.monotonic(), 0, 0
+    arguments = parser.parse_args()
+    folder, began, compared, rows = Path(arguments.folder), time.monotonic(), 0, 0
     folder.mkdir(parents=True, exist_ok=True)
     spark = session(folder)
-    for one, splits in every(folder, size_of(asked.bytes)):
+    for one, splits in every(folder, size_of(arguments.bytes)):
         for split_bytes, is_filtered in [(size, is_filtered) for size in splits for is_filtered in (False, True)]:
-            if time.monotonic() - began > asked.minutes * 60:
+            if time.monotonic() - began > arguments.minutes * 60:
                 print(f"the time is over before {one.path} with splits of {split_bytes}; {compared} comparisons were equal")
                 return 1
             problem = one.compare(spark, split_bytes, is_filtered)

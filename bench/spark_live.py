@@ -187,11 +187,11 @@ class Run:
                 driver = self.kill(driver)
         finally:
             (self.folder / "stop").touch()
-        told, _ = writer.communicate(timeout=120)
+        answer, _ = writer.communicate(timeout=120)
         (self.folder / "drain").touch()
         if driver.wait(timeout=900) != 0:
             raise SystemExit(f"the last driver ended with {driver.returncode}: {self.folder / 'errors.txt'}")
-        written: dict[str, Any] = json.loads(told)
+        written: dict[str, Any] = json.loads(answer)
         return written
 
     def wait_for_batches(self, driver: subprocess.Popen[str]) -> None:
@@ -236,7 +236,7 @@ def processes_of(group: int) -> dict[str, list[int]]:
     return found
 
 
-def judge(run: Run, told: dict[str, Any]) -> bool:
+def judge(run: Run, measured: dict[str, Any]) -> bool:
     """Print lag and verdict; return whether both results have every number once."""
     run.log.seek(0)
     lines = [json.loads(line) for line in run.log if line.startswith("{")]
@@ -247,13 +247,14 @@ def judge(run: Run, told: dict[str, Any]) -> bool:
         age = f"age of the newest record {statistics.median(ages):.1f} s (at most {max(ages):.1f} s)"
         bytes_left = f"backlog {statistics.median(backlog):.1f} MB (at most {max(backlog):.1f} MB)"
         print(f"{query}: {len(batches)} batches; {age}; {bytes_left}")
-    written = told["written"]
+    written = measured["written"]
     results = {line["result"]: line for line in lines if "result" in line}
-    wanted = {"rows": written, "numbers": written, "last": written - 1}
-    right = all({name: results.get(kind, {}).get(name) for name in wanted} == wanted for kind in KINDS)
+    expected = {"rows": written, "numbers": written, "last": written - 1}
+    right = all({name: results.get(kind, {}).get(name) for name in expected} == expected for kind in KINDS)
     killed = ", ".join(f"{count} {name}s" for name, count in run.kills.items())
     again = sum("restarted" in line for line in lines)
-    pace = f"{written / told['seconds']:.0f} a second; the writer waited for {told['waited'] / told['seconds']:.0%} of the time"
+    seconds = measured["seconds"]
+    pace = f"{written / seconds:.0f} a second; the writer waited for {measured['waited'] / seconds:.0%} of the time"
     print(f"{written} messages written, {pace}; killed: {killed}; queries started again: {again}")
     print("each is in both results once" if right else results)
     return right

@@ -121,9 +121,9 @@ class Conditions:
         reader = reader.option("pushFilters", str(is_pushed).lower()).option("splitBytes", split_bytes)
         row = reader.load(str(self.path)).where(texts[0]).selectExpr(*FACTS.split(", ", 1)).collect()[0]
         with self._lock:
-            wanted = self._files.execute(f"SELECT {FACTS} FROM rows WHERE {texts[1]}").fetchone()
-        if wanted is None or tuple(row) != tuple(map(int, wanted)):
-            self.problems.append(f"{texts[0]}, splitBytes {split_bytes}: {tuple(row)} in Spark, {wanted} in DuckDB")
+            expected = self._files.execute(f"SELECT {FACTS} FROM rows WHERE {texts[1]}").fetchone()
+        if expected is None or tuple(row) != tuple(map(int, expected)):
+            self.problems.append(f"{texts[0]}, splitBytes {split_bytes}: {tuple(row)} in Spark, {expected} in DuckDB")
         self.seconds.append(time.monotonic() - began)
 
 
@@ -131,14 +131,14 @@ def compare_splits(spark: Any, path: Path, count: int) -> str | None:
     """Return the first split size with which Spark has other rows, or None."""
     from sparkstore.source.reading import read_messages
 
-    wanted = None
+    expected = None
     for size in SPLITS:
         frame = read_messages(spark, str(path), splitBytes=size)
         rows = frame.selectExpr("physical_offset", "xxhash64(to_json(struct(*))) AS digest")
         found = sorted(map(tuple, rows.collect()))
-        if len(found) != count or found != (wanted or found):
+        if len(found) != count or found != (expected or found):
             return f"splitBytes {size}: {len(found)} rows, or other ones"
-        wanted = found
+        expected = found
     return None
 
 
@@ -150,26 +150,26 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=26)
     parser.add_argument("--folder", default="/tmp/bench-spark-predicates")
-    asked = parser.parse_args()
-    folder = Path(asked.folder)
+    arguments = parser.parse_args()
+    folder = Path(arguments.folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    make(folder / "store", asked.messages)
+    make(folder / "store", arguments.messages)
     spark = session(folder)
     from sparkstore.jobs import export
 
     export(spark, str(folder / "store"), str(folder / "out"))
     began = time.monotonic()
-    problem = compare_splits(spark, folder / "store", asked.messages)
-    conditions = Conditions(spark, folder / "store", folder / "out", began + asked.minutes * 60)
+    problem = compare_splits(spark, folder / "store", arguments.messages)
+    conditions = Conditions(spark, folder / "store", folder / "out", began + arguments.minutes * 60)
     if problem is None:
-        conditions.compare(asked.count, asked.seed)
+        conditions.compare(arguments.count, arguments.seed)
         problem = next(iter(conditions.problems), None)
     spark.stop()
     done, seconds = len(conditions.seconds), conditions.seconds or [0.0]
     print(f"a condition took {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f} s)")
-    print(problem or f"{done} of {asked.count} conditions and {len(SPLITS)} split sizes: the same rows")
-    return 1 if problem or done < asked.count else 0
+    print(problem or f"{done} of {arguments.count} conditions and {len(SPLITS)} split sizes: the same rows")
+    return 1 if problem or done < arguments.count else 0
 
 
 if __name__ == "__main__":

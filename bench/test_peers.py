@@ -20,8 +20,8 @@ def everything(_: str) -> bool:
 def test_every_question_to_our_own_store(tmp_path: Path, mode: str) -> None:
     """Our store answers everything that the rows against RocketMQ measure."""
     store = OwnStore(tmp_path / "s", mode, mapped_file_size_commit_log=1 << 20, max_hash_slot_num=1000, max_index_num=9000)
-    for told in (store.put("T", 400, 100), store.put("T", 400, 100, 4), store.put("T", 40, 100, is_timed=True)):
-        assert told["seconds"] >= told["put_seconds"] > 0
+    for measured in (store.put("T", 400, 100), store.put("T", 400, 100, 4), store.put("T", 40, 100, is_timed=True)):
+        assert measured["seconds"] >= measured["put_seconds"] > 0
     store.put_many("M", 1000, 100, 100)
     pytest.importorskip("pyarrow")
     store.append_columns("C", 1000, 100, 100)
@@ -55,11 +55,11 @@ def test_growth_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     rows.append(take_turns(Row("p999", "rocketmq", "us", 1, less_is_better=True), lambda: 2.0, lambda: 4.0, 2))
     assert rows[-1].ratios == [2.0, 2.0]
     machine = {"cores": 2, "cpu": "c", "kernel": "k", "python": "p"}
-    told = [row.told() | {"date": date, "load": 1.5} for date, row in enumerate(rows)]
+    measured = [row.measured() | {"date": date, "load": 1.5} for date, row in enumerate(rows)]
     empty = "".join(
         f"<!-- rows: {name} -->\nbefore {name}\n<!-- end of rows -->\n" for name in ("rocketmq", "embedded", "live")
     )
-    text = page.with_tables(empty, json.loads(json.dumps({"machine": machine, "rows": told})))
+    text = page.with_tables(empty, json.loads(json.dumps({"machine": machine, "rows": measured})))
     assert page.with_tables(text, {"machine": machine, "rows": []}) == text
     assert "before live" in text
     assert "before rocketmq" not in text

@@ -58,7 +58,7 @@ def seconds(job: Callable[[], object]) -> float:
     return time.perf_counter() - before
 
 
-def said(name: str, values: list[float], unit: str) -> None:
+def printed(name: str, values: list[float], unit: str) -> None:
     """Print median, minimum and maximum."""
     print(f"{name}: {statistics.median(values):.3g} {unit} ({min(values):.3g} .. {max(values):.3g})", flush=True)
 
@@ -75,7 +75,7 @@ def dumps(folder: Path, _work: Path) -> None:
                 size / seconds(lambda command=command: subprocess.run(command, shell=True, check=True, env=ENVIRONMENT))
             )
     for name, rates in found.items():
-        said(f"dump --json to {name}", rates, "MB/s of log")
+        printed(f"dump --json to {name}", rates, "MB/s of log")
 
 
 def exports(folder: Path, work: Path) -> None:
@@ -97,9 +97,9 @@ def exports(folder: Path, work: Path) -> None:
             seconds(lambda table=table, options=options: pq.write_table(table, other, row_group_size=BATCH_ROWS, **options))
         )
         del table
-    said("export --to parquet", ours, "s")
-    said("pyarrow writing that table", plain, "s")
-    said("share of pyarrow's rate", [b / a for a, b in zip(ours, plain, strict=True)], "")
+    printed("export --to parquet", ours, "s")
+    printed("pyarrow writing that table", plain, "s")
+    printed("share of pyarrow's rate", [b / a for a, b in zip(ours, plain, strict=True)], "")
     out.unlink()
     other.unlink()
 
@@ -115,7 +115,7 @@ def memories(folder: Path, work: Path) -> None:
             time.sleep(0.02)
         assert process.returncode == 0
         out.unlink()
-        said(f"export --to {form}, private memory", [max(seen)], "MB")
+        printed(f"export --to {form}, private memory", [max(seen)], "MB")
 
 
 def _private_mb(pid: int) -> float:
@@ -139,8 +139,8 @@ def infos(work: Path) -> None:
         times.append(
             1000 * seconds(lambda: subprocess.run([*TOOL, "info", str(folder)], env=ENVIRONMENT, stdout=subprocess.DEVNULL))
         )
-    said(f"info on {files} log files", times[1:], "ms")  # the first run writes the compiled modules
-    said("its memory at most", sizes, "MB")
+    printed(f"info on {files} log files", times[1:], "ms")  # the first run writes the compiled modules
+    printed("its memory at most", sizes, "MB")
     shutil.rmtree(folder)
 
 
@@ -180,11 +180,13 @@ def tails(work: Path) -> None:
             store.put(Message("orders", b"next", queue_id=0))
             process.stdout.readline()
             late.append(1000 * (time.perf_counter() - before))
-        said("tail -f, from put to line", late, "ms")
+        printed("tail -f, from put to line", late, "ms")
         time.sleep(1)
         before_s, started = _processor_s(process.pid), time.perf_counter()
         time.sleep(8)
-        said("tail -f, idle", [100 * (_processor_s(process.pid) - before_s) / (time.perf_counter() - started)], "% of a core")
+        printed(
+            "tail -f, idle", [100 * (_processor_s(process.pid) - before_s) / (time.perf_counter() - started)], "% of a core"
+        )
         process.kill()
         process.wait()
 
@@ -198,16 +200,16 @@ def _processor_s(pid: int) -> float:
 def main(arguments: list[str]) -> int:
     """Run `FOLDER [dump] [export] [memory] [info] [tail]`; without a name, all of them."""
     work = Path(arguments[0]) / "bench-tool"
-    wanted = arguments[1:] or ["dump", "export", "memory", "info", "tail"]
+    requested = arguments[1:] or ["dump", "export", "memory", "info", "tail"]
     work.mkdir(parents=True)
     try:
-        if {"dump", "export", "memory"} & set(wanted):
+        if {"dump", "export", "memory"} & set(requested):
             fill(work / "big", (1 << 30) - (1 << 24))
         for name, job in (("dump", dumps), ("export", exports), ("memory", memories)):
-            if name in wanted:
+            if name in requested:
                 job(work / "big", work)
         for name, alone in (("info", infos), ("tail", tails)):
-            if name in wanted:
+            if name in requested:
                 alone(work)
     finally:
         shutil.rmtree(work)

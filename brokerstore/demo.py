@@ -23,7 +23,7 @@ from commitlog import CommitLog, LogPaths, Message, PutStatus, StoredMessage, op
 from storageio import REAL_DISK, StoreError
 from storebytes.builds import build_name
 
-from .tool.output import emit, progress, say, size_text
+from .tool.output import emit, print_line, progress, size_text
 
 MESSAGES_DEFAULT = 1_200_000
 BODY_SIZE = 200
@@ -199,7 +199,7 @@ def main() -> int:
     try:
         run(max(options.messages, 10), options.folder)
     except (StoreError, OSError) as error:
-        say(f"demo: {error}")
+        print_line(f"demo: {error}")
         return 5
     except KeyboardInterrupt:
         return 130

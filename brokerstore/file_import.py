@@ -143,7 +143,7 @@ class _Import:
     def _put_one(self, number: int, message: Message) -> None:
         try:
             if _has_waited(message):
-                self._put_to_its_place(message)
+                self._move_to_target(message)
             else:
                 self._store.put(message)
         except (PutRejected, InvalidMessage) as error:
@@ -156,7 +156,7 @@ class _Import:
             raise refused from error
         self._moved.messages += 1
 
-    def _put_to_its_place(self, message: Message) -> None:
+    def _move_to_target(self, message: Message) -> None:
         engine = self._store.engine
         if reason := engine.admission.problem(message.topic):
             raise InvalidMessage(reason)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderKind", "identify"]
 
-_LOOKED_FOR = (
+_SEARCHED_FOR = (
     "a commitlog folder (RocketMQ store), files named by twenty digits (its commit log), "
     ".vhost or msg_store_persistent (RabbitMQ virtual host), a dledger-* folder (DLedger)"
 )
@@ -39,7 +39,7 @@ def identify(
 
         return RabbitmqFacts(folder, disk)
     if not commit_log and contents.kind is None:
-        raise UnknownStore(f"{folder}: no store found; looked for {_LOOKED_FOR}{_hint(contents)}")
+        raise UnknownStore(f"{folder}: no store found; looked for {_SEARCHED_FOR}{_hint(contents)}")
     from messagestore.folder import FolderFacts
 
     facts = FolderFacts(folder, disk, commit_log, contents)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ._scan_cy import Reader, find_record
     from ._tally_cy import Tally
     from .arrow_columns import read_columns
-    from .checks import CHECK_ALL, CHECK_BODY, CHECK_PLACE, CHECK_RECORD, STOPS
+    from .checks import CHECK_ALL, CHECK_BODY, CHECK_POSITION, CHECK_RECORD, STOPS
     from .column_batch import ColumnBatch
     from .column_input import offsets_and_data
     from .columns import read_fixed
@@ -75,7 +75,7 @@ else:
             "._scan_cy": ["Reader", "find_record"],
             "._tally_cy": ["Tally"],
             ".arrow_columns": ["read_columns"],
-            ".checks": ["CHECK_ALL", "CHECK_BODY", "CHECK_PLACE", "CHECK_RECORD", "STOPS"],
+            ".checks": ["CHECK_ALL", "CHECK_BODY", "CHECK_POSITION", "CHECK_RECORD", "STOPS"],
             ".column_batch": ["ColumnBatch"],
             ".column_input": ["offsets_and_data"],
             ".columns": ["read_fixed"],
@@ -96,7 +96,7 @@ else:
 __all__ = [
     "CHECK_ALL",
     "CHECK_BODY",
-    "CHECK_PLACE",
+    "CHECK_POSITION",
     "CHECK_RECORD",
     "HOST_DEFAULT",
     "STOPS",

@@ -19,8 +19,8 @@ cdef Source _KEYS, _TAGS, _INNER, _CRC_NAME
 cdef class Appender:
     cdef memoryview _view, _row_view
     cdef Target _target, _row
-    cdef Size _capacity, _moves, _origin, _room_end
-    cdef object _more_room, _allocate
+    cdef Size _capacity, _moves, _origin, _reserved_end
+    cdef object _reserve_more, _allocate
     cdef Lock _lock
     cdef object _next_file, _clock
     cdef Envelope _envelope
@@ -41,8 +41,8 @@ cdef class Appender:
     cdef PutResult _append(
         self, Message message, I32 queue_id, Source properties, Size properties_size, I64 now, PutResult result)
     cdef PutResult _refusal(self, Size body_size, Size properties_size, PutResult result)
-    cdef object _make_room(self, Size body_size, Size properties_size, Size size)
-    cdef PutResult _extend_room(self, Size size, PutResult result)
+    cdef object _fit_buffers(self, Size body_size, Size properties_size, Size size)
+    cdef PutResult _extend_reserved(self, Size size, PutResult result)
     cdef PutResult _reserve(self, Size size, PutResult result)
     cdef Size _plain_envelope(self, TopicQueues name, I32 queue_id, Size body_size, Size properties_size) except -1
     cdef object _address(self, Message message, TopicQueues topic, I32 queue_id)

@@ -60,9 +60,29 @@ class Appender:
     """
 
     __slots__ = (
-        "_allocate", "_capacity", "_clock", "_envelope", "_host", "_lock", "_more_room", "_moves", "_next_file", "_origin",
-        "_room_end", "_row", "_row_view", "_size_sure", "_target",
-        "_view", "base", "body_size_max", "file_size_bytes", "is_closed", "last_store_timestamp_ms", "offsets", "position",
+        "_allocate",
+        "_capacity",
+        "_clock",
+        "_envelope",
+        "_host",
+        "_lock",
+        "_moves",
+        "_next_file",
+        "_origin",
+        "_reserve_more",
+        "_reserved_end",
+        "_row",
+        "_row_view",
+        "_size_sure",
+        "_target",
+        "_view",
+        "base",
+        "body_size_max",
+        "file_size_bytes",
+        "is_closed",
+        "last_store_timestamp_ms",
+        "offsets",
+        "position",
     )  # fmt: skip
 
     def __init__(
@@ -96,9 +116,9 @@ class Appender:
         self._target: Target = target_of(self._view)
         self._capacity = 0
         self._origin = 0
-        self._room_end = 0
+        self._reserved_end = 0
         self._moves = 0  # odd while `attach` changes base and position
-        self._more_room: Any = None
+        self._reserve_more: Any = None
         self._allocate: Any = None
         self.base = 0
         self.position = 0
@@ -121,7 +141,7 @@ class Appender:
 
     def attach(self, view: memoryview, base: int, position: int, store_timestamp_ms: int = 0) -> None:
         """Continue at `position` of a writable file; later records get a store time of at least `store_timestamp_ms`."""
-        capacity: Size = len(view) if self._more_room is None else self.file_size_bytes  # a ring maps less than the file
+        capacity: Size = len(view) if self._reserve_more is None else self.file_size_bytes  # a ring maps less than the file
         if view.readonly or not 0 <= position <= capacity:
             raise ValueError("a writable view and a position inside the file are wanted")
         target: Target = target_of(view)
@@ -132,7 +152,7 @@ class Appender:
         self._origin = 0
         # A file must end in a blank record: a record may only use what leaves room for one.
         whole_end: Size = capacity - BLANK_SIZE if self._allocate is None else -1  # no blocks are known to be there
-        self._room_end = whole_end if self._more_room is None else position
+        self._reserved_end = whole_end if self._reserve_more is None else position
         self._moves += 1
         if cython.compiled:
             order_stores()
@@ -143,13 +163,13 @@ class Appender:
         self._moves += 1
         self.last_store_timestamp_ms = newest_ms
 
-    def write_through(self, more_room: Callable[[int, int], None]) -> None:
+    def write_through(self, reserve_more: Callable[[int, int], None]) -> None:
         """Declare, before `attach`, that the views are a ring buffer that holds only a range of a file.
 
         `more_room(position, size)` is called under the lock when a record of that size would leave the range; it moves the
-        range with `set_room`, or raises `DiskError`.
+        range with `set_reserved`, or raises `DiskError`.
         """
-        self._more_room = more_room
+        self._reserve_more = reserve_more
 
     def allocate_with(self, allocate: Callable[[int], int]) -> None:
         """Declare, before `attach`, that files do not have all their blocks.
@@ -159,15 +179,15 @@ class Appender:
         """
         self._allocate = allocate
 
-    def set_room(self, origin: int, room_end: int) -> None:
-        """Set the file position `origin` of the view's first byte, and the limit `room_end` of records, followed by a blank."""
+    def set_reserved(self, origin: int, reserved_end: int) -> None:
+        """Set `origin`, the view's position in the file, and `reserved_end`, where records and the blank after them end."""
         self._origin = origin
-        self._room_end = room_end
+        self._reserved_end = reserved_end
 
     @property
-    def room_end(self) -> int:
+    def reserved_end(self) -> int:
         """The limit of records that need no new room."""
-        return self._room_end
+        return self._reserved_end
 
     def close(self) -> None:
         """Release the file; every later append raises `StoreClosed`."""
@@ -179,7 +199,7 @@ class Appender:
         self._view = memoryview(bytearray(BLANK_SIZE))
         self._target = target_of(self._view)
         self._capacity = 0
-        self._room_end = 0
+        self._reserved_end = 0
         self.is_closed = True
 
     def append(self, message: Message, queue_id: I32 = -1) -> PutResult:
@@ -231,8 +251,8 @@ class Appender:
             if queue_id < 0 or queue_id >= name._capacity:
                 self._check_queue(name, queue_id)
             size: Size = self._plain_envelope(name, queue_id, len(body), len(properties))
-            if size > self._size_sure or self.position + size > self._room_end:
-                self._make_room(len(body), len(properties), size)
+            if size > self._size_sure or self.position + size > self._reserved_end:
+                self._fit_buffers(len(body), len(properties), size)
             now: I64 = self._now()
             envelope.born_timestamp_ms = now
             offset: I64 = self.base + self.position
@@ -241,12 +261,12 @@ class Appender:
                 self._target, self.position - self._origin, self.base + self._origin, envelope, queue_offset, now,
                 source_of_bytes(body), 0, len(body), source_of_bytes(properties), len(properties),
             )  # fmt: skip
-            if self._more_room is not None:  # old bytes follow in a ring, which a reader must not take for a record header
+            if self._reserve_more is not None:  # old bytes follow in a ring, which a reader must not take for a record header
                 publish_i32(self._target, self.position - self._origin, 0)
             name._next[queue_id] = queue_offset + 1
             return offset, queue_offset
 
-    def _make_room(self, body_size: Size, properties_size: Size, size: Size) -> None:
+    def _fit_buffers(self, body_size: Size, properties_size: Size, size: Size) -> None:
         """Make room for a record, or raise `PutRejected`."""
         result: PutResult = self._result()
         if self._refusal(body_size, properties_size, result).status is OK:
@@ -410,7 +430,7 @@ class Appender:
             has_tags: Bool = columns.has_tags
             tail: Source = source_of_bytes(columns.properties)
             tail_size: Size = len(columns.properties)
-            is_ring: Bool = self._more_room is not None
+            is_ring: Bool = self._reserve_more is not None
             with cython.nogil:
                 done = _append_rows(
                     self, nexts, queue, of_queues, now, row, rows, body_offsets, bodies, has_keys, key_offsets, key_data,
@@ -501,7 +521,7 @@ class Appender:
         self._address(message, topic, queue_id)
         size: Size = record_size(self._envelope, body_size, properties_size)
         # Between the largest body and the largest record only `_reserve` knows the limit; it also opens the next file.
-        if self.position + size > self._room_end or size > self.body_size_max:
+        if self.position + size > self._reserved_end or size > self.body_size_max:
             if self._reserve(size, result).status is not OK:
                 return result
         self._write(message, topic, properties, properties_size, now, result)
@@ -534,7 +554,7 @@ class Appender:
                 source_of_bytes(message.body), 0, len(message.body), properties, properties_size,
             )  # fmt: skip
             self.position = start + result.size_bytes
-            if self._more_room is not None:  # old bytes follow, which a reader must not take for a record header
+            if self._reserve_more is not None:  # old bytes follow, which a reader must not take for a record header
                 publish_i32(self._target, self.position - self._origin, 0)
         except BaseException:  # KeyboardInterrupt, in the plain build: keep both record and queue offset, or neither
             if self.position == start and is_queued:
@@ -612,10 +632,10 @@ class Appender:
         if size > self.file_size_bytes - BLANK_SIZE or (result.message_count == 0 and size > self._record_size_max()):
             return _refused(result, ILLEGAL, f"a record of {size} bytes; at most {self._record_size_max()}")
         if size + BLANK_SIZE <= self._capacity - self.position:
-            return self._extend_room(size, result)
+            return self._extend_reserved(size, result)
         left: Size = self._capacity - self.position
         try:
-            if left >= BLANK_SIZE and self.position > self._room_end and self._allocate is not None:
+            if left >= BLANK_SIZE and self.position > self._reserved_end and self._allocate is not None:
                 self._allocate(self.position + BLANK_SIZE)
             view, base = self._next_file()  # before the blank: if there is none, smaller records still fit this one
         except DiskError as error:
@@ -624,16 +644,16 @@ class Appender:
         if left >= BLANK_SIZE:  # readers take fewer bytes than that for the end of a file
             write_blank(self._target, self.position - self._origin, left)
         self.attach(view, base, 0)
-        return self._extend_room(size, result)
+        return self._extend_reserved(size, result)
 
-    def _extend_room(self, size: Size, result: PutResult) -> PutResult:
+    def _extend_reserved(self, size: Size, result: PutResult) -> PutResult:
         """Move the ring buffer, or allocate blocks, for a record that the file has room for."""
-        if self.position + size > self._room_end and size < self.file_size_bytes:
+        if self.position + size > self._reserved_end and size < self.file_size_bytes:
             try:
-                if self._more_room is not None:
-                    self._more_room(self.position, size)
+                if self._reserve_more is not None:
+                    self._reserve_more(self.position, size)
                 elif self._allocate is not None:
-                    self._room_end = self._allocate(self.position + size + BLANK_SIZE) - BLANK_SIZE
+                    self._reserved_end = self._allocate(self.position + size + BLANK_SIZE) - BLANK_SIZE
             except DiskError as error:
                 result.cause = error
                 return _refused(result, NO_FILE, str(error))
@@ -728,7 +748,7 @@ def _append_rows(
             properties_size += tail_size
             properties = log._row
         body_size: Size = body_offsets[row + 1] - body_offsets[row]
-        if log.position + record_size(log._envelope, body_size, properties_size) > log._room_end:
+        if log.position + record_size(log._envelope, body_size, properties_size) > log._reserved_end:
             break
         queue: I32 = queue_of_row(row, queue_id, queues, has_keys, key_offsets, keys)
         log._envelope.queue_id = queue

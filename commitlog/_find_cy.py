@@ -101,9 +101,9 @@ class LogReaders:
         if len(files) == 0:
             return None
         reader: Reader | None
-        place: I64 = (offset - first) // size if offset >= first else -1
-        if 0 <= place < len(files):
-            held: ReadableFile = cython.cast(ReadableFile, files[place])
+        position: I64 = (offset - first) // size if offset >= first else -1
+        if 0 <= position < len(files):
+            held: ReadableFile = cython.cast(ReadableFile, files[position])
             with cython.critical_section(held):
                 reader = held._reader
             if reader is not None and reader.base <= offset < reader.base + reader.size:

@@ -27,7 +27,7 @@ if not cython.compiled:
         window,
     )  # fmt: skip
 
-    from ._record_cy import check_record, topic_place, topic_size_at, topic_size_size
+    from ._record_cy import check_record, topic_position, topic_size_at, topic_size_size
     from ._scan_cy import split_row
 
 PAIRS_MAX = 128
@@ -48,18 +48,18 @@ WORDS = (
     _CLOSINGS[FIELD_COUNT - 1] + "}\n", "null", "\\ufffd",
 )  # fmt: skip
 END_WORD, NULL_WORD, REPLACEMENT_WORD = FIELD_COUNT, FIELD_COUNT + 1, FIELD_COUNT + 2
-WORD_ROOM = 48  # all words are copied with this size: with a constant one the compiler needs no call
-_PADDED = b"".join(word.encode().ljust(WORD_ROOM) for word in WORDS)
+WORD_CAPACITY = 48  # all words are copied with this size: with a constant one the compiler needs no call
+_PADDED = b"".join(word.encode().ljust(WORD_CAPACITY) for word in WORDS)
 _SIZES_HELD: memoryview = memoryview(array("i", map(len, WORDS)))
 _WORDS: Source = source_of_bytes(_PADDED)
 _SIZES: I32s = i32s_of(_SIZES_HELD)
 _KINDS_HELD: memoryview = memoryview(array("i", [field.kind for field in FIELDS]))
-_PLACES_HELD: memoryview = memoryview(array("i", [field.at for field in FIELDS]))
+_POSITIONS_HELD: memoryview = memoryview(array("i", [field.at for field in FIELDS]))
 _KINDS: I32s = i32s_of(_KINDS_HELD)
-_PLACES: I32s = i32s_of(_PLACES_HELD)
+_LOCATIONS: I32s = i32s_of(_POSITIONS_HELD)
 _TAGS: Source = source_of_bytes(b"TAGS")
 _KEYS: Source = source_of_bytes(b"KEYS")
-assert len(_PADDED) == WORD_ROOM * len(WORDS) and sum(map(len, WORDS)) < 400
+assert len(_PADDED) == WORD_CAPACITY * len(WORDS) and sum(map(len, WORDS)) < 400
 
 
 def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int, int]:
@@ -68,19 +68,19 @@ def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int,
     Returns (the entry where it stopped, bytes written, maximum size of the next line: 0 if the entry is left to the caller).
     """
     held: memoryview = memoryview(buffer).cast("B")
-    places: memoryview = column_of(positions, 8)
+    locations: memoryview = column_of(positions, 8)
     held_out: memoryview = memoryview(out).cast("B")
     columns: list[memoryview] = [memoryview(array(kind, [0] * PAIRS_MAX)) for kind in ("q", "i", "q", "i")]
     source: Source = source_of(held)
     target: Target = target_of(held_out)
-    records: I64s = i64s_of(places)
+    records: I64s = i64s_of(locations)
     names: I64s = i64s_of(columns[0])
     name_sizes: I32s = i32s_of(columns[1])
     values: I64s = i64s_of(columns[2])
     value_sizes: I32s = i32s_of(columns[3])
     limit: Size = len(held)
-    room: Size = len(held_out)
-    rows: Size = len(places)
+    capacity: Size = len(held_out)
+    rows: Size = len(locations)
     row: Size = start
     at: Size = 0
     need: Size = 0
@@ -93,7 +93,7 @@ def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int,
                 need = UNUSUAL
                 break
             need = _line_size_max(source, record)
-            if need > room - at:
+            if need > capacity - at:
                 break
             stop: Size = _put_line(target, at, source, record, names, name_sizes, values, value_sizes)
             if stop < 0:
@@ -102,7 +102,7 @@ def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int,
             at = stop
             row += 1
     if need < 0:
-        raise ValueError(f"entry {row}: no record lies at {places[row]}")
+        raise ValueError(f"entry {row}: no record lies at {locations[row]}")
     return row, at, need
 
 
@@ -111,10 +111,10 @@ def render(buffer: Any, positions: Any, start: int, out: Any) -> tuple[int, int,
 @cython.exceptval(check=False)
 def _line_size_max(source: Source, record: Size) -> Size:
     """Return the maximum size of the record's line in bytes."""
-    place: Size = topic_place(source, record)
-    topic_size: Size = topic_size_at(source, record, place)
-    rest: Size = record + get_i32(source, record + SIZE_AT) - place - topic_size
-    return FIXED_SIZE_MAX + (place - record) * 4 // 3 + TEXT_GROWTH * topic_size + PROPERTIES_GROWTH * rest
+    position: Size = topic_position(source, record)
+    topic_size: Size = topic_size_at(source, record, position)
+    rest: Size = record + get_i32(source, record + SIZE_AT) - position - topic_size
+    return FIXED_SIZE_MAX + (position - record) * 4 // 3 + TEXT_GROWTH * topic_size + PROPERTIES_GROWTH * rest
 
 
 @cython.cfunc
@@ -122,7 +122,7 @@ def _line_size_max(source: Source, record: Size) -> Size:
 @cython.exceptval(check=False)
 def _word(out: Target, at: Size, index: Size) -> Size:
     """Write one of WORDS; return the position after it.  What is written behind it is overwritten, or left in the slack."""
-    put_bytes(out, at, _WORDS, WORD_ROOM * index, 48)
+    put_bytes(out, at, _WORDS, WORD_CAPACITY * index, 48)
     size: Size = _SIZES[index]
     return at + size
 
@@ -134,7 +134,7 @@ def _put_line(
     out: Target, at: Size, source: Source, record: Size, names: I64s, name_sizes: I32s, values: I64s, value_sizes: I32s
 ) -> Size:  # fmt: skip
     """Write a line; return the position after it, or UNUSUAL."""
-    topic_at: Size = topic_place(source, record)
+    topic_at: Size = topic_position(source, record)
     topic_size: Size = topic_size_at(source, record, topic_at)
     topic_start: Size = topic_at + topic_size_size(source, record)
     properties_at: Size = topic_start + topic_size
@@ -147,23 +147,23 @@ def _put_line(
     grown: Size = born_grown + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
     body_at: Size = record + BODY_AT + grown
     kinds: I32s = _KINDS
-    places: I32s = _PLACES
+    positions: I32s = _LOCATIONS
     field: Size = 0
     while field < FIELD_COUNT:
         at = _word(out, at, field)
         kind: I32 = kinds[field]
-        place: Size = record + places[field]
-        if grown and places[field] >= STORE_TIME_AT:
-            place += grown if places[field] > STORE_HOST_AT else born_grown
+        position: Size = record + positions[field]
+        if grown and positions[field] >= STORE_TIME_AT:
+            position += grown if positions[field] > STORE_HOST_AT else born_grown
         if kind == INT:
-            at = put_decimal(out, at, get_i32(source, place))
+            at = put_decimal(out, at, get_i32(source, position))
         elif kind == LONG:
-            at = put_decimal(out, at, get_i64(source, place))
+            at = put_decimal(out, at, get_i64(source, position))
         elif kind == HEX:
-            at = put_hex(out, at, source, place, 4, False)
+            at = put_hex(out, at, source, position, 4, False)
         elif kind == HOST:
-            is_born: Bool = places[field] == BORN_HOST_AT
-            at = _put_host(out, at, source, place, _host_size(sys_flag & (BORN_HOST_V6 if is_born else STORE_HOST_V6)))
+            is_born: Bool = positions[field] == BORN_HOST_AT
+            at = _put_host(out, at, source, position, _host_size(sys_flag & (BORN_HOST_V6 if is_born else STORE_HOST_V6)))
         elif kind == ID:
             at = put_hex(out, at, source, record + STORE_HOST_AT + born_grown, _host_size(sys_flag & STORE_HOST_V6), True)
             at = put_hex(out, at, source, record + PHYSICAL_OFFSET_AT, 8, True)
@@ -197,32 +197,32 @@ def _host_size(is_v6: I32) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_host(out: Target, at: Size, source: Source, place: Size, size: Size) -> Size:
+def _put_host(out: Target, at: Size, source: Source, position: Size, size: Size) -> Size:
     """Write `ip:port`, IPv6 in brackets; return UNUSUAL for an IPv4 address mapped into an IPv6 one."""
     if size == HOST_SIZE_V6:
-        at = _put_v6(out, at, source, place)
+        at = _put_v6(out, at, source, position)
         if at < 0:
             return UNUSUAL
     else:
         byte: Size = 0
         while byte < 4:
-            at = put_decimal(out, at, source[place + byte])
+            at = put_decimal(out, at, source[position + byte])
             out[at] = DOT
             at += 1
             byte += 1
         at -= 1
     out[at] = COLON
-    return put_decimal(out, at + 1, get_i32(source, place + size - 4))
+    return put_decimal(out, at + 1, get_i32(source, position + size - 4))
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
+def _put_v6(out: Target, at: Size, source: Source, position: Size) -> Size:
     """Write groups in hex without leading zeros; the first longest run of two or more zero groups becomes `::`."""
-    if get_i64(source, place) == 0 and get_i32(source, place + 8) == 0xFFFF:
+    if get_i64(source, position) == 0 and get_i32(source, position + 8) == 0xFFFF:
         return UNUSUAL
-    run: Size = _zero_run(source, place)
+    run: Size = _zero_run(source, position)
     group: Size = 0
     out[at] = OPEN
     at += 1
@@ -238,7 +238,7 @@ def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
             if group > 0:
                 out[at] = COLON
                 at += 1
-            at = _put_group(out, at, get_i16(source, place + 2 * group) & 0xFFFF)
+            at = _put_group(out, at, get_i16(source, position + 2 * group) & 0xFFFF)
             group += 1
     out[at] = CLOSE
     return at + 1
@@ -247,13 +247,13 @@ def _put_v6(out: Target, at: Size, source: Source, place: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _zero_run(source: Source, place: Size) -> Size:
+def _zero_run(source: Source, position: Size) -> Size:
     """Return 16 x the first group of the longest run of zero groups + its length; -1 if no run has two groups."""
     best: Size = -1
     length: Size = 0
     group: Size = 0
     while group < 8:
-        length = length + 1 if get_i16(source, place + 2 * group) == 0 else 0
+        length = length + 1 if get_i16(source, position + 2 * group) == 0 else 0
         group += 1
         if length > 1 and (best < 0 or length > best % 16):
             best = 16 * (group - length) + length
@@ -307,7 +307,7 @@ def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) ->
     """
     stop: Size = _put_quoted(out, at, source, start, size)
     if stop - at > size + 2 and has_bytes(
-        window(out, at, stop - at), stop - at, window(_WORDS, WORD_ROOM * REPLACEMENT_WORD, 6), 6
+        window(out, at, stop - at), stop - at, window(_WORDS, WORD_CAPACITY * REPLACEMENT_WORD, 6), 6
     ):
         return UNUSUAL
     return stop
@@ -316,11 +316,11 @@ def _put_name(out: Target, at: Size, source: Source, start: Size, size: Size) ->
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _find(source: Source, names: I64s, name_sizes: I32s, pairs: Size, wanted: Source) -> Size:
+def _find(source: Source, names: I64s, name_sizes: I32s, pairs: Size, needle: Source) -> Size:
     """Return the index of the pair with a four-letter name, -1 if there is none."""
     slot: Size = 0
     while slot < pairs:
-        if is_same(source, names[slot], name_sizes[slot], wanted, 4):
+        if is_same(source, names[slot], name_sizes[slot], needle, 4):
             return slot
         slot += 1
     return -1

@@ -23,7 +23,7 @@ cdef class Message:
     cdef public I64 born_timestamp_ms, prepared_transaction_offset
 
 cpdef bytes encode_properties(Message message)
-cdef Size put_keys_and_tags(Message message, Target out, Size at, Size room) noexcept
+cdef Size put_keys_and_tags(Message message, Target out, Size at, Size capacity) noexcept
 cpdef dict decode_properties(bytes raw, bint with_crc=*)
 
 @cython.final

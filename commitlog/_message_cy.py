@@ -312,11 +312,11 @@ def encode_properties(message: Message) -> bytes:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Size:
+def put_keys_and_tags(message: Message, out: Target, at: Size, capacity: Size) -> Size:
     """Write what `encode_properties` returns at `at` without creating an object; return its size.
 
-    Returns UNUSUAL if the properties are raw, invalid, parsed as numbers by RocketMQ, or larger than `room` bytes; the bytes
-    written then have no meaning.
+    Returns UNUSUAL if the properties are raw, invalid, parsed as numbers by RocketMQ, or larger than `capacity` bytes; the
+    bytes written then have no meaning.
     """
     properties: dict[Any, Any] | None = message.properties  # its items are not trusted: nothing here may raise
     if message.properties_raw is not None:
@@ -325,9 +325,9 @@ def put_keys_and_tags(message: Message, out: Target, at: Size, room: Size) -> Si
         if "DELAY" in properties or "INNER_BASE" in properties or "INNER_NUM" in properties or "__CRC32#" in properties:
             return UNUSUAL
     start: Size = at
-    stop: Size = at + room
+    stop: Size = at + capacity
     if message._key or message._keys:
-        if room < START_SIZE:
+        if capacity < START_SIZE:
             return UNUSUAL
         put_bytes(out, at, _KEYS_START, 0, START_SIZE)
         at = _put_keys(message, out, at + START_SIZE, stop)
@@ -472,7 +472,7 @@ def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
     source: Source = source_of_bytes(raw)
     size: Size = len(raw)
     at: Size = 0
-    wants_crc: Bool = with_crc
+    needs_crc: Bool = with_crc
     while at < size:
         end: Size = find_byte(source, at, size, PAIR_END)
         middle: Size = find_byte(source, at, end, NAME_END)
@@ -481,7 +481,7 @@ def decode_properties(raw: bytes, with_crc: bool = True) -> dict[str, str]:
                 found["KEYS"] = take_text(source, middle + 1, end - middle - 1)
             elif is_same(source, at, middle - at, _TAGS, 4):
                 found["TAGS"] = take_text_again(source, middle + 1, end - middle - 1)
-            elif wants_crc or not is_same(source, at, middle - at, _CRC, 8):
+            elif needs_crc or not is_same(source, at, middle - at, _CRC, 8):
                 found[take_text_again(source, at, middle - at)] = take_text(source, middle + 1, end - middle - 1)
         at = end + 1
     return found

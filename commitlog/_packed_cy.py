@@ -89,17 +89,17 @@ def list_column(values: list[Any], name: str, null_is_empty: bool) -> tuple[memo
     None becomes an empty value with `null_is_empty`.  Raises `InvalidMessage` for anything else.
     """
     count: Size = len(values)
-    room: Size = 0
+    capacity: Size = 0
     row: Size
     for row in range(count):
         value: Any = values[row]
         if isinstance(value, bytes):
-            room += len(value)
+            capacity += len(value)
         elif isinstance(value, str):
-            room += CHARACTER_SIZE_MAX * len(value)
+            capacity += CHARACTER_SIZE_MAX * len(value)
         elif value is not None or not null_is_empty:
             raise InvalidMessage(f"{name}: a list of bytes or text wanted; row {row} is {type(value).__name__}")
-    held: memoryview = memoryview(bytearray(room))
+    held: memoryview = memoryview(bytearray(capacity))
     held_offsets: memoryview = memoryview(array("q", bytes(8 * (count + 1))))
     data: Target = target_of(held)
     offsets: I64s = i64s_of(held_offsets)
@@ -111,7 +111,7 @@ def list_column(values: list[Any], name: str, null_is_empty: bool) -> tuple[memo
             size = len(value)
             put_bytes(data, used, source_of_bytes(value), 0, size)
         else:
-            size = put_text(data, used, room - used, value) if value is not None else 0
+            size = put_text(data, used, capacity - used, value) if value is not None else 0
             if size < 0:
                 raise InvalidMessage(f"{name}: row {row} cannot be encoded in UTF-8")
         used += size

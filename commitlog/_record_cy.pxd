@@ -9,7 +9,7 @@ cdef I32 MAGIC_V1, MAGIC_V2, MAGIC_BLANK, NAME_END, PAIR_END, BORN_HOST_V6, STOR
 cdef Size FILLER_BODY_SIZE_MAX
 cdef I32 FILLER_FLAGS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 cdef U32 HALF
-cdef I32 CHECK_BODY, CHECK_RECORD, CHECK_PLACE, ONE_CHECKSUM
+cdef I32 CHECK_BODY, CHECK_RECORD, CHECK_POSITION, ONE_CHECKSUM
 cdef I32 BLANK, TORN, EMPTY, BAD_MAGIC, BAD_SIZE, BAD_BODY_SIZE, BAD_TOPIC_SIZE, BAD_PROPERTIES_SIZE, MISPLACED
 cdef I32 BAD_BODY_CRC, BAD_RECORD_CRC, TORN_PROPERTIES
 cdef Source _CRC_NAME
@@ -36,8 +36,8 @@ cdef Size growth(Source source, Size at) noexcept nogil
 cdef I64 store_time_of(Source source, Size at) noexcept nogil
 cdef Bool holds_no_message(I32 sys_flag, Size body_size) noexcept nogil
 cdef Bool is_filler_at(Source source, Size at, Size limit) noexcept nogil
-cdef Size topic_place(Source source, Size at) noexcept nogil
-cdef Size topic_size_at(Source source, Size at, Size place) noexcept nogil
+cdef Size topic_position(Source source, Size at) noexcept nogil
+cdef Size topic_size_at(Source source, Size at, Size position) noexcept nogil
 cdef Size topic_size_size(Source source, Size at) noexcept nogil
 cdef Size check_record(Source source, Size at, Size stop, I64 base, I32 checks) noexcept nogil
 cdef Bool has_trailer(Source source, Size end, Size properties_size) noexcept nogil

@@ -10,7 +10,7 @@ from storageio import SECTOR_SIZE
 
 from .checks import (
     BAD_BODY_CRC, BAD_BODY_SIZE, BAD_MAGIC, BAD_PROPERTIES_SIZE, BAD_RECORD_CRC, BAD_SIZE, BAD_TOPIC_SIZE, BLANK, CHECK_ALL,
-    CHECK_BODY, CHECK_PLACE, CHECK_RECORD, EMPTY, MISPLACED, ONE_CHECKSUM, TORN, TORN_PROPERTIES,
+    CHECK_BODY, CHECK_POSITION, CHECK_RECORD, EMPTY, MISPLACED, ONE_CHECKSUM, TORN, TORN_PROPERTIES,
 )  # fmt: skip
 from .layout import (
     BLANK_SIZE, BODY_AT, BODY_CRC_AT, BORN_HOST_AT, BORN_HOST_V6, BORN_TIME_AT, CRC_MASK, CRC_NAME, CRC_SIZE,
@@ -234,7 +234,7 @@ def is_filler_at(source: Source, at: Size, limit: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def topic_place(source: Source, at: Size) -> Size:
+def topic_position(source: Source, at: Size) -> Size:
     """Return the position of the topic's length in a checked record."""
     body_at: Size = at + growth(source, at) + BODY_AT
     return body_at + get_i32(source, body_at - 4)
@@ -251,11 +251,11 @@ def topic_size_size(source: Source, at: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def topic_size_at(source: Source, at: Size, place: Size) -> Size:
-    """Return the topic's length at `place` in a checked record."""
+def topic_size_at(source: Source, at: Size, position: Size) -> Size:
+    """Return the topic's length at `position` in a checked record."""
     if get_i32(source, at + MAGIC_AT) == MAGIC_V2:
-        return get_i16(source, place)
-    size: Size = source[place]
+        return get_i16(source, position)
+    size: Size = source[position]
     return size
 
 
@@ -283,9 +283,9 @@ def carries_checksum(source: Source, at: Size, size: Size) -> Bool:
     """Return whether a checked record carries the checksum property."""
     if source[at + size - 1] != PAIR_END:
         return False
-    place: Size = topic_place(source, at)
-    place += topic_size_size(source, at) + topic_size_at(source, at, place)
-    return has_trailer(source, at + size, get_i16(source, place))
+    position: Size = topic_position(source, at)
+    position += topic_size_size(source, at) + topic_size_at(source, at, position)
+    return has_trailer(source, at + size, get_i16(source, position))
 
 
 @cython.cfunc
@@ -324,23 +324,23 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         return TORN
     grown: Size = growth(source, at)
     extra: Size = 1 if magic == MAGIC_V2 else 0
-    room: Size = size - RECORD_SIZE_MIN - grown - extra
-    if room < 0:
+    space: Size = size - RECORD_SIZE_MIN - grown - extra
+    if space < 0:
         return BAD_SIZE
     body_at: Size = at + BODY_AT + grown
     body_size: Size = get_i32(source, body_at - 4)
-    if body_size < 0 or body_size > room:
+    if body_size < 0 or body_size > space:
         return BAD_BODY_SIZE
-    place: Size = body_at + body_size
-    topic_size: Size = get_i16(source, place) if extra else source[place]
-    if topic_size < 0 or topic_size > room - body_size or (topic_size > 127 and not extra):
+    position: Size = body_at + body_size
+    topic_size: Size = get_i16(source, position) if extra else source[position]
+    if topic_size < 0 or topic_size > space - body_size or (topic_size > 127 and not extra):
         return BAD_TOPIC_SIZE
-    properties_size: Size = get_i16(source, place + 1 + extra + topic_size)
-    if properties_size != room - body_size - topic_size:
+    properties_size: Size = get_i16(source, position + 1 + extra + topic_size)
+    if properties_size != space - body_size - topic_size:
         return BAD_PROPERTIES_SIZE
-    if checks & CHECK_PLACE and get_i64(source, at + PHYSICAL_OFFSET_AT) != base + at:
+    if checks & CHECK_POSITION and get_i64(source, at + PHYSICAL_OFFSET_AT) != base + at:
         return MISPLACED
-    if checks & CHECK_PLACE and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
+    if checks & CHECK_POSITION and (get_i32(source, at + QUEUE_ID_AT) < 0 or get_i64(source, at + QUEUE_OFFSET_AT) < 0):
         return MISPLACED  # no valid queue position
     has_crc: Bool = (checks & CHECK_RECORD) != 0 and has_trailer(source, at + size, properties_size)
     if has_crc and checks & ONE_CHECKSUM and crc32(source, at, size - CRC_SIZE) == _trailer_value(source, at + size):
@@ -351,7 +351,9 @@ def check_record(source: Source, at: Size, stop: Size, base: I64, checks: I32) -
         if has_crc:
             if crc32(source, at, size - CRC_SIZE) != _trailer_value(source, at + size):
                 return BAD_RECORD_CRC
-        elif _lost_trailer(source, at + size, properties_size) or _lost_sector(source, at, place + 1 + extra, at + size, base):
+        elif _lost_trailer(source, at + size, properties_size) or _lost_sector(
+            source, at, position + 1 + extra, at + size, base
+        ):
             return BAD_RECORD_CRC
         elif properties_size > 0 and source[at + size - 1] == 0:
             return TORN_PROPERTIES  # like a lost sector, but less than one
@@ -397,8 +399,8 @@ def check(buffer: bytes | bytearray | memoryview, at: int, stop: int, base: int 
         raise ValueError(f"{at}..{stop} is not inside the buffer of {len(held)} bytes")
     source: Source = target_of(held)
     begin: I64 = base
-    wanted: I32 = checks
-    return check_record(source, at, stop, begin, wanted)
+    checks_made: I32 = checks
+    return check_record(source, at, stop, begin, checks_made)
 
 
 def is_protected(buffer: bytes | bytearray | memoryview, at: int, size: int) -> bool:

@@ -13,7 +13,7 @@ cdef class TextColumn:
     cdef memoryview _held, _held_mask, _held_offsets
     cdef I32s _offsets
     cdef Target _data, _mask
-    cdef Size _places, _room
+    cdef Size _positions, _capacity
     cdef readonly Size count, used
     cdef readonly I32 high
 
@@ -24,5 +24,5 @@ cdef class Columns:
     cdef Bool _has_hosts, _has_properties, _has_texts
     cdef Size _wide_count, _narrow_count
     cdef I64s _wide, _names, _values
-    cdef I32s _narrow, _wide_places, _narrow_places, _name_sizes, _value_sizes, keys, pairs
+    cdef I32s _narrow, _wide_positions, _narrow_positions, _name_sizes, _value_sizes, keys, pairs
     cdef readonly TextColumn body, born_host, message_id, names, store_host, tags, topic, values, words

@@ -42,14 +42,14 @@ class TextColumn:
     """Values one after another: 32-bit offsets and bytes.  `mask`: one bit for each value that is present, initially zeros."""
 
     __slots__ = (
+        "_capacity",
         "_data",
         "_held",
         "_held_mask",
         "_held_offsets",
         "_mask",
         "_offsets",
-        "_places",
-        "_room",
+        "_positions",
         "count",
         "high",
         "used",
@@ -67,8 +67,8 @@ class TextColumn:
         self._offsets: I32s = i32s_of(self._held_offsets)
         self._data: Target = target_of(self._held)
         self._mask: Target = target_of(self._held_mask)
-        self._places = len(self._held_offsets) - 1
-        self._room = min(len(self._held), INT_MAX)
+        self._positions = len(self._held_offsets) - 1
+        self._capacity = min(len(self._held), INT_MAX)
         self.count = 0  # number of values
         self.used = 0  # bytes of data
         self.high = 0  # all bytes of `_add_text` or-ed: below 128 if all are ASCII
@@ -84,18 +84,18 @@ class Columns:
 
     __slots__ = (
         "_has_hosts", "_has_properties", "_has_texts", "_held", "_name_sizes", "_names", "_narrow", "_narrow_count",
-        "_narrow_places", "_value_sizes", "_values", "_wide", "_wide_count", "_wide_places", "body", "born_host", "keys",
+        "_narrow_positions", "_value_sizes", "_values", "_wide", "_wide_count", "_wide_positions", "body", "born_host", "keys",
         "message_id", "names", "pairs", "rows", "store_host", "tags", "topic", "values", "words",
     )  # fmt: skip
 
     def __init__(
-        self, rows: int, wide: Any, wide_places: Any, narrow: Any, narrow_places: Any, body: TextColumn | None = None,
+        self, rows: int, wide: Any, wide_positions: Any, narrow: Any, narrow_positions: Any, body: TextColumn | None = None,
         topic: TextColumn | None = None, tags: TextColumn | None = None, words: TextColumn | None = None, keys: Any = None, *,
         born_host: TextColumn | None = None, store_host: TextColumn | None = None, message_id: TextColumn | None = None,
         names: TextColumn | None = None, values: TextColumn | None = None, pairs: Any = None,
     ) -> None:  # fmt: skip
         """Take the buffers; `keys` and `pairs` have 32-bit offsets, one more than rows."""
-        held = [column_of(wide, 8), column_of(wide_places, 4), column_of(narrow, 4), column_of(narrow_places, 4)]
+        held = [column_of(wide, 8), column_of(wide_positions, 4), column_of(narrow, 4), column_of(narrow_positions, 4)]
         held += [column_of(array("i") if ends is None else ends, 4) for ends in (keys, pairs)]
         is_split = names is not None and values is not None
         scratch = [memoryview(array(kind, [0]) * (PAIRS_MAX if is_split else 1)) for kind in ("q", "i", "q", "i")]
@@ -110,14 +110,14 @@ class Columns:
             raise ValueError("more rows than places for their keys")
         if is_split and len(held[5]) <= rows:
             raise ValueError("more rows than places for their pairs")
-        for places, width in ((held[1], 8), (held[3], 4)):
-            for place in places:
-                if not 0 <= place <= BODY_AT - width:
-                    raise ValueError(f"no number lies at {place}")
+        for positions, width in ((held[1], 8), (held[3], 4)):
+            for position in positions:
+                if not 0 <= position <= BODY_AT - width:
+                    raise ValueError(f"no number lies at {position}")
         self._wide: I64s = i64s_of(held[0])
-        self._wide_places: I32s = i32s_of(held[1])
+        self._wide_positions: I32s = i32s_of(held[1])
         self._narrow: I32s = i32s_of(held[2])
-        self._narrow_places: I32s = i32s_of(held[3])
+        self._narrow_positions: I32s = i32s_of(held[3])
         self.keys: I32s = i32s_of(held[4])
         self.pairs: I32s = i32s_of(held[5])
         self._names: I64s = i64s_of(scratch[0])
@@ -151,17 +151,17 @@ class Columns:
         source: Source = source_of(held)
         limit: Size = len(held)
         begin: I64 = base
-        places: I64s = i64s_of(held_positions)
+        locations: I64s = i64s_of(held_positions)
         lengths: I32s = i32s_of(held_sizes)
         number: Size = rows
-        wanted: I32 = checks
+        checks_made: I32 = checks
         row: Size = 0
         if self.words is not None:
             self.keys[0] = 0
         if self.names is not None:
             self.pairs[0] = 0
         with cython.nogil:
-            row = _fill(self, source, limit, begin, places, lengths, number, wanted)
+            row = _fill(self, source, limit, begin, locations, lengths, number, checks_made)
         return row
 
 
@@ -175,14 +175,14 @@ def split_units(units: Any, stride: int, base: int, limit: int, bytes_max: int, 
     held_positions: memoryview = column_of(positions, 8)
     held_sizes: memoryview = column_of(sizes, 4)
     source: Source = source_of(held)
-    places: I64s = i64s_of(held_positions)
+    locations: I64s = i64s_of(held_positions)
     lengths: I32s = i32s_of(held_sizes)
     step: Size = stride
     if step < 12:
         raise ValueError(f"an entry of {stride} bytes holds no offset and size")
     count: Size = min(len(held) // step, len(held_positions), len(held_sizes))
     begin: I64 = base
-    room: Size = limit
+    capacity: Size = limit
     most: Size = bytes_max
     total: Size = 0
     row: Size = 0
@@ -190,9 +190,9 @@ def split_units(units: Any, stride: int, base: int, limit: int, bytes_max: int, 
         while row < count:
             physical: I64 = get_i64(source, step * row)
             size: I32 = get_i32(source, step * row + 8)
-            if physical < begin or not _is_inside(physical - begin, size, room) or (row > 0 and total + size > most):
+            if physical < begin or not _is_inside(physical - begin, size, capacity) or (row > 0 and total + size > most):
                 break
-            places[row] = physical - begin
+            locations[row] = physical - begin
             lengths[row] = size
             total += size
             row += 1
@@ -239,28 +239,28 @@ def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
     grown: Size = born_grown + (HOST_GROWTH if sys_flag & STORE_HOST_V6 else 0)
     wide: I64s = columns._wide  # in local variables, which a store to a column cannot change
     narrow: I32s = columns._narrow
-    places: I32s = columns._wide_places
+    positions: I32s = columns._wide_positions
     count: Size = columns._wide_count
     rows: Size = columns.rows
     slot: Size = row
     index: Size = 0
-    place: Size
+    position: Size
     while index < count:
-        place = places[index]
-        if grown and place >= STORE_TIME_AT:
-            place += grown if place > STORE_TIME_AT else born_grown
-        wide[slot] = get_i64(source, at + place)
+        position = positions[index]
+        if grown and position >= STORE_TIME_AT:
+            position += grown if position > STORE_TIME_AT else born_grown
+        wide[slot] = get_i64(source, at + position)
         slot += rows
         index += 1
-    places = columns._narrow_places
+    positions = columns._narrow_positions
     count = columns._narrow_count
     slot = row
     index = 0
     while index < count:
-        place = places[index]
-        if grown and place >= STORE_TIME_AT:
-            place += grown if place > STORE_TIME_AT else born_grown
-        narrow[slot] = get_i32(source, at + place)
+        position = positions[index]
+        if grown and position >= STORE_TIME_AT:
+            position += grown if position > STORE_TIME_AT else born_grown
+        narrow[slot] = get_i32(source, at + position)
         slot += rows
         index += 1
     return True
@@ -272,15 +272,15 @@ def _add_numbers(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
 def _add_hosts(columns: Columns, source: Source, at: Size) -> Bool:
     """Copy the hosts and the message id of a checked record; return False if one of them does not fit."""
     sys_flag: I32 = get_i32(source, at + SYS_FLAG_AT)
-    place: Size = at + BORN_HOST_AT
+    position: Size = at + BORN_HOST_AT
     size: Size = HOST_SIZE_V6 if sys_flag & BORN_HOST_V6 else HOST_SIZE
-    if columns.born_host is not None and not _add(columns.born_host, source, place, size):
+    if columns.born_host is not None and not _add(columns.born_host, source, position, size):
         return False
-    place += size + 8
+    position += size + 8
     size = HOST_SIZE_V6 if sys_flag & STORE_HOST_V6 else HOST_SIZE
-    if columns.store_host is not None and not _add(columns.store_host, source, place, size):
+    if columns.store_host is not None and not _add(columns.store_host, source, position, size):
         return False
-    return columns.message_id is None or _add_id(columns.message_id, source, place, size, at + PHYSICAL_OFFSET_AT)
+    return columns.message_id is None or _add_id(columns.message_id, source, position, size, at + PHYSICAL_OFFSET_AT)
 
 
 @cython.cfunc
@@ -289,7 +289,7 @@ def _add_hosts(columns: Columns, source: Source, at: Size) -> Bool:
 def _add_id(column: TextColumn, source: Source, host_at: Size, host_size: Size, offset_at: Size) -> Bool:
     """Add a message id: store host and physical offset in upper-case hex."""
     size: Size = 2 * (host_size + 8)
-    if size > column._room - column.used or column.count >= column._places:
+    if size > column._capacity - column.used or column.count >= column._positions:
         return False
     put_hex(column._data, column.used, source, host_at, host_size, True)
     put_hex(column._data, column.used + 2 * host_size, source, offset_at, 8, True)
@@ -306,25 +306,25 @@ def _add_texts(columns: Columns, source: Source, at: Size, row: Size) -> Bool:
     """Copy hosts, body, topic and properties of a checked record; return False if one of them does not fit."""
     if columns._has_hosts and not _add_hosts(columns, source, at):
         return False
-    place: Size = at + growth(source, at) + BODY_AT
-    body_size: Size = get_i32(source, place - 4)
-    if columns.body is not None and not _add(columns.body, source, place, body_size):
+    position: Size = at + growth(source, at) + BODY_AT
+    body_size: Size = get_i32(source, position - 4)
+    if columns.body is not None and not _add(columns.body, source, position, body_size):
         return False
-    place += body_size
-    topic_size: Size = topic_size_at(source, at, place)
-    place += topic_size_size(source, at)
-    if columns.topic is not None and not _add_text(columns.topic, source, place, topic_size):
+    position += body_size
+    topic_size: Size = topic_size_at(source, at, position)
+    position += topic_size_size(source, at)
+    if columns.topic is not None and not _add_text(columns.topic, source, position, topic_size):
         return False
     if not columns._has_properties:
         return True
-    place += topic_size
-    size: Size = get_i16(source, place)
-    if has_trailer(source, place + 2 + size, size):
+    position += topic_size
+    size: Size = get_i16(source, position)
+    if has_trailer(source, position + 2 + size, size):
         size -= CRC_SIZE
     if columns.names is not None and columns.values is not None:
-        if not _add_pairs(columns, columns.names, columns.values, source, place + 2, size, row):
+        if not _add_pairs(columns, columns.names, columns.values, source, position + 2, size, row):
             return False
-    return (columns.tags is None and columns.words is None) or _add_tags_and_keys(columns, source, place + 2, size, row)
+    return (columns.tags is None and columns.words is None) or _add_tags_and_keys(columns, source, position + 2, size, row)
 
 
 @cython.cfunc
@@ -410,7 +410,7 @@ def _mark(column: TextColumn, row: Size) -> Bool:
 @cython.exceptval(check=False)
 def _add(column: TextColumn, source: Source, at: Size, size: Size) -> Bool:
     """Add a value; return False if it does not fit."""
-    if size > column._room - column.used or column.count >= column._places:
+    if size > column._capacity - column.used or column.count >= column._positions:
         return False
     if size > 0:
         put_bytes(column._data, column.used, source, at, size)

@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from commitlog._message_cy cimport StoredMessage
 from commitlog._record_cy cimport (
-    carries_checksum, check_record, is_filler_at, store_time_of, topic_place, topic_size_at, topic_size_size)
+    carries_checksum, check_record, is_filler_at, store_time_of, topic_position, topic_size_at, topic_size_size)
 
 cdef Size BODY_CRC_AT, BORN_HOST_AT, BORN_TIME_AT, FLAG_AT, HOST_SIZE, HOST_SIZE_V6, MAGIC_AT
 cdef Size PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SIZE_AT, SYS_FLAG_AT
@@ -16,7 +16,7 @@ cdef I32 MAGIC_V1, MAGIC_V2
 cdef Size PAIRS_COMPARED_MAX, CHECKED_MAX, SMALL_RECORD_SIZE
 
 cdef Size split_row(
-    Source source, Size start, Size size, Size pairs, Size room, I64s names, I32s name_sizes, I64s values,
+    Source source, Size start, Size size, Size pairs, Size capacity, I64s names, I32s name_sizes, I64s values,
     I32s value_sizes) noexcept nogil
 
 @cython.final
@@ -29,11 +29,11 @@ cdef class Reader:
     cpdef StoredMessage decode(self, Size at, I32 checks=*)
     cpdef StoredMessage decode_keyed(self, Size at, bytes topic, bytes key, I32 checks=*)
     cpdef Size store_time(self, Size at) except? -1
-    cdef Bool _is_record(self, Size place, Size size, I32 checks)
+    cdef Bool _is_record(self, Size position, Size size, I32 checks)
     cdef StoredMessage _decode(self, Size at)
     cdef tuple _last
     cdef Bool _begins(self, Size at, Size size)
-    cdef Bool _has_room(self, Size at, Size size)
+    cdef Bool _has_space(self, Size at, Size size)
     cdef Bool prefetch_record(self, Size at) noexcept
     cdef Bool _prefetch_unit(self, Source units, Size at, Size most) noexcept
     cdef str _name(self, Source source, Size at, Size size)

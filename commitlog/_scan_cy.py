@@ -28,7 +28,7 @@ if not cython.compiled:
     )  # fmt: skip
 
     from ._record_cy import (
-        carries_checksum, check_record, is_filler_at, store_time_of, topic_place, topic_size_at, topic_size_size,
+        carries_checksum, check_record, is_filler_at, store_time_of, topic_position, topic_size_at, topic_size_size,
     )  # fmt: skip
 
 SPACE = 32
@@ -75,13 +75,13 @@ class Reader:
         source: Source = self._source
         if at < 0 or at > self.size or check_record(source, at, self.size, self.base, 0) <= 0:
             return None
-        place: Size = topic_place(source, at)
-        topic_size: Size = topic_size_at(source, at, place)
-        place += topic_size_size(source, at)
-        if not is_same(source, place, topic_size, source_of_bytes(topic), len(topic)):
+        position: Size = topic_position(source, at)
+        topic_size: Size = topic_size_at(source, at, position)
+        position += topic_size_size(source, at)
+        if not is_same(source, position, topic_size, source_of_bytes(topic), len(topic)):
             return None
-        place += topic_size
-        if not _has_key(source, place + 2, get_i16(source, place), source_of_bytes(key), len(key)):
+        position += topic_size
+        if not _has_key(source, position + 2, get_i16(source, position), source_of_bytes(key), len(key)):
             return None
         return self.decode(at, checks)
 
@@ -99,24 +99,24 @@ class Reader:
 
     def _begins(self, at: Size, size: Size) -> Bool:
         """Return whether a record of that size and physical offset starts at `at`; only its first bytes are read."""
-        if not self._has_room(at, size):
+        if not self._has_space(at, size):
             return False
         magic: I32 = get_i32(self._source, at + MAGIC_AT)
         if (magic != MAGIC_V1 and magic != MAGIC_V2) or get_i32(self._source, at + SIZE_AT) != size:
             return False
         return get_i64(self._source, at + PHYSICAL_OFFSET_AT) == self.base + at
 
-    def _has_room(self, at: Size, size: Size) -> Bool:
+    def _has_space(self, at: Size, size: Size) -> Bool:
         """Return whether a record of that size fits at `at`."""
         return at >= 0 and size >= RECORD_SIZE_MIN and at <= self.size and size <= self.size - at
 
     def check(self, at: int, checks: int = CHECK_ALL) -> int:
         """Return the size of the record at `at`, or a code of `checks.STOPS`."""
-        place: Size = at
-        wanted: I32 = checks
-        if not 0 <= place <= self.size:
+        position: Size = at
+        checks_made: I32 = checks
+        if not 0 <= position <= self.size:
             raise ValueError(f"{at} is not inside the buffer of {self.size} bytes")
-        return check_record(self._source, place, self.size, self.base, wanted)
+        return check_record(self._source, position, self.size, self.base, checks_made)
 
     def decode_range(
         self, at: Size, stop: Size, count_max: Size, checks: I32 = CHECK_ALL
@@ -148,10 +148,10 @@ class Reader:
             if index + AHEAD < count:
                 self._prefetch_unit(source, stride * (index + AHEAD), PREFETCHED_MAX)
             size: Size = get_i32(source, stride * index + 8)
-            place: Size = get_i64(source, stride * index) - self.base
-            if left <= 0 or not self._is_record(place, size, checks):
+            position: Size = get_i64(source, stride * index) - self.base
+            if left <= 0 or not self._is_record(position, size, checks):
                 break
-            messages.append(self._decode(place))
+            messages.append(self._decode(position))
             left -= size
         return messages
 
@@ -169,10 +169,10 @@ class Reader:
             if is_checked and index + AHEAD_VIEWS < count:
                 self._prefetch_unit(source, stride * (index + AHEAD_VIEWS), PHYSICAL_OFFSET_AT + 8)
             size: Size = get_i32(source, stride * index + 8)
-            place: Size = get_i64(source, stride * index) - self.base
-            if not (self._begins(place, size) if is_checked else self._has_room(place, size)):
+            position: Size = get_i64(source, stride * index) - self.base
+            if not (self._begins(position, size) if is_checked else self._has_space(position, size)):
                 break
-            found.append(take_view(self._view, place, size))
+            found.append(take_view(self._view, position, size))
         return found
 
     def prefetch_record(self, at: Size) -> Bool:
@@ -185,17 +185,17 @@ class Reader:
     def _prefetch_unit(self, units: Source, at: Size, most: Size) -> Bool:
         """Prefetch the record of a later unit."""
         size: Size = get_i32(units, at + 8)
-        place: Size = get_i64(units, at) - self.base
-        if size <= 0 or place < 0 or place > self.size or size > self.size - place:
+        position: Size = get_i64(units, at) - self.base
+        if size <= 0 or position < 0 or position > self.size or size > self.size - position:
             return False
-        prefetch(self._source, place, min(size, most))
+        prefetch(self._source, position, min(size, most))
         return True
 
-    def _is_record(self, place: Size, size: Size, checks: I32) -> Bool:
+    def _is_record(self, position: Size, size: Size, checks: I32) -> Bool:
         """Return whether a record of that size starts at a position."""
-        if size <= 0 or place < 0 or place > self.size:
+        if size <= 0 or position < 0 or position > self.size:
             return False
-        return check_record(self._source, place, self.size, self.base, checks) == size
+        return check_record(self._source, position, self.size, self.base, checks) == size
 
     def _decode(self, at: Size) -> StoredMessage:
         """Decode a record that was checked."""
@@ -213,38 +213,38 @@ class Reader:
         message.born_timestamp_ms = get_i64(source, at + BORN_TIME_AT)
         message._properties = None
         message._was_read = False
-        place: Size = at + BORN_HOST_AT
+        position: Size = at + BORN_HOST_AT
         message._born_high = 0
         if sys_flag & BORN_HOST_V6:
-            message._born_high = get_i64(source, place)
-            message._born_low = get_i64(source, place + 8)
-            place += HOST_SIZE_V6
+            message._born_high = get_i64(source, position)
+            message._born_low = get_i64(source, position + 8)
+            position += HOST_SIZE_V6
         else:
-            message._born_low = get_i32(source, place)
-            place += HOST_SIZE
-        message.born_port = get_i32(source, place - 4)
-        message.store_timestamp_ms = get_i64(source, place)
-        place += 8
+            message._born_low = get_i32(source, position)
+            position += HOST_SIZE
+        message.born_port = get_i32(source, position - 4)
+        message.store_timestamp_ms = get_i64(source, position)
+        position += 8
         message._store_high = 0
         if sys_flag & STORE_HOST_V6:
-            message._store_high = get_i64(source, place)
-            message._store_low = get_i64(source, place + 8)
-            place += HOST_SIZE_V6
+            message._store_high = get_i64(source, position)
+            message._store_low = get_i64(source, position + 8)
+            position += HOST_SIZE_V6
         else:
-            message._store_low = get_i32(source, place)
-            place += HOST_SIZE
-        message.store_port = get_i32(source, place - 4)
-        message.reconsume_times = get_i32(source, place)
-        message.prepared_transaction_offset = get_i64(source, place + 4)
-        body_size: Size = get_i32(source, place + 12)
-        place += 16
-        message.body = take_bytes(source, place, body_size)
-        place += body_size
-        topic_size: Size = topic_size_at(source, at, place)
-        place += topic_size_size(source, at)
-        message.topic = self._name(source, place, topic_size)
-        place += topic_size
-        message.properties_raw = take_bytes(source, place + 2, get_i16(source, place))
+            message._store_low = get_i32(source, position)
+            position += HOST_SIZE
+        message.store_port = get_i32(source, position - 4)
+        message.reconsume_times = get_i32(source, position)
+        message.prepared_transaction_offset = get_i64(source, position + 4)
+        body_size: Size = get_i32(source, position + 12)
+        position += 16
+        message.body = take_bytes(source, position, body_size)
+        position += body_size
+        topic_size: Size = topic_size_at(source, at, position)
+        position += topic_size_size(source, at)
+        message.topic = self._name(source, position, topic_size)
+        position += topic_size
+        message.properties_raw = take_bytes(source, position + 2, get_i16(source, position))
         return message
 
     def _name(self, source: Source, at: Size, size: Size) -> str:
@@ -317,8 +317,8 @@ def scan(
     at: Size = start
     end: Size = stop
     begin: I64 = base
-    wanted: I32 = checks
-    room: Size = min([len(held)] + [len(column) for column in (positions, sizes) if column is not None])
+    checks_made: I32 = checks
+    capacity: Size = min([len(held)] + [len(column) for column in (positions, sizes) if column is not None])
     out_positions: I64s = i64s_of(held_positions)
     out_sizes: I32s = i32s_of(held_sizes)
     with_positions: Bool = positions is not None
@@ -328,7 +328,20 @@ def scan(
     if not 0 <= at <= end <= len(held):
         raise ValueError(f"{start}..{stop} is not inside the buffer of {len(held)} bytes")
     with cython.nogil:
-        _scan(source, at, end, begin, wanted, room, with_positions, out_positions, with_sizes, out_sizes, with_protected, found)
+        _scan(
+            source,
+            at,
+            end,
+            begin,
+            checks_made,
+            capacity,
+            with_positions,
+            out_positions,
+            with_sizes,
+            out_sizes,
+            with_protected,
+            found,
+        )
     why = "end" if state[0] == stop else "full" if state[1] > 0 else STOPS[state[1]]
     return state[0], why, state[2], state[3], state[4]
 
@@ -337,7 +350,7 @@ def scan(
 @cython.nogil
 @cython.exceptval(check=False)
 def _scan(
-    source: Source, at: Size, stop: Size, base: I64, checks: I32, room: Size, with_positions: Bool,
+    source: Source, at: Size, stop: Size, base: I64, checks: I32, capacity: Size, with_positions: Bool,
     positions: I64s, with_sizes: Bool, sizes: I32s, with_protected: Bool, state: I64s,
 ) -> Nothing:  # fmt: skip
     """Fill state: end position, last result, records, records with a checksum property, the last record."""
@@ -345,7 +358,7 @@ def _scan(
     row: Size = 0
     protected: Size = 0
     last: Size = -1
-    while at < stop and row < room:
+    while at < stop and row < capacity:
         size = check_record(source, at, stop, base, checks)
         if size <= 0:
             break
@@ -371,12 +384,12 @@ def find_fillers(buffer: Any, positions: Any) -> list[int]:
     held_positions: memoryview = column_of(positions, 8)
     source: Source = source_of(held)
     limit: Size = len(held)
-    places: I64s = i64s_of(held_positions)
+    locations: I64s = i64s_of(held_positions)
     count: Size = len(held_positions)
     row: Size
     found: list[int] = []
     for row in range(count):
-        if is_filler_at(source, places[row], limit):
+        if is_filler_at(source, locations[row], limit):
             found.append(row)
     return found
 
@@ -465,7 +478,7 @@ def _find_nonzero(source: Source, at: Size, stop: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def split_row(
-    source: Source, start: Size, size: Size, pairs: Size, room: Size, names: I64s, name_sizes: I32s, values: I64s,
+    source: Source, start: Size, size: Size, pairs: Size, capacity: Size, names: I64s, name_sizes: I32s, values: I64s,
     value_sizes: I32s,
 ) -> Size:  # fmt: skip
     """Add the pairs of one row; return the number of pairs so far, or -1 if they do not fit."""
@@ -478,7 +491,7 @@ def split_row(
         if at < middle < end - 1:
             slot: Size = _slot_of(source, start + at, middle - at, first, pairs, names, name_sizes)
             if slot == pairs:
-                if pairs >= room:
+                if pairs >= capacity:
                     return -1
                 pairs += 1
             names[slot] = start + at

@@ -1,6 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from commitlog._record_cy cimport store_time_of, topic_place, topic_size_at, topic_size_size
+from commitlog._record_cy cimport store_time_of, topic_position, topic_size_at, topic_size_size
 
 cdef Size QUEUE_ID_AT, SIZE_AT, SLOTS, STRIDE
 cdef I64 BY_QUEUE, NO_GROUP

@@ -17,7 +17,7 @@ if not cython.compiled:
         I64, Bool, I64s, Nothing, Size, Source, get_i32, i64s_of, is_same_at, java_hash, source_of,
     )  # fmt: skip
 
-    from ._record_cy import store_time_of, topic_place, topic_size_at, topic_size_size
+    from ._record_cy import store_time_of, topic_position, topic_size_at, topic_size_size
 
 BY_QUEUE = 0  # otherwise a period in milliseconds, negative without topics
 SLOTS = 4096  # groups that the kernel finds by itself; Python finds the others
@@ -59,14 +59,14 @@ class Tally:
         held_names: memoryview = memoryview(self._names)
         held_groups: memoryview = memoryview(self._groups)
         source: Source = source_of(held)
-        places: I64s = i64s_of(held_positions)
+        positions: I64s = i64s_of(held_positions)
         names: Source = source_of(held_names)
         groups: I64s = i64s_of(held_groups)
         row: Size = start
         count: Size = len(held_positions)
         period: I64 = self._period_ms
         with cython.nogil:
-            _add(source, places, row, count, period, names, groups, self._slots, self._state)
+            _add(source, positions, row, count, period, names, groups, self._slots, self._state)
         found: int = self._state[0]
         return found
 
@@ -94,30 +94,30 @@ class Tally:
 @cython.nogil
 @cython.exceptval(check=False)
 def _add(
-    source: Source, places: I64s, row: Size, count: Size, period: I64, names: Source, groups: I64s, slots: I64s, state: I64s
+    source: Source, positions: I64s, row: Size, count: Size, period: I64, names: Source, groups: I64s, slots: I64s, state: I64s
 ) -> Nothing:
     """Count records until one has a group that is in no slot.
 
     state = the row reached; slot, number, and position << 16 | size of the topic of the group to enter.
     """
     while row < count:
-        at: Size = places[row]
+        at: Size = positions[row]
         size: Size = 0
-        place: Size = at
+        position: Size = at
         if period >= 0:
-            place = topic_place(source, at)
-            size = topic_size_at(source, at, place)
-            place += topic_size_size(source, at)
+            position = topic_position(source, at)
+            size = topic_size_at(source, at, position)
+            position += topic_size_size(source, at)
         time_ms: I64 = store_time_of(source, at)
         number: I64 = get_i32(source, at + QUEUE_ID_AT)
         if period != BY_QUEUE:
             number = _period(time_ms, period if period > 0 else -period)
-        slot: Size = (java_hash(source, place, size, 0) * 31 + (number & 0xFFFF) * 40503) & (SLOTS - 1)
+        slot: Size = (java_hash(source, position, size, 0) * 31 + (number & 0xFFFF) * 40503) & (SLOTS - 1)
         group: I64 = slots[slot]
-        if group < 0 or not _is_group(groups, STRIDE * group, number, size, source, place, names):
+        if group < 0 or not _is_group(groups, STRIDE * group, number, size, source, position, names):
             state[1] = slot
             state[2] = number
-            state[3] = place << 16 | size
+            state[3] = position << 16 | size
             break
         first: Size = STRIDE * group + 3
         if groups[first] == 0 or time_ms < groups[first + 2]:
@@ -133,11 +133,11 @@ def _add(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_group(groups: I64s, first: Size, number: I64, size: Size, source: Source, place: Size, names: Source) -> Bool:
+def _is_group(groups: I64s, first: Size, number: I64, size: Size, source: Source, position: Size, names: Source) -> Bool:
     """Return whether a group has this number and topic."""
     if groups[first] != number or groups[first + 2] != size:
         return False
-    return is_same_at(source, place, size, names, groups[first + 1])
+    return is_same_at(source, position, size, names, groups[first + 1])
 
 
 @cython.cfunc

@@ -49,9 +49,9 @@ def read_columns(
     with needs_extra("arrow"):
         import pyarrow as pa  # 150 ms
 
-    wanted = schema(columns)
+    requested = schema(columns)
     made: Iterator[Any] = (record_batch(batch, columns) for batch in batches(source, start, stop, **options))
-    return pa.RecordBatchReader.from_batches(wanted, made)
+    return pa.RecordBatchReader.from_batches(requested, made)
 
 
 def record_batch(batch: Batch, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:

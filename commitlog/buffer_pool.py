@@ -19,9 +19,9 @@ LEAST_BYTES = 1 << 16  # the allocator keeps the pages of smaller blocks
 KEPT_BYTES = 32 << 20
 
 
-def _references(blocks: list[Any], place: int) -> int:
+def _references(blocks: list[Any], index: int) -> int:
     """Return the reference count of a block, including that of the list and of this call."""
-    return sys.getrefcount(blocks[place])
+    return sys.getrefcount(blocks[index])
 
 
 UNUSED = _references([object()], 0)
@@ -43,9 +43,9 @@ class BufferPool:
             return np.empty(size_bytes, np.uint8)
         whole = 1 << (size_bytes - 1).bit_length()
         with self._guard:
-            for place in range(len(self._blocks)):
-                if len(self._blocks[place]) == whole and _references(self._blocks, place) == UNUSED:
-                    return self._blocks[place][:size_bytes]
+            for index in range(len(self._blocks)):
+                if len(self._blocks[index]) == whole and _references(self._blocks, index) == UNUSED:
+                    return self._blocks[index][:size_bytes]
             made = np.empty(whole, np.uint8)
             if sum(map(len, self._blocks)) + whole <= KEPT_BYTES:
                 self._blocks.append(made)

@@ -3,8 +3,8 @@
 # Checks in addition to the lengths; flags.
 CHECK_BODY = 1  # the CRC of the body
 CHECK_RECORD = 2  # the CRC over the whole record, if it has one, and the end of its properties
-CHECK_PLACE = 4  # the record contains its own physical offset and a valid queue position
-CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_PLACE
+CHECK_POSITION = 4  # the record contains its own physical offset and a valid queue position
+CHECK_ALL = CHECK_BODY | CHECK_RECORD | CHECK_POSITION
 ONE_CHECKSUM = 8  # skip the CRC of the body if the checked CRC over the whole record covers it
 CHECK_READ = CHECK_ALL | ONE_CHECKSUM  # for readers: detects each changed byte, and reads each byte once
 

@@ -74,11 +74,11 @@ def _bytes_inside(batch: Batch) -> int:
 class _Text:
     """The buffers of one text column."""
 
-    def __init__(self, places: int, room: int, *, has_mask: bool = False) -> None:
+    def __init__(self, positions: int, capacity: int, *, has_mask: bool = False) -> None:
         import numpy as np
 
-        self.offsets, self.data = BUFFER_POOL.take(4 * (places + 1)).view(np.int32), BUFFER_POOL.take(room)
-        self.mask = np.zeros((places + 7) // 8, np.uint8) if has_mask else None
+        self.offsets, self.data = BUFFER_POOL.take(4 * (positions + 1)).view(np.int32), BUFFER_POOL.take(capacity)
+        self.mask = np.zeros((positions + 7) // 8, np.uint8) if has_mask else None
         self.kernel = TextColumn(self.offsets, self.data, self.mask)
 
     def array(self, rows: int, *, is_text: bool = True) -> Any:
@@ -96,31 +96,33 @@ class ColumnBatch:
 
     def __init__(self, batch: Batch, columns: Sequence[str], checks: int, most: int | None = None) -> None:
         """Fill the columns.  `most`: the bytes of the batch's records, if known."""
-        wanted, rows = frozenset(columns), len(batch.positions)
+        requested, rows = frozenset(columns), len(batch.positions)
         most = _bytes_inside(batch) if most is None else most
-        for text_room, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
-            kernel = self._make_room(wanted, rows, most, min(text_room, most), min(words, most))
+        for text_capacity, words in ((ROW_TEXT_SIZE * rows + LEAST_TEXT_SIZE, ROW_WORDS * rows + LEAST_WORDS), (most, most)):
+            kernel = self._columns_for(requested, rows, most, min(text_capacity, most), min(words, most))
             filled = kernel.fill(batch.view, batch.base, batch.positions, batch.sizes, rows, checks)
-            if filled == rows or text_room >= most <= words:
+            if filled == rows or text_capacity >= most <= words:
                 break
         self.rows = filled
 
-    def _make_room(self, wanted: frozenset[str], rows: int, most: int, text_room: int, words: int) -> Columns:
+    def _columns_for(self, requested: frozenset[str], rows: int, most: int, text_capacity: int, words: int) -> Columns:
         import numpy as np
 
-        self._numbers = NumberColumns(wanted, rows)
+        self._numbers = NumberColumns(requested, rows)
         hosts = HOST_SIZE_V6 * rows
-        rooms = {"body": most, "topic": text_room, "tags": text_room, "born_host": hosts, "store_host": hosts}
-        rooms["message_id"] = ID_SIZE_MAX * rows
-        texts = {name: _Text(rows, room, has_mask=name == "tags") for name, room in rooms.items() if name in wanted}
-        if "keys" in wanted:
-            texts["words"] = _Text(words, text_room)
-        if "properties" in wanted:
+        capacities = {"body": most, "topic": text_capacity, "tags": text_capacity, "born_host": hosts, "store_host": hosts}
+        capacities["message_id"] = ID_SIZE_MAX * rows
+        texts = {
+            name: _Text(rows, capacity, has_mask=name == "tags") for name, capacity in capacities.items() if name in requested
+        }
+        if "keys" in requested:
+            texts["words"] = _Text(words, text_capacity)
+        if "properties" in requested:
             pairs = min(2 * words, most // PAIR_SIZE_MIN + rows)
             texts |= {name: _Text(pairs, most) for name in ("names", "values")}
         self._texts = texts
         self._ends: dict[str, np.ndarray[Any, Any]] = {
-            name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in wanted
+            name: np.empty(rows + 1, np.int32) for name in ("keys", "properties") if name in requested
         }
         given: dict[str, Any] = {name: text.kernel for name, text in texts.items()}
         return Columns(*self._numbers.arguments, **given, keys=self._ends.get("keys"), pairs=self._ends.get("properties"))

@@ -129,13 +129,13 @@ class NumberColumns:
         """Take the memory; names of other fields are ignored."""
         self.by_name: dict[str, np.ndarray[Any, Any]] = {}
         arguments: list[Any] = []
-        for listed, places, kind in _blocks(frozenset(names)):
+        for listed, locations, kind in _blocks(frozenset(names)):
             block = BUFFER_POOL.take(kind.itemsize * rows * len(listed)).view(kind)
             for at, name in enumerate(listed):
                 self.by_name[name] = block[rows * at : rows * (at + 1)]
-            arguments += (block, places)
-        wide, wide_places, narrow, narrow_places = arguments
-        self.arguments = rows, wide, wide_places, narrow, narrow_places  # of the kernel's columns
+            arguments += (block, locations)
+        wide, wide_positions, narrow, narrow_positions = arguments
+        self.arguments = rows, wide, wide_positions, narrow, narrow_positions  # of the kernel's columns
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from ._scan_cy import Reader, scan
-from .checks import BLANK, CHECK_PLACE, EMPTY, STOPS, TORN
+from .checks import BLANK, CHECK_POSITION, EMPTY, STOPS, TORN
 from .layout import BLANK_SIZE
 from .mapped_file import MappedFile
 from .resync import find_in_file
@@ -93,11 +93,11 @@ class FileCursor:
         view, base = self.file.view, self.file.start_offset
         stop = min(self._stop, self.at + PIECE_BYTES)
         positions, sizes = memoryview(array("q", bytes(8 * PIECE_RECORDS))), memoryview(array("i", bytes(4 * PIECE_RECORDS)))
-        at, self.why, rows, _, _ = scan(view, self.at, stop, base, CHECK_PLACE, positions, sizes)
+        at, self.why, rows, _, _ = scan(view, self.at, stop, base, CHECK_POSITION, positions, sizes)
         if stop < self._stop and self.why in ("end", STOPS[TORN]):
             self.why = "full"
             if rows == 0:  # a record that is larger than the piece, or torn
-                at, self.why, rows, _, _ = scan(view, self.at, self._stop, base, CHECK_PLACE, positions[:1], sizes[:1])
+                at, self.why, rows, _, _ = scan(view, self.at, self._stop, base, CHECK_POSITION, positions[:1], sizes[:1])
         self.at = at
         return positions[:rows], sizes[:rows]
 

@@ -79,7 +79,7 @@ class Location(NamedTuple):
         return TOPIC_SIZE_SIZE_V2 if self.integer(MAGIC_AT) == MAGIC_V2 else TOPIC_SIZE_SIZE
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """The bytes that the record's size leaves for body, topic and properties."""
         return self.integer(SIZE_AT) - RECORD_SIZE_MIN - self.grown - self.topic_size_size + TOPIC_SIZE_SIZE
 
@@ -107,7 +107,7 @@ def _sizes(location: Location) -> tuple[Value, Value]:
 
 def _properties_sizes(location: Location) -> tuple[Value, Value]:
     at = BODY_AT + location.grown + location.body_size + location.topic_size_size + location.topic_size
-    return location.room - location.body_size - location.topic_size, location.integer(at, PROPERTIES_SIZE_SIZE)
+    return location.space - location.body_size - location.topic_size, location.integer(at, PROPERTIES_SIZE_SIZE)
 
 
 def _body_crcs(location: Location) -> tuple[Value, Value]:
@@ -129,8 +129,8 @@ _WORDS: dict[int, Callable[[Location], tuple[Value, Value]]] = {
     EMPTY: lambda location: ("a record or a blank record", "zeros"),
     BAD_MAGIC: lambda location: ("daa320a7, daa320ab or cbd43194", f"{location.integer(MAGIC_AT) & 0xFFFFFFFF:08x}"),
     BAD_SIZE: _sizes,
-    BAD_BODY_SIZE: lambda location: (f"0 to {location.room}", location.body_size),
-    BAD_TOPIC_SIZE: lambda location: (f"0 to {location.room - location.body_size}", location.topic_size),
+    BAD_BODY_SIZE: lambda location: (f"0 to {location.space}", location.body_size),
+    BAD_TOPIC_SIZE: lambda location: (f"0 to {location.space - location.body_size}", location.topic_size),
     BAD_PROPERTIES_SIZE: _properties_sizes,
     MISPLACED: lambda location: (location.base + location.at, location.integer(PHYSICAL_OFFSET_AT, 8)),
     BAD_BODY_CRC: _body_crcs,

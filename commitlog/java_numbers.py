@@ -34,9 +34,9 @@ def check_number_properties(topic: str, properties: bytes) -> None:
     from ._message_cy import decode_properties  # the kernel imports this module
 
     pairs = decode_properties(properties)
-    wanted = {"DELAY": 32} if is_scheduled else {}
+    expected = {"DELAY": 32} if is_scheduled else {}
     if "INNER_BASE" in pairs and "INNER_NUM" in pairs:
-        wanted |= {"INNER_BASE": 64, "INNER_NUM": 16}
-    for name, bits in wanted.items():
+        expected |= {"INNER_BASE": 64, "INNER_NUM": 16}
+    for name, bits in expected.items():
         if name in pairs and not is_java_number(pairs[name], bits):
             raise InvalidMessage(f"property {name} is {pairs[name]!r}: a number of {bits} bits wanted")

@@ -121,12 +121,12 @@ class MappedFileQueue(FileList):
         """Return the file that holds a physical offset."""
         files = self.files
         if files:  # nearly always all have one length
-            place = (offset - files[0].start_offset) // self.file_size_bytes
-            if 0 <= place < len(files) and files[place].start_offset <= offset < files[place].end_offset:
-                return files[place]
-        place = bisect_right(files, offset, key=lambda file: file.start_offset) - 1
-        if place >= 0 and offset < files[place].end_offset:
-            return files[place]
+            index = (offset - files[0].start_offset) // self.file_size_bytes
+            if 0 <= index < len(files) and files[index].start_offset <= offset < files[index].end_offset:
+                return files[index]
+        index = bisect_right(files, offset, key=lambda file: file.start_offset) - 1
+        if index >= 0 and offset < files[index].end_offset:
+            return files[index]
         return files[0] if first_if_not_found and files else None
 
     def find_by_time(self, timestamp_ms: int) -> MappedFile | None:
@@ -170,11 +170,11 @@ class MappedFileQueue(FileList):
     def next_file(self, start_offset: int = 0) -> MappedFile:
         """Add the file after the last one to the log and return it; the very first starts at `start_offset`."""
         with self._lock:
-            wanted = self.end_offset if self.files else start_offset
-            file = self._prepared if self._prepared is not None else self._create(wanted)
+            expected = self.end_offset if self.files else start_offset
+            file = self._prepared if self._prepared is not None else self._create(expected)
             self._prepared = None
-            if file.start_offset != wanted:
-                raise AssertionError(f"prepared {file.start_offset}, wanted {wanted}")
+            if file.start_offset != expected:
+                raise AssertionError(f"prepared {file.start_offset}, wanted {expected}")
             self.files = [*self.files, file]
             self._making = ""
             self._used[file.start_offset] = file

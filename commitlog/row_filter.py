@@ -74,12 +74,12 @@ class RowFilter:
         """Compare numbers first: they are cheaper than text."""
         import numpy as np
 
-        wanted = np.ones(len(batch.positions), bool)
+        selected = np.ones(len(batch.positions), bool)
         numbers = [condition for condition in self.conditions if condition.column not in TEXTS]
         fixed = fixed_columns(batch, {condition.column for condition in numbers}) if numbers else {}
         for column, name, value in numbers:
-            wanted &= np.isin(fixed[column], value) if name == IN else COMPARED[name](fixed[column], value)
-        batch = batch if wanted.all() else _some(batch, wanted)
+            selected &= np.isin(fixed[column], value) if name == IN else COMPARED[name](fixed[column], value)
+        batch = batch if selected.all() else _some(batch, selected)
         for column in TEXTS:
             conditions = [condition for condition in self.conditions if condition.column == column]
             if conditions and len(batch.positions):
@@ -92,17 +92,17 @@ class RowFilter:
         import pyarrow.compute as pc
 
         topics, fixed = record_batch(batch, ["topic"]).column(0), fixed_columns(batch, ("queue_id", "queue_offset"))
-        wanted = np.ones(len(batch.positions), bool)
+        selected = np.ones(len(batch.positions), bool)
         for queue_key in {*self.queue_starts, *self.queue_stops}:
             topic, queue_id = queue_key
             here = np.asarray(pc.equal(topics, topic)) & (fixed["queue_id"] == queue_id)
             low, high = self.queue_starts.get(queue_key, 0), self.queue_stops.get(queue_key, OFFSET_MAX)
-            wanted &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
-        return wanted
+            selected &= ~here | ((fixed["queue_offset"] >= low) & (fixed["queue_offset"] < high))
+        return selected
 
 
-def _some(batch: Batch, wanted: Array) -> Batch:
-    return batch._replace(positions=batch.positions[wanted], sizes=batch.sizes[wanted])
+def _some(batch: Batch, selected: Array) -> Batch:
+    return batch._replace(positions=batch.positions[selected], sizes=batch.sizes[selected])
 
 
 def _with_text(batch: Batch, column: str, conditions: list[Condition]) -> Array:
@@ -112,11 +112,11 @@ def _with_text(batch: Batch, column: str, conditions: list[Condition]) -> Array:
     import pyarrow.compute as pc
 
     found = record_batch(batch, [column]).column(0)
-    wanted = np.ones(len(found), bool)
+    selected = np.ones(len(found), bool)
     for _, name, value in conditions:
         values = pa.array(value if name == IN else [value], pa.string())
-        wanted &= np.asarray(pc.is_in(found, values))
-    return wanted
+        selected &= np.asarray(pc.is_in(found, values))
+    return selected
 
 
 def _has_key(batch: Batch, keys: frozenset[str]) -> Array:
@@ -128,11 +128,11 @@ def _has_key(batch: Batch, keys: frozenset[str]) -> Array:
     values = pa.array(sorted(keys), pa.string())
     words, properties = record_batch(batch, ["keys", "properties"]).columns
     is_unique_key = pc.equal(properties.keys, "UNIQ_KEY")
-    wanted = np.zeros(len(words), bool)
+    selected = np.zeros(len(words), bool)
     for offsets, matches in (
         (words.offsets, pc.is_in(words.values, values)),
         (properties.offsets, pc.and_(is_unique_key, pc.is_in(properties.items, values))),
     ):
         found = np.flatnonzero(np.asarray(matches))  # positions among all words, or all properties
-        wanted[np.searchsorted(np.asarray(offsets), found, "right") - 1] = True
-    return wanted
+        selected[np.searchsorted(np.asarray(offsets), found, "right") - 1] = True
+    return selected

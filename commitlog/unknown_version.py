@@ -18,7 +18,7 @@ from storebytes._crc_cy import checksum
 
 from ._record_cy import check, is_protected
 from ._scan_cy import find_nonzero
-from .checks import BLANK, CHECK_ALL, CHECK_BODY, CHECK_PLACE, EMPTY
+from .checks import BLANK, CHECK_ALL, CHECK_BODY, CHECK_POSITION, EMPTY
 from .cursor import is_whole_blank
 from .layout import (
     BLANK_SIZE,
@@ -57,7 +57,7 @@ def fits_known_version(view: memoryview, at: int, base: int) -> bool:
     if not _is_head(view, at, base):
         return False
     changed = (_with_magic(view, at, magic) for magic in _KNOWN)
-    return any(check(data, 0, len(data), base + at, CHECK_BODY | CHECK_PLACE) == len(data) for data in changed)
+    return any(check(data, 0, len(data), base + at, CHECK_BODY | CHECK_POSITION) == len(data) for data in changed)
 
 
 def find_unknown_version(file: MappedFile, start: int, stop: int | None = None) -> int:
@@ -73,7 +73,7 @@ def find_unknown_version(file: MappedFile, start: int, stop: int | None = None) 
         if find_nonzero(file.view, low, after) < 0:
             continue
         data = bytes(file.view[low:after])
-        for at in _places(data, low, high, file.start_offset):
+        for at in _positions(data, low, high, file.start_offset):
             if is_unknown_version(file.view, at, file.start_offset, is_searched=True):
                 return at
     return -1
@@ -113,7 +113,7 @@ def _is_changed_magic(view: memoryview, at: int, base: int) -> bool:
 def _is_framed(view: memoryview, at: int, base: int) -> bool:
     """Return whether the bytes directly after the record can follow one."""
     end = at + _integer(view, at + SIZE_AT)
-    code = check(view, end, len(view), base, CHECK_PLACE)
+    code = check(view, end, len(view), base, CHECK_POSITION)
     if code == BLANK:
         return is_whole_blank(view[end:], len(view) - end)
     return code > 0 or code == EMPTY or _is_head(view, end, base)
@@ -129,7 +129,7 @@ def _has_checksum(view: memoryview, at: int, base: int) -> bool:
     return any(view[at + BODY_CRC_AT : at + BODY_CRC_AT + 4]) and fits_known_version(view, at, base)
 
 
-def _places(data: bytes, low: int, high: int, base: int) -> list[int]:
+def _positions(data: bytes, low: int, high: int, base: int) -> list[int]:
     """Return each position of low..high that a record starting there would contain as its physical offset.
 
     `data` begins at `low`.  All offsets of a window share their first six bytes, which are searched for.

@@ -77,7 +77,7 @@ class Protection:
         if protected in (0, len(positions)):
             positions = array("q", positions[:1]) + array("q", positions[-1:]) if len(positions) > 1 else positions
         for at in positions:
-            state = self.look(piece.view, at)
+            state = self.examine(piece.view, at)
             if state == DAMAGED:
                 yield Finding(
                     piece.file, at + shift, "suspect_record", "a well-formed checksum over the record", "one with a wrong byte"
@@ -85,7 +85,7 @@ class Protection:
             yield from self.next(piece.file, at + shift, state)
 
     @staticmethod
-    def look(view: memoryview, at: int) -> int:
+    def examine(view: memoryview, at: int) -> int:
         """Return `PROTECTED`, `DAMAGED`, `BARE` or `MALFORMED` for the record at `at`."""
         size = int.from_bytes(view[at : at + 4], "big")
         if is_protected(view, at, size):

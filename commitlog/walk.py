@@ -131,9 +131,9 @@ class LogFiles:
         for before, after in pairwise(self.files):
             if self.is_compacted:
                 continue  # a compaction writes fewer files than it replaces
-            wanted = before.start_offset + self.file_size_bytes
-            if after.start_offset > wanted and after.start_offset % (self.file_size_bytes or 1) == 0:
-                yield Finding(after.path, 0, "missing_file", file_name(wanted), file_name(after.start_offset))
+            expected = before.start_offset + self.file_size_bytes
+            if after.start_offset > expected and after.start_offset % (self.file_size_bytes or 1) == 0:
+                yield Finding(after.path, 0, "missing_file", file_name(expected), file_name(after.start_offset))
             elif after.start_offset == before.start_offset:
                 yield Finding(after.path, 0, "double_file", "one file of this offset", before.path)
 

@@ -9,7 +9,7 @@ cdef object LOWER, NEAREST
 @cython.final
 cdef class TimeFile:
     cdef memoryview _held
-    cdef object _ask
+    cdef object _invoke
     cdef Source _source
     cdef Size _count
     cdef LogReaders _readers

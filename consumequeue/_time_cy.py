@@ -34,7 +34,7 @@ _NOTHING = memoryview(b"")
 class TimeFile:
     """The written range of one queue file as the search sees it: unit numbers and their store times."""
 
-    __slots__ = ("_ask", "_count", "_first", "_held", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
+    __slots__ = ("_count", "_first", "_held", "_invoke", "_log_min_offset", "_readers", "_source", "ceiling", "floor")
 
     def __init__(self, queue: Any, start: I64, written: I64, low: I64, store_time_of: Any, log_min_offset: I64) -> None:
         """Map the file that begins at byte `start`; `written` is the end of the queue and `low` its minimum.
@@ -46,7 +46,7 @@ class TimeFile:
         self._source: Source = source_of(self._held)
         self._count = max(0, min(len(self._held), written - start)) // UNIT_SIZE
         self._readers: LogReaders | None = store_time_of if isinstance(store_time_of, LogReaders) else None
-        self._ask = store_time_of
+        self._invoke = store_time_of
         self._log_min_offset = log_min_offset
         self._first = start // UNIT_SIZE
         self.floor = max(low, self._first)
@@ -60,7 +60,7 @@ class TimeFile:
         physical: I64 = get_i64(self._source, UNIT_SIZE * index)
         if self._readers is not None:
             return self._readers.store_time(physical)
-        return self._ask(physical, get_i32(self._source, UNIT_SIZE * index + SIZE_AT))  # type: ignore[no-any-return]
+        return self._invoke(physical, get_i32(self._source, UNIT_SIZE * index + SIZE_AT))  # type: ignore[no-any-return]
 
     def is_gone(self, queue_offset: I64) -> Bool:
         """Return whether the unit's record lies before the log."""

@@ -64,7 +64,7 @@ def _count_below(source: Source, count: Size, physical_offset: I64) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
+def _run(source: Source, count: Size, needs_new: Bool, state: I64s) -> Nothing:
     """Count the leading units that all advance the greatest record end, or all do not.
 
     state[0] = greatest record end, in and out; state[1] = number of units.
@@ -78,9 +78,9 @@ def _run(source: Source, count: Size, wants_new: Bool, state: I64s) -> Nothing:
         size = get_i32(source, UNIT_SIZE * index + SIZE_AT)
         if offset < 0 or offset > PHYSICAL_OFFSET_MAX or size <= NO_SIZE:
             break
-        if (offset + size > top) != wants_new:
+        if (offset + size > top) != needs_new:
             break
-        if wants_new:
+        if needs_new:
             top = offset + size
         index += 1
     state[0] = top
@@ -104,37 +104,37 @@ def _is_lost(source: Source, at: Size, kept: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _lost_front(source: Source, size: Size, place: Size, safe_offset: I64, state: I64s) -> Nothing:
+def _lost_front(source: Source, size: Size, position: Size, safe_offset: I64, state: I64s) -> Nothing:
     """Search sector borders backwards for units that lost their first bytes.
 
     state[0] = position of the first such unit, or -1; state[1] = 1 if a unit before `safe_offset` ended the search.
     """
-    border: Size = (place + size - 1) // SECTOR_SIZE * SECTOR_SIZE
+    border: Size = (position + size - 1) // SECTOR_SIZE * SECTOR_SIZE
     state[0] = -1
     state[1] = 0
-    while border > place:
+    while border > position:
         kept: Size = border % UNIT_SIZE
-        at: Size = border - kept - place
+        at: Size = border - kept - position
         if at < UNIT_SIZE:
             break
         if kept > 0 and _is_lost(source, at, kept):
-            state[0] = place + at
+            state[0] = position + at
         if get_i64(source, at - UNIT_SIZE) < safe_offset:
             state[1] = 1
             break
         border -= SECTOR_SIZE
 
 
-def find_lost_front(units: bytes | memoryview, place: int, safe_offset: int) -> tuple[int, bool]:
+def find_lost_front(units: bytes | memoryview, position: int, safe_offset: int) -> tuple[int, bool]:
     """Find the first unit that lost the bytes before a sector border.
 
-    The units begin at byte `place` of their file.  Returns the unit's position, or -1, and whether the search is finished: it
-    goes backwards until a unit points before `safe_offset`.
+    The units begin at byte `position` of their file.  Returns the unit's position, or -1, and whether the search is finished:
+    it goes backwards until a unit points before `safe_offset`.
     """
     held: memoryview = memoryview(units).cast("B")
     source: Source = source_of(held)
     size: Size = len(held) // UNIT_SIZE * UNIT_SIZE
-    first: Size = place
+    first: Size = position
     limit: I64 = safe_offset
     held_state: memoryview = memoryview(array("q", [0, 0]))
     state: I64s = i64s_of(held_state)
@@ -176,11 +176,11 @@ def count_repeated(units: bytes | memoryview, max_physical_offset: int) -> int:
     return _count_run(units, max_physical_offset, False)[0]
 
 
-def _count_run(units: bytes | memoryview, max_physical_offset: int, wants_new: bool) -> tuple[int, int]:
+def _count_run(units: bytes | memoryview, max_physical_offset: int, needs_new: bool) -> tuple[int, int]:
     held: memoryview = memoryview(units).cast("B")
     source: Source = source_of(held)
     count: Size = len(held) // UNIT_SIZE
-    new: Bool = wants_new
+    new: Bool = needs_new
     held_state: memoryview = memoryview(array("q", [max_physical_offset, 0]))
     state: I64s = i64s_of(held_state)
     with cython.nogil:

@@ -63,18 +63,18 @@ def find_file_size(disk: Disk, folder: str) -> int | None:
     return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
 
-def refuse_other_file_size(disk: Disk, folder: str, wanted_bytes: int) -> None:
+def refuse_other_file_size(disk: Disk, folder: str, requested_bytes: int) -> None:
     """Raise `StoreCorrupt` if no queue file has the given size: then the setting is wrong, not a single file."""
-    wanted_bytes = round_up(wanted_bytes)
+    requested_bytes = round_up(requested_bytes)
     found = None
     for topic, queue_id in islice(queue_folders(disk, folder), SAMPLED_QUEUES_MAX):
         for file in _files_of(disk, folder, topic, queue_id):
-            if file.size_bytes == wanted_bytes:
+            if file.size_bytes == requested_bytes:
                 return
             found = file if found is None and file.size_bytes else found
     if found is not None:
         found_bytes = f"{found.size_bytes} bytes"
-        raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{wanted_bytes} bytes", found=found_bytes)
+        raise StoreCorrupt("wrong file size", file=found.path, offset=0, expected=f"{requested_bytes} bytes", found=found_bytes)
 
 
 class ConsumeQueues(Closing):

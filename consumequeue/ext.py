@@ -53,12 +53,12 @@ class ConsumeQueueExt:
         """Return the unit at an address, or None if the code is no address or no whole unit lies there."""
         if not is_ext_address(tags_code):
             return None
-        place = tags_code - EXT_ADDRESS_BASE
-        index = bisect_right(self._files, place, key=lambda file: file.start_offset) - 1
-        if index < 0 or place >= self._files[index].start_offset + self.file_size_bytes:
+        position = tags_code - EXT_ADDRESS_BASE
+        index = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
+        if index < 0 or position >= self._files[index].start_offset + self.file_size_bytes:
             return None
         with self._disk.open(self._files[index].path, Mode.READ) as file:
-            at = place - self._files[index].start_offset
+            at = position - self._files[index].start_offset
             return unit_at(file.read(at, EXT_UNIT_SIZE_MIN + (1 << 15)), 0)
 
     def tags_code(self, tags_code: int) -> int | None:

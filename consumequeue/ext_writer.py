@@ -78,11 +78,11 @@ class ExtWriter:
         starts = self._load()
         if not starts or self._end + size + EXT_END_SIZE > starts[-1] + self.file_size_bytes:
             self._roll()
-        place = self._end
+        position = self._end
         packed = EXT_UNIT.pack(size, unit.tags_code, unit.store_timestamp_ms, len(unit.bitmap)) + unit.bitmap
-        self._write(place, packed)
-        self._end = place + size
-        return place + EXT_ADDRESS_BASE
+        self._write(position, packed)
+        self._end = position + size
+        return position + EXT_ADDRESS_BASE
 
     def _roll(self) -> None:
         """Finish the last file and create the next."""
@@ -104,10 +104,10 @@ class ExtWriter:
             file.sync()
         self._disk.sync_folder(self.folder)
 
-    def _write(self, place: int, data: bytes) -> None:
-        start = next(start for start in reversed(self._load()) if start <= place)
+    def _write(self, position: int, data: bytes) -> None:
+        start = next(start for start in reversed(self._load()) if start <= position)
         with self._files.borrow(self._path(start)) as file:
-            file.write(place - start, data)
+            file.write(position - start, data)
 
     def truncate(self, address: int | None) -> bool:
         """Cut everything after the unit at an address, or everything if it is None.
@@ -121,13 +121,13 @@ class ExtWriter:
         self._cut(end)
         return True
 
-    def _end_behind(self, place: int) -> int:
+    def _end_behind(self, position: int) -> int:
         """Return the end of the unit that begins at a position, or -1 if there is none."""
-        start = next((start for start in reversed(self._load()) if start <= place < start + self.file_size_bytes), None)
+        start = next((start for start in reversed(self._load()) if start <= position < start + self.file_size_bytes), None)
         if start is None:
             return -1
-        end, unit = self._walk(start, place)
-        return end if unit and end - len(unit) == place and not _is_torn(unit, place - start) else -1
+        end, unit = self._walk(start, position)
+        return end if unit and end - len(unit) == position and not _is_torn(unit, position - start) else -1
 
     def _cut(self, end: int) -> None:
         """Delete the files that begin at or after `end`, and zero the rest of the last one."""
@@ -145,8 +145,8 @@ class ExtWriter:
     def delete_before(self, address: int) -> int:
         """Delete the files before the one of an address, never the last; return the number of deleted files."""
         starts = self._load()
-        place = address - EXT_ADDRESS_BASE
-        gone = [start for start in starts[:-1] if start + self.file_size_bytes <= place]
+        position = address - EXT_ADDRESS_BASE
+        gone = [start for start in starts[:-1] if start + self.file_size_bytes <= position]
         with self._files.structure:
             for start in gone:
                 self._files.delete(self._path(start))

@@ -158,8 +158,8 @@ class Queue(ABC):
         found = load_offset_files(self._files.disk, self.folder, self.file_size_bytes)
         starts = [file.start_offset for file in found]
         if starts and starts[0] % self.unit_size:
-            wanted = f"a multiple of {self.unit_size}"
-            raise StoreCorrupt("file name", file=found[0].path, offset=0, expected=wanted, found=starts[0])
+            requested = f"a multiple of {self.unit_size}"
+            raise StoreCorrupt("file name", file=found[0].path, offset=0, expected=requested, found=starts[0])
         self._written = self._end_by_binary_search(starts)
         self._flushed = self._written
         self._starts = starts

@@ -25,7 +25,7 @@ from rabbitstore import RabbitStore, apply_recovery, plan_recovery, verify
 from storageio import REAL_DISK, Disk, StoreError
 from storageio.testing import ForgettingDisk, Image
 
-MEND_EVERY = 10
+REPAIR_EVERY = 10
 DERIVED_TOPS = {"consumequeue", "index", "checkpoint", "recovery.dets"}
 CLEAN_NAMES = {"clean.dot", "file_summary.ets", "msg_store_index.ets"}
 ROCKETMQ_PROGRAM: rocketmq_lab.Program = [
@@ -55,15 +55,15 @@ class SmallFolder:
         """Check that the undamaged folder has as many messages after a recovery as before."""
         self.image, self.time_ms, self.root = image, time_ms, root
         self.names = sorted(image.files)
-        self.messages = self.look(self._disk(image))
+        self.messages = self.examine(self._disk(image))
         assert self.messages > 0
-        self.mend(self._disk(image), self.messages)
+        self.repair(self._disk(image), self.messages)
 
-    def look(self, disk: Disk) -> int:
+    def examine(self, disk: Disk) -> int:
         """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
         raise NotImplementedError
 
-    def mend(self, disk: Disk, messages: int | None) -> None:
+    def repair(self, disk: Disk, messages: int | None) -> None:
         """Recover the folder; with `messages`, it must have that many afterwards."""
         raise NotImplementedError
 
@@ -80,12 +80,12 @@ class SmallFolder:
             files[name] = damaged(chance, files[name])
         image = self.image._replace(files=files)
         with contextlib.suppress(StoreError):
-            self.look(self._disk(image))
-        if seed % MEND_EVERY == 0 and all(self.is_derived(name.removeprefix(f"{self.root}/")) for name in changed):
-            self.mend(self._disk(image), self.messages)
-        elif seed % MEND_EVERY == 0:
+            self.examine(self._disk(image))
+        if seed % REPAIR_EVERY == 0 and all(self.is_derived(name.removeprefix(f"{self.root}/")) for name in changed):
+            self.repair(self._disk(image), self.messages)
+        elif seed % REPAIR_EVERY == 0:
             with contextlib.suppress(StoreError):
-                self.mend(self._disk(image), None)
+                self.repair(self._disk(image), None)
 
     def _disk(self, image: Image) -> ForgettingDisk:
         return ForgettingDisk.of(image, self.time_ms)
@@ -106,14 +106,14 @@ class SmallStore(SmallFolder):
         run.store.abandon() if isinstance(run, rabbitmq_lab.RabbitRun) else rocketmq_lab.abandon(run.store)
         super().__init__(image, time_ms, rabbitmq_lab.ROOT if is_rabbit else rocketmq_lab.ROOT)
 
-    def look(self, disk: Disk) -> int:
+    def examine(self, disk: Disk) -> int:
         """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
-        return look(self.root, disk, is_rabbit=self.is_rabbit)
+        return examine(self.root, disk, is_rabbit=self.is_rabbit)
 
-    def mend(self, disk: Disk, messages: int | None) -> None:
+    def repair(self, disk: Disk, messages: int | None) -> None:
         """Recover the folder without threads."""
         with mock.patch.object(store_queues, "Engine", rocketmq_lab.StillEngine):
-            mend(self.root, disk, messages, is_rabbit=self.is_rabbit)
+            repair(self.root, disk, messages, is_rabbit=self.is_rabbit)
 
 
 class Folder:
@@ -127,9 +127,9 @@ class Folder:
 
     def control(self) -> int:
         """Assert that the undamaged folder has as many messages after a recovery as before; return their number."""
-        messages = look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+        messages = examine(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
         assert messages > 0
-        mend(str(self.work), REAL_DISK, messages, is_rabbit=self.is_rabbit)
+        repair(str(self.work), REAL_DISK, messages, is_rabbit=self.is_rabbit)
         self._restore()
         return messages
 
@@ -141,19 +141,19 @@ class Folder:
             (self.work / name).write_bytes(damaged(chance, self.files[name]))
         try:
             with contextlib.suppress(StoreError):
-                look(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
-            if seed % MEND_EVERY == 0:
-                self._mend(all(is_derived(name.as_posix()) for name in changed))
+                examine(str(self.work), REAL_DISK, is_rabbit=self.is_rabbit)
+            if seed % REPAIR_EVERY == 0:
+                self._repair(all(is_derived(name.as_posix()) for name in changed))
         finally:
-            if seed % MEND_EVERY == 0:
+            if seed % REPAIR_EVERY == 0:
                 self._restore()
             else:
                 for name in changed:
                     (self.work / name).write_bytes(self.files[name])
 
-    def _mend(self, must_open: bool) -> None:
+    def _repair(self, must_open: bool) -> None:
         with contextlib.nullcontext() if must_open else contextlib.suppress(StoreError):
-            mend(str(self.work), REAL_DISK, self.messages if must_open else None, is_rabbit=self.is_rabbit)
+            repair(str(self.work), REAL_DISK, self.messages if must_open else None, is_rabbit=self.is_rabbit)
 
     def _restore(self) -> None:
         shutil.rmtree(self.work)
@@ -166,7 +166,7 @@ def is_derived(name: str) -> bool:
     return parts[0] in DERIVED_TOPS or parts[-1] in CLEAN_NAMES
 
 
-def look(root: str, disk: Disk, *, is_rabbit: bool) -> int:
+def examine(root: str, disk: Disk, *, is_rabbit: bool) -> int:
     """Verify the folder and return the number of messages that a reader gets; a named error may be raised."""
     if is_rabbit:
         verify(root, disk)
@@ -186,7 +186,7 @@ def _read(root: str, disk: Disk) -> int:
         return found
 
 
-def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> None:
+def repair(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> None:
     """Recover the folder, assert that a second recovery has nothing to do, and open it for writing.
 
     With `messages`, the folder must have that many afterwards.
@@ -202,7 +202,7 @@ def mend(root: str, disk: Disk, messages: int | None, *, is_rabbit: bool) -> Non
         again = [step.kind for step in Recovery(root, Choice.SKIP, config, disk).plan().steps]
         assert not again, f"a second recovery has something to do: {again}"
     if messages is not None:
-        found = look(root, disk, is_rabbit=is_rabbit)
+        found = examine(root, disk, is_rabbit=is_rabbit)
         assert found == messages, f"{found} messages after a recovery, and {messages} before the damage"
     _open_rabbit(root, disk) if is_rabbit else _open_rocket(root, disk)
 

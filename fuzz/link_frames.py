@@ -27,7 +27,7 @@ _CODES = (
     206, 310, 320, 361, 400, 401, 402, 904, 200050, 200051, 200053,
 )  # fmt: skip
 TEXTS = 300  # changed texts of one sender: a server keeps each topic and group that a request names
-ODD: tuple[Any, ...] = ([], {}, None, -1, "x", 1 << 63, True, "", 0.5, ["x"], {"a": 1}, [[]], [None], "0")
+UNUSUAL: tuple[Any, ...] = ([], {}, None, -1, "x", 1 << 63, True, "", 0.5, ["x"], {"a": 1}, [[]], [None], "0")
 _used = 0
 
 
@@ -152,20 +152,22 @@ class ChangedRequests:
             else:
                 fields[name] = chance.choice(self._texts)
         way = chance.random()
-        body = mutated(chance, [request.body]) if way < 0.3 else _odd_body(chance, request.body) if way < 0.6 else request.body
+        body = (
+            mutated(chance, [request.body]) if way < 0.3 else _unusual_body(chance, request.body) if way < 0.6 else request.body
+        )
         flag = IS_ONE_WAY if chance.random() < 0.1 else 0
         return encode(replace(request, fields=fields, body=body, flag=flag, encoding=chance.randrange(2)))[4:]
 
 
-def _odd_body(chance: random.Random, body: bytes) -> bytes:
+def _unusual_body(chance: random.Random, body: bytes) -> bytes:
     """Return a JSON body with one value of another type or size."""
-    return json.dumps(_odd(chance, json.loads(body))).encode()
+    return json.dumps(_unusual(chance, json.loads(body))).encode()
 
 
-def _odd(chance: random.Random, value: Any) -> Any:
+def _unusual(chance: random.Random, value: Any) -> Any:
     if value and isinstance(value, dict) and chance.random() < 0.8:
         name = chance.choice(list(value))
-        return value | {name: _odd(chance, value[name])}
+        return value | {name: _unusual(chance, value[name])}
     if value and isinstance(value, list) and chance.random() < 0.8:
-        return [_odd(chance, value[0]), *value[1:]]
-    return chance.choice(ODD)
+        return [_unusual(chance, value[0]), *value[1:]]
+    return chance.choice(UNUSUAL)

@@ -27,40 +27,40 @@ def neighbours(chance: random.Random, data: bytes, count: int) -> Iterator[bytes
         yield bytes(changed)
 
 
-def _place(chance: random.Random, data: bytearray) -> int:
+def _position(chance: random.Random, data: bytearray) -> int:
     return chance.randrange(len(data)) if data else 0
 
 
 def _flip(chance: random.Random, data: bytearray, _seeds: list[bytes]) -> None:
     if data:
-        data[_place(chance, data)] ^= 1 << chance.randrange(8)
+        data[_position(chance, data)] ^= 1 << chance.randrange(8)
 
 
 def _number(chance: random.Random, data: bytearray, _seeds: list[bytes]) -> None:
     size = chance.choice((1, 2, 4, 8))
-    at = _place(chance, data)
+    at = _position(chance, data)
     data[at : at + size] = (chance.choice(NUMBERS) % (1 << 8 * size)).to_bytes(size, "big")
 
 
 def _cut(chance: random.Random, data: bytearray, _seeds: list[bytes]) -> None:
-    at = _place(chance, data)
+    at = _position(chance, data)
     del data[at : at + chance.choice((1, 2, 8, 100, SIZE_MAX))]
 
 
 def _noise(chance: random.Random, data: bytearray, _seeds: list[bytes]) -> None:
-    at = _place(chance, data)
+    at = _position(chance, data)
     data[at:at] = chance.randbytes(chance.choice((1, 4, 20)))
 
 
 def _splice(chance: random.Random, data: bytearray, seeds: list[bytes]) -> None:
     other = chance.choice(seeds)
     start = chance.randrange(len(other)) if other else 0
-    at = _place(chance, data)
+    at = _position(chance, data)
     data[at:at] = other[start : start + chance.choice((4, 64, 512))]
 
 
 def _repeat(chance: random.Random, data: bytearray, _seeds: list[bytes]) -> None:
-    at = _place(chance, data)
+    at = _position(chance, data)
     data[at:at] = data[at : at + 16] * chance.choice((1, 4, 64))
 
 

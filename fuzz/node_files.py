@@ -124,14 +124,14 @@ def _quick_runs(data: bytes) -> list[tuple[int, Run]]:
 
 
 def _rows(run: Run, word: int) -> list[tuple[int, int, int, int, int]]:
-    return [(word, index, run.term, run.place(index), run.size(index)) for index in range(run.first, run.stop)]
+    return [(word, index, run.term, run.position(index), run.size(index)) for index in range(run.first, run.stop)]
 
 
 def quorum_segment(data: bytes) -> None:
     """Entries have ascending indexes and lie within the file."""
     runs = read_segment(memoryview(data), "fuzz", [])
     assert all(run.stop <= behind.first for run, behind in pairwise(runs))
-    assert all(run.place(at) + run.size(at) <= len(data) for run in runs for at in range(run.first, run.stop))
+    assert all(run.position(at) + run.size(at) <= len(data) for run in runs for at in range(run.first, run.stop))
 
 
 def quorum_state(data: bytes) -> None:

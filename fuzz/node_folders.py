@@ -36,23 +36,23 @@ class SmallNode(SmallFolder):
         """Read the files from the archives."""
         files: dict[str, bytes] = {}
         for archive, pattern in PARTS.items():
-            wanted = re.compile(r"(?:\./)?node/((?:" + pattern + r").*)")
+            requested = re.compile(r"(?:\./)?node/((?:" + pattern + r").*)")
             with tarfile.open(DATA / f"{archive}.tar.xz") as tar:
                 for member in tar:
-                    match, file = wanted.match(member.name), tar.extractfile(member) if member.isfile() else None
+                    match, file = requested.match(member.name), tar.extractfile(member) if member.isfile() else None
                     if match and file is not None:
                         files[f"{ROOT}/{match[1]}"] = file.read()
         folders = {str(above) for name in files for above in Path(name).parents if str(above) != "/"}
         super().__init__(Image(files, tuple(sorted(folders)), dict.fromkeys(files, TIME_MS)), TIME_MS, ROOT)
 
-    def look(self, disk: Disk) -> int:
+    def examine(self, disk: Disk) -> int:
         """Verify everything and return the number of messages that a reader gets; a named error may be raised."""
         verify(find_vhost(ROOT, None, disk), disk)
         with closing(NodeFolder(ROOT, "/", disk)) as node:
             node.check()
         return _contents(disk).total()
 
-    def mend(self, disk: Disk, messages: int | None) -> None:
+    def repair(self, disk: Disk, messages: int | None) -> None:
         """Recover, and assert that every message is there that was readable before, and that nothing is left to do."""
         before = _contents(disk)
         for _ in range(2):

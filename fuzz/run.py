@@ -117,20 +117,20 @@ def main() -> int:
     parser.add_argument("--golden", type=Path)
     parser.add_argument("--rabbit", action="store_true")
     parser.add_argument("--keep", action="store_true")
-    asked = parser.parse_args()
-    names = [asked.target] if asked.target else sorted(TARGETS)
+    arguments = parser.parse_args()
+    names = [arguments.target] if arguments.target else sorted(TARGETS)
     began = time.monotonic()
-    if asked.what == "guided":
-        return max(guided(name, max(1, asked.seconds // len(names)), keep=asked.keep) for name in names)
-    if asked.what == "small-folders":
-        done = small_folder_runs(asked.runs, asked.seed)
-    elif asked.what == "small-nodes":
-        done = small_node_runs(asked.runs, asked.seed)
-    elif asked.what == "folders":
-        done = folder_runs(asked.golden, asked.runs, asked.seed, is_rabbit=asked.rabbit)
+    if arguments.what == "guided":
+        return max(guided(name, max(1, arguments.seconds // len(names)), keep=arguments.keep) for name in names)
+    if arguments.what == "small-folders":
+        done = small_folder_runs(arguments.runs, arguments.seed)
+    elif arguments.what == "small-nodes":
+        done = small_node_runs(arguments.runs, arguments.seed)
+    elif arguments.what == "folders":
+        done = folder_runs(arguments.golden, arguments.runs, arguments.seed, is_rabbit=arguments.rabbit)
     else:
-        done = sum(decoder_runs(name, asked.runs // len(names), asked.seed) for name in names)
-    print(f"{done} runs, nothing found, {time.monotonic() - began:.1f} s, seed {asked.seed}")
+        done = sum(decoder_runs(name, arguments.runs // len(names), arguments.seed) for name in names)
+    print(f"{done} runs, nothing found, {time.monotonic() - began:.1f} s, seed {arguments.seed}")
     return 0
 
 

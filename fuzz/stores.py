@@ -52,8 +52,8 @@ def batch_units(data: bytes) -> None:
     queue = queues.get("T", 0)
     if queue is not None:
         assert len(list(queue.units())) == queue.stop_index - queue.first_index
-        for wanted in (-1, 0, queue.min_offset, queue.max_offset, 1 << 62):
-            assert queue.first_index <= queue.index_of(wanted) <= queue.stop_index
+        for requested in (-1, 0, queue.min_offset, queue.max_offset, 1 << 62):
+            assert queue.first_index <= queue.index_of(requested) <= queue.stop_index
         for boundary in Boundary:
             batch_offset_by_time(queue, 1 << 40, boundary)
 
@@ -133,11 +133,11 @@ def _killed_with_a_ring() -> tuple[Image, int, str, int]:
     for operation in (PUT, PUT, ("bring",), ("flush",), PUT, PUT):
         run.do(operation)
         if operation == ("flush",):
-            noted = run.ledger.end_offset
+            recorded = run.ledger.end_offset
     image = run.disk.after_kill()
     rocketmq_lab.abandon(run.store)
     path = next(name for name in image.files if name.endswith("/brokerstore/ring"))
-    return image, run.disk.time_ms, path, RING_HEAD + noted % int.from_bytes(image.files[path][8:16], "little")
+    return image, run.disk.time_ms, path, RING_HEAD + recorded % int.from_bytes(image.files[path][8:16], "little")
 
 
 def seeds_of_ring() -> bytes:

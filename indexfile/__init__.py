@@ -12,7 +12,7 @@ Order of calls
   files, which `find_shape` finds.  After an unclean stop it first calls `keep_until` with the last result of
   `sync_active`, or `keep_sound` if there is none; `delete_unsafe` is what RocketMQ does.
 - `build(topic, unique key, keys, physical offset, store time)` from one thread, in the order of the log.  A dispatch kernel
-  does the same from C on the result of `active()`: `is_before_end` and `put_item` for a record whose keys fit (`room_of`);
+  does the same from C on the result of `active()`: `is_before_end` and `put_item` for a record whose keys fit (`space_of`);
   a record whose keys do not fit goes to `build`, which creates the next file when it needs one.
 - `sync_full()` from any one thread syncs the files that became full and returns the time for the checkpoint; `sync()` at a
   clean stop.

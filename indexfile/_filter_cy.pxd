@@ -23,5 +23,5 @@ cdef class FilteredFiles:
     cdef readonly I64 live
 
 cdef I64 mask_of(FilterBuffer filter, I32 code) noexcept
-cdef Nothing ask_for_filters(IndexList index, I32 hash_code) noexcept
+cdef Nothing prefetch_filters(IndexList index, I32 hash_code) noexcept
 cdef Bool leads_nowhere(IndexList index, I32 hash_code) noexcept

@@ -197,7 +197,7 @@ def mask_of(filter: FilterBuffer, code: I32) -> I64:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def ask_for_filters(index: IndexList, hash_code: I32) -> Nothing:
+def prefetch_filters(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch what `mask_of` will read of every filter, so that the reads of one wait for no other."""
     rows: I64 = _rows_of(hash_code)
     searched: list[Any]
@@ -316,9 +316,9 @@ def _row(source: Source, at: Size, row: Size, width: Size) -> I64:
         bits = source[at + 2 * row] << 8
         bits |= source[at + 2 * row + 1]
         return bits
-    place: Size = row * width
-    bits = source[at + (place >> 3)]
-    return (bits >> (place & 7)) & ((1 << width) - 1)
+    position: Size = row * width
+    bits = source[at + (position >> 3)]
+    return (bits >> (position & 7)) & ((1 << width) - 1)
 
 
 @cython.cfunc
@@ -326,10 +326,10 @@ def _row(source: Source, at: Size, row: Size, width: Size) -> I64:
 @cython.exceptval(check=False)
 def _put_row(target: Target, at: Size, row: Size, width: Size, bits: I64) -> Nothing:
     """Write a row of a block whose bytes are zero."""
-    place: Size = row * width
-    first: Size = at + (place >> 3)
+    position: Size = row * width
+    first: Size = at + (position >> 3)
     if width < 8:
-        target[first] |= bits << (place & 7)
+        target[first] |= bits << (position & 7)
         return
     count: Size = width >> 3
     number: Size

@@ -34,15 +34,15 @@ cdef Bool is_optional(IndexBuffer index, Size at) noexcept nogil
 cdef I32 next_item(IndexBuffer index) noexcept nogil
 cdef I64 begins_at(IndexBuffer index) noexcept nogil
 cdef I64 ends_at(IndexBuffer index) noexcept nogil
-cdef Size room_of(IndexBuffer index) noexcept nogil
+cdef Size space_of(IndexBuffer index) noexcept nogil
 cdef Bool is_before_end(IndexBuffer index, I64 physical_offset) noexcept nogil
-cdef Nothing ask_for_slot(IndexBuffer index, I32 hash_code) noexcept nogil
+cdef Nothing prefetch_slot(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Bool is_unused(IndexBuffer index, I32 hash_code) noexcept nogil
 cdef Bool is_blank(IndexBuffer index, Size at) noexcept nogil
 cdef Bool is_bare(IndexBuffer index, I32 hash_code) noexcept nogil
-cdef Nothing ask_for_newest(IndexList index, I32 hash_code) noexcept
+cdef Nothing prefetch_newest(IndexList index, I32 hash_code) noexcept
 cdef Nothing walk(
-    IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size room, I64s state
+    IndexBuffer index, I32 hash_code, I32 start, I64 begin_ms, I64 end_ms, I64s found, Size capacity, I64s state
 ) noexcept nogil
 cdef Nothing replay(
     IndexBuffer index, Size limit, I32s heads, Target heads_bytes, I64s written, Size parts, I64s state

@@ -104,9 +104,9 @@ class IndexBuffer:
         """Return a copy of the 40 bytes of the header."""
         return take_bytes(self._target, 0, HEADER_SIZE)
 
-    def room(self) -> int:
+    def space(self) -> int:
         """Return how many more keys fit."""
-        return room_of(self)
+        return space_of(self)
 
     def is_repeat(self, physical_offset: int) -> bool:
         """Return whether a record lies before the last one indexed here, so that it is already indexed."""
@@ -148,7 +148,7 @@ class IndexBuffer:
         if held.itemsize != 8 or held.readonly or not held.c_contiguous:
             raise ValueError("a writable array of 64-bit integers is wanted")
         out: I64s = i64s_of(held)
-        room: Size = len(held)
+        capacity: Size = len(held)
         hash_code: I32 = code
         at: I32 = start
         begin: I64 = begin_ms
@@ -156,7 +156,7 @@ class IndexBuffer:
         held_state: memoryview = memoryview(array("q", [0, 0, 0]))
         state: I64s = i64s_of(held_state)
         with cython.nogil:
-            walk(self, key_hash(hash_code), at, begin, end, out, room, state)
+            walk(self, key_hash(hash_code), at, begin, end, out, capacity, state)
         return state[0], state[1]
 
     def has_all_slots(self) -> bool:
@@ -164,12 +164,12 @@ class IndexBuffer:
 
         A file that passed is not checked again, except by `check`.
         """
-        wanted: I32 = get_i32(self._target, SLOTS_USED_AT)
+        expected: I32 = get_i32(self._target, SLOTS_USED_AT)
         found: I32 = 0
         with cython.nogil:
             found = _count_used(self._target, 0, self.slots, SECONDS_MAX)
-        self.has_sound_slots = found >= wanted
-        return found >= wanted
+        self.has_sound_slots = found >= expected
+        return found >= expected
 
     def new_replay(self) -> tuple[memoryview, memoryview]:
         """Return the memory that calls of `check` with rising limits share: the newest item of each slot, and a state."""
@@ -511,7 +511,7 @@ def ends_at(index: IndexBuffer) -> I64:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def room_of(index: IndexBuffer) -> Size:
+def space_of(index: IndexBuffer) -> Size:
     """Return how many more keys fit before blocks are allocated or the next file is created.
 
     A dispatch kernel hands a record with more keys to `IndexFiles.build`, which creates the next file.
@@ -531,7 +531,7 @@ def is_before_end(index: IndexBuffer, physical_offset: I64) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def ask_for_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
+def prefetch_slot(index: IndexBuffer, hash_code: I32) -> Nothing:
     """Prefetch a slot that `walk` will read soon."""
     prefetch(index._target, _slot_at(index, hash_code), SLOT_SIZE)
 
@@ -566,7 +566,7 @@ def is_bare(index: IndexBuffer, hash_code: I32) -> Bool:
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
+def prefetch_newest(index: IndexList, hash_code: I32) -> Nothing:
     """Prefetch a slot of the newest file, which is the only file of most stores."""
     files: list[Any]
     buffer: IndexBuffer | None
@@ -577,14 +577,14 @@ def ask_for_newest(index: IndexList, hash_code: I32) -> Nothing:
         with cython.critical_section(newest):
             buffer = newest._mapped
         if buffer is not None:
-            ask_for_slot(buffer, hash_code)
+            prefetch_slot(buffer, hash_code)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def walk(
-    index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, room: Size, state: I64s
+    index: IndexBuffer, hash_code: I32, start: I32, begin_ms: I64, end_ms: I64, found: I64s, capacity: Size, state: I64s
 ) -> Nothing:
     """Follow a slot's chain (docs/formats/indexfile.md#querying-a-key) for no more steps than there are items.
 
@@ -603,7 +603,7 @@ def walk(
     hits: Size = 0
     steps: I32 = 0
     is_damaged: Bool = at < NO_ITEM or (at > count and at > next_item(index))
-    while NO_ITEM < at <= count and at < index.items and count > FIRST_ITEM and hits < room and steps < count:
+    while NO_ITEM < at <= count and at < index.items and count > FIRST_ITEM and hits < capacity and steps < count:
         steps += 1
         item_at: Size = items_at + ITEM_SIZE * at
         seconds: I64 = get_i32(source, item_at + ITEM_SECONDS_AT)
@@ -625,7 +625,7 @@ def walk(
         at = previous if previous != at and time_ms >= begin_ms else NO_ITEM
     state[0] = hits
     state[2] = is_damaged
-    state[1] = at if hits == room and steps < count else NO_ITEM
+    state[1] = at if hits == capacity and steps < count else NO_ITEM
 
 
 @cython.cfunc

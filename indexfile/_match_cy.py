@@ -21,7 +21,7 @@ if not cython.compiled:
 
     from ._index_cy import is_optional, next_item
 
-ODD_MAX = 4096  # offsets listed in one call
+DIFFERING_MAX = 4096  # offsets listed in one call
 SAME_RECORD_MAX = 32  # items of one record that are compared with each other; a record with more is listed
 NO_OFFSET = -1
 
@@ -29,19 +29,19 @@ NO_OFFSET = -1
 class ItemMatcher:
     """One comparison.  `unique` counts the different items of the records whose items agree."""
 
-    __slots__ = ("_held", "_odd", "_state", "at", "odd_found", "odd_made", "unique")
+    __slots__ = ("_differing", "_held", "_state", "at", "differing_found", "differing_made", "unique")
 
     def __init__(self) -> None:
         """Start at the first item of an index."""
         self.at = FIRST_ITEM  # next item of the index file
         self.unique = 0
-        self.odd_made = array("q")  # offsets whose items in the log differ from those in the index
-        self.odd_found = array("q")  # offsets of items in the index that are not the next ones of the log
-        odd = array("q", bytes(8 * 2 * ODD_MAX))
+        self.differing_made = array("q")  # offsets whose items in the log differ from those in the index
+        self.differing_found = array("q")  # offsets of items in the index that are not the next ones of the log
+        differing = array("q", bytes(8 * 2 * DIFFERING_MAX))
         state = array("q", [0, 0, 0, 0, 0, NO_OFFSET])
-        held: list[memoryview] = [memoryview(odd), memoryview(state)]
+        held: list[memoryview] = [memoryview(differing), memoryview(state)]
         self._held = held
-        self._odd: I64s = i64s_of(held[0])
+        self._differing: I64s = i64s_of(held[0])
         self._state: I64s = i64s_of(held[1])
 
     def match(self, made: IndexBuffer, start: int, found: IndexBuffer | None, low: int, end: int) -> int:
@@ -60,7 +60,7 @@ class ItemMatcher:
         while True:
             at: Size = self.at
             with cython.nogil:
-                _match(made, first, stop, used, at, last, least, most, self._odd, self._state)
+                _match(made, first, stop, used, at, last, least, most, self._differing, self._state)
             first = self._state[0]
             self.at = self._state[1]
             self.unique += self._state[2]
@@ -75,35 +75,35 @@ class ItemMatcher:
         if stop > FIRST_ITEM and low <= offset < end and self._state[5] != offset:
             self.unique -= _unique_before(made, stop)
             self._state[5] = offset
-            self.odd_made.append(offset)
+            self.differing_made.append(offset)
 
     def rest(self, found: IndexBuffer, low: int, end: int) -> None:
         """List the offsets of the items of an index from `at` on, which the log does not have."""
         last: Size = min(next_item(found), found.items)
-        place: Size = self.at
+        position: Size = self.at
         least: I64 = low
         most: I64 = end
-        while place < last:
+        while position < last:
             with cython.nogil:
-                _rest(found, place, last, least, most, self._odd, self._state)
-            place = self._state[1]
+                _rest(found, position, last, least, most, self._differing, self._state)
+            position = self._state[1]
             self._state[3] = 0
             self._keep()
-        self.at = place
+        self.at = position
 
     def _keep(self) -> None:
         """Move the listed offsets to the growing lists."""
-        odd: memoryview = self._held[0]
+        differing: memoryview = self._held[0]
         made: int = self._state[3]
         found: int = self._state[4]
-        self.odd_made.frombytes(odd[:made].tobytes())
-        self.odd_found.frombytes(odd[ODD_MAX : ODD_MAX + found].tobytes())
+        self.differing_made.frombytes(differing[:made].tobytes())
+        self.differing_found.frombytes(differing[DIFFERING_MAX : DIFFERING_MAX + found].tobytes())
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _place(index: IndexBuffer, item: Size) -> Size:
+def _position(index: IndexBuffer, item: Size) -> Size:
     """Return the position of an item."""
     return HEADER_SIZE + SLOT_SIZE * index.slots + ITEM_SIZE * item
 
@@ -112,21 +112,21 @@ def _place(index: IndexBuffer, item: Size) -> Size:
 @cython.nogil
 @cython.exceptval(check=False)
 def _offset(index: IndexBuffer, item: Size) -> I64:
-    return get_i64(index._target, _place(index, item) + ITEM_PHYSICAL_OFFSET_AT)
+    return get_i64(index._target, _position(index, item) + ITEM_PHYSICAL_OFFSET_AT)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _hash(index: IndexBuffer, item: Size) -> I32:
-    return get_i32(index._target, _place(index, item) + ITEM_KEY_HASH_AT)
+    return get_i32(index._target, _position(index, item) + ITEM_KEY_HASH_AT)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _match(
-    made: IndexBuffer, item: Size, stop: Size, found: IndexBuffer, at: Size, last: Size, low: I64, end: I64, odd: I64s,
+    made: IndexBuffer, item: Size, stop: Size, found: IndexBuffer, at: Size, last: Size, low: I64, end: I64, differing: I64s,
     state: I64s,
 ) -> Nothing:  # fmt: skip
     """Fill state: next item of `made`, next item of `found`, counted items, listed offsets of each side.
@@ -134,20 +134,20 @@ def _match(
     state[5] is the last offset listed for `made`: its further items are neither listed again nor counted.
     """
     unique: Size = 0
-    odd_made: Size = 0
-    odd_found: Size = 0
+    differing_made: Size = 0
+    differing_found: Size = 0
     listed: I64 = state[5]
-    while item < stop and odd_made < ODD_MAX and odd_found < ODD_MAX:
+    while item < stop and differing_made < DIFFERING_MAX and differing_found < DIFFERING_MAX:
         offset: I64 = _offset(made, item)
         if offset < low or offset >= end:
             item += 1
             continue
         may_lack: Bool = is_optional(made, item)
-        is_odd: Bool = last == 0
-        if is_odd and may_lack:
+        is_differing: Bool = last == 0
+        if is_differing and may_lack:
             item += 1
             continue
-        if not is_odd:
+        if not is_differing:
             if at >= last:
                 break
             there: I64 = _offset(found, at)
@@ -159,18 +159,18 @@ def _match(
                 item += 1
                 continue
             if there != offset and (there < offset or (at + 1 < last and _offset(found, at + 1) == offset)):
-                odd[ODD_MAX + odd_found] = there
-                odd_found += 1
+                differing[DIFFERING_MAX + differing_found] = there
+                differing_found += 1
                 at += 1
                 continue
             if there == offset:
-                is_odd = _hash(found, at) != _hash(made, item)
+                is_differing = _hash(found, at) != _hash(made, item)
                 at += 1
             else:
-                is_odd = True
-        if offset != listed and (is_odd or _is_long(made, item)):
-            odd[odd_made] = offset
-            odd_made += 1
+                is_differing = True
+        if offset != listed and (is_differing or _is_long(made, item)):
+            differing[differing_made] = offset
+            differing_made += 1
             if item > FIRST_ITEM and _offset(made, item - 1) == offset:
                 unique -= _unique_before(made, item)
             listed = offset
@@ -180,8 +180,8 @@ def _match(
     state[0] = item
     state[1] = at
     state[2] = unique
-    state[3] = odd_made
-    state[4] = odd_found
+    state[3] = differing_made
+    state[4] = differing_found
     state[5] = listed
 
 
@@ -223,13 +223,13 @@ def _unique_before(made: IndexBuffer, item: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _rest(found: IndexBuffer, at: Size, last: Size, low: I64, end: I64, odd: I64s, state: I64s) -> Nothing:
+def _rest(found: IndexBuffer, at: Size, last: Size, low: I64, end: I64, differing: I64s, state: I64s) -> Nothing:
     """List offsets in low..end: state[1] = next item, state[4] = listed offsets."""
     listed: Size = 0
-    while at < last and listed < ODD_MAX:
+    while at < last and listed < DIFFERING_MAX:
         offset: I64 = _offset(found, at)
         if low <= offset < end:
-            odd[ODD_MAX + listed] = offset
+            differing[DIFFERING_MAX + listed] = offset
             listed += 1
         at += 1
     state[1] = at

@@ -67,7 +67,7 @@ def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
             return None
         mapped = file.map(size, writable=False)
     mapped.expect_random()
-    columns = [Column(*COLUMN.unpack_from(head, HEAD.size + COLUMN.size * place)) for place in range(width)]
+    columns = [Column(*COLUMN.unpack_from(head, HEAD.size + COLUMN.size * index)) for index in range(width)]
     return KeyFilter(path, columns, FilterBuffer(mapped.view[HEAD_SIZE:], width, blocks, seed)), slots, items
 
 

@@ -127,11 +127,13 @@ class IndexFile(MappedIndex, Closing):
         is_found = self._file is None
         if self._file is None:
             self._file = self.disk.open(self.path, Mode.WRITE if self.writable else Mode.READ)
-        wanted, found = file_size(self.slots, self.items), self._file.size()
-        if found != wanted:
+        requested, found = file_size(self.slots, self.items), self._file.size()
+        if found != requested:
             self._close()
-            raise StoreCorrupt("index file size", file=self.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
-        self._map = self._file.map(wanted, writable=self.writable)
+            raise StoreCorrupt(
+                "index file size", file=self.path, offset=0, expected=f"{requested} bytes", found=f"{found} bytes"
+            )
+        self._map = self._file.map(requested, writable=self.writable)
         self._map.expect_random()
         self.mapped = IndexBuffer(self._map.view, self.slots, self.items)
         if self.writable and is_found:
@@ -151,7 +153,7 @@ class IndexFile(MappedIndex, Closing):
         self._file.allocate(items_at + ITEM_SIZE * limit, items_at + ITEM_SIZE * first if first else 0)
         self.mapped.limit = limit
 
-    def make_room(self) -> bool:
+    def grow(self) -> bool:
         """Allocate blocks for further items; return False if the file is full."""
         buffer, used = self.buffer, self.header.items_used + FIRST_ITEM
         if used < self.items and used >= buffer.limit:
@@ -217,13 +219,13 @@ class IndexFile(MappedIndex, Closing):
         """
         replayed, written = self.buffer.new_replay(), self.written_slots()
         for limit in range(at_once or self.items, self.items + (at_once or self.items), at_once or self.items):
-            kind, place = self.buffer.check(limit, replayed, written)
+            kind, position = self.buffer.check(limit, replayed, written)
             if kind:
                 break
             if at_once:
                 self.close()
         if kind:
-            raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {place}")
+            raise StoreCorrupt(DAMAGE[kind], file=self.path, offset=0, expected="sound chains", found=f"damage at {position}")
 
     def written_slots(self) -> array[int]:
         """Return the first and last slot, plus one, of each range that is no hole.

@@ -67,9 +67,9 @@ def searched_files(
     """
     columns = {one.name: (filter, bit, one.header) for filter in filters for bit, one in enumerate(filter.columns)}
     runs: list[tuple[KeyFilter | None, dict[int, IndexFile]]] = []
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         filter, bit, header = columns.get(int(file.name), (None, 0, b""))
-        if filter is None or place == len(files) - 1 or header_of(file) != header:
+        if filter is None or index == len(files) - 1 or header_of(file) != header:
             runs.append((None, {0: file}))
         elif runs and runs[-1][0] is filter:
             runs[-1][1][bit] = file
@@ -189,16 +189,16 @@ class IndexFiles(IndexList, Closing):
     @property
     def has_other_sizes(self) -> bool:
         """Return whether a file does not have the size that slots and items give, so that it cannot be used."""
-        wanted = file_size(self.slots, self.items)
-        return any(self._size(file) != wanted for file in self.listed)
+        expected = file_size(self.slots, self.items)
+        return any(self._size(file) != expected for file in self.listed)
 
     def load(self) -> None:
         """Raise `StoreCorrupt` if a file does not have the size that slots and items give."""
-        wanted = file_size(self.slots, self.items)
+        requested = file_size(self.slots, self.items)
         for file in self.listed:
-            if self._size(file) != wanted:
+            if self._size(file) != requested:
                 found = f"{self._size(file)} bytes"
-                raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=found)
+                raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{requested} bytes", found=found)
 
     def delete_unsafe(self, index_timestamp_ms: int) -> int:
         """Delete each file that ends after the checkpoint's index time (docs/formats/indexfile.md#loading).
@@ -225,7 +225,7 @@ class IndexFiles(IndexList, Closing):
         """
         self._must_write()
         last = self.listed[-1] if self.listed else None
-        if last is None or (last.buffer.room() == 0 and not last.make_room()):
+        if last is None or (last.buffer.space() == 0 and not last.grow()):
             last = self._roll(last)
         return last.buffer
 
@@ -455,11 +455,11 @@ class IndexFiles(IndexList, Closing):
         """
         self._must_write()
         names = [file.name for file in self.listed]
-        place = names.index(name) if name in names else -1
-        if place < 0 or not self._has_items(self.listed[place], next_item):
+        index = names.index(name) if name in names else -1
+        if index < 0 or not self._has_items(self.listed[index], next_item):
             return False
-        kept = self.listed[: place + 1]
-        self._delete(self.listed[place + 1 :])
+        kept = self.listed[: index + 1]
+        self._delete(self.listed[index + 1 :])
         self._keep_items(kept, next_item, log_end, has_whole_records=True)
         return True
 

@@ -88,7 +88,7 @@ def find_shape(disk: Disk, paths: list[str], pauses_s: Sequence[float] = PAUSES_
         usual = default_shape(size_bytes)
         fallback = fallback or usual
         if header.items_used:
-            return _look_again(disk, path, size_bytes, usual, pauses_s)
+            return _read_again(disk, path, size_bytes, usual, pauses_s)
     return fallback
 
 
@@ -107,7 +107,7 @@ def has_shape(disk: Disk, paths: list[str], shape: Shape | None) -> bool:
     return shape is not None and newest is not None and newest.size_bytes == file_size(*shape)
 
 
-def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pauses_s: Sequence[float]) -> Shape | None:
+def _read_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pauses_s: Sequence[float]) -> Shape | None:
     """Try several times: while a writer adds an item, header, item and slot disagree for some microseconds."""
     for pause_s in pauses_s:
         disk.sleep(pause_s)
@@ -119,7 +119,7 @@ def _look_again(disk: Disk, path: str, size_bytes: int, usual: Shape | None, pau
     return None
 
 
-def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
+def refuse_other_shape(disk: Disk, paths: list[str], requested: Shape) -> None:
     """Raise `StoreCorrupt` if the files certainly have another shape; with a wrong shape, queries find nothing.
 
     Files of one size can have many shapes, so the chains decide; a file that agrees with no shape is not judged.
@@ -127,11 +127,11 @@ def refuse_other_shape(disk: Disk, paths: list[str], wanted: Shape) -> None:
     for path, _, header in _newest_first(disk, paths):
         if header.items_used == 0:
             continue
-        found = None if _agrees(disk, path, wanted) else find_shape(disk, [path], AT_REST)
-        if found is not None and found != wanted:
-            expected = f"{wanted.slots} slots and {wanted.items} items"
-            told = f"{found.slots} slots and {found.items} items"
-            raise StoreCorrupt("index shape", file=path, offset=0, expected=expected, found=told)
+        found = None if _agrees(disk, path, requested) else find_shape(disk, [path], AT_REST)
+        if found is not None and found != requested:
+            expected = f"{requested.slots} slots and {requested.items} items"
+            text = f"{found.slots} slots and {found.items} items"
+            raise StoreCorrupt("index shape", file=path, offset=0, expected=expected, found=text)
         return
 
 
@@ -158,9 +158,9 @@ def _last_offset(file: IndexFile, header: Header) -> set[int]:
 def _search(disk: Disk, path: str, size_bytes: int, header: Header) -> Shape | None:
     """Try every position that contains the last item's physical offset."""
     with disk.open(path, Mode.READ) as file:
-        places = _places(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
-        for place in islice(places, CANDIDATES_MAX):
-            items_at = place - ITEM_PHYSICAL_OFFSET_AT - ITEM_SIZE * header.items_used
+        positions = _positions(file, size_bytes, header.end_physical_offset.to_bytes(8, "big", signed=True))
+        for position in islice(positions, CANDIDATES_MAX):
+            items_at = position - ITEM_PHYSICAL_OFFSET_AT - ITEM_SIZE * header.items_used
             slots, rest = divmod(items_at - HEADER_SIZE, SLOT_SIZE)
             shape = shape_for(size_bytes, slots) if rest == 0 else None
             if shape is not None and _is_likely(file, shape, header) and _agrees(disk, path, shape):
@@ -179,11 +179,11 @@ def _is_likely(file: File, shape: Shape, header: Header) -> bool:
     return key_hash >= 0 and int.from_bytes(slot, "big") == header.items_used
 
 
-def _places(file: File, size_bytes: int, wanted: bytes) -> Iterator[int]:
+def _positions(file: File, size_bytes: int, expected: bytes) -> Iterator[int]:
     """Yield every position of these bytes, overlapping ones included."""
     for at in range(HEADER_SIZE, size_bytes, READ_SIZE):
-        data = file.read(at, READ_SIZE + len(wanted) - 1)
-        found = data.find(wanted)
+        data = file.read(at, READ_SIZE + len(expected) - 1)
+        found = data.find(expected)
         while found >= 0:
             yield at + found
-            found = data.find(wanted, found + 1)
+            found = data.find(expected, found + 1)

@@ -29,10 +29,10 @@ def clean_path(root: str) -> str:
     return os.path.join(root, OWN_FOLDER, CLEAN_NAME)
 
 
-def write_clean(disk: Disk, root: str, note: CleanStop) -> None:
+def write_clean(disk: Disk, root: str, clean_stop: CleanStop) -> None:
     """Write `clean.json` at a clean stop, before the abort file is removed."""
     disk.make_folder(os.path.join(root, OWN_FOLDER))
-    replace_file(disk, clean_path(root), json.dumps(note._asdict()).encode())
+    replace_file(disk, clean_path(root), json.dumps(clean_stop._asdict()).encode())
 
 
 def read_clean(disk: Disk, root: str) -> CleanStop | None:
@@ -42,11 +42,11 @@ def read_clean(disk: Disk, root: str) -> CleanStop | None:
     )
 
 
-def clean_stop_ms(note: CleanStop | None, message_at: Callable[[int], object]) -> int:
+def clean_stop_ms(clean_stop: CleanStop | None, message_at: Callable[[int], object]) -> int:
     """Return the store time of the last record of a clean stop, 0 if the record is gone.
 
     Records up to that time were on the disk.  The file outlives a recovery that was killed, after which the abort file alone
     would look like a crash.
     """
-    last = message_at(note.last_offset) if note is not None else None
+    last = message_at(clean_stop.last_offset) if clean_stop is not None else None
     return last.store_timestamp_ms if isinstance(last, StoredMessage) else 0

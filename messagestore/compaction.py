@@ -55,8 +55,8 @@ def compacted_queues(disk: Disk, root: str) -> list[CompactedQueue]:
     for topic in _folders(disk, logs):
         for queue_id in _folders(disk, os.path.join(logs, topic)):
             if queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 10:
-                places = (os.path.join(folder, topic, queue_id) for folder in (logs, queues))
-                found.append(CompactedQueue(topic, int(queue_id), *places))
+                locations = (os.path.join(folder, topic, queue_id) for folder in (logs, queues))
+                found.append(CompactedQueue(topic, int(queue_id), *locations))
     return sorted(found)
 
 
@@ -135,8 +135,8 @@ class _Check:
                 self._units[name] = _read_units(self._disk, path)[::-1]
         names = {os.path.basename(file.path) for file in files.files}
         for name in sorted(names ^ sizes.keys()):
-            place = folder if name in names else self._queue.log_folder
-            yield Finding(os.path.join(place, name), 0, MISSING, "a file of units for each log file", "no file")
+            location = folder if name in names else self._queue.log_folder
+            yield Finding(os.path.join(location, name), 0, MISSING, "a file of units for each log file", "no file")
 
     def _record(self, piece: Piece, message: StoredMessage) -> Iterator[Finding]:
         at = message.physical_offset - piece.base

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from commitlog import CHECK_PLACE, LogPaths
+from commitlog import CHECK_POSITION, LogPaths
 from commitlog._record_cy import check, is_protected
 from commitlog.offset_files import common_file_size
 from commitlog.topic_names import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -23,7 +23,7 @@ from storageio import Disk, Mode, StoreError
 from .config import delay_times_ms
 from .folder import FolderFacts
 
-LOOKED_AT = 1 << 20  # bytes read of a log file, for its first record
+EXAMINED_AT = 1 << 20  # bytes read of a log file, for its first record
 ROCKSDB = "defaultRocksDB"
 Found = int | bool | str
 
@@ -56,7 +56,7 @@ def config_differences(root: str, settings: Mapping[str, object], disk: Disk) ->
         disk.stat(part.strip()) for part in elsewhere.split(",")
     )  # the path may exist only on the broker's host
     folder = FolderFacts(root, disk, elsewhere if is_there else None)
-    return [difference for look in _LOOKS for difference in look(folder, given)]
+    return [difference for compare in _COMPARISONS for difference in compare(folder, given)]
 
 
 def _log_files(folder: FolderFacts) -> list[str]:
@@ -93,10 +93,10 @@ def _index(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Differen
             if name in given and given[name] != found:
                 yield Difference(name, given[name], found, "index")
     elif paths and all(name in given for name in names):
-        wanted = HEADER_SIZE + SLOT_SIZE * int(given[names[0]]) + ITEM_SIZE * int(given[names[1]])
+        expected = HEADER_SIZE + SLOT_SIZE * int(given[names[0]]) + ITEM_SIZE * int(given[names[1]])
         entry = folder.disk.stat(paths[0])
-        if entry is not None and entry.size_bytes != wanted:
-            yield Difference(names[0], given[names[0]], f"files of {entry.size_bytes} bytes, not {wanted}", "index")
+        if entry is not None and entry.size_bytes != expected:
+            yield Difference(names[0], given[names[0]], f"files of {entry.size_bytes} bytes, not {expected}", "index")
 
 
 def _checksum(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Difference]:
@@ -104,8 +104,8 @@ def _checksum(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Diffe
     name = "enabled_append_prop_crc"
     for path in reversed(_log_files(folder) if name in given else []):
         with folder.disk.open(path, Mode.READ) as file:
-            data = file.read(0, LOOKED_AT)
-        size = check(data, 0, len(data), int(os.path.basename(path)), CHECK_PLACE)
+            data = file.read(0, EXAMINED_AT)
+        size = check(data, 0, len(data), int(os.path.basename(path)), CHECK_POSITION)
         if size > 0:
             found = is_protected(data, 0, size)
             if found != given[name]:
@@ -151,6 +151,6 @@ def _levels(folder: FolderFacts, given: Mapping[str, Found]) -> Iterator[Differe
         yield Difference(name, f"{levels} levels", f"messages of level {highest}", "consumequeue")
 
 
-_LOOKS: tuple[Callable[[FolderFacts, Mapping[str, Found]], Iterator[Difference]], ...] = (
+_COMPARISONS: tuple[Callable[[FolderFacts, Mapping[str, Found]], Iterator[Difference]], ...] = (
     _sizes, _index, _checksum, _kinds, _switches, _levels,
 )  # fmt: skip

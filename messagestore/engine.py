@@ -62,7 +62,7 @@ class Engine(StoreParts):
         self._lock: FolderLock | None = None
         if writable:
             disk.make_folder(root)
-            self._lock = disk.lock(self.places.lock)
+            self._lock = disk.lock(self.paths.lock)
         self.unindexed = Unindexed(self)
         self.undispatched = Undispatched(self)
         try:
@@ -89,7 +89,7 @@ class Engine(StoreParts):
         plan = opening.plan()
         plan.apply()
         for step, outcome in zip(plan.steps, plan.outcomes, strict=True):
-            LOG.debug("%s: %s %s", self.places.root, step.text, outcome)
+            LOG.debug("%s: %s %s", self.paths.root, step.text, outcome)
         self.clamped_offsets = opening.clamped
         self._make_broker_services()
         self._make_housekeeper()
@@ -104,7 +104,7 @@ class Engine(StoreParts):
         is_slave = self.config.broker_role is Role.SLAVE
         self.dispatcher = DispatchService(
             self.log, StoreSink(self.queues, self.index, self.derived), self.flags, self.dispatch_limit, self.levels.current_ms,
-            start, end.last_offset, is_ignored=excluded_topics(self.disk, self.places.root, self.topics, is_slave=is_slave),
+            start, end.last_offset, is_ignored=excluded_topics(self.disk, self.paths.root, self.topics, is_slave=is_slave),
             on_progress=(self.progress.notify,), on_failed=on_failed, is_awaited=lambda: self.progress.is_awaited,
         )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect
@@ -126,13 +126,13 @@ class Engine(StoreParts):
         self.delays = Delays(self, self.admission, puts)
         self.timers = Timers(self, self.admission, puts)
         self.transactions = Transactions(self, self.admission, puts)
-        self.retries = Retries(self.disk, self.places.config, self.admission, puts)
+        self.retries = Retries(self.disk, self.paths.config, self.admission, puts)
 
     def _make_housekeeper(self) -> None:
         config = self.config
         self.housekeeper = Housekeeper(
             self.log, self.queues, self.index, self.checkpoint, config, self.flags, self.dispatcher, self.flusher,
-            self.places.own,
+            self.paths.own,
             jobs=[
                 self._keep_lock,
                 *([self.key_filters.step] if self.key_filters is not None else []),
@@ -180,11 +180,11 @@ class Engine(StoreParts):
                 raise StoreLocked("the lock was lost, and another process opened the store meanwhile")
         except StoreLocked as error:
             if self.flags.is_writeable:
-                LOG.error("%s: %s: puts are refused", self.places.lock, error)
-            self.flags.set(Flag.NOT_WRITEABLE, f"{self.places.lock}: {error}")
+                LOG.error("%s: %s: puts are refused", self.paths.lock, error)
+            self.flags.set(Flag.NOT_WRITEABLE, f"{self.paths.lock}: {error}")
             return
         if was_lost:
-            LOG.warning("%s: the lock was lost and taken again: code in this process closed the file", self.places.lock)
+            LOG.warning("%s: the lock was lost and taken again: code in this process closed the file", self.paths.lock)
 
     def deliver_due(self) -> float:
         """Deliver the delayed messages that are due; return the seconds until the next ones are. The housekeeper calls it."""
@@ -250,7 +250,7 @@ class Engine(StoreParts):
     def check_clean_stop(self) -> None:
         """Raise the error that prevented a clean stop of a closed store."""
         if self.writable and not self.is_clean_stop:
-            raise self._unclean or self.dispatcher.failure or StoreError(f"{self.places.root}: {self.flags.reason}")
+            raise self._unclean or self.dispatcher.failure or StoreError(f"{self.paths.root}: {self.flags.reason}")
 
     def _close_ring(self, *, is_clean: bool) -> None:
         """Close the pool's ring once; a ring that is not empty stays for the next open."""
@@ -260,12 +260,12 @@ class Engine(StoreParts):
 
     def _write_hints(self) -> None:
         """Write the hints that make the next open quick."""
-        note_for_index = hint_of(self.log, self.index, *self.dispatcher.reached) if self.index is not None else None
-        if note_for_index is not None:
-            write_hint(self.disk, self.places.own, note_for_index)
-        write_queue_list(self.disk, self.places.own, self.queues)
-        note = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset)
-        write_clean(self.disk, self.places.root, note)
+        index_hint = hint_of(self.log, self.index, *self.dispatcher.reached) if self.index is not None else None
+        if index_hint is not None:
+            write_hint(self.disk, self.paths.own, index_hint)
+        write_queue_list(self.disk, self.paths.own, self.queues)
+        clean_stop = CleanStop(self.log.written_offset, self.dispatcher.last_record_offset)
+        write_clean(self.disk, self.paths.root, clean_stop)
 
     def _release(self) -> None:
         """Close maps and descriptors, and release the lock."""

@@ -68,7 +68,7 @@ def _is_batch(message: StoredMessage) -> bool:
 
 def _has_queue_folder(disk: Disk, root: str, topic: str) -> bool:
     """Return whether a topic has ordinary queues."""
-    return any(disk.stat(os.path.join(root, place, topic)) is not None for place in (QUEUE_FOLDER, REPLACED_QUEUES))
+    return any(disk.stat(os.path.join(root, location, topic)) is not None for location in (QUEUE_FOLDER, REPLACED_QUEUES))
 
 
 def excluded_topics(disk: Disk, root: str, topics: Topics | None = None, *, is_slave: bool = False) -> Callable[[str], bool]:

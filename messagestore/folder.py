@@ -225,10 +225,10 @@ class FolderFacts:
         if self.contents.has_dledger_log:
             raise self._unsupported(DLEDGER_TEXT)
 
-    def refuse_unsupported(self, *, looks_at_log: bool = True, has_rocksdb: bool = False) -> None:
+    def refuse_unsupported(self, *, reads_log: bool = True, has_rocksdb: bool = False) -> None:
         """Raise `UnsupportedFormat` for a store that must not be written to.
 
-        Callers that scan the whole log can turn off `looks_at_log`. `has_rocksdb` allows the databases that a broker with
+        Callers that scan the whole log can turn off `reads_log`. `has_rocksdb` allows the databases that a broker with
         queues in RocksDB has.
         """
         from .timers.timer_log import refuse_unknown_layout
@@ -242,7 +242,7 @@ class FolderFacts:
             _refuse_queue_types(self.disk, os.path.join(self.path, "config", "topics.json"))
         if not self.contents.entries.keys().isdisjoint(("timerwheel", "timerlog")):
             refuse_unknown_layout(self.disk, self.path)
-        folders = sorted(set(self._log_folders)) if looks_at_log else []
+        folders = sorted(set(self._log_folders)) if reads_log else []
         for file in LogFiles(self.disk, [folder for folder in folders if is_folder(self.disk, folder)]).files:
             _refuse_first_record(self.disk, file)
 

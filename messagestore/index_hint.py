@@ -53,20 +53,20 @@ def hint_of(log: CommitLog, index: IndexFiles, last_offset: int, next_total: int
     return IndexHint(*synced, last_offset, record.store_timestamp_ms, last_offset + record.size, next_total)
 
 
-def still_holds(log: CommitLog, note: IndexHint) -> bool:
+def still_holds(log: CommitLog, hint: IndexHint) -> bool:
     """Return whether the log still has the record that the hint names."""
-    record = log.message_at(note.last_offset)
+    record = log.message_at(hint.last_offset)
     return (
         record is not None
-        and record.store_timestamp_ms == note.store_timestamp_ms
-        and note.last_offset + record.size == note.end_offset
+        and record.store_timestamp_ms == hint.store_timestamp_ms
+        and hint.last_offset + record.size == hint.end_offset
     )
 
 
-def write_hint(disk: Disk, folder: str, note: IndexHint) -> None:
+def write_hint(disk: Disk, folder: str, hint: IndexHint) -> None:
     """Write the hint durably.  Call it after the sync that it describes."""
     disk.make_folder(folder)
-    replace_file(disk, os.path.join(folder, NAME), json.dumps(note._asdict()).encode())
+    replace_file(disk, os.path.join(folder, NAME), json.dumps(hint._asdict()).encode())
 
 
 def read_hint(disk: Disk, folder: str) -> IndexHint | None:

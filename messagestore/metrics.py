@@ -106,8 +106,8 @@ def collect(engine: Engine) -> Metrics:
     if engine.view is not None:
         engine.view.discover()
     lookup = engine.lookup
-    places = [(topic, queue_id) for topic in lookup.topics() for queue_id in lookup.queue_ids(topic)]
-    found = [queue for place in places if (queue := lookup.get(*place)) is not None]
+    queue_keys = [(topic, queue_id) for topic in lookup.topics() for queue_id in lookup.queue_ids(topic)]
+    found = [queue for queue_key in queue_keys if (queue := lookup.get(*queue_key)) is not None]
     writes = engine.writable
     queues = {(queue.topic, queue.queue_id): _queue(queue) for queue in found}
     return Metrics(
@@ -120,14 +120,14 @@ def collect(engine: Engine) -> Metrics:
         flushed_offset=engine.flusher.flushed_offset if writes else None,
         dispatched_offset=engine.dispatcher.position if writes else max(map(_end_of_last, found), default=engine.low_offset),
         log_bytes=sum(file.size_bytes for file in engine.log.queue.files),
-        queue_bytes=sum(_bytes_below(engine.disk, path) for path in (engine.places.queues, engine.places.batch)),
-        index_bytes=_bytes_below(engine.disk, engine.places.index),
-        free_bytes=engine.disk.space(engine.places.root).free_bytes,
+        queue_bytes=sum(_bytes_below(engine.disk, path) for path in (engine.paths.queues, engine.paths.batch)),
+        index_bytes=_bytes_below(engine.disk, engine.paths.index),
+        free_bytes=engine.disk.space(engine.paths.root).free_bytes,
         opening_s=engine.opening_s if writes else None,
         was_clean_stop=engine.was_clean if writes else None,
         flush=engine.flusher.durations.histogram if writes else None,
         dispatch=engine.dispatcher.durations.histogram if writes else None,
-        queues=tuple(queues[place] for place in sorted(queues)),
+        queues=tuple(queues[queue_key] for queue_key in sorted(queues)),
         groups=tuple(_groups(engine, queues)),
     )
 

@@ -44,7 +44,7 @@ class StoreParts:
 
     def __init__(self, root: str, config: StoreConfig, disk: Disk, clock: Callable[[], int] | None, *, writable: bool) -> None:
         """Set the fields without opening a file.  `clock` returns milliseconds; without one the disk's clock is used."""
-        self.places = StorePaths(root, config.store_path_commit_log)
+        self.paths = StorePaths(root, config.store_path_commit_log)
         self.disk = disk
         self.now_ms = clock or disk.now_ms
         self.writable = writable
@@ -61,40 +61,40 @@ class StoreParts:
 
     def load(self) -> None:
         """Map the log, list queues and index files, and read the tables."""
-        given, disk, places = self._given, self.disk, self.places
-        self.facts = FolderFacts(places.root, disk, given.store_path_commit_log)
+        given, disk, paths = self._given, self.disk, self.paths
+        self.facts = FolderFacts(paths.root, disk, given.store_path_commit_log)
         if self.writable:
             self.facts.refuse_unknown_shape(given)
         config = self.config = self.facts.with_sizes(given, is_locked=self.writable)
         self.facts.refuse_other_sizes(config, given)
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
-        self.levels = read_levels(disk, places.own, given.message_delay_level)
+        self.levels = read_levels(disk, paths.own, given.message_delay_level)
         self.offsets = QueueOffsets(self._known_offsets)
         self.log = CommitLog(
-            LogPaths.parse(disk, places.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
+            LogPaths.parse(disk, paths.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=self._clock, body_size_max=config.max_message_size, on_failed=self.mark_sync_failure,
         )  # fmt: skip
         low = max(self.log.min_offset, 0)
         self.queues = ConsumeQueues(
-            disk, places.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
+            disk, paths.queues, writable=self.writable, file_size_bytes=config.mapped_file_size_consume_queue,
             log_min_offset=low,
         )  # fmt: skip
         self.index = IndexFiles(
-            disk, places.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
+            disk, paths.index, writable=self.writable, slots=config.max_hash_slot_num, items=config.max_index_num,
             max_matches=config.max_msgs_num_batch,
         ) if config.message_index_enable else None  # fmt: skip
-        self.key_filters = KeyFilters(disk, places.key_filters, self.index) if self.index is not None else None
-        self.checkpoint = Checkpoint(disk, places.root)  # recovery opens it for writing: a refused opening leaves every byte
+        self.key_filters = KeyFilters(disk, paths.key_filters, self.index) if self.index is not None else None
+        self.checkpoint = Checkpoint(disk, paths.root)  # recovery opens it for writing: a refused opening leaves every byte
         self.abort_file = self.facts.abort_file
         self.was_clean = not self.abort_file.is_present
-        self.topics = Topics(disk, places.config, default_queues=config.default_topic_queue_nums)
+        self.topics = Topics(disk, paths.config, default_queues=config.default_topic_queue_nums)
         batch = BatchQueues(
-            disk, places.batch, writable=self.writable, file_size_bytes=config.mapper_file_size_batch_consume_queue,
+            disk, paths.batch, writable=self.writable, file_size_bytes=config.mapper_file_size_batch_consume_queue,
             log_min_offset=low,
         )  # fmt: skip
         self.derived = DerivedQueues(
-            self.log, self.queues, self.topics, places.root, has_ext=bool(config.enable_consume_queue_ext),
+            self.log, self.queues, self.topics, paths.root, has_ext=bool(config.enable_consume_queue_ext),
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
         )  # fmt: skip
         self.lookup = AllQueues(self.queues, batch, lambda: self.log.min_offset)
@@ -105,7 +105,7 @@ class StoreParts:
 
     def mark_sync_failure(self) -> None:
         """Mark for the next opening that bytes after the flushed offset may not be on the disk."""
-        mark_sync_failure(self.disk, self.places.own, self.flusher.flushed_offset)
+        mark_sync_failure(self.disk, self.paths.own, self.flusher.flushed_offset)
 
     def close_files(self) -> None:
         """Close maps and descriptors of all parts that were loaded."""
@@ -127,7 +127,7 @@ class StoreParts:
     def check_open(self) -> None:
         """Raise `StoreClosed` if the store was closed."""
         if self.is_closed:
-            raise StoreClosed(f"{self.places.root}: the store is closed")
+            raise StoreClosed(f"{self.paths.root}: the store is closed")
 
     def consumer_offsets(self) -> ConsumerOffsets:
         """Return the committed offsets.
@@ -136,7 +136,7 @@ class StoreParts:
         """
         with self._offsets_guard:
             if self._consumer_offsets is None or not self.writable:
-                self._consumer_offsets = offsets_table(self.disk, self.places.config)
+                self._consumer_offsets = offsets_table(self.disk, self.paths.config)
             return self._consumer_offsets
 
     def dispatch_limit(self) -> int:
@@ -171,5 +171,5 @@ class StoreParts:
 
     def lacks_listed_queues(self) -> bool:
         """Return whether a queue of the last clean stop is missing although its topic was not deleted."""
-        missing = missing_queues(self.disk, self.places.own, self.queues)
+        missing = missing_queues(self.disk, self.paths.own, self.queues)
         return any(not is_deleted(self.topics, topic) for topic, _ in missing)

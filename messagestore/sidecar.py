@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from storageio import Disk, Kind, Mode
 
-Note = TypeVar("Note")
+Content = TypeVar("Content")
 OWN_FILES: dict[
     str, Kind | None
 ] = {  # paths below `<store>/brokerstore` with their kind; `verify` reports another kind, `recover` moves it aside
@@ -41,7 +41,7 @@ OWN_FILES: dict[
 }
 
 
-def read_sidecar(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Note]) -> Note | None:
+def read_sidecar(disk: Disk, path: str, size_max: int, parse: Callable[[Any], Content]) -> Content | None:
     """Parse the file's JSON document with `parse`; return None if there is no readable one."""
     found = disk.stat(path)
     if found is None or found.kind is not Kind.FILE or not 0 < found.size_bytes <= size_max:

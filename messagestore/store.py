@@ -140,7 +140,7 @@ class MessageStore(LookupMethods, Closing):
     @property
     def path(self) -> str:
         """Path of the store's folder."""
-        return self._engine.places.root
+        return self._engine.paths.root
 
     @property
     def config(self) -> StoreConfig:
@@ -343,12 +343,12 @@ class MessageStore(LookupMethods, Closing):
         self._engine.settle()
         check_topics(self._engine, topics)
         clock = CopyClock()
-        wanted = given.but(
+        requested = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
             message_delay_level=self._engine.levels.current if given.message_delay_level is None else given.message_delay_level,
         )  # fmt: skip
-        with MessageStore.open(path, "x", wanted, disk=self._engine.disk, clock=clock) as target:
+        with MessageStore.open(path, "x", requested, disk=self._engine.disk, clock=clock) as target:
             copied = copy_topics(self._engine, target.engine, target.engine.admission, clock, topics, progress)
             target.close_cleanly()
         return copied

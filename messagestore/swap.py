@@ -25,7 +25,7 @@ def keep_file(disk: Disk, root: str, path: str) -> None:
         keep_copy(disk, path, kept_path(disk, root, path))
 
 
-def take_place(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = False) -> None:
+def replace_tree(disk: Disk, fresh: str, target: str, root: str, *, keeps: bool = False) -> None:
     """Replace a folder by another; both names are synced before the old content is deleted.
 
     The old folder is kept in `brokerstore/` if `keeps` is set or if it has files that belong to no queue or index.

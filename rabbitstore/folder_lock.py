@@ -28,8 +28,8 @@ def lock_folder(disk: Disk, path: str, check: Callable[[], None] = lambda: None)
     """
     server = running_server(disk, path)
     if server is not None:
-        who = f"{server.name}, process {server.process_id}"
-        error = StoreLocked(f"{path}: a server runs on this folder ({who}); nothing was changed")
+        holder = f"{server.name}, process {server.process_id}"
+        error = StoreLocked(f"{path}: a server runs on this folder ({holder}); nothing was changed")
         error.add_note("run: rabbitmqctl stop  (then this again)")
         raise error
     file = f"{path}/{SIDECAR_FOLDER}/{LOCK_NAME}"

@@ -89,17 +89,17 @@ class NodeFolder:
             if queue is None or stream.queue == queue:
                 yield from self._stream_messages(stream)
 
-    def lines(self, lines: LineWriter, room: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
         """Write the JSON of most messages of quorum queues, and yield all others, in the order of `messages`.
 
-        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
         """
         for quorum in self.quorum_queues:
             if queue in (None, quorum.queue):
-                yield from self._guarded(quorum, quorum.lines(lines, room))
+                yield from self._guarded(quorum, quorum.lines(lines, capacity))
         for stream in self.streams:
             if queue is None or stream.queue == queue:
-                yield from self._guarded_stream(stream.lines(lines, room))
+                yield from self._guarded_stream(stream.lines(lines, capacity))
 
     def _quorum_messages(self, queue: QuorumQueue, *, by_number: bool = False) -> Iterator[StoredMessage]:
         return self._guarded(queue, queue.messages(by_number=by_number))

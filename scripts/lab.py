@@ -185,8 +185,8 @@ class Night:
             f"Broken promises: {len(self.found)} found, {len(open_finds)} of them not mended (their seeds break today).",
         ]
         for one in self.found:
-            mended = "; mended since: the seed holds" if one.get("is_mended") else ""
-            lines.append(f"- {one['part']}, seed {one['seed']}: {one['error'].splitlines()[0]}{mended}")
+            repaired = "; mended since: the seed holds" if one.get("is_mended") else ""
+            lines.append(f"- {one['part']}, seed {one['seed']}: {one['error'].splitlines()[0]}{repaired}")
         return lines
 
     def retry(self) -> None:

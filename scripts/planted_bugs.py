@@ -171,11 +171,11 @@ def main() -> int:
     parser.add_argument("--only")
     parser.add_argument("--tier", action="store_true", help="run the tests of the default tier alone")
     parser.add_argument("--part", default="0/1", help="i/n: every n-th, from the i-th on")
-    asked = parser.parse_args()
-    start, step = (int(number) for number in asked.part.split("/"))
-    bugs = [bug for bug in BUGS if (not asked.quick or bug.is_quick) and asked.only in (None, bug.name)][start::step]
+    arguments = parser.parse_args()
+    start, step = (int(number) for number in arguments.part.split("/"))
+    bugs = [bug for bug in BUGS if (not arguments.quick or bug.is_quick) and arguments.only in (None, bug.name)][start::step]
     missed = 0
-    tier = DEFAULT_TIER if asked.tier else ""
+    tier = DEFAULT_TIER if arguments.tier else ""
     named = {path for bug in bugs for path in bug.tests.partition(" -k ")[0].split()}
     if is_caught(NOTHING._replace(tests=" ".join(sorted(named))), tier):
         print("a copy in which nothing was changed fails its tests: that a bug is caught proves nothing")

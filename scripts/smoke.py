@@ -14,9 +14,9 @@ from commitlog import CommitLog, LogPaths, Message, open_log
 from storageio import REAL_DISK
 from storebytes.builds import build_name, kernel_builds
 
-wanted, installed = sys.argv[1:]
+expected_of, installed = sys.argv[1:]
 assert Path(commitlog.__file__).is_relative_to(installed), f"imported from {commitlog.__file__}"
-assert build_name() == wanted, f"the {build_name()} build runs"
+assert build_name() == expected_of, f"the {build_name()} build runs"
 assert not any(build.is_stale for build in kernel_builds()), "a stale kernel"
 for package in (
     "brokerstore",
@@ -44,4 +44,4 @@ with tempfile.TemporaryDirectory() as folder:
     log.close()
     assert main(["verify", folder]) == 0
     assert main(["info", str(Path(folder, "nothing"))]) == 3
-print(f"{wanted} build works, brokerstore {brokerstore.__version__}")
+print(f"{expected_of} build works, brokerstore {brokerstore.__version__}")

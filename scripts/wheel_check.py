@@ -63,10 +63,10 @@ def check_source_archive(archive: Path) -> None:
     """Assert that the archive contains everything that a build needs."""
     with tarfile.open(archive) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
-    wanted = {"LICENSE", "README.md", "pyproject.toml", "setup.py", "commitlog/_append_cy.py", "commitlog/_append_cy.pxd"}
-    wanted |= {"storebytes/_bytes_cy.pxd", "storebytes/builds.py", "brokerstore/py.typed"}
-    if wanted - names:
-        raise SystemExit(f"{archive.name} lacks {sorted(wanted - names)}")
+    expected = {"LICENSE", "README.md", "pyproject.toml", "setup.py", "commitlog/_append_cy.py", "commitlog/_append_cy.pxd"}
+    expected |= {"storebytes/_bytes_cy.pxd", "storebytes/builds.py", "brokerstore/py.typed"}
+    if expected - names:
+        raise SystemExit(f"{archive.name} lacks {sorted(expected - names)}")
     if built := sorted(name for name in names if name.endswith((".c", ".so"))):
         raise SystemExit(f"{archive.name} has built files in it: {built}")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerstore.tool.codes import CLEAN, INTERRUPTED, PROBLEM, WRONG_USE, exit_code
 from brokerstore.tool.escapes import escaped_stderr, escaped_traceback
-from brokerstore.tool.output import emit, emit_json, say
+from brokerstore.tool.output import emit, emit_json, print_line
 from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
 from sparkstore.jobs.statistics import BY
 from sparkstore.spark_errors import JobError, is_wrong_use
@@ -30,16 +30,16 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(_parser().parse_args(arguments))
 
 
-def _run(asked: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Run the job; report each error of this library in one line."""
     began = time.monotonic()
     try:
-        spark = session(asked)
-        code: int = asked.run(spark, asked)
+        spark = session(arguments)
+        code: int = arguments.run(spark, arguments)
     except StoreError as error:
-        if asked.trace:
+        if arguments.trace:
             raise
-        say(f"sparkstore: {error}")
+        print_line(f"sparkstore: {error}")
         return _code_of(error.kind if isinstance(error, JobError) else type(error))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -47,9 +47,9 @@ def _run(asked: argparse.Namespace) -> int:
         if not is_wrong_use(error):
             sys.excepthook = escaped_traceback
             raise
-        say(f"sparkstore: {str(error).strip().splitlines()[0]}")
+        print_line(f"sparkstore: {str(error).strip().splitlines()[0]}")
         return WRONG_USE
-    say(f"{asked.job}: done in {time.monotonic() - began:.1f} s")
+    print_line(f"{arguments.job}: done in {time.monotonic() - began:.1f} s")
     return code
 
 
@@ -59,22 +59,22 @@ def _code_of(kind: type[StoreError]) -> int:
     return exit_code(kind.__new__(kind))
 
 
-def session(asked: argparse.Namespace) -> SparkSession:
+def session(arguments: argparse.Namespace) -> SparkSession:
     """Return the session of `spark-submit`, of a Spark Connect server, or a new local one."""
     from sparkstore.session import session as start
 
-    is_shown = sys.stderr.isatty() and not asked.quiet
-    settings = {} if asked.remote else {"spark.ui.showConsoleProgress": str(is_shown).lower()}
-    name = f"brokerstore {asked.job}"
-    return start(asked.master, remote=asked.remote, app_name=name, settings=settings, trace=asked.trace)
+    is_shown = sys.stderr.isatty() and not arguments.quiet
+    settings = {} if arguments.remote else {"spark.ui.showConsoleProgress": str(is_shown).lower()}
+    name = f"brokerstore {arguments.job}"
+    return start(arguments.master, remote=arguments.remote, app_name=name, settings=settings, trace=arguments.trace)
 
 
-def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
+def run_audit(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Print the audit report; return 1 if there are problems."""
     from sparkstore.jobs.auditing import audit
 
-    report = audit(spark, asked.path, tasks=asked.tasks, **_options(asked))
-    if asked.json:
+    report = audit(spark, arguments.path, tasks=arguments.tasks, **_options(arguments))
+    if arguments.json:
         emit_json(report.to_dict())
     else:
         for line in report.lines():
@@ -82,42 +82,48 @@ def run_audit(spark: SparkSession, asked: argparse.Namespace) -> int:
     return CLEAN if report.is_ok else PROBLEM
 
 
-def run_reindex(spark: SparkSession, asked: argparse.Namespace) -> int:
+def run_reindex(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Rebuild queues and index."""
     from sparkstore.jobs.reindexing import ALL, reindex
 
-    made = reindex(spark, asked.path[0], ALL if asked.what == "all" else (asked.what,), tasks=asked.tasks, **_options(asked))
+    made = reindex(
+        spark,
+        arguments.path[0],
+        ALL if arguments.what == "all" else (arguments.what,),
+        tasks=arguments.tasks,
+        **_options(arguments),
+    )
     counts = {"units": made.units, "items": made.items}
     text = f"Rebuilt {' and '.join(made.what)}: {made.units} units, {made.items} index items"
-    _answer(asked, {"path": made.path, "rebuilt": made.what, **counts}, text)
+    _answer(arguments, {"path": made.path, "rebuilt": made.what, **counts}, text)
     return CLEAN
 
 
-def run_export(spark: SparkSession, asked: argparse.Namespace) -> int:
+def run_export(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Export to Parquet files."""
     from sparkstore.jobs.exporting import export
 
-    columns = asked.columns.split(",") if asked.columns else None
+    columns = arguments.columns.split(",") if arguments.columns else None
     made = export(
-        spark, asked.path, asked.to, columns=columns, json=asked.body_json, mode=asked.mode, is_rabbit=asked.rabbit or None,
-        **_options(asked),
+        spark, arguments.path, arguments.to, columns=columns, json=arguments.body_json, mode=arguments.mode,
+        is_rabbit=arguments.rabbit or None, **_options(arguments),
     )  # fmt: skip
     size = "" if made.size_bytes is None else f" of {made.size_bytes} bytes"
     text = f"{made.messages} messages{size} in {made.files} files in {made.out}"
-    _answer(asked, made._asdict(), text)
+    _answer(arguments, made._asdict(), text)
     return CLEAN
 
 
-def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
+def run_stats(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Print a table, or one JSON object per line."""
     from sparkstore.jobs.auditing import table
     from sparkstore.jobs.statistics import stats
     from sparkstore.spark_errors import plain_errors
 
     with plain_errors():
-        frame = stats(spark, asked.path, asked.by, **_options(asked))
-        rows = (frame.limit(asked.limit) if asked.limit else frame).collect()
-    if asked.json:
+        frame = stats(spark, arguments.path, arguments.by, **_options(arguments))
+        rows = (frame.limit(arguments.limit) if arguments.limit else frame).collect()
+    if arguments.json:
         for row in rows:
             emit_json(row.asDict())
     else:
@@ -126,26 +132,26 @@ def run_stats(spark: SparkSession, asked: argparse.Namespace) -> int:
     return CLEAN
 
 
-def run_compact(spark: SparkSession, asked: argparse.Namespace) -> int:
+def run_compact(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Compact into a new store."""
     from sparkstore.jobs.compacting import compact
 
-    count = compact(spark, asked.path[0], asked.to, keep_unkeyed=not asked.drop_unkeyed, **_options(asked))
-    _answer(asked, {"out": asked.to, "messages": count}, f"{count} messages written to {asked.to}")
+    count = compact(spark, arguments.path[0], arguments.to, keep_unkeyed=not arguments.drop_unkeyed, **_options(arguments))
+    _answer(arguments, {"out": arguments.to, "messages": count}, f"{count} messages written to {arguments.to}")
     return CLEAN
 
 
-def _answer(asked: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+def _answer(arguments: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result of a job as JSON or text."""
-    if asked.json:
+    if arguments.json:
         emit_json(facts)
     else:
         emit(text)
 
 
-def _options(asked: argparse.Namespace) -> dict[str, Any]:
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the `--option name=value` pairs as options of the source."""
-    pairs = [text.partition("=") for text in asked.option]
+    pairs = [text.partition("=") for text in arguments.option]
     wrong = [name for name, sign, _ in pairs if not sign]
     if wrong:
         raise BadOption(f"--option {wrong[0]}: expected name=value")

@@ -125,18 +125,18 @@ def check_schema(schema: StructType, table: dict[str, str] | None = None) -> Non
     """Raise `UnknownColumn` for a column or type that a store of this kind does not have."""
     known = table or MESSAGE_COLUMNS
     kinds = _kinds()
-    wanted = {name: kinds[kind] for name, kind in known.items()} | {
+    requested = {name: kinds[kind] for name, kind in known.items()} | {
         BODY_TEXT: kinds["string"],
         STORE_COLUMN: kinds["string"],
         PROBLEM_COLUMN: problem_type(),
     }
     for field in schema.fields:
-        if field.name not in wanted:
+        if field.name not in requested:
             kind = "RabbitMQ folder" if known is RABBIT_COLUMNS else "RocketMQ store"
-            raise UnknownColumn(f"unknown column {field.name!r} of a {kind}; the columns are {', '.join(wanted)}")
+            raise UnknownColumn(f"unknown column {field.name!r} of a {kind}; the columns are {', '.join(requested)}")
         other = kinds.get(OTHER_TYPES.get(field.name, ""))
-        if field.dataType not in (wanted[field.name], other):
-            expected, found = wanted[field.name].simpleString(), field.dataType.simpleString()
+        if field.dataType not in (requested[field.name], other):
+            expected, found = requested[field.name].simpleString(), field.dataType.simpleString()
             raise UnknownColumn(f"column {field.name!r}: expected {expected}, found {found}")
 
 

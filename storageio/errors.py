@@ -29,8 +29,8 @@ class UnsupportedFormat(UnknownStore):
 
     def __init__(self, what: str, *, file: str, found: object, supported: str, offset: int | None = None) -> None:
         """Take `what` ("index version"), the byte `offset` in `file`, and `supported`, the values that are known."""
-        place = file if offset is None else f"{file} at byte {offset}"
-        super().__init__(f"{place}: unsupported {what} {found} (supported: {supported}); nothing was changed")
+        location = file if offset is None else f"{file} at byte {offset}"
+        super().__init__(f"{location}: unsupported {what} {found} (supported: {supported}); nothing was changed")
         self.what = what
         self.file = file
         self.offset = offset

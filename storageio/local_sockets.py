@@ -29,7 +29,7 @@ ADDRESS_MAX = 104  # bytes; macOS has 104, Linux 108
 PROC_FOLDER = "/proc/self/fd"
 CREDENTIALS = struct.Struct("3i")  # process, user, group
 TIME_LIMIT = struct.Struct("@ll")  # seconds, microseconds
-Room = TypeVar("Room", int, memoryview)
+Buffer = TypeVar("Buffer", int, memoryview)
 Found = TypeVar("Found", bytes, int)
 
 
@@ -41,10 +41,10 @@ class PeerSilent(StoreError):
     """The other side neither read nor answered in time. The connection cannot be used any longer."""
 
 
-def _received(receive: Callable[[Room], Found], room: Room) -> Found:
+def _received(receive: Callable[[Buffer], Found], capacity: Buffer) -> Found:
     """Call a method of the socket that receives, and name what went wrong."""
     try:
-        found = receive(room)
+        found = receive(capacity)
     except BlockingIOError as error:
         raise PeerSilent("the other process does not answer") from error
     except OSError as error:

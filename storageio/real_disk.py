@@ -74,8 +74,8 @@ class RealMap(Closing):
         if not self._address:
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._view))
         first = start // PAGE_SIZE * PAGE_SIZE
-        place, size = ctypes.c_void_p(self._address + first), ctypes.c_size_t(stop - first)
-        ctypes.CDLL(None).madvise(place, size, ctypes.c_int(_POPULATE_WRITE))
+        address, size = ctypes.c_void_p(self._address + first), ctypes.c_size_t(stop - first)
+        ctypes.CDLL(None).madvise(address, size, ctypes.c_int(_POPULATE_WRITE))
 
     def expect_random(self) -> None:
         """Advise random access; a kernel that rejects the advice is no error."""
@@ -352,11 +352,11 @@ def _is_locked_elsewhere(descriptor: int) -> bool:
 
     if sys.platform == "darwin":
         layout, kind_at = struct.Struct("qqihh"), 3
-        asked = layout.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        requested = layout.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
     else:
         layout, kind_at = struct.Struct("hhqqi"), 0
-        asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[kind_at] != fcntl.F_UNLCK)
+        requested = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, requested))[kind_at] != fcntl.F_UNLCK)
 
 
 def _is_unlocked(descriptor: int) -> bool:
@@ -369,8 +369,8 @@ def _is_unlocked(descriptor: int) -> bool:
     if not hasattr(fcntl, "F_OFD_GETLK"):
         return False
     layout = struct.Struct("hhqqi")
-    asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK)
+    requested = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, requested))[0] == fcntl.F_UNLCK)
 
 
 class RealDisk:

@@ -16,7 +16,7 @@ Python source, even if a compiled one exists.
 
 import os
 
-if os.environ.get("BROKERSTORE_PURE") == "1":  # not `wants_plain`: importing `builds` takes 3 ms
+if os.environ.get("BROKERSTORE_PURE") == "1":  # not `is_plain_requested`: importing `builds` takes 3 ms
     from .builds import PlainFinder
 
     PlainFinder.install()

@@ -142,8 +142,8 @@ cdef extern from *:
     void storebytes_fence() nogil
     void storebytes_acquire() nogil
     int storebytes_take_soon(PyThread_type_lock lock)
-    void storebytes_prefetch(const unsigned char *place) nogil
-    int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *wanted, Py_ssize_t count) nogil
+    void storebytes_prefetch(const unsigned char *position) nogil
+    int storebytes_has(const unsigned char *source, Py_ssize_t size, const unsigned char *needle, Py_ssize_t count) nogil
     const char *storebytes_64
     const unsigned short *storebytes_64_pairs() nogil
     const char *storebytes_16
@@ -250,8 +250,8 @@ cdef inline Size count_byte(Source source, Size size, int byte) noexcept nogil:
         count += source[at] == byte
     return count
 
-cdef inline Bool has_bytes(Source source, Size size, Source wanted, Size wanted_size) noexcept nogil:
-    return storebytes_has(source, size, wanted, wanted_size)
+cdef inline Bool has_bytes(Source source, Size size, Source needle, Size expected_size) noexcept nogil:
+    return storebytes_has(source, size, needle, expected_size)
 
 cdef inline bytes encode_pairs(list texts):
     cdef Size size = len(texts), length, index
@@ -292,13 +292,13 @@ cdef inline bytes encode_keys_and_tags(str keys, str tags):
         out[5 + tags_size] = 2
     return encoded
 
-cdef inline Size put_text(Target target, Size at, Size room, str text) noexcept:
+cdef inline Size put_text(Target target, Size at, Size capacity, str text) noexcept:
     cdef Size size
     cdef const char *encoded = storebytes_utf8(text, &size)
     if encoded == NULL:
         PyErr_Clear()
         return -1
-    if size > room:
+    if size > capacity:
         return -1
     memcpy(target + at, encoded, size)
     return size
@@ -355,14 +355,14 @@ cdef inline Bool take_raw_lock(RawLock lock, I64 timeout_us) except -1:
 cdef inline Nothing give_raw_lock(RawLock lock) noexcept:
     PyThread_release_lock(lock)
 
-cdef inline I64 place_of_lock(RawLock lock) noexcept:
+cdef inline I64 address_of_lock(RawLock lock) noexcept:
     return <I64><Size>lock
 
-cdef inline Nothing give_raw_locks(I64s places, Size count) noexcept:
+cdef inline Nothing give_raw_locks(I64s positions, Size count) noexcept:
     cdef Size row
     with nogil:
         for row in range(count):
-            PyThread_release_lock(<RawLock><Size>places[row])
+            PyThread_release_lock(<RawLock><Size>positions[row])
 
 cdef inline I64 now_ms() noexcept nogil:
     cdef timespec now
@@ -462,10 +462,10 @@ cdef inline Size put_decimal(Target target, Size at, I64 value) noexcept nogil:
 
 cdef inline Size put_hex(Target target, Size at, Source source, Size start, Size size, Bool upper) noexcept nogil:
     cdef const char *digits = storebytes_16 + (16 if upper else 0)
-    cdef Size place
-    for place in range(start, start + size):
-        target[at] = digits[source[place] >> 4]
-        target[at + 1] = digits[source[place] & 15]
+    cdef Size position
+    for position in range(start, start + size):
+        target[at] = digits[source[position] >> 4]
+        target[at + 1] = digits[source[position] & 15]
         at += 2
     return at
 

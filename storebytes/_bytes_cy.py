@@ -102,9 +102,9 @@ def count_byte(source: Source, size: Size, byte: int) -> Size:
     return source.count(byte, 0, size)  # type: ignore[no-any-return]
 
 
-def has_bytes(source: Source, size: Size, wanted: Source, wanted_size: Size) -> Bool:
-    """Return whether the first `size` bytes contain `wanted`."""
-    return source.find(wanted, 0, size) >= 0  # type: ignore[no-any-return]
+def has_bytes(source: Source, size: Size, needle: Source, expected_size: Size) -> Bool:
+    """Return whether the first `size` bytes contain `needle`."""
+    return source.find(needle, 0, size) >= 0  # type: ignore[no-any-return]
 
 
 def encode_pairs(texts: list[str]) -> bytes:
@@ -122,13 +122,13 @@ def encode_keys_and_tags(keys: str | None, tags: str | None) -> bytes:
     return encoded if tags is None else encoded + b"TAGS\x01" + tags.encode() + b"\x02"
 
 
-def put_text(target: Target, at: Size, room: Size, text: str) -> Size:
-    """Write a text in UTF-8 at `at`; return its size, -1 if it cannot be encoded or exceeds `room` bytes."""
+def put_text(target: Target, at: Size, capacity: Size, text: str) -> Size:
+    """Write a text in UTF-8 at `at`; return its size, -1 if it cannot be encoded or exceeds `capacity` bytes."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
         return -1
-    if len(encoded) > room:
+    if len(encoded) > capacity:
         return -1
     target[at : at + len(encoded)] = encoded
     return len(encoded)
@@ -203,12 +203,12 @@ def take_raw_lock(lock: RawLock, timeout_us: I64) -> Bool:
     return lock.acquire(timeout=-1 if timeout_us < 0 else timeout_us / 1e6)  # type: ignore[no-any-return]
 
 
-def place_of_lock(_lock: RawLock) -> int:
+def address_of_lock(_lock: RawLock) -> int:
     """Return the address of the lock for `give_raw_locks`; compiled build only."""
     return 0
 
 
-def give_raw_locks(_places: I64s, _count: Size) -> None:
+def give_raw_locks(_positions: I64s, _count: Size) -> None:
     """Release all these locks without the GIL; compiled build only."""
 
 

@@ -117,11 +117,11 @@ def sliced(data: bytes) -> int:
     return _sliced(ALL_ONES, source_of_bytes(data), 0, len(data)) ^ ALL_ONES
 
 
-def use_fold(wanted: bool) -> bool:
+def use_fold(requested: bool) -> bool:
     """Use the fold if the processor supports it and its results are correct; return whether it is used."""
     global _FOLDS
     _FOLDS = False
-    if not wanted or not can_fold():
+    if not requested or not can_fold():
         return False
     data = bytes(range(256)) * 8
     _FOLDS = True

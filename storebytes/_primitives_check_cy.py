@@ -58,10 +58,10 @@ def gets(data: bytes, at: int) -> tuple[int, ...]:
     )
 
 
-def texts(text: str, room: int) -> tuple[int, bytes]:
+def texts(text: str, capacity: int) -> tuple[int, bytes]:
     """Return the result of `put_text`, and the buffer with a guard byte on each side."""
-    held: memoryview = memoryview(bytearray(b"\xff" * (room + 2)))
-    size: Size = put_text(target_of(held), 1, room, text)
+    held: memoryview = memoryview(bytearray(b"\xff" * (capacity + 2)))
+    size: Size = put_text(target_of(held), 1, capacity, text)
     return size, bytes(held)
 
 
@@ -101,9 +101,9 @@ def find(data: bytes, start: int, stop: int, byte: int) -> tuple[int, int]:
     return find_byte(source_of_bytes(data), start, stop, byte), count_byte(source_of_bytes(data), stop, byte)
 
 
-def has(data: bytes, size: int, wanted: bytes) -> bool:
+def has(data: bytes, size: int, needle: bytes) -> bool:
     """Return whether the first bytes contain others."""
-    return bool(has_bytes(source_of_bytes(data), size, source_of_bytes(wanted), len(wanted)))
+    return bool(has_bytes(source_of_bytes(data), size, source_of_bytes(needle), len(needle)))
 
 
 def same(data: bytes, at: int, size: int, other: bytes) -> tuple[bool, bool]:

@@ -32,7 +32,7 @@ class KernelBuild(NamedTuple):
     is_stale: bool  # its sources changed after it was compiled
 
 
-def wants_plain() -> bool:
+def is_plain_requested() -> bool:
     """Return whether the environment forbids compiled kernels."""
     return os.environ.get("BROKERSTORE_PURE") == "1"
 

@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _rank(item: pytest.Item) -> int:
     """Return the place of a test's file among LONG_FILES; other files keep their order after these."""
-    return next((place for place, name in enumerate(LONG_FILES) if item.nodeid.startswith(name)), len(LONG_FILES))
+    return next((position for position, name in enumerate(LONG_FILES) if item.nodeid.startswith(name)), len(LONG_FILES))
 
 
 def _is_repeated(item: pytest.Item) -> bool:
@@ -166,7 +166,7 @@ class Fixture:
         self.folder = folder
         self.store = folder / "store"
 
-    def truth(self, name: str = "manifest.json") -> Any:
+    def expected(self, name: str = "manifest.json") -> Any:
         return json.loads((self.folder / name).read_text())
 
 

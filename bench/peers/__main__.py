@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
 def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     """Yield the rows of the selected groups."""
 
-    def wanted(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         return not arguments.only or any(word in name for word in arguments.only)
 
     groups = [name for name in rocketmq.GROUPS if not arguments.group or name in arguments.group]
@@ -40,17 +40,18 @@ def rows(arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
     if groups:
         with JavaStores() as jvm:
             for name in groups:
-                bench = rocketmq.Bench(jvm, folder, arguments.rounds, arguments.scale, wanted)
+                bench = rocketmq.Bench(jvm, folder, arguments.rounds, arguments.scale, is_selected)
                 yield from rocketmq.GROUPS[name](bench)
     others = {
-        "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, wanted),
-        "folders": lambda: folders.rows(folder, arguments.rounds, arguments.scale, wanted),
+        "embedded": lambda: embedded.rows(folder, arguments.rounds, arguments.scale, is_selected),
+        "folders": lambda: folders.rows(folder, arguments.rounds, arguments.scale, is_selected),
         "growth": lambda: chain(
-            growth.rows(folder, arguments.rounds, arguments.scale, wanted), growth.index_rows(folder, arguments.rounds, wanted)
+            growth.rows(folder, arguments.rounds, arguments.scale, is_selected),
+            growth.index_rows(folder, arguments.rounds, is_selected),
         ),
-        "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, wanted),
-        "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, wanted),
-        "memory": lambda: growth.memory_rows(folder, arguments.scale, wanted),
+        "shared": lambda: shared.rows(folder, arguments.rounds, arguments.scale, is_selected),
+        "live": lambda: live.rows(folder, arguments.rounds, arguments.scale, is_selected),
+        "memory": lambda: growth.memory_rows(folder, arguments.scale, is_selected),
     }
     for name, made in others.items():
         if not arguments.group or name in arguments.group:
@@ -72,7 +73,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for row in rows(arguments, Path(folder)):
             print(line(row), flush=True)
-            found[row.name, row.peer] = row.told() | {"date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1)}
+            found[row.name, row.peer] = row.measured() | {
+                "date": time.strftime("%Y-%m-%d"),
+                "load": round(os.getloadavg()[0], 1),
+            }
             arguments.json.write_text(json.dumps({"machine": machine(), "rows": list(found.values())}, indent=1))
 
 

@@ -60,13 +60,13 @@ def missed_in_a_dictionary(calls: int, messages: int) -> Bound:
         find, chosen = dict[str, list[bytes]]().get, random.Random(3)
         numbers = [chosen.randrange(messages) for _ in range(calls)]
 
-        def ask() -> int:
+        def invoke() -> int:
             for number in numbers:
                 for body in find("none-" + str(number), ()):
                     len(body)
             return calls
 
-        return rate_of(ask)
+        return rate_of(invoke)
 
     return Bound("makes the same keys and asks an empty dictionary for them", rate)
 
@@ -104,10 +104,10 @@ def _crc_rate(store: OwnStore, calls: int) -> float:
     views = [log.queue.view(file) for file in log.queue.files if file.written]
     chosen = random.Random(6)
     size = min(1290, log.file_size_bytes // 2)
-    places = [(chosen.randrange(len(views)), chosen.randrange(log.file_size_bytes - size)) for _ in range(calls)]
+    positions = [(chosen.randrange(len(views)), chosen.randrange(log.file_size_bytes - size)) for _ in range(calls)]
 
     def touch() -> int:
-        for file, at in places:
+        for file, at in positions:
             zlib.crc32(views[file][at : at + size])
         return calls
 

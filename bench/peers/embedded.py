@@ -255,12 +255,12 @@ class _Peer:
         return found[0] / took
 
 
-def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield the rows of every peer for bodies of 100 B and 1 KiB; report peers that are not installed."""
     for name, kind in PEERS.items():
         for body, messages in ((100, 200_000), (1024, 100_000)):
             count = max(BATCH, int(messages * scale * SLOW.get(name, 1)) // BATCH * BATCH)
-            if not wanted(f"{name} {body} B"):
+            if not is_selected(f"{name} {body} B"):
                 continue
             try:
                 peer = _Peer(kind, folder / f"peer-{body}", body)
@@ -289,12 +289,12 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
             peer.store.close()
             for left in folder.iterdir():
                 shutil.rmtree(left)
-    if wanted("durable single put"):
+    if is_selected("durable single put"):
         yield from _durable(folder, rounds, max(200, int(2000 * scale)))
 
 
-def _rate(told: dict[str, Any]) -> float:
-    return float(told["count"] / told["seconds"])
+def _rate(measured: dict[str, Any]) -> float:
+    return float(measured["count"] / measured["seconds"])
 
 
 def _durable(folder: Path, rounds: int, count: int) -> Iterator[Row]:

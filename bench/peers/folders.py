@@ -43,11 +43,11 @@ RABBITMQ = (
 )  # fmt: skip
 
 
-def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield a cold and a warm row for each command, and the memory of `verify`."""
     kinds = (("folders: RocketMQ", fill_rocketmq, ROCKETMQ), ("folders: RabbitMQ", fill_rabbitmq, RABBITMQ))
     for kind, fill, commands in kinds:
-        if not wanted(kind):
+        if not is_selected(kind):
             continue
         root = folder / "folder"
         fill(root, max(BATCH, int(MESSAGES * scale)))

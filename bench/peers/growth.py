@@ -27,9 +27,9 @@ INDEX_TARGET = 1 / 1.5
 STATES = {"in the processor's cache": (100, 1000), "warm": (3000, 1), "cold": (40, 1)}  # keys, and how often each is asked for
 
 
-def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield rows of ten and a hundred files against a single one: "ours" is the larger store, "theirs" the single file."""
-    if not wanted("growth"):
+    if not is_selected("growth"):
         return
     stores = {count: _filled(folder / str(count), count) for count in FILES}
     calls = max(200, int(5000 * scale))
@@ -69,10 +69,10 @@ def _puts(store: OwnStore, _messages: int, calls: int) -> float:
 
 def _gets(store: OwnStore, messages: int, calls: int) -> float:
     chosen, get = random.Random(5), store.store.get
-    places = [chosen.randrange(messages) for _ in range(calls)]
+    positions = [chosen.randrange(messages) for _ in range(calls)]
     began = time.perf_counter()
-    for place in places:
-        get("T", place & 3, place >> 2, 1)
+    for position in positions:
+        get("T", position & 3, position >> 2, 1)
     return calls / (time.perf_counter() - began)
 
 
@@ -85,14 +85,14 @@ def _queries(store: OwnStore, messages: int, calls: int) -> float:
     return calls / (time.perf_counter() - began)
 
 
-def index_rows(folder: Path, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def index_rows(folder: Path, rounds: int, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield rows of key queries over a hundred full index files against one, found and not found.
 
     The filters of the full files are built before.  With a hundred keys, all that both stores read stays in the processor's
     cache; with three thousand, only what the store of one file reads does.  Cold means that no page of the store is in the
     page cache.
     """
-    if not wanted("index files"):
+    if not is_selected("index files"):
         return
     for count in INDEX_FILES:
         with _open_indexed(folder / str(count)) as store:
@@ -152,9 +152,9 @@ def anonymous_mib() -> float:
     return int(fields["RssAnon"].split()[0]) / 1024
 
 
-def memory_rows(folder: Path, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def memory_rows(folder: Path, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Write 10 GB of log times `scale`, and yield the growth of the process's memory."""
-    if not wanted("memory"):
+    if not is_selected("memory"):
         return
     before = anonymous_mib()
     store = OwnStore(folder / "memory")

@@ -62,7 +62,7 @@ class JavaStores:
         self.process.communicate()
         self._errors.close()
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def invoke(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Send a command and return its answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -78,10 +78,10 @@ class JavaStores:
     def open(self, folder: Path, mode: str = "async", **settings: Any) -> JavaStore:
         """Open a store and wait until queues and index have caught up; `seconds` is how long that took."""
         number = next(self._numbers)
-        told = self.ask(
+        measured = self.invoke(
             "open", id=number, dir=str(folder), mode=mode, set={name: str(value) for name, value in settings.items()}
         )
-        return JavaStore(self, number, told["seconds"])
+        return JavaStore(self, number, measured["seconds"])
 
 
 class JavaStore:
@@ -94,23 +94,23 @@ class JavaStore:
 
     def put(self, topic: str, count: int, body: int, threads: int = 1, *, is_timed: bool = False) -> dict[str, Any]:
         """Put one message a call."""
-        return self._ask("put", topic=topic, count=count, body=body, threads=threads, timed=is_timed)
+        return self._invoke("put", topic=topic, count=count, body=body, threads=threads, timed=is_timed)
 
     def put_batch(self, topic: str, count: int, body: int, size: int) -> dict[str, Any]:
         """Call putMessages with `size` messages a call."""
-        return self._ask("batch", topic=topic, count=count, body=body, size=size)
+        return self._invoke("batch", topic=topic, count=count, body=body, size=size)
 
     def scan(self, topic: str, *, is_decoded: bool) -> dict[str, Any]:
         """Read every message of four queues, 32 a call."""
-        return self._ask("scan", topic=topic, decoded=is_decoded)
+        return self._invoke("scan", topic=topic, decoded=is_decoded)
 
     def probe(self, topic: str, what: str, count: int, messages: int) -> dict[str, Any]:
         """Look up random messages by `what`."""
-        return self._ask("probe", topic=topic, what=what, count=count, messages=messages)
+        return self._invoke("probe", topic=topic, what=what, count=count, messages=messages)
 
     def close(self) -> None:
         """Shut the store down cleanly."""
-        self._ask("close")
+        self._invoke("close")
 
-    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        return self._jvm.ask(do, id=self._number, **arguments)
+    def _invoke(self, do: str, **arguments: Any) -> dict[str, Any]:
+        return self._jvm.invoke(do, id=self._number, **arguments)

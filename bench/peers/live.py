@@ -64,7 +64,7 @@ def rate(clients: Jvm, count: int, what: dict[str, int]) -> float:
     return count / float(clients.answer(PATIENCE_S)["seconds"])
 
 
-def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield a row for each way to send."""
     reason = why_not()
     if reason:
@@ -74,9 +74,9 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
     settings: dict[str, Any] = {"flushDiskType": "ASYNC_FLUSH"}
     with Served(folder / "ours") as ours, RealBroker(folder / "theirs", folder / "broker", jvm=JVM, **settings) as theirs:
         for clients in (ours.clients, theirs.clients):
-            clients.ask("topic", topic="flood", queues=QUEUES)
+            clients.invoke("topic", topic="flood", queues=QUEUES)
         for name, messages, target, what in MEASURES:
-            if wanted(name):
+            if is_selected(name):
                 count = max(100, int(messages * scale))
                 for clients in (ours.clients, theirs.clients):
                     rate(clients, count // 2, what)  # for the compiler

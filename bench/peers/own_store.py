@@ -103,12 +103,12 @@ class OwnStore:
                 put(message)
                 found.append(clock() - began)
 
-        told = self._timed(threads, timed if is_timed else plain)
+        measured = self._timed(threads, timed if is_timed else plain)
         if is_timed:
             sorted_times = sorted(time_ns for found in times for time_ns in found)
-            told |= {"p50": sorted_times[len(sorted_times) // 2] / 1e9, "max": sorted_times[-1] / 1e9}
-            told["p999"] = sorted_times[int(len(sorted_times) * 0.999)] / 1e9
-        return told
+            measured |= {"p50": sorted_times[len(sorted_times) // 2] / 1e9, "max": sorted_times[-1] / 1e9}
+            measured["p999"] = sorted_times[int(len(sorted_times) * 0.999)] / 1e9
+        return measured
 
     def put_many(self, topic: str, count: int, body: int, size: int, *, tags: Sequence[str | None] = TAGS) -> dict[str, Any]:
         """Call `put_many` with `size` messages, over four queues."""

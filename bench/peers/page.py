@@ -63,13 +63,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---|---:|---:|---|---:|---|---|---|",
     ]
     for row in rows:
-        wanted = "" if row["target"] is None else f">= {row['target']:.2g}"
+        target_text = "" if row["target"] is None else f">= {row['target']:.2g}"
         name = row["name"] + (f" ({row['note']})" if row["note"] else "")
         verdict = {True: "yes", False: "**missed**", None: ""}[row["holds"]]
         lines.append(
             f"| {name} | {row['peer']} | {amount(row['ours_median'])} | {amount(row['theirs_median'])} | {row['unit']} "
             f"| {row['ratio']:.2f} | {row['ratio_min']:.2f} - {row['ratio_max']:.2f} ({len(row['ours'])}) "
-            f"| {wanted} | {verdict} |"
+            f"| {target_text} | {verdict} |"
         )
     return lines
 
@@ -105,9 +105,9 @@ def plot(rows: list[dict[str, Any]], path: Path, title: str) -> None:
     ]
     colours = ["#b33" if row["holds"] is False else "#386" for row in rows]
     axes.barh(names, ratios, xerr=spread, color=colours, ecolor="#555", height=0.6)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row["target"] is not None:
-            axes.plot([row["target"]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
+            axes.plot([row["target"]] * 2, [index - 0.42, index + 0.42], color="black", linewidth=2)
     axes.set_xscale("log")
     axes.axvline(1, color="#999", linewidth=1)
     axes.invert_yaxis()

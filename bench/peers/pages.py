@@ -34,8 +34,8 @@ def _read_file(path: Path) -> None:
     at, size = 0, file.size()
     while (at := file.next_data(at)) < size:
         stop = file.data_end(at)
-        for place in range(at, stop, PIECE):
-            file.read(place, min(PIECE, stop - place))
+        for position in range(at, stop, PIECE):
+            file.read(position, min(PIECE, stop - position))
         at = stop
     file.close()
 

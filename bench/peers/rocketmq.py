@@ -33,13 +33,13 @@ OBJECTS = ("decoded", "fields", "columns")  # scans for which the Java store dec
 class Bench:
     """The stores of both sides, and the number of rounds."""
 
-    def __init__(self, jvm: JavaStores, folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> None:
+    def __init__(self, jvm: JavaStores, folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> None:
         """Set up the rows; `scale` multiplies every number of messages."""
         self.jvm = jvm
         self.folder = folder
         self.rounds = rounds
         self.scale = scale
-        self.wanted = wanted
+        self.expected = is_selected
 
     def count(self, messages: int) -> int:
         """Return the scaled number of messages, a multiple of what threads and batches need."""
@@ -49,7 +49,7 @@ class Bench:
         self, name: str, target: float | None, ours: Side, theirs: Side, unit: str = "msg/s", bound: Bound | None = None
     ) -> Iterator[Row]:
         """Measure a row if it is selected.  For times, less is better."""
-        if self.wanted(name):
+        if self.expected(name):
             row = Row(name, PEER, unit, target, less_is_better=unit in ("us", "ms"))
             yield take_turns(row, ours, theirs, self.rounds, bound)
 
@@ -74,7 +74,7 @@ class Bench:
 
 def rate(count: int, what: str = "seconds") -> Callable[[dict[str, Any]], float]:
     """Return a function that gives messages per second from a reported time."""
-    return lambda told: count / told[what]
+    return lambda measured: count / measured[what]
 
 
 def put_rows(bench: Bench) -> Iterator[Row]:
@@ -167,19 +167,19 @@ def read_rows(bench: Bench) -> Iterator[Row]:
                 bound=bounds.get(kind))  # fmt: skip
         checking = checked_records(ours, begin)
         row = Row(f"scan, columns, {size} B", "C loop that checks", "msg/s", 0.7)
-        if bench.wanted(row.name):
+        if bench.expected(row.name):
             yield take_turns(row, lambda topic=topic, count=count: count / ours.scan(topic, "columns")["seconds"],  # type: ignore[misc]
                 checking.rate, bench.rounds)  # fmt: skip
         if size == 100:
             break
-        asked = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches
+        look_ups = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches
         for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
-            java.probe(topic, what, asked, count)
-            probe = {"topic": topic, "what": what, "count": asked, "messages": count}
+            java.probe(topic, what, look_ups, count)
+            probe = {"topic": topic, "what": what, "count": look_ups, "messages": count}
             yield from bench.row(what, 1,
                 lambda probe=probe: probe["count"] / ours.probe(**probe)["seconds"],  # type: ignore[misc]
                 lambda probe=probe: probe["count"] / java.probe(**probe)["seconds"], unit="calls/s",  # type: ignore[misc]
-                bound=missed_in_a_dictionary(asked, count) if what == "query_miss" else None)  # fmt: skip
+                bound=missed_in_a_dictionary(look_ups, count) if what == "query_miss" else None)  # fmt: skip
     bench.done(ours, java)
 
 

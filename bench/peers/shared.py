@@ -27,7 +27,7 @@ from .turns import Row, take_turns
 
 PROCESSES = 4
 BODY = bytes(100)
-LOOK_S = 0.001  # of peers that cannot wait for a message of another process
+POLL_S = 0.001  # of peers that cannot wait for a message of another process
 WARM = 200
 PACE_S = 0.002  # between two puts of "wake-up"
 IDLE_S = 5.0
@@ -104,7 +104,7 @@ class Sqlite:
             if row is not None:
                 self.taken = row[0]
                 return bytes(row[1])
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 class PersistQueue:
@@ -128,7 +128,7 @@ class PersistQueue:
             try:
                 return bytes(self.queue.get(block=False))
             except self.empty:
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
 
 class Lmdb:
@@ -159,7 +159,7 @@ class Lmdb:
                 if cursor.first():
                     self.taken = bytes(cursor.key())
                     return bytes(cursor.value())
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
 
 class Redis:
@@ -212,9 +212,9 @@ class Numbers:
         self._map = mmap.mmap(-1, 8 * count)
         self.at = memoryview(self._map).cast("q")
 
-    def wait(self, place: int, value: int = 1) -> None:
+    def wait(self, position: int, value: int = 1) -> None:
         """Wait until a number has been reached."""
-        while self.at[place] < value:
+        while self.at[position] < value:
             time.sleep(0.0001)
 
 
@@ -283,10 +283,10 @@ def put_us(opened: Callable[[Path], Queue], folder: Path, count: int) -> float:
         queue = opened(folder)
         for _ in range(WARM):
             queue.put(BODY)
-        for place in range(1, count + 1):
+        for position in range(1, count + 1):
             began = time.perf_counter_ns()
             queue.put(BODY)
-            found.at[place] = time.perf_counter_ns() - began
+            found.at[position] = time.perf_counter_ns() - began
         found.at[0] = 1
 
     with _served(opened, folder) as (processes, _):
@@ -300,23 +300,23 @@ def pipelined(opened: Callable[[Path], Queue], folder: Path, count: int) -> floa
     state = Numbers(3)  # of each process: ready, done; and the start
     done = Numbers(2 * PROCESSES)
 
-    def work(place: int) -> None:
+    def work(position: int) -> None:
         queue = opened(folder)
         queue.put(BODY)
-        done.at[place] = 1
+        done.at[position] = 1
         state.wait(0)
         queue.put_all([BODY] * count)
-        done.at[PROCESSES + place] = 1
+        done.at[PROCESSES + position] = 1
 
     with _served(opened, folder) as (processes, _):
-        for place in range(PROCESSES):
-            processes.start(lambda place=place: work(place))  # type: ignore[misc]
-        for place in range(PROCESSES):
-            done.wait(place)
+        for position in range(PROCESSES):
+            processes.start(lambda position=position: work(position))  # type: ignore[misc]
+        for position in range(PROCESSES):
+            done.wait(position)
         began = time.perf_counter()
         state.at[0] = 1
-        for place in range(PROCESSES):
-            done.wait(PROCESSES + place)
+        for position in range(PROCESSES):
+            done.wait(PROCESSES + position)
         return PROCESSES * count / (time.perf_counter() - began)
 
 
@@ -330,17 +330,17 @@ def _wake_times(opened: Callable[[Path], Queue], folder: Path, count: int, first
     def consume(queue: Queue) -> None:
         queue.take()
         times.at[2 * count] = 1
-        for place in range(count):
+        for position in range(count):
             queue.take()
-            times.at[2 * place + 1] = time.perf_counter_ns()
+            times.at[2 * position + 1] = time.perf_counter_ns()
         times.at[2 * count + 1] = 1
 
     def produce(queue: Queue) -> None:
         queue.put(BODY)
         times.wait(2 * count)
-        for place in range(count):
+        for position in range(count):
             time.sleep(PACE_S)
-            times.at[2 * place] = time.perf_counter_ns()
+            times.at[2 * position] = time.perf_counter_ns()
             queue.put(BODY)
 
     roles = {"puts": produce, "consumes": consume}
@@ -349,7 +349,7 @@ def _wake_times(opened: Callable[[Path], Queue], folder: Path, count: int, first
             if role != first:
                 processes.start(lambda work=work: work(opened(folder)))  # type: ignore[misc]
         times.wait(2 * count + 1)
-    return sorted(times.at[2 * place + 1] - times.at[2 * place] for place in range(count))
+    return sorted(times.at[2 * position + 1] - times.at[2 * position] for position in range(count))
 
 
 def wake_us(opened: Callable[[Path], Queue], folder: Path, count: int, first: str = "serves") -> float:
@@ -403,7 +403,7 @@ MEASURES: tuple[tuple[str, str, bool, Callable[[Callable[[Path], Queue], Path, i
 )
 
 
-def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool]) -> Iterator[Row]:
+def rows(folder: Path, rounds: int, scale: float, is_selected: Callable[[str], bool]) -> Iterator[Row]:
     """Yield the rows of every peer; report peers that are not installed."""
     for peer, opened in PEERS.items():
         reason = _why_not(peer)
@@ -411,7 +411,7 @@ def rows(folder: Path, rounds: int, scale: float, wanted: Callable[[str], bool])
             print(f"no shared rows against {peer}: {reason}")
             continue
         for name, unit, less_is_better, measure, messages in MEASURES:
-            if wanted(f"{name} {peer}"):
+            if is_selected(f"{name} {peer}"):
                 count = max(1, int(messages * scale))
                 theirs = max(1, int(count * SLOW.get(peer, 1)))
                 row = Row(name, peer, unit, None, less_is_better=less_is_better)

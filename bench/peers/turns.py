@@ -39,7 +39,7 @@ class Row:
             return [theirs / ours for ours, theirs in zip(self.ours, self.theirs, strict=True)]
         return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
-    def told(self) -> dict[str, Any]:
+    def measured(self) -> dict[str, Any]:
         """Return the row for the JSON file."""
         ratios = self.ratios
         return asdict(self) | {
@@ -79,9 +79,9 @@ def take_turns(
 
 def line(row: Row) -> str:
     """Return the row as a line of text."""
-    told = row.told()
-    wanted = "" if row.target is None else f"  >= {row.target:g}{'' if told['holds'] else '  MISSED'}"
+    measured = row.measured()
+    target_text = "" if row.target is None else f"  >= {row.target:g}{'' if measured['holds'] else '  MISSED'}"
     return (
-        f"{row.name:52} {row.peer:10} {told['ours_median']:>14,.1f} {told['theirs_median']:>14,.1f} {row.unit:11}"
-        f" {told['ratio']:>7.2f} ({told['ratio_min']:.2f}-{told['ratio_max']:.2f}){wanted}"
+        f"{row.name:52} {row.peer:10} {measured['ours_median']:>14,.1f} {measured['theirs_median']:>14,.1f} {row.unit:11}"
+        f" {measured['ratio']:>7.2f} ({measured['ratio_min']:.2f}-{measured['ratio_max']:.2f}){target_text}"
     )

@@ -76,8 +76,8 @@ def main() -> None:
         broker.start()
         try:
             print("| what | step | RabbitMQ /s | rabbitstore /s | ratio |\n|---|---|---|---|---|")
-            wanted = sys.argv[3] if len(sys.argv) > 3 else ""
-            for name, call, work in (row for row in rows(count) if row[0].startswith(wanted)):
+            requested = sys.argv[3] if len(sys.argv) > 3 else ""
+            for name, call, work in (row for row in rows(count) if row[0].startswith(requested)):
                 theirs = partial(server_rates, broker, Path(base), call, Path(base) / "peer")
                 for step, cells in measure(rounds, theirs, partial(work, Path(base) / "ours")).items():
                     print(f"| {name} | {step} | {cells} |", flush=True)

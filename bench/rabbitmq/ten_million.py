@@ -19,7 +19,7 @@ BATCH = 20_000
 BODY_SIZE = 100
 
 
-def said(step: str, store: RabbitStore, begin: float) -> None:
+def printed(step: str, store: RabbitStore, begin: float) -> None:
     """Print a line with seconds, peak memory and the store's own count."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     held = store.queue("q").memory_bytes() >> 20
@@ -42,19 +42,19 @@ def main() -> None:
             if number % BATCH == 0:
                 store.sync()
                 highest = max(highest, store.queue("q").memory_bytes())
-        said("published", store, begin)
+        printed("published", store, begin)
         assert highest <= LIMIT_BYTES, f"{highest} bytes counted at once"
         store.close()
         begin = time.perf_counter()
         store = RabbitStore.open(f"{folder}/vhost", "r+", settings=settings)
-        said("opened again", store, begin)
+        printed("opened again", store, begin)
         begin = time.perf_counter()
         for _ in range(count):
             delivery = store.get("q")
             assert delivery is not None
             store.ack(delivery)
         assert store.get("q") is None
-        said("consumed", store, begin)
+        printed("consumed", store, begin)
         store.close()
 
 

@@ -19,7 +19,7 @@ GROUP = "kombu"
 TRANSIENT_TOPIC = "kombu_transient"
 PRIORITY = "KOMBU_PRIORITY"
 EARLIER = -1  # stands for the step of a topic that is only read
-LOOK_S = 1.0  # how often a topic of another priority is looked for
+POLL_S = 1.0  # how often a topic of another priority is looked for
 _STEP = re.compile(r":\d+\Z", re.ASCII)
 _END = re.compile(r"(%3A\d+|-[0-9a-f]{16})\Z", re.ASCII)
 PURGED_COUNT = 256
@@ -97,7 +97,7 @@ class TaskQueue:
         self._of_topic: dict[str, SharedConsumer] = {}
         self._unacked = 0
         self._guard = threading.Lock()
-        self._looked_at = -LOOK_S
+        self._checked_at_s = -POLL_S
 
     def create(self, step: int) -> str:
         """Create the topic of a step if this process did not, and return it."""
@@ -105,7 +105,7 @@ class TaskQueue:
         if topic not in self._created:
             self._store.create_topic(topic, self._parts)
             self._created.add(topic)
-            self._looked_at = -LOOK_S
+            self._checked_at_s = -POLL_S
         return topic
 
     def put(self, body: bytes, priority: int) -> None:
@@ -132,9 +132,9 @@ class TaskQueue:
     def _open_consumers(self) -> None:
         """Open the consumer of the lowest step, and those of others once they have a message."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_S:
+        if now - self._checked_at_s < POLL_S:
             return
-        self._looked_at = now
+        self._checked_at_s = now
         for step, topic in self._topics.items():
             if step not in self._consumers and (step == self._lowest or self._store.queue_ids(topic)):
                 self.create(step)
@@ -167,7 +167,7 @@ class TaskQueue:
 
     def purge(self) -> int:
         """Acknowledge what this process can get: everything, if no other process consumes."""
-        self._looked_at = -LOOK_S
+        self._checked_at_s = -POLL_S
         self._open_consumers()
         count = len(self._ready)
         while self._ready:
@@ -184,7 +184,7 @@ class TaskQueue:
         """Close the consumers until the next message is wanted; other processes get what is not acknowledged."""
         consumers, self._consumers, self._of_topic = self._consumers, {}, {}
         self._ready.clear()
-        self._looked_at = -LOOK_S
+        self._checked_at_s = -POLL_S
         for consumer in consumers.values():
             consumer.close()
 

@@ -45,12 +45,12 @@ _open_guard = threading.Lock()
 def _open(path: str, config: StoreConfig, user: object) -> _OpenStore:
     """Return the store of this process, which is opened by its first user."""
     with _open_guard:
-        place = process_id(), os.path.abspath(path)
-        found = _open_stores.get(place)
+        location = process_id(), os.path.abspath(path)
+        found = _open_stores.get(location)
         if found is None:
             store = connect(path, config)
             store.create_topic(TRANSIENT_TOPIC, 1)
-            found = _open_stores[place] = _OpenStore(store, Bindings(store), weakref.WeakSet())
+            found = _open_stores[location] = _OpenStore(store, Bindings(store), weakref.WeakSet())
         found.users.add(user)
         return found
 
@@ -60,8 +60,8 @@ def _close(opened: _OpenStore, user: object) -> None:
     with _open_guard:
         opened.users.discard(user)
         if not opened.users:
-            for place in [place for place, one in _open_stores.items() if one is opened]:
-                del _open_stores[place]
+            for location in [location for location, one in _open_stores.items() if one is opened]:
+                del _open_stores[location]
             opened.store.close()
 
 
@@ -204,7 +204,7 @@ class Channel(ChannelBase):  # type: ignore[misc]
         return bool(self._consumers) and not self.qos.can_consume()
 
     @property
-    def wanted(self) -> list[str]:
+    def expected(self) -> list[str]:
         """The queues from which it can consume now."""
         return list(self._active_queues) if self._consumers and self.qos.can_consume() else []
 
@@ -333,7 +333,7 @@ class Transport(TransportBase):  # type: ignore[misc]
 
     def _pause(self, pause_s: float) -> None:
         """Wait for a message of a task queue."""
-        names = [name for channel in self.channels for name in channel.wanted]
+        names = [name for channel in self.channels for name in channel.expected]
         queue = next((found for name in names if isinstance(found := self.queue(name), TaskQueue)), None)
         if queue is not None:
             queue.wait(pause_s)

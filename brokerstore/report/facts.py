@@ -114,16 +114,16 @@ def size_counts(sizes: Counter[int]) -> list[tuple[str, int]]:
     names = [
         f"{step} B" if step < 1024 else f"{step >> 10} KiB" if step < 1 << 20 else f"{step >> 20} MiB" for step in SIZE_STEPS
     ]
-    return [(f"up to {name}", sizes[place]) for place, name in enumerate(names)] + [("more", sizes[len(names)])]
+    return [(f"up to {name}", sizes[index]) for index, name in enumerate(names)] + [("more", sizes[len(names)])]
 
 
-def size_place(size: int) -> int:
+def size_class(size: int) -> int:
     """Return the index of the step that a size falls under.
 
     >>> size_place(128), size_place(129)
     (0, 1)
     """
-    return next((place for place, step in enumerate(SIZE_STEPS) if size <= step), len(SIZE_STEPS))
+    return next((index for index, step in enumerate(SIZE_STEPS) if size <= step), len(SIZE_STEPS))
 
 
 class StoreFacts:
@@ -198,7 +198,7 @@ def _base(path: str) -> str:
 
 
 def _keys_and_sizes(piece: Piece) -> Iterator[tuple[list[str], dict[int, int]]]:
-    """Yield the keys of each batch of records, and how many have a size of each step (see `size_place`)."""
+    """Yield the keys of each batch of records, and how many have a size of each step (see `size_class`)."""
     import numpy as np
 
     from commitlog.arrow_columns import record_batch

@@ -83,7 +83,7 @@ def _bucket_text(bucket_ms: int) -> str:
 
 def _of_sizes(facts: Facts) -> Iterator[Picture]:
     """Show the sizes up to the greatest one."""
-    last = max((place for place, (_, count) in enumerate(facts.sizes) if count), default=-1)
+    last = max((index for index, (_, count) in enumerate(facts.sizes) if count), default=-1)
     rows = facts.sizes[: last + 1]
     if rows:
         what = "How many messages are of a size above the previous step and up to this one."
@@ -170,17 +170,17 @@ def _short(name: str) -> str:
 def _files(axes: Any, files: Sequence[FileMap]) -> None:
     """Draw one stacked bar a file."""
     unit, scale = unit_for(max(file.size_bytes for file in files))
-    places = range(len(files))
+    positions = range(len(files))
     left = [0.0] * len(files)
     for name, mark in PARTS.items():
         widths = [getattr(file, name) / scale for file in files]
         if any(widths):
-            axes.barh(places, widths, left=left, color=mark, label=name, height=0.7)
+            axes.barh(positions, widths, left=left, color=mark, label=name, height=0.7)
         left = [before + width for before, width in zip(left, widths, strict=True)]
     unused = [max(0.0, file.size_bytes / scale - used) for file, used in zip(files, left, strict=True)]
     if any(size * scale >= 1 for size in unused):
-        axes.barh(places, unused, left=left, facecolor="none", edgecolor=LINE, label="unused", height=0.7)
-    axes.set_yticks(places, [_short(file.name.lstrip("0") or "0") for file in files])
+        axes.barh(positions, unused, left=left, facecolor="none", edgecolor=LINE, label="unused", height=0.7)
+    axes.set_yticks(positions, [_short(file.name.lstrip("0") or "0") for file in files])
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     _legend(axes)
@@ -216,9 +216,9 @@ def _day(timestamp_ms: int) -> datetime:
 
 def _bars(axes: Any, rows: Sequence[tuple[str, float]], unit: str, legend: str) -> None:
     """Draw one bar a name."""
-    places = range(len(rows))
-    axes.barh(places, [amount for _, amount in rows], color=PARTS["live"], height=0.7, label=legend)
-    axes.set_yticks(places, [_short(name) for name, _ in rows])
+    positions = range(len(rows))
+    axes.barh(positions, [amount for _, amount in rows], color=PARTS["live"], height=0.7, label=legend)
+    axes.set_yticks(positions, [_short(name) for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     _legend(axes)

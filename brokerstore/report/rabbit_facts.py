@@ -13,7 +13,7 @@ from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.node_folder import CheckedNode, NodeFolder
 from storebytes.finding import UNSUPPORTED
 
-from .facts import Facts, FileMap, Times, Words, size_counts, size_place
+from .facts import Facts, FileMap, Times, Words, size_class, size_counts
 
 
 def rabbit_facts(
@@ -49,7 +49,7 @@ def _facts(folder: VhostFolder, node: NodeFolder | None, path: str) -> Facts:
         row = queues.setdefault(message.queue, [0, 0])
         row[0] += 1
         row[1] += message.size
-        sizes[size_place(message.size)] += 1
+        sizes[size_class(message.size)] += 1
         keys.add(message.routing_keys)
         if not message.embedded:
             for name, store in folder.stores.items():

@@ -48,13 +48,13 @@ def check_store(store: MessageStore, disk: ForgettingDisk, ledger: Ledger, flush
     kept = [entry for entry in ledger.entries[:count] if entry.physical_offset >= low]
     check_log(engine.log, kept, low, end)
     files = disk.files()
-    root = engine.places.root
+    root = engine.paths.root
     check_queues(files, f"{root}/consumequeue/", ledger.entries[:count], low)
     if engine.index is not None:
         check_index(files, f"{root}/index/", kept, low, engine.index.slots)
-    for (topic, queue_id), wanted in _next_offsets(ledger.entries[:count]).items():
+    for (topic, queue_id), expected in _next_offsets(ledger.entries[:count]).items():
         found = engine.offsets.next_offset(topic, queue_id)
-        must(found == wanted, f"the next offset of {topic}-{queue_id} is {found}, not {wanted}")
+        must(found == expected, f"the next offset of {topic}-{queue_id} is {found}, not {expected}")
     return count
 
 
@@ -85,53 +85,53 @@ def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
 def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for entry in entries:
-        place = entry.topic, entry.queue_id
-        must(entry.queue_offset == found.get(place, 0), f"{place} goes on with {entry.queue_offset}")
-        found[place] = entry.queue_offset + 1
+        queue_key = entry.topic, entry.queue_id
+        must(entry.queue_offset == found.get(queue_key, 0), f"{queue_key} goes on with {entry.queue_offset}")
+        found[queue_key] = entry.queue_offset + 1
     return found
 
 
 def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low: int) -> None:
     """Check that each kept record has its unit; units of records that left the log may remain, no others."""
-    wanted: dict[str, list[bytes]] = {}
+    expected: dict[str, list[bytes]] = {}
     first: dict[str, int] = {}
     for entry in entries:
-        place = f"{folder}{entry.topic}/{entry.queue_id}/"
-        units = wanted.setdefault(place, [])
+        queue_key = f"{folder}{entry.topic}/{entry.queue_id}/"
+        units = expected.setdefault(queue_key, [])
         if entry.physical_offset >= low:
-            first.setdefault(place, len(units))
+            first.setdefault(queue_key, len(units))
         units.append(UNIT.pack(entry.physical_offset, len(entry.raw), entry.tags_code))
     found: dict[str, list[tuple[int, bytes]]] = {}
     for path, data in files.items():
         if path.startswith(folder):
-            place, _, name = path.rpartition("/")
-            found.setdefault(f"{place}/", []).append((int(name), data))
-    for place in found.keys() - wanted.keys():
-        must(not any(any(data) for _, data in found[place]), f"units of no record in {place}")
-    for place, units in wanted.items():
-        _check_queue(place, found.get(place, []), b"".join(units), 20 * first.get(place, len(units)))
+            queue_key, _, name = path.rpartition("/")
+            found.setdefault(f"{queue_key}/", []).append((int(name), data))
+    for queue_key in found.keys() - expected.keys():
+        must(not any(any(data) for _, data in found[queue_key]), f"units of no record in {queue_key}")
+    for queue_key, units in expected.items():
+        _check_queue(queue_key, found.get(queue_key, []), b"".join(units), 20 * first.get(queue_key, len(units)))
 
 
-def _check_queue(place: str, parts: list[tuple[int, bytes]], wanted: bytes, needed_from: int) -> None:
+def _check_queue(queue_key: str, parts: list[tuple[int, bytes]], requested: bytes, needed_from: int) -> None:
     """Compare one queue's files with all units it ever had; those before `needed_from` may be gone."""
-    must(parts or needed_from == len(wanted), f"{place} is missing")
+    must(parts or needed_from == len(requested), f"{queue_key} is missing")
     at = parts[0][0] if parts else 0
-    must(at <= needed_from or needed_from == len(wanted), f"{place} begins at byte {at}, wanted {needed_from}")
+    must(at <= needed_from or needed_from == len(requested), f"{queue_key} begins at byte {at}, wanted {needed_from}")
     for start, data in parts:
-        must(start == at, f"{place} lacks the file {at}")
-        expected = wanted[start : start + len(data)].ljust(len(data), b"\0")
+        must(start == at, f"{queue_key} lacks the file {at}")
+        expected = requested[start : start + len(data)].ljust(len(data), b"\0")
         if data != expected and start < needed_from:  # blanks may replace records that left the log
             cut = min(needed_from - start, len(data))
             data, expected = data[cut:], expected[cut:]
-        must(data == expected, f"{place}{start:020d}: units that are not the log's{_first_difference(data, expected)}")
+        must(data == expected, f"{queue_key}{start:020d}: units that are not the log's{_first_difference(data, expected)}")
         at = start + len(data)
-    must(at >= len(wanted), f"{place} ends at byte {at}, wanted {len(wanted)}")
+    must(at >= len(requested), f"{queue_key} ends at byte {at}, wanted {len(requested)}")
 
 
-def _first_difference(found: bytes, wanted: bytes) -> str:
+def _first_difference(found: bytes, expected: bytes) -> str:
     for at in range(0, len(found) - 19, 20):
-        if found[at : at + 20] != wanted[at : at + 20]:
-            return f": unit {at // 20} is {UNIT.unpack(found[at : at + 20])}, not {UNIT.unpack(wanted[at : at + 20])}"
+        if found[at : at + 20] != expected[at : at + 20]:
+            return f": unit {at // 20} is {UNIT.unpack(found[at : at + 20])}, not {UNIT.unpack(expected[at : at + 20])}"
     return ""
 
 
@@ -140,13 +140,13 @@ def check_index(files: dict[str, bytes], folder: str, kept: list[Entry], low: in
 
     After a recovery the last record of a full file may be in the next file too, as in RocketMQ; a query drops the duplicate.
     """
-    wanted = [(code, entry.physical_offset) for entry in kept for code in entry.key_hashes]
+    expected = [(code, entry.physical_offset) for entry in kept for code in entry.key_hashes]
     found: list[tuple[int, int]] = []
     for path in sorted(path for path in files if path.startswith(folder)):
         found += _items(path, files[path], slots)
     found = [item for item in found if item[1] >= low]
-    if list(dict.fromkeys(found)) != list(dict.fromkeys(wanted)):
-        missing, strange = set(wanted) - set(found), set(found) - set(wanted)
+    if list(dict.fromkeys(found)) != list(dict.fromkeys(expected)):
+        missing, strange = set(expected) - set(found), set(found) - set(expected)
         must(False, f"the index lacks {sorted(missing)[:3]}, has strange {sorted(strange)[:3]} or others twice")
 
 

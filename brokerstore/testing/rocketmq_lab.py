@@ -139,7 +139,7 @@ class Run(Crashes[int]):
         self.number += 1
         body = f"{self.number:08d}".encode().ljust(size, b".")
         self.ledger.bodies.add(body)
-        words = [f"k{(self.number + place) % 5}" for place in range(keys)]
+        words = [f"k{(self.number + index) % 5}" for index in range(keys)]
         return Message(topic, body, queue_id=queue_id, tags=tags, keys=words or None)
 
     def safe(self) -> None:

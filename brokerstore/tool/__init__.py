@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from .codes import INTERRUPTED, IO_ERROR, PROBLEM, WRONG_USE
 from .escapes import escaped_stderr, escaped_traceback, printable
-from .output import OutputClosedError, say
+from .output import OutputClosedError, print_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,20 +42,20 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     except (BrokenPipeError, OutputClosedError):
         code = _discard_output()
     except OSError as error:
-        code = _say(
+        code = _report(
             f"output failed: {_of_file(error)}{error.strerror or error}; run: df -h  (free some space for the output)",
             IO_ERROR,
         )
     except ImportError as error:
         code = _cannot_load(error, arguments)
     except MemoryError:
-        code = _say("out of memory; run: free -h", IO_ERROR)
+        code = _report("out of memory; run: free -h", IO_ERROR)
     except Exception as error:
         if os.environ.get("BROKERSTORE_DEBUG") == "1":
             sys.excepthook = escaped_traceback
             raise
-        code = _say(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
-        _say("run the command again with BROKERSTORE_DEBUG=1  (include the traceback in the report)", PROBLEM)
+        code = _report(f"internal error, please report it: {type(error).__name__}: {error}", PROBLEM)
+        _report("run the command again with BROKERSTORE_DEBUG=1  (include the traceback in the report)", PROBLEM)
     return code
 
 
@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         import click
     except ModuleNotFoundError:
-        return _say("the tool needs the 'cli' extra: pip install 'brokerstore[cli]'", WRONG_USE)
+        return _report("the tool needs the 'cli' extra: pip install 'brokerstore[cli]'", WRONG_USE)
     from .commands import brokerstore
 
     try:
@@ -88,7 +88,7 @@ def _cannot_load(error: ImportError, arguments: Sequence[str] | None) -> int:
         from .commands.doctor import examine  # needs no kernel
 
         return examine("--json" in words)
-    return _say(f"a part of this installation cannot be loaded: {error}; run: brokerstore doctor", PROBLEM)
+    return _report(f"a part of this installation cannot be loaded: {error}; run: brokerstore doctor", PROBLEM)
 
 
 def _of_file(error: OSError) -> str:
@@ -102,7 +102,7 @@ def _discard_output() -> int:
     return 0
 
 
-def _say(text: str, code: int) -> int:
+def _report(text: str, code: int) -> int:
     """Write one line to stderr and return the code."""
-    say(f"brokerstore: {text}")
+    print_line(f"brokerstore: {text}")
     return code

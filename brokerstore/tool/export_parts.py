@@ -21,7 +21,7 @@ from typing import Any
 from storageio import InvalidMessage
 
 from .export_forms import PARTS, Part, join
-from .output import say
+from .output import print_line
 
 SEAL_SIZE = 4 << 30
 PROGRESS_VERSION = 2
@@ -63,7 +63,7 @@ class Parts:
         if not is_same or not self._has_parts():
             advice = "remove it to start again, or choose another --out"
             raise InvalidMessage(f"{self._progress} belongs to another export; {advice}")
-        say(f"brokerstore: continuing the interrupted export at {self.position}")
+        print_line(f"brokerstore: continuing the interrupted export at {self.position}")
 
     def _has_parts(self) -> bool:
         return all(os.path.exists(part) for part in self._names())
@@ -123,7 +123,7 @@ class Parts:
 
 
 @contextlib.contextmanager
-def stop_asked() -> Iterator[Callable[[], bool]]:
+def is_stop_requested() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGINT or SIGTERM arrived.
 
     The caller asks between two writes, so that no part is cut in the middle of one.
@@ -153,13 +153,13 @@ def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], proble
     """
     before = parts.problems
     try:
-        with stop_asked() as is_asked:
+        with is_stop_requested() as is_requested:
             for item in items:
                 parts.problems = before + len(problems)
                 parts.write(*item)
-                if is_asked():
+                if is_requested():
                     parts.seal()
-                    say("brokerstore: interrupted; run the same command to continue")
+                    print_line("brokerstore: interrupted; run the same command to continue")
                     raise KeyboardInterrupt
             parts.finish()
     except BaseException:

@@ -92,7 +92,7 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: 
     widths = _natural(rest) if widths is None else widths
     if not moved:
         return [line for row in rest for line in _row_lines(row, widths, numbers, 0)]
-    first = _room(lines, columns, widths) if moved == 1 else 0
+    first = _space_left(lines, columns, widths) if moved == 1 else 0
     shown: list[str] = []
     before: list[str] = []
     for line, row in zip(lines, rest, strict=True):
@@ -106,10 +106,10 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: 
     return shown
 
 
-def _room(lines: list[list[str]], columns: int | None, widths: list[int]) -> int:
+def _space_left(lines: list[list[str]], columns: int | None, widths: list[int]) -> int:
     """Return how wide the first column may be; 0 if not even its header fits."""
-    room = (columns or 0) - sum(width + len(GAP) for width in widths)
-    return min(room, max(width_of(line[0]) for line in lines)) if room >= width_of(lines[0][0]) else 0
+    space = (columns or 0) - sum(width + len(GAP) for width in widths)
+    return min(space, max(width_of(line[0]) for line in lines)) if space >= width_of(lines[0][0]) else 0
 
 
 def _natural(lines: list[list[str]]) -> list[int]:
@@ -154,8 +154,8 @@ def message_lines(layout: Sequence[Column], cells: Sequence[str], rest: str, col
     row = GAP.join(_padded(cell, one.width, one.is_number) for one, cell in zip(layout, cells, strict=True))
     if columns is None:
         return [(row + GAP + rest).rstrip()]
-    room = columns - sum(one.width + len(GAP) for one in layout)
-    if room >= REST_MIN and width_of(row) + len(GAP) + REST_MIN <= columns:
+    space = columns - sum(one.width + len(GAP) for one in layout)
+    if space >= REST_MIN and width_of(row) + len(GAP) + REST_MIN <= columns:
         return [(row + GAP + cut(rest, columns - width_of(row) - len(GAP))).rstrip()]
     below = [" " * 2 * INDENT + cut(rest, columns - 2 * INDENT)] if rest else []
     return [*wrapped(row.rstrip(), columns, 2 * INDENT), *below]

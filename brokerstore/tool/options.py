@@ -21,7 +21,7 @@ from .codes import exit_code
 from .escapes import quote
 from .filters import I32_MAX, Filters, is_utf8
 from .hints import after_answer, after_error
-from .output import NEXT_STEPS, OutputClosedError, say, time_ms
+from .output import NEXT_STEPS, OutputClosedError, print_line, time_ms
 
 Command = Callable[..., int]
 I64_MAX = (1 << 63) - 1
@@ -58,7 +58,7 @@ QUIET = click.option("-q", "--quiet", is_flag=True, help="Show no progress on st
 def _is_applied(_context: click.Context, _option: click.Parameter, apply: bool | None) -> bool:
     """Return whether to execute the plan; without either option do as version 0.1 did, with a warning."""
     if apply is None:
-        say("brokerstore: warning: without --apply, the next version only shows the plan")
+        print_line("brokerstore: warning: without --apply, the next version only shows the plan")
     return apply is not False
 
 
@@ -129,7 +129,7 @@ def store_command(
             choice = " ".join(f"--{name.replace('_', '-')}" for name in ("force", "skip_bad", "truncate") if options.get(name))
             steps = click.get_current_context().meta.get(NEXT_STEPS) or [after_answer(code, _command_name(), folder, choice)]
             for step in steps:
-                _say_next(step)
+                _print_next(step)
             return code
 
         wrapped: Command = run
@@ -148,8 +148,8 @@ def named_errors(command: Command) -> Command:
         try:
             return command(*arguments, **options)
         except StoreError as error:
-            say(f"brokerstore: {type(error).__name__}: {error}")
-            _say_next(after_error(error, _command_name(), _folder_of(error, options)))
+            print_line(f"brokerstore: {type(error).__name__}: {error}")
+            _print_next(after_error(error, _command_name(), _folder_of(error, options)))
             return exit_code(error)
         except BrokenPipeError as error:
             raise OutputClosedError from error  # click would report a problem
@@ -168,9 +168,9 @@ def _command_name() -> str:
     return click.get_current_context().command_path.partition(" ")[2]
 
 
-def _say_next(line: str) -> None:
+def _print_next(line: str) -> None:
     if line:
-        say(f"brokerstore: {_with_options(line)}")
+        print_line(f"brokerstore: {_with_options(line)}")
 
 
 def _with_options(line: str) -> str:

@@ -180,7 +180,7 @@ def emit_csv(text: str) -> None:
     sys.stdout.write(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write a line of diagnostics to stderr."""
     sys.stderr.write(printable(text) + "\n")
 
@@ -231,12 +231,12 @@ def size_text(size_bytes: int) -> str:
 
 def problem_text(problem: Any) -> str:
     """Return a problem or note of either engine as one line."""
-    place = f"{problem.file} at byte {problem.offset}"
+    location = f"{problem.file} at byte {problem.offset}"
     if problem.kind == UNSUPPORTED:
-        return f"{place}: unsupported format: {problem.found} (supported: {problem.expected})"
+        return f"{location}: unsupported format: {problem.found} (supported: {problem.expected})"
     if problem.kind == "not_read":
         return f"{problem.file}: not read: {problem.found}"
-    return f"{place}: {problem.kind.replace('_', ' ')}: expected {problem.expected}, found {problem.found}"
+    return f"{location}: {problem.kind.replace('_', ' ')}: expected {problem.expected}, found {problem.found}"
 
 
 def problem_json(problem: Any) -> dict[str, Any]:
@@ -259,10 +259,10 @@ def in_use_keys(checked_to: int | None) -> dict[str, object]:
     return {} if checked_to is None else {"in_use": True, "checked_to_offset": checked_to}
 
 
-def say_in_use(checked_to: int | None) -> None:
+def report_in_use(checked_to: int | None) -> None:
     """Report on stderr that a check of a store in use ended before the log's end."""
     if checked_to is not None:
-        say(f"brokerstore: checked up to offset {checked_to}; the store is in use")
+        print_line(f"brokerstore: checked up to offset {checked_to}; the store is in use")
 
 
 def body_text(body: bytes, size_max: int) -> str:

@@ -56,8 +56,8 @@ def draw(tables: dict[str, tuple[pa.Table, list[int]]], picture: str) -> None:
 
 
 def _draw_commits(axis: Any, commits: dict[str, list[int]]) -> None:
-    for place, (name, added) in enumerate(commits.items()):
-        axis.bar([number + 0.4 * place for number in range(len(added))], added, 0.4, label=name, color=(DARK, LIGHT)[place % 2])
+    for index, (name, added) in enumerate(commits.items()):
+        axis.bar([number + 0.4 * index for number in range(len(added))], added, 0.4, label=name, color=(DARK, LIGHT)[index % 2])
     axis.set_title("messages added by each commit")
     axis.set_xlabel("commit")
     axis.margins(y=0.2)

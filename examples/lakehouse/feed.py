@@ -110,5 +110,5 @@ if __name__ == "__main__":
     parser.add_argument("table", type=Path, help="folder of the table; Iceberg's catalogue is beside it")
     parser.add_argument("--format", choices=sorted(WRITERS), default="delta")
     parser.add_argument("--max-bytes", default="64m", help="bytes of the log in one batch")
-    asked = parser.parse_args()
-    feed(start_session(asked.format), asked.store, asked.table, asked.format, asked.max_bytes)
+    arguments = parser.parse_args()
+    feed(start_session(arguments.format), arguments.store, arguments.table, arguments.format, arguments.max_bytes)

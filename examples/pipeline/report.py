@@ -36,18 +36,18 @@ by_item.show()
 
 # %% The pipeline's own store has each paid order once
 paid = messages("paid")
-wanted = orders.where("tags = 'paid'").select("order")
-missing = wanted.exceptAll(paid.select("order")).count()
-too_many = paid.select("order").exceptAll(wanted).count()
+selected = orders.where("tags = 'paid'").select("order")
+missing = selected.exceptAll(paid.select("order")).count()
+too_many = paid.select("order").exceptAll(selected).count()
 print(f"{paid.count()} paid orders in the pipeline's store, {missing} missing, {too_many} too many")
 
 # %% The plot
 rows = by_item.collect()
 items = sorted({row["item"] for row in rows})
 figure, axes = plt.subplots(figsize=(7, 3.5))
-for place, (state, colour) in enumerate((("created", "#9ab6d3"), ("paid", "#1f4e79"))):
+for index, (state, colour) in enumerate((("created", "#9ab6d3"), ("paid", "#1f4e79"))):
     heights = [next((row["cents"] for row in rows if (row["item"], row["tags"]) == (item, state)), 0) / 100 for item in items]
-    axes.bar([number + 0.4 * place for number in range(len(items))], heights, 0.4, label=state, color=colour)
+    axes.bar([number + 0.4 * index for number in range(len(items))], heights, 0.4, label=state, color=colour)
 axes.set_xticks([number + 0.2 for number in range(len(items))], items)
 axes.set_ylabel("value of orders")
 axes.legend(frameon=False)

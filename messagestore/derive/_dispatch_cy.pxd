@@ -1,6 +1,6 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from commitlog._record_cy cimport check_record, growth, topic_place, topic_size_at, topic_size_size
+from commitlog._record_cy cimport check_record, growth, topic_position, topic_size_at, topic_size_size
 from indexfile._index_cy cimport IndexBuffer, next_item, put_item, put_optional
 
 cdef Size BORN_HOST_AT, HOST_SIZE, HOST_SIZE_V6, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT
@@ -20,7 +20,7 @@ cdef class QueueTable:
     cdef I32s _name_size, _queue_ids, _codes, _kinds, _slots
     cdef Size _mask, _names_size
     cdef object _grow(self, Size capacity, Size names_capacity)
-    cdef object _place(self, Size queue)
+    cdef object _position(self, Size queue)
 
 @cython.final
 cdef class Dispatcher:

@@ -38,7 +38,7 @@ from indexfile.layout import END_OFFSET_AT
 from .kinds.ordinary import ELSEWHERE, IGNORED, ORDINARY, SCHEDULED
 
 if not cython.compiled:
-    from commitlog._record_cy import check_record, topic_place, topic_size_at, topic_size_size
+    from commitlog._record_cy import check_record, topic_position, topic_size_at, topic_size_size
     from indexfile._index_cy import next_item, put_item, put_optional
     from storebytes._bytes_cy import (
         I32,
@@ -125,9 +125,9 @@ class QueueTable:
         self._slots: I32s = i32s_of(held[6])
         self._mask = 2 * capacity - 1
         for queue in range(len(self.queues)):
-            self._place(queue)
+            self._position(queue)
 
-    def _place(self, queue: Size) -> None:
+    def _position(self, queue: Size) -> None:
         """Put a queue into the first free slot of its probe sequence."""
         slot: Size = _first_slot(self._names, self._name_at[queue], self._name_size[queue], self._queue_ids[queue], self._mask)
         while self._slots[slot] >= 0:
@@ -149,7 +149,7 @@ class QueueTable:
         self._kinds[queue] = kind
         self._names_size += len(name)
         self.queues.append((name.decode("utf-8", "replace"), queue_id))
-        self._place(queue)
+        self._position(queue)
         return queue
 
 
@@ -228,7 +228,7 @@ class Dispatcher:
         at: Size = start
         end: Size = stop
         begin: I64 = base
-        wanted: I32 = checks
+        checks_made: I32 = checks
         done: Size = keys_done
         has_index: Bool = index is not None
         used: IndexBuffer = index if index is not None else _NO_INDEX
@@ -237,7 +237,7 @@ class Dispatcher:
         self._found[8] = 0
         while why == NEW_QUEUE:
             with cython.nogil:
-                _dispatch(self, self.table, used, has_index, source, at, end, begin, wanted, done)
+                _dispatch(self, self.table, used, has_index, source, at, end, begin, checks_made, done)
             at = self._state[0]
             why = self._state[1]
             done = self._state[2]
@@ -248,10 +248,10 @@ class Dispatcher:
     def _add_queue(self, held: memoryview, at: Size, kind_of: Any) -> None:
         """Add the topic and queue id of the record at `at` to the table."""
         source: Source = source_of(held)
-        place: Size = topic_place(source, at)
-        size: Size = topic_size_at(source, at, place)
-        place += topic_size_size(source, at)
-        name: bytes = bytes(held[place : place + size])
+        position: Size = topic_position(source, at)
+        size: Size = topic_size_at(source, at, position)
+        position += topic_size_size(source, at)
+        name: bytes = bytes(held[position : position + size])
         topic = name.decode("utf-8", "replace")
         kind = int(kind_of(topic)) or (SCHEDULED if topic == SCHEDULE_TOPIC else ORDINARY)
         self.table.add(name, get_i32(source, at + QUEUE_ID_AT), kind)
@@ -328,10 +328,10 @@ def _sort(table: Dispatcher, made: Size, queues: Size, stops: I32s, irregular: I
         total += count
     for row in range(made):
         queue = table._unit_queues[row]
-        place: Size = stops[queue]
-        put_bytes(table._sorted, UNIT_SIZE * place, table._units, UNIT_SIZE * row, UNIT_SIZE)
-        table._sorted_offsets[place] = table._offsets[row]
-        stops[queue] = place + 1
+        position: Size = stops[queue]
+        put_bytes(table._sorted, UNIT_SIZE * position, table._units, UNIT_SIZE * row, UNIT_SIZE)
+        table._sorted_offsets[position] = table._offsets[row]
+        stops[queue] = position + 1
     start: Size = 0
     for queue in range(queues):
         for row in range(start + 1, stops[queue]):
@@ -360,16 +360,16 @@ def _dispatch(
         size = check_record(source, at, stop, base, checks)
         if size <= 0:
             break
-        place: Size = topic_place(source, at)
-        name_size: Size = topic_size_at(source, at, place)
-        place += topic_size_size(source, at)
-        queue: Size = _find_queue(queues, source, place, name_size, get_i32(source, at + QUEUE_ID_AT))
+        position: Size = topic_position(source, at)
+        name_size: Size = topic_size_at(source, at, position)
+        position += topic_size_size(source, at)
+        queue: Size = _find_queue(queues, source, position, name_size, get_i32(source, at + QUEUE_ID_AT))
         if queue < 0:
             size = queue
             break
-        place += name_size
-        properties_size: Size = get_i16(source, place)
-        properties: Source = window(source, place + 2, properties_size)
+        position += name_size
+        properties_size: Size = get_i16(source, position)
+        properties: Source = window(source, position + 2, properties_size)
         _find_properties(properties, properties_size, found)
         store_ms: I64 = _store_time(source, at)
         offset: I64 = get_i64(source, at + PHYSICAL_OFFSET_AT)
@@ -487,14 +487,14 @@ def _find_properties(properties: Source, size: Size, found: I32s) -> Nothing:
     at: Size = 0
     while at < size:
         end: Size = find_byte(properties, at, size, PAIR_END)
-        _note_pair(properties, at, end, found)
+        _record_pair(properties, at, end, found)
         at = end + 1
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _note_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
+def _record_pair(properties: Source, at: Size, end: Size, found: I32s) -> Nothing:
     """Store the begin and end of a pair's value, if the pair is a searched one and its value is not empty."""
     size: Size = end - at
     if size > 5 and is_same_at(properties, at, 5, _KEYS, 0):

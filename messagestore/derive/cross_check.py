@@ -122,11 +122,11 @@ class CrossCheck(Sink):
         A record's unit follows the previous one, whatever its number: a queue closes gaps, and numbers may repeat.
         """
         for topic, queue_id, _, unit in other_units(message):
-            place, queue = self._next.get((topic, queue_id)), self._queues.get(topic, queue_id)
-            if place is None:
+            position, queue = self._next.get((topic, queue_id)), self._queues.get(topic, queue_id)
+            if position is None:
                 is_readable = queue is not None and self.can_read(queue)
-                place = queue.find_physical(message.physical_offset) if queue is not None and is_readable else 0
-            self._run(topic, queue_id, place, unit)
+                position = queue.find_physical(message.physical_offset) if queue is not None and is_readable else 0
+            self._run(topic, queue_id, position, unit)
 
     def finish(self) -> None:
         """Look for units and items that belong to no record, after the last piece."""
@@ -168,7 +168,7 @@ class CrossCheck(Sink):
         """Return whether the kernel must skip a topic; report a topic that cannot name a folder once."""
         if topic not in self._nameless and has_no_folder_name(topic):
             self._nameless.add(topic)
-            self._say(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
+            self._report(self._queues.folder, 0, NO_FOLDER, "a topic that a folder can be named by", repr(topic)[:80])
         is_ignored = self.is_ignored(topic)
         if is_ignored:
             self.ignored.add(topic)
@@ -193,30 +193,30 @@ class CrossCheck(Sink):
             self._next[queue_key] = first + len(units) // UNIT_SIZE
             return
         known = self._next.get(queue_key)
-        place, units = self._placed(queue, queue_key, first, units)
-        self._next[queue_key] = place + len(units) // UNIT_SIZE
+        position, units = self._located(queue, queue_key, first, units)
+        self._next[queue_key] = position + len(units) // UNIT_SIZE
         if queue is None:
             if known is None and not self._bounds.is_gone(UNIT.unpack(units[-UNIT_SIZE:])[0]):
-                self._say(
+                self._report(
                     os.path.join(self._queues.folder, topic, str(queue_id)), 0, "missing_queue", "a queue of the log's", "none"
                 )
             return
-        for at, wanted, found in self._differences(queue, place, units):
-            if self._bounds.is_gone(UNIT.unpack(wanted)[0]):
+        for at, expected, found in self._differences(queue, position, units):
+            if self._bounds.is_gone(UNIT.unpack(expected)[0]):
                 continue
-            self._say(
-                queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(wanted), unit_text(found)
+            self._report(
+                queue.folder, at * UNIT_SIZE, "wrong_unit" if found else "missing_unit", unit_text(expected), unit_text(found)
             )
             break  # one finding per run: later differences follow from it
 
-    def _differences(self, queue: ConsumeQueue, place: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    def _differences(self, queue: ConsumeQueue, position: int, units: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield the differences of one run; an error of a file, such as of a failing disk, ends them."""
         try:
-            yield from unit_differences(queue, place, units, accepts(queue.topic, self._levels, self.files))
+            yield from unit_differences(queue, position, units, accepts(queue.topic, self._levels, self.files))
         except StoreError as error:
             self._add_unreadable(queue, error)
 
-    def _placed(self, queue: ConsumeQueue | None, queue_key: QueueKey, first: int, units: bytes) -> tuple[int, bytes]:
+    def _located(self, queue: ConsumeQueue | None, queue_key: QueueKey, first: int, units: bytes) -> tuple[int, bytes]:
         """Return the queue offset of the first unit to compare, and the units, as dispatch would write them.
 
         Dispatch closes a gap in the log's queue offsets and skips an offset that is already used, except offset 0, which is
@@ -229,7 +229,7 @@ class CrossCheck(Sink):
         if known is None:
             return first, units
         if queue is not None and first not in (goes_on, fresh):
-            self._say(
+            self._report(
                 queue.folder,
                 known * UNIT_SIZE,
                 OF_THE_LOG,
@@ -264,7 +264,7 @@ class CrossCheck(Sink):
         if (count := queue.find_physical(self._end) - first) > 0:
             self.lost_by_queue[f"{queue.topic}/{queue.queue_id}"] = count
 
-    def _say(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
+    def _report(self, file: str, offset: int, kind: str, expected: int | str, found: int | str) -> None:
         self.problems.append(Finding(file, offset, kind, expected, found))
 
 
@@ -272,4 +272,4 @@ def accepts(topic: str, levels: DelayLevels, files: LogFiles | None) -> IsRight:
     """Return a predicate for units of a topic that may differ from what the kernel computes for their records."""
     if topic != SCHEDULE_TOPIC or files is None:
         return is_extended
-    return lambda found, wanted: is_extended(found, wanted) or levels.accepts(found, wanted, files.message_at)
+    return lambda found, expected: is_extended(found, expected) or levels.accepts(found, expected, files.message_at)

@@ -112,7 +112,7 @@ class IndexComparison:
             except StoreCorrupt as error:
                 yield Finding(file.path, 0, "damaged_index", "sound chains", str(error))
         self.items = self._matcher.unique
-        if self._is_disordered or len(self._matcher.odd_made) or len(self._matcher.odd_found):
+        if self._is_disordered or len(self._matcher.differing_made) or len(self._matcher.differing_found):
             yield from self._differences(low)
 
     def _opened(self, file: IndexFile) -> IndexBuffer | None:
@@ -133,46 +133,48 @@ class IndexComparison:
         """Compare the items of all listed offsets as sets."""
         import numpy as np
 
-        odd_made, odd_found = (np.frombuffer(odd, np.int64) for odd in (self._matcher.odd_made, self._matcher.odd_found))
-        odd = None if self._is_disordered else np.unique(np.concatenate([odd_made, odd_found]))
-        made, found = _joined(self._made_pairs(odd)), _joined(self._found_pairs(odd))
+        differing_made, differing_found = (
+            np.frombuffer(differing, np.int64) for differing in (self._matcher.differing_made, self._matcher.differing_found)
+        )
+        differing = None if self._is_disordered else np.unique(np.concatenate([differing_made, differing_found]))
+        made, found = _joined(self._made_pairs(differing)), _joined(self._found_pairs(differing))
         offsets = np.unique(np.concatenate([made.offsets, found.offsets]))
         keys = _keys(made, offsets)
-        wanted, allowed = np.unique(keys[~made.are_optional]), np.unique(keys)
-        own = wanted if odd is None else wanted[np.isin(offsets[wanted >> 32], odd_made)]
-        self.items = len(own) + (0 if odd is None else self._matcher.unique)
+        expected, allowed = np.unique(keys[~made.are_optional]), np.unique(keys)
+        own = expected if differing is None else expected[np.isin(offsets[expected >> 32], differing_made)]
+        self.items = len(own) + (0 if differing is None else self._matcher.unique)
         present = np.unique(_keys(found, offsets))
-        wanted, present = wanted[offsets[wanted >> 32] >= low], present[offsets[present >> 32] >= low]
-        missing, dangling = np.setdiff1d(wanted, present), np.setdiff1d(present, allowed)
+        expected, present = expected[offsets[expected >> 32] >= low], present[offsets[present >> 32] >= low]
+        missing, dangling = np.setdiff1d(expected, present), np.setdiff1d(present, allowed)
         for kind, keys in (("missing_item", missing), ("dangling_item", dangling)):
             if len(keys):
                 offset, key_hash = offsets[keys[0] >> 32], (keys[0] & 0xFFFFFFFF) - HASH_BIAS
                 first = f"the first key hash {key_hash} of the record at {offset}"
                 yield Finding(self._index.folder, 0, kind, f"{self.items} items", f"{len(keys)} {kind.split('_')[0]}, {first}")
 
-    def _made_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
+    def _made_pairs(self, differing: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the items that the log requires for the listed offsets."""
         import numpy as np
 
         for one in self._ranges:
             first, stop = one.base + one.start, one.base + one.stop
-            if odd is not None and not np.searchsorted(odd, stop) > np.searchsorted(odd, first):
+            if differing is not None and not np.searchsorted(differing, stop) > np.searchsorted(differing, first):
                 continue
             try:
                 with MappedFile(self._index.disk, one.file, one.base, one.size_bytes, writable=False) as file:
-                    for low, high in _odd_records(file.view, one, odd):
+                    for low, high in _differing_records(file.view, one, differing):
                         for made in self._made_items(file.view, low, high, one.base):
-                            yield _pairs(made, odd, self._low, self._end)
+                            yield _pairs(made, differing, self._low, self._end)
             except DiskError as error:
                 if error.errno != errno.ENOENT:  # a writer deletes files while its store is checked
                     raise
 
-    def _found_pairs(self, odd: Numbers | None) -> Iterator[_Items]:
+    def _found_pairs(self, differing: Numbers | None) -> Iterator[_Items]:
         """Yield offsets and hashes of the index's items for the listed offsets."""
         for file in self._index.files:
             buffer = self._opened(file)
             if buffer is not None:
-                yield _pairs(buffer, odd, self._low, self._end)
+                yield _pairs(buffer, differing, self._low, self._end)
 
 
 def _next_item(buffer: IndexBuffer) -> int:
@@ -180,11 +182,11 @@ def _next_item(buffer: IndexBuffer) -> int:
     return max(FIRST_ITEM, min(int.from_bytes(buffer.header()[36:40], "big", signed=True), buffer.items))
 
 
-def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator[tuple[int, int]]:
+def _differing_records(view: memoryview, one: _Range, differing: Numbers | None) -> Iterator[tuple[int, int]]:
     """Yield ranges of consecutive records that begin at listed offsets."""
     import numpy as np
 
-    if odd is None:
+    if differing is None:
         yield one.start, one.stop
         return
     at = one.start
@@ -193,13 +195,13 @@ def _odd_records(view: memoryview, one: _Range, odd: Numbers | None) -> Iterator
         end, _, rows, _, _ = scan(view, at, one.stop, one.base, 0, positions)
         assert rows, "a range has whole records only"
         bounds = np.append(np.frombuffer(positions, np.int64)[:rows], end)
-        is_odd = np.isin(bounds[:-1] + one.base, odd)
-        changes = np.flatnonzero(np.diff(np.concatenate([[False], is_odd, [False]])))
+        is_differing = np.isin(bounds[:-1] + one.base, differing)
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], is_differing, [False]])))
         yield from zip(bounds[changes[::2]].tolist(), bounds[changes[1::2]].tolist(), strict=True)
         at = end
 
 
-def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> _Items:
+def _pairs(buffer: IndexBuffer, differing: Numbers | None, low: int, end: int) -> _Items:
     """Return the items of listed offsets in low..end."""
     import numpy as np
 
@@ -208,8 +210,8 @@ def _pairs(buffer: IndexBuffer, odd: Numbers | None, low: int, end: int) -> _Ite
     items = np.frombuffer(buffer.data, kind, _next_item(buffer) - FIRST_ITEM, start)
     offsets, hashes = items["offset"].astype(np.int64), items["hash"].astype(np.int64)
     kept = (offsets >= low) & (offsets < end)
-    if odd is not None:
-        kept &= np.isin(offsets, odd)
+    if differing is not None:
+        kept &= np.isin(offsets, differing)
     return _Items(offsets[kept], hashes[kept], items["seconds"][kept] == SECONDS_OPTIONAL)
 
 

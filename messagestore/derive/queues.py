@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commitlog import CHECK_PLACE, CommitLog, StoredMessage
+from commitlog import CHECK_POSITION, CommitLog, StoredMessage
 from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue import BatchQueues, ConsumeQueue, ConsumeQueueExt, ConsumeQueues
 from indexfile import IndexFiles
@@ -51,7 +51,7 @@ class DerivedQueues:
         if queue.topic == SCHEDULE_TOPIC:
             self.levels.warn_of_unknown(queue, units)
             units = self.levels.corrected(units, self._log.message_at)
-        return self._ext.written(queue, units, lambda at: self._log.message_at(at, CHECK_PLACE)) if self.has_ext else units
+        return self._ext.written(queue, units, lambda at: self._log.message_at(at, CHECK_POSITION)) if self.has_ext else units
 
     def add(self, message: StoredMessage) -> None:
         """Append the units of a record in queues that the kernel does not build."""

@@ -21,7 +21,7 @@ from ..config import StoreConfig
 from ..index_hint import delete_hint
 from ..paths import OWN_FOLDER, StorePaths, replaced_folder
 from ..store_settings import read_levels
-from ..swap import delete_tree, take_place
+from ..swap import delete_tree, replace_tree
 from .kinds.extended import KeptUnits
 from .kinds.ordinary import keep_ends, refuse_earlier_ends
 from .queues import WriteSink
@@ -42,7 +42,7 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(
-    log: CommitLog, end_offset: int, places: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
+    log: CommitLog, end_offset: int, paths: StorePaths, config: StoreConfig, disk: Disk, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None = None, *, keeps: bool = False, may_lose: bool = True,
 ) -> Rebuilt:  # fmt: skip
     """Rebuild `what` ({"consumequeue"}, {"index"} or both) from the log up to `end_offset`. The caller holds the lock.
@@ -50,44 +50,44 @@ def rebuild(
     `keeps` keeps the old folders in `brokerstore/`. Without `may_lose`, a queue that would end earlier than it does now raises
     `StoreCorrupt`, and nothing changes.
     """
-    work = os.path.join(places.root, OWN_FOLDER, "rebuild")
+    work = os.path.join(paths.root, OWN_FOLDER, "rebuild")
     delete_tree(disk, work)
     try:
-        made = _build(log, end_offset, work, places, config, what, is_ignored, progress, may_lose=may_lose)
+        made = _build(log, end_offset, work, paths, config, what, is_ignored, progress, may_lose=may_lose)
     except BaseException:  # frees the space on a full disk
         with contextlib.suppress(StoreError):
             delete_tree(disk, work)
         raise
     if INDEX in what:
-        delete_hint(disk, places.own)
-    for name, target in ((QUEUES, places.queues), (INDEX, places.index)):
+        delete_hint(disk, paths.own)
+    for name, target in ((QUEUES, paths.queues), (INDEX, paths.index)):
         if name in what:
-            take_place(disk, os.path.join(work, name), target, places.root, keeps=keeps)
+            replace_tree(disk, os.path.join(work, name), target, paths.root, keeps=keeps)
     delete_tree(disk, work)
-    disk.sync_folder(places.own)
+    disk.sync_folder(paths.own)
     return made
 
 
 def _build(
-    log: CommitLog, end_offset: int, work: str, places: StorePaths, config: StoreConfig, what: set[str],
+    log: CommitLog, end_offset: int, work: str, paths: StorePaths, config: StoreConfig, what: set[str],
     is_ignored: Callable[[str], bool], progress: Progress | None, *, may_lose: bool,
 ) -> Rebuilt:  # fmt: skip
     """Build and sync the new folders below `work`."""
     assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
     disk = log.disk
     with contextlib.ExitStack() as opened:
-        old = old_queues(disk, places, config.mapped_file_size_consume_queue)
+        old = old_queues(disk, paths, config.mapped_file_size_consume_queue)
         opened.callback(old.close)
-        levels = read_levels(disk, places.own, config.message_delay_level)
+        levels = read_levels(disk, paths.own, config.message_delay_level)
         queues = ConsumeQueues(
             disk, os.path.join(work, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
         )
         opened.callback(queues.close)
         index = None
         if INDEX in what:
-            index = NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, places.index))
+            index = NamedIndexFiles(disk, os.path.join(work, INDEX), config, old_names(disk, paths.index))
             opened.callback(index.close)
-        kept = KeptUnits(disk, places, old, levels, log.message_at)
+        kept = KeptUnits(disk, paths, old, levels, log.message_at)
         sink = _RebuildSink(queues if QUEUES in what else None, index, kept)
         low = max(log.min_offset, 0)
         done = _derive_all(Derivation(sink, levels.current_ms, is_ignored), log, low, end_offset, progress)
@@ -125,10 +125,10 @@ class _RebuildSink(WriteSink):
         return self._kept.applied(queue.topic, queue.queue_id, units)
 
 
-def old_queues(disk: Disk, places: StorePaths, file_size_bytes: int) -> ConsumeQueues:
+def old_queues(disk: Disk, paths: StorePaths, file_size_bytes: int) -> ConsumeQueues:
     """Return the queues that are being replaced, or were when a rebuild was killed."""
-    is_there = disk.stat(places.queues) is not None
-    folder = places.queues if is_there else replaced_folder(places.root, QUEUES)
+    is_there = disk.stat(paths.queues) is not None
+    folder = paths.queues if is_there else replaced_folder(paths.root, QUEUES)
     return ConsumeQueues(disk, folder, writable=False, file_size_bytes=file_size_bytes)
 
 

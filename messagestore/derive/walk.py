@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog import CHECK_PLACE, STOPS, CommitLog, MappedFile, Reader, Stop, StoredMessage
+from commitlog import CHECK_POSITION, STOPS, CommitLog, MappedFile, Reader, Stop, StoredMessage
 from commitlog.checks import BAD_MAGIC
 from commitlog.cursor import is_file_end
 from commitlog.topic_names import is_virtual_topic
@@ -60,7 +60,7 @@ class Derivation:
 
     def __init__(
         self, sink: Sink, delays_ms: list[int], is_excluded: Callable[[str], bool] = lambda _topic: False, *,
-        checks: int = CHECK_PLACE,
+        checks: int = CHECK_POSITION,
     ) -> None:  # fmt: skip
         """`is_excluded` returns whether a topic has no ordinary queues; `checks` are those of each record."""
         self.kernel = Dispatcher(delays_ms)

@@ -5,10 +5,10 @@ from commitlog._find_cy cimport LogReaders
 from commitlog._message_cy cimport StoredMessage
 from commitlog._scan_cy cimport Reader
 from indexfile._index_cy cimport (
-    IndexBuffer, IndexList, MappedIndex, ask_for_newest, begins_at, ends_at, hash_of_texts, is_bare, is_unused, key_hash,
+    IndexBuffer, IndexList, MappedIndex, prefetch_newest, begins_at, ends_at, hash_of_texts, is_bare, is_unused, key_hash,
     next_item, walk,
 )
-from indexfile._filter_cy cimport FilteredFiles, ask_for_filters, leads_nowhere, mask_of
+from indexfile._filter_cy cimport FilteredFiles, prefetch_filters, leads_nowhere, mask_of
 from messagestore.write._gate_cy cimport Gate
 from messagestore.write._put_cy cimport PutMethods
 
@@ -18,7 +18,7 @@ cdef I64 FOREVER_MS, ITEM_SLACK_MS
 cdef I32 CHECK_READ
 cdef Size HITS_AT_ONCE
 cdef object LOWER
-cdef str ODD
+cdef str UNDECODABLE
 
 cdef class LookupMethods(PutMethods):
     cdef object _parts
@@ -35,7 +35,7 @@ cdef class KeyQuery:
     cdef I64s _hits, _state
     cdef str _topic_text, _key_text
     cdef bytes _topic, _key
-    cdef Bool _is_encoded, _is_odd
+    cdef Bool _is_encoded, _is_unusual
     cdef I64 _low, _high
     cdef Size _most, _count
     cdef I32 _code

@@ -25,15 +25,15 @@ from ..write._gate_cy import Gate
 from ..write._put_cy import PutMethods
 
 if not cython.compiled:
-    from indexfile._filter_cy import ask_for_filters, leads_nowhere, mask_of
-    from indexfile._index_cy import ask_for_newest, begins_at, ends_at, is_bare, is_unused, key_hash, next_item, walk
+    from indexfile._filter_cy import prefetch_filters, leads_nowhere, mask_of
+    from indexfile._index_cy import prefetch_newest, begins_at, ends_at, is_bare, is_unused, key_hash, next_item, walk
     from storebytes._bytes_cy import I32, I64, Bool, I64s, Size, i64s_of, order_loads
 
 HITS_AT_ONCE = 64
 TRIES = 10  # attempts of a reader whose files a writer deletes
 ITEM_SLACK_MS = 1000  # item times are cut to seconds: the range is extended by one, and the message's own time decides
 LOWER = Boundary.LOWER
-ODD = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
+UNDECODABLE = "\N{REPLACEMENT CHARACTER}"  # invalid UTF-8 decodes to this, so the strings are compared instead of the bytes
 
 
 class LookupMethods(PutMethods):
@@ -84,8 +84,8 @@ class LookupMethods(PutMethods):
         low: I64 = 0 if begin_ms is None else _within(begin_ms)
         high: I64 = FOREVER_MS if end_ms is None else _within(end_ms)
         code: I32 = hash_of_texts(topic, key)
-        ask_for_newest(index, key_hash(code))
-        ask_for_filters(index, key_hash(code))
+        prefetch_newest(index, key_hash(code))
+        prefetch_filters(index, key_hash(code))
         most: Size = min(max_count, index.max_matches)
         if self._is_reader:
             return self._query_beside_writer(index, topic, key, code, low, high, most)
@@ -181,7 +181,7 @@ class KeyQuery:
     """A query for a key and its results.  It is reused, by one call at a time, to save the allocation of its buffers."""
 
     __slots__ = (
-        "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_odd", "_key",
+        "_code", "_count", "_first", "_found", "_held", "_held_state", "_high", "_hits", "_is_encoded", "_is_unusual", "_key",
         "_key_text", "_low", "_most", "_readers", "_state", "_topic", "_topic_text", "damaged",
     )  # fmt: skip
 
@@ -226,13 +226,13 @@ class KeyQuery:
         searched: list[Any]
         with cython.critical_section(index):
             searched = index._searched
-        place: Size = len(searched)
-        while place > 0 and self._count < self._most:
-            place -= 1
-            if isinstance(searched[place], FilteredFiles):
-                is_done: Bool = self._search_filtered(index, cython.cast(FilteredFiles, searched[place]), begin_ms)
+        position: Size = len(searched)
+        while position > 0 and self._count < self._most:
+            position -= 1
+            if isinstance(searched[position], FilteredFiles):
+                is_done: Bool = self._search_filtered(index, cython.cast(FilteredFiles, searched[position]), begin_ms)
             else:
-                is_done = self._search_file(index, cython.cast(MappedIndex, searched[place]), begin_ms)
+                is_done = self._search_file(index, cython.cast(MappedIndex, searched[position]), begin_ms)
             if is_done:
                 break
         return True
@@ -315,7 +315,7 @@ class KeyQuery:
         reader.prefetch_record(offset - reader.base)
         if not self._is_encoded:
             self._encode()
-        if self._is_odd:
+        if self._is_unusual:
             message = reader.decode(offset - reader.base, CHECK_READ)
             if message is None or not has_key(message, self._topic_text, self._key_text):
                 return False
@@ -334,7 +334,7 @@ class KeyQuery:
         self._topic: bytes = _encoded(topic)
         self._key: bytes = _encoded(key)
         is_ascii: Bool = len(self._topic) == len(topic) and len(self._key) == len(key)
-        self._is_odd: Bool = not is_ascii and (ODD in topic or ODD in key)
+        self._is_unusual: Bool = not is_ascii and (UNDECODABLE in topic or UNDECODABLE in key)
         self._is_encoded = True
         return True
 

@@ -14,17 +14,17 @@ PAUSE_S = 0.02
 Found = TypeVar("Found")
 
 
-def beside_writer(disk: Disk, root: str, look: Callable[[], Found]) -> Found:
-    """Return the result of `look`, and call it again a few times if it raises and the folder may be in use.
+def beside_writer(disk: Disk, root: str, read: Callable[[], Found]) -> Found:
+    """Return the result of `read`, and call it again a few times if it raises and the folder may be in use.
 
     A file that a writer is creating does not have its full length yet, and one that it deletes is listed but cannot be
     opened.  A folder may be in use if it has an abort file.
     """
     for _ in range(TRIES - 1):
         try:
-            return look()
+            return read()
         except (StoreCorrupt, DiskError):
             if not AbortFile(disk, root).is_present:
                 raise
         disk.sleep(PAUSE_S)
-    return look()
+    return read()

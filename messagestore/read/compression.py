@@ -23,7 +23,7 @@ class Compression(IntEnum):
     """The compression types, by their number in `sys_flag`."""
 
     NONE = -1
-    UNSAID = 0  # from old clients; means ZLIB
+    UNKNOWN = 0  # from old clients; means ZLIB
     LZ4 = 1
     ZSTD = 2
     ZLIB = 3
@@ -128,7 +128,7 @@ def _extra(module: str) -> Any:
 
 
 _UNPACKERS: dict[int, Callable[[bytes, int], bytes]] = {
-    Compression.UNSAID: _unpack_zlib,
+    Compression.UNKNOWN: _unpack_zlib,
     Compression.LZ4: _unpack_lz4,
     Compression.ZSTD: _unpack_zstd,
     Compression.ZLIB: _unpack_zlib,

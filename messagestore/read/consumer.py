@@ -28,7 +28,7 @@ from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
 from ..property_names import IS_BATCH
-from .follower import CLOSE_LOOK_S, IDLE_AFTER_S, IDLE_LOOK_S, LOOK_S
+from .follower import CLOSE_POLL_S, IDLE_AFTER_S, IDLE_POLL_S, POLL_S
 from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
 from .retry_progress import RetryProgress, is_of_topic
@@ -111,8 +111,8 @@ class Consumer(Polled):
         self._discovered_at = -DISCOVER_S
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
-                raise InvalidMessage(f"{parts.places.root}: no topic {topic!r} for the consumer of group {group!r}")
-            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", parts.places.root, topic, group)
+                raise InvalidMessage(f"{parts.paths.root}: no topic {topic!r} for the consumer of group {group!r}")
+            LOG.warning("%s: no topic %r: the consumer of group %r waits for one", parts.paths.root, topic, group)
         if self._fixed is None:
             parts.sharing.join(self._shared_name, group, self)
         self._assign()
@@ -158,8 +158,8 @@ class Consumer(Polled):
             waited_s = time.monotonic() - began
             if found or (timeout_s is not None and waited_s >= timeout_s):
                 return found
-            left_s = CLOSE_LOOK_S if timeout_s is None else timeout_s - waited_s
-            self._parts.progress.wait(seen, min(left_s, self._look_s(waited_s)))
+            left_s = CLOSE_POLL_S if timeout_s is None else timeout_s - waited_s
+            self._parts.progress.wait(seen, min(left_s, self._poll_s(waited_s)))
         return []
 
     def take(self, max_count: int, *, waits: bool = True) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
@@ -202,11 +202,11 @@ class Consumer(Polled):
         """Return whether the queues in hand are those of the present division."""
         return self._fixed is not None or self._parts.sharing.changes == self._divided[0]
 
-    def _look_s(self, waited_s: float) -> float:
+    def _poll_s(self, waited_s: float) -> float:
         """Return the pause before the next poll: long in the writing process, which is notified of new messages."""
         if self._parts.writable:
-            return CLOSE_LOOK_S
-        return LOOK_S if waited_s < IDLE_AFTER_S else IDLE_LOOK_S
+            return CLOSE_POLL_S
+        return POLL_S if waited_s < IDLE_AFTER_S else IDLE_POLL_S
 
     def _take(self, max_count: int) -> list[StoredMessage]:
         """Return the messages that are available now, queue after queue."""
@@ -264,14 +264,14 @@ class Consumer(Polled):
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
             if before > page.max_offset and not self._parts.writable:
                 raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
-            state.fetched.extend(self._wanted(page.messages))
+            state.fetched.extend(self._selected(page.messages))
             state.fetch_at = page.next_offset
             if not state.fetched:
                 state.position = page.next_offset
             if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
                 return
 
-    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+    def _selected(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Return the messages to deliver: all but fillers, which the page leaves out."""
         return messages
 
@@ -418,8 +418,8 @@ class Consumer(Polled):
     def lag(self, queue_id: int | None = None) -> int:
         """Return the number of unacknowledged messages, of one queue or of all assigned ones."""
         with self._lock:
-            wanted = self.queues if queue_id is None else [queue_id]
-            return sum(self._lag(self._state(one), one) for one in wanted)
+            requested = self.queues if queue_id is None else [queue_id]
+            return sum(self._lag(self._state(one), one) for one in requested)
 
     def _lag(self, state: _QueueState, queue_id: int) -> int:
         low, high = self._bounds(queue_id)
@@ -559,7 +559,7 @@ class _RetryReader(Consumer):
         progress.begin_at(low)
         return min(progress.base, high)
 
-    def _wanted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+    def _selected(self, messages: list[StoredMessage]) -> list[StoredMessage]:
         return [
             message
             for message in messages

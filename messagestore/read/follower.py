@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from commitlog import CHECK_ALL, CHECK_PLACE, MappedFile, Reader, StoredMessage, find_record, without_fillers
+from commitlog import CHECK_ALL, CHECK_POSITION, MappedFile, Reader, StoredMessage, find_record, without_fillers
 from commitlog._record_cy import is_protected
 from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_READ
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from ..parts import StoreParts
 
 ENDS = ("written", "durable")
-LOOK_S = 0.010
-IDLE_LOOK_S = 0.030  # finds a record within 50 ms of its put
+POLL_S = 0.010
+IDLE_POLL_S = 0.030  # finds a record within 50 ms of its put
 IDLE_AFTER_S = 1.0
-CLOSE_LOOK_S = 0.5  # the writing process is notified of progress; it only polls whether it was closed
+CLOSE_POLL_S = 0.5  # the writing process is notified of progress; it only polls whether it was closed
 BATCH = 256
 ANCHOR_SIZE = 128  # bytes kept of the last accepted record, with its offsets, times and the CRC of its body
 DAMAGE_AFTER_S = 1.0  # bytes that are no record and stay unchanged for this time may be damage
@@ -101,7 +101,7 @@ class Follower(Closing):
             waited_s = time.monotonic() - began
             if self._timeout_s is not None and waited_s >= self._timeout_s:
                 return False
-            left_s = CLOSE_LOOK_S if self._timeout_s is None else self._timeout_s - waited_s
+            left_s = CLOSE_POLL_S if self._timeout_s is None else self._timeout_s - waited_s
             self._parts.progress.wait(seen, min(left_s, self._pause_s(waited_s)))
         return False
 
@@ -132,7 +132,7 @@ class OwnFollower(Follower):
     """A follower in the writing process.  Dispatcher and flusher, which checked every record, notify it."""
 
     def _pause_s(self, waited_s: float) -> float:
-        return CLOSE_LOOK_S
+        return CLOSE_POLL_S
 
     def _take(self) -> list[StoredMessage]:
         parts = self._parts
@@ -180,12 +180,12 @@ class LogFollower(Follower):
         self._reader = Reader(self._view)
         self._gone: set[int] = set()  # open files that expired
         self._anchor: _Anchor | None = None
-        self._looked: tuple[int, bytes, float] | None = None  # an uncertain position, its bytes, and when it was first seen
-        self._places = array("q", bytes(8 * (BATCH + 1)))
+        self._uncertain: tuple[int, bytes, float] | None = None  # an uncertain position, its bytes, and when it was first seen
+        self._positions = array("q", bytes(8 * (BATCH + 1)))
         self._sizes = array("i", bytes(4 * (BATCH + 1)))
 
     def _pause_s(self, waited_s: float) -> float:
-        return LOOK_S if waited_s < IDLE_AFTER_S or self._looked is not None else IDLE_LOOK_S
+        return POLL_S if waited_s < IDLE_AFTER_S or self._uncertain is not None else IDLE_POLL_S
 
     def _take(self) -> list[StoredMessage]:
         self._check_anchor()
@@ -195,7 +195,7 @@ class LogFollower(Follower):
             assert self._file is not None
             file, at = self._file, self._at - self._file.start_offset
             where, why, rows, _, _ = scan(
-                self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._places, self._sizes
+                self._view, at, file.size_bytes, file.start_offset, CHECK_ALL, self._positions, self._sizes
             )
             is_file_done = is_file_end(why, len(self._view) - where, self._view[where:])
             sure = rows if rows and (is_file_done or self._is_last_sure(file, rows, why)) else max(0, rows - 1)
@@ -293,18 +293,18 @@ class LogFollower(Follower):
 
     def _is_last_sure(self, file: MappedFile, rows: int, why: str) -> bool:
         """Return whether the last record found, which nothing valid follows, is whole."""
-        at, size = self._places[rows - 1], self._sizes[rows - 1]
+        at, size = self._positions[rows - 1], self._sizes[rows - 1]
         if why == "full":
             return False  # the next scan begins with it
         return (
             is_protected(self._view, at, size)
             or self._has_unit(at, size)
-            or self._looked_same(file.start_offset + at, bytes(self._view[at : at + size]))
+            or self._is_unchanged(file.start_offset + at, bytes(self._view[at : at + size]))
         )
 
     def _has_unit(self, at: int, size: int) -> bool:
         """Return whether a queue unit points at the record, so that its writer has finished it."""
-        message = self._reader.decode(at, CHECK_PLACE)
+        message = self._reader.decode(at, CHECK_POSITION)
         view = self._parts.view
         if message is None or view is None:
             return False
@@ -312,30 +312,30 @@ class LogFollower(Follower):
         unit = queue.unit(message.queue_offset) if queue is not None else None
         return unit is not None and (unit.physical_offset, unit.size_bytes) == (message.physical_offset, size)
 
-    def _looked_same(self, offset: int, data: bytes) -> bool:
+    def _is_unchanged(self, offset: int, data: bytes) -> bool:
         """Return whether an earlier poll saw the same bytes."""
-        looked, now = self._looked, time.monotonic()
-        if looked is None or looked[:2] != (offset, data):
-            self._looked = (offset, data, now)
+        seen, now = self._uncertain, time.monotonic()
+        if seen is None or seen[:2] != (offset, data):
+            self._uncertain = (offset, data, now)
             return False
-        return now - looked[2] >= LOOK_S / 2
+        return now - seen[2] >= POLL_S / 2
 
     def _decode(self, file: MappedFile, at: int, sure: int, safe_ms: int) -> list[StoredMessage]:
         """Decode the first `sure` records of the scan, and accept those stored up to `safe_ms`."""
         if not sure:
             return []
-        stop = self._places[sure - 1] + self._sizes[sure - 1]
-        messages, _, _ = self._reader.decode_range(at, stop, sure, CHECK_PLACE)
+        stop = self._positions[sure - 1] + self._sizes[sure - 1]
+        messages, _, _ = self._reader.decode_range(at, stop, sure, CHECK_POSITION)
         if safe_ms < FOREVER_MS:
             messages = list(takewhile(lambda message: message.store_timestamp_ms <= safe_ms, messages))
         if messages:
             last = messages[-1]
-            place = last.physical_offset - file.start_offset
-            view = self._view[place : place + min(last.size, ANCHOR_SIZE)]
+            position = last.physical_offset - file.start_offset
+            view = self._view[position : position + min(last.size, ANCHOR_SIZE)]
             end = last.physical_offset + last.size
             self._anchor = _Anchor(file, last.physical_offset, end, view, bytes(view))
             self._move_to(end)
-            self._looked = None
+            self._uncertain = None
         return messages
 
     def _suspect(self, file: MappedFile, at: int, why: str, rows: int) -> None:
@@ -346,15 +346,15 @@ class LogFollower(Follower):
         if rows or why == "empty":
             return
         head = bytes(self._view[at : at + ANCHOR_SIZE])
-        looked, now = self._looked, time.monotonic()
-        if looked is None or looked[:2] != (self._at, head):
-            self._looked = (self._at, head, now)
-        elif now - looked[2] > DAMAGE_AFTER_S:
-            self._looked = (self._at, head, now)
+        seen, now = self._uncertain, time.monotonic()
+        if seen is None or seen[:2] != (self._at, head):
+            self._uncertain = (self._at, head, now)
+        elif now - seen[2] > DAMAGE_AFTER_S:
+            self._uncertain = (self._at, head, now)
             size = file.size_bytes
             if find_record(self._view, at + 1, size, file.start_offset, min(size, at + DAMAGE_REACH)) >= 0:
                 raise StoreCorrupt(why, file=file.path, offset=at, expected="a record", found=head[:16].hex(" "))
 
     def _safe_ms(self) -> int:
         """Return the store time up to which records may be accepted."""
-        return durable_ms(self._parts.disk, self._parts.places.root) if self._is_durable else FOREVER_MS
+        return durable_ms(self._parts.disk, self._parts.paths.root) if self._is_durable else FOREVER_MS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, StoredMessage
+from commitlog import CHECK_POSITION, StoredMessage
 from commitlog.layout import FOREVER_MS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from indexfile import item_hash
 from indexfile.layout import FIRST_ITEM
@@ -139,7 +139,7 @@ class IndexCoverage:
         """Return whether no record lies between the ends of a range, or it begins where the next one ends."""
         if part.start >= part.stop:
             return True
-        record = self._parts.log.message_at(part.known, CHECK_PLACE) if part.known != NOTHING else None
+        record = self._parts.log.message_at(part.known, CHECK_POSITION) if part.known != NOTHING else None
         return record is not None and record.physical_offset + record.size >= part.stop
 
     def _range_of(self, file: IndexFile) -> tuple[int, int] | None:
@@ -163,5 +163,5 @@ class IndexCoverage:
 
     def _is_item_of(self, file: IndexFile, number: int, offset: int) -> bool:
         """Return whether an item has a key of the record at an offset."""
-        code, place = file.item(number)
-        return place >= offset and has_item(self._parts.log.message_at(place, CHECK_PLACE), code)
+        code, position = file.item(number)
+        return position >= offset and has_item(self._parts.log.message_at(position, CHECK_POSITION), code)

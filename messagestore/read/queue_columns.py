@@ -62,9 +62,9 @@ def read_queue_columns(
     with needs_extra("arrow"):
         import pyarrow as pa  # takes 150 ms
 
-    wanted = schema(selection.columns)
+    requested = schema(selection.columns)
     pieces = _pieces(log, queue, start, stop, selection, confirm, low) if queue is not None else iter(())
-    return pa.RecordBatchReader.from_batches(wanted, pieces)
+    return pa.RecordBatchReader.from_batches(requested, pieces)
 
 
 def _pieces(

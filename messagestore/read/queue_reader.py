@@ -104,7 +104,7 @@ class QueueReader:
         next_file = -1
         offsets = queue.offsets_of(number, len(packed) // UNIT_SIZE)
         units = zip(UNIT.iter_unpack(packed), offsets, strict=False)
-        for place, ((physical, size, code), (first, count)) in enumerate(units, number):
+        for position, ((physical, size, code), (first, count)) in enumerate(units, number):
             if found:
                 limit_bytes, limit = self._memory_limits if physical >= memory_start else self._disk_limits
                 if found + count > max_count or found >= limit or page.size_bytes + size > min(max_bytes, limit_bytes):
@@ -121,7 +121,7 @@ class QueueReader:
                     page.status = GetStatus.MESSAGE_WAS_REMOVING
                 next_file = self._log.queue.roll_next_file(physical)
                 continue
-            message = self.message_or_gone(queue, place, physical, size)
+            message = self.message_or_gone(queue, position, physical, size)
             if message is not None and not message.is_filler and (tags is None or message.tags in tags):
                 found += count
                 page.messages.append(message)

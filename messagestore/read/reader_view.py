@@ -72,10 +72,10 @@ class ReaderView:
         log: CommitLog,
         queues: ConsumeQueues,
         index: IndexFiles | None,
-        before_first_look: Callable[[], None],
+        before_first_read: Callable[[], None],
         key_filters: KeyFilters | None,
     ) -> None:
-        """Start from the files found at opening; `before_first_look` is called once, before the first queue is read."""
+        """Start from the files found at opening; `before_first_read` is called once, before the first queue is read."""
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -84,7 +84,7 @@ class ReaderView:
         self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
         self._anchors: dict[tuple[str, int], _Anchor] = {}
         self._guard = threading.RLock()
-        self._before_first_look: Callable[[], None] | None = before_first_look
+        self._before_first_read: Callable[[], None] | None = before_first_read
         self._refreshed_s = -CHECK_S
         self._key_filters = key_filters
         self._filters_loaded_s = -FILTERS_S
@@ -131,19 +131,19 @@ class ReaderView:
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue with all of its current units, or None."""
         with self._guard:
-            if self._before_first_look is not None:
+            if self._before_first_read is not None:
                 self._begin()
             queue = self._queues.get(topic, queue_id) or self._discover(topic, queue_id)
             if queue is not None:
                 try:
-                    self._look(queue)
+                    self._refresh(queue)
                 except DiskError:  # a file was deleted between two calls
                     self._reload(queue)
             return queue
 
     def _begin(self) -> None:
-        """Call `before_first_look`, but only once."""
-        call, self._before_first_look = self._before_first_look, None
+        """Call `before_first_read`, but only once."""
+        call, self._before_first_read = self._before_first_read, None
         if call is not None:
             call()
 
@@ -181,7 +181,7 @@ class ReaderView:
             self._find_size()
             self._queues.discover()
 
-    def _look(self, queue: ConsumeQueue) -> None:
+    def _refresh(self, queue: ConsumeQueue) -> None:
         """Read new units; find the end again if units or files were removed."""
         known = self._anchors.get((queue.topic, queue.queue_id))
         if known is not None and known != self._anchor(queue, known.unit_at):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, STOPS, StoredMessage, find_record
+from commitlog import CHECK_POSITION, STOPS, StoredMessage, find_record
 from commitlog.checks import CHECK_READ, EMPTY
 from commitlog.topic_names import is_virtual_topic
 from consumequeue import Boundary, offset_by_time
@@ -67,7 +67,7 @@ class Undispatched:
     @property
     def messages(self) -> int | None:
         """The number of messages in the log that are not in all of their queues, or None if it is unknown."""
-        if not self._look():
+        if not self._read_state():
             return None if self._parts.abort_file.is_present else 0
         return None if self._unknown else self.found
 
@@ -83,7 +83,7 @@ class Undispatched:
 
     def problem(self) -> str:
         """Return a warning for readers of the queues, as one sentence, or "" if nothing is missing."""
-        if not self._look() or not (self.found or self._unknown):
+        if not self._read_state() or not (self.found or self._unknown):
             return ""
         least = "at least " if self._unknown else ""
         names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(self.by_queue)]
@@ -99,14 +99,14 @@ class Undispatched:
         if problem:
             LOG.warning(
                 "%s: %s; reads of queues miss them until `brokerstore rebuild --apply` runs or a writer opens the store",
-                self._parts.places.root, problem,
+                self._parts.paths.root, problem,
             )  # fmt: skip
 
-    def _look(self) -> bool:
+    def _read_state(self) -> bool:
         """Count, if not done yet; return False after a clean stop and beside a writer, where nothing is counted."""
         parts = self._parts
         entry = parts.disk.stat(parts.abort_file.path)
-        if entry is None or parts.disk.is_locked(parts.places.lock):
+        if entry is None or parts.disk.is_locked(parts.paths.lock):
             return False
         with self._guard:
             if self._seen != (entry.inode, entry.modified_ms):
@@ -143,7 +143,7 @@ class Undispatched:
         """Count over the records from `start` on."""
         log = self._parts.log
         self._unknown = ""
-        is_ignored = excluded_topics(self._parts.disk, self._parts.places.root, self._parts.topics)
+        is_ignored = excluded_topics(self._parts.disk, self._parts.paths.root, self._parts.topics)
         count = self._counted = _Count(self._parts, is_ignored, refuses_gaps=refuses_gaps)
         derivation = Derivation(count, [], is_ignored, checks=CHECK_READ)
         at = begin = start
@@ -168,7 +168,7 @@ class Undispatched:
         safe_ms = parts.checkpoint.min_timestamp_ms
         for queue in parts.queues:
             unit = queue.unit(offset_by_time(queue, safe_ms, Boundary.UPPER, log.readers, max(log.min_offset, 0)))
-            message = log.message_at(unit.physical_offset, CHECK_PLACE) if unit is not None else None
+            message = log.message_at(unit.physical_offset, CHECK_POSITION) if unit is not None else None
             if message is not None and 0 < message.store_timestamp_ms <= safe_ms:
                 found = max(found, message.physical_offset)
         return found

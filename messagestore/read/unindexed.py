@@ -15,7 +15,7 @@ import logging
 from array import array
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, MappedFile
+from commitlog import CHECK_POSITION, MappedFile
 from commitlog._scan_cy import scan
 from commitlog.checks import CHECK_READ
 from commitlog.cursor import is_file_end
@@ -45,7 +45,7 @@ class Unindexed:
         self._parts = parts
         self._coverage = IndexCoverage(parts)
         self._dispatched = 0  # an earlier query found that all records before this one are dispatched
-        self._is_told = False
+        self._is_reported = False
         self._abort: Entry | None = None  # when the files were last listed; every opening for writing changes it
         self._spare: tuple[array[int], array[int]] | None = None  # of `_walk`, taken by one call at a time
         self._complete: list[IndexFile] | None = None  # the index files, if a query found that they lack nothing
@@ -87,7 +87,7 @@ class Unindexed:
         is_done = tail is None or tail.is_done
         self._complete = self._coverage.listed if is_done and not is_in_use and all(part.is_done for part in gaps) else None
         if self.unsearched_bytes:
-            self._tell()
+            self._report()
         return sorted(found, reverse=True)
 
     def exclude(self, files: list[IndexFile]) -> bool:
@@ -145,13 +145,13 @@ class Unindexed:
 
     def _forget_cut(self) -> None:
         """Forget what was learnt of a log that a recovery truncated."""
-        if self._dispatched and self._parts.log.message_at(self._dispatched, CHECK_PLACE) is None:
+        if self._dispatched and self._parts.log.message_at(self._dispatched, CHECK_POSITION) is None:
             self._dispatched = 0
 
     def _hinted_end(self) -> int:
         """Return the offset before which a clean stop of brokerstore had every key in the index; 0 if that is unknown."""
         parts = self._parts
-        hint = read_hint(parts.disk, parts.places.own)
+        hint = read_hint(parts.disk, parts.paths.own)
         newest = parts.index.listed[-1] if parts.index is not None and parts.index.listed else None
         if hint is None or newest is None or (hint.name, hint.next_item) != (newest.name, newest.header.next_item):
             return 0
@@ -218,7 +218,7 @@ class Unindexed:
         positions, sizes = spare or (array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH)))
         log, base = self._parts.log, file.start_offset
         view, reader = log.queue.view(file), log.reader(file)
-        at, why, rows, _, _ = scan(view, start - base, file.size_bytes, base, CHECK_PLACE, positions, sizes)
+        at, why, rows, _, _ = scan(view, start - base, file.size_bytes, base, CHECK_POSITION, positions, sizes)
         for position in positions[:rows]:
             if base + position > part.stop:
                 break
@@ -226,7 +226,7 @@ class Unindexed:
             if message is not None and message.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
                 found.append(base + position)
             if part.first_keyed == NOTHING:
-                part.judge(base + position, reader.decode(position, CHECK_PLACE))
+                part.judge(base + position, reader.decode(position, CHECK_POSITION))
         self._spare = (positions, sizes)
         is_done = is_file_end(why, file.size_bytes - at, any_blank=True)  # as the dispatcher
         if is_done:
@@ -246,11 +246,11 @@ class Unindexed:
         except StoreCorrupt:  # damage in the last file
             return self._parts.log.queue.end_offset
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Log a warning once."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             LOG.warning(
                 "%s: %d bytes of the log, from offset %d on, are not in the key index and were not searched: "
-                "queries may miss messages", self._parts.places.root, self.unsearched_bytes, self._first_left,
+                "queries may miss messages", self._parts.paths.root, self.unsearched_bytes, self._first_left,
             )  # fmt: skip

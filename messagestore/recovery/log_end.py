@@ -42,26 +42,28 @@ class LogEnd(NamedTuple):
     has_tail: bool = False  # a crash tail follows, to be cut
 
 
-def still_holds(log: CommitLog, note: CleanStop) -> bool:
+def still_holds(log: CommitLog, clean_stop: CleanStop) -> bool:
     """Return whether the log ends where `clean.json` says: the last record is there, and zeros or a new file follow."""
-    if note.last_offset < 0:
-        return note.end_offset == max(log.min_offset, 0) and not any(
+    if clean_stop.last_offset < 0:
+        return clean_stop.end_offset == max(log.min_offset, 0) and not any(
             log.check(file.start_offset) > 0 for file in log.queue.files
         )
-    size = log.check(note.last_offset, CHECK_ALL)
+    size = log.check(clean_stop.last_offset, CHECK_ALL)
     if size <= 0:
         return False
-    end = note.last_offset + size
-    if end == note.end_offset:
+    end = clean_stop.last_offset + size
+    if end == clean_stop.end_offset:
         file = log.queue.find(end)
         return file is None or log.check(end) == EMPTY or file.end_offset - end < BLANK_SIZE
-    return log.queue.end_offset == note.end_offset and log.check(end) == BLANK
+    return log.queue.end_offset == clean_stop.end_offset and log.check(end) == BLANK
 
 
-def end_after_clean_stop(log: CommitLog, note: CleanStop | None) -> LogEnd:
+def end_after_clean_stop(log: CommitLog, clean_stop: CleanStop | None) -> LogEnd:
     """Return the end after a clean stop.  Raises `StoreCorrupt` if the log does not end as a clean stop leaves it."""
-    if note is not None and still_holds(log, note):
-        return LogEnd(note.end_offset, _store_time(log, note.last_offset), note.end_offset, note.last_offset)
+    if clean_stop is not None and still_holds(log, clean_stop):
+        return LogEnd(
+            clean_stop.end_offset, _store_time(log, clean_stop.last_offset), clean_stop.end_offset, clean_stop.last_offset
+        )
     stop = log.find_end()
     return LogEnd(stop.offset, _store_time(log, stop.last_offset), stop.offset, stop.last_offset)
 
@@ -94,7 +96,7 @@ def _store_time(log: CommitLog, offset: int) -> int:
     return stored_ms if is_time(stored_ms) else 0
 
 
-def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | None) -> LogEnd:
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint, clean_stop: CleanStop | None) -> LogEnd:
     """Find the end after an unclean stop.  Raises `StoreCorrupt` for damage to safely stored data.
 
     `note` is that of a clean stop, if no process has opened the store for writing since.
@@ -107,7 +109,7 @@ def end_after_crash(log: CommitLog, checkpoint: Checkpoint, note: CleanStop | No
     has_tail = any(True for _ in used_behind(log, stop.offset))
     if has_tail:
         log.refuse_unknown_version(stop.offset)
-        stopped_at = note.end_offset if note is not None and clean_stop_ms(note, log.message_at) else 0
+        stopped_at = clean_stop.end_offset if clean_stop is not None and clean_stop_ms(clean_stop, log.message_at) else 0
         _refuse_damage(log, stop, last_ms, max(0, checkpoint.values.log_timestamp_ms), stopped_at)
     return LogEnd(stop.offset, last_ms, first.start_offset, stop.last_offset, has_tail)
 

@@ -189,10 +189,10 @@ def by_queue(units: Iterator[NamedUnit]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def reach_of(claims: Iterable[Claim], named: NamedMessages | None, end: int, told_end: int, file_size: int) -> int:
+def reach_of(claims: Iterable[Claim], named: NamedMessages | None, end: int, named_end: int, file_size: int) -> int:
     """Return how far a log that ends at `end` reached by all claims together; -1 if that cannot be read.
 
-    `told_end` is what the last clean stop says, -1 if nothing does. A lone unit that names a place whole files away from
+    `named_end` is what the last clean stop says, -1 if nothing does. A lone unit that names a place whole files away from
     everything else that is named is damaged, and no reason to write these files.
     """
     try:
@@ -201,7 +201,7 @@ def reach_of(claims: Iterable[Claim], named: NamedMessages | None, end: int, tol
             return -1
         stop = max(claim.start for claim in behind) + 1
         starts = {unit.physical_offset for unit in named.between(end, stop)} | named.indexed(end, stop) if named else set()
-        last = max(end or min(starts, default=0), told_end)
+        last = max(end or min(starts, default=0), named_end)
         for start in sorted(starts):
             last = max(last, start) if start - last <= UNNAMED_FILES_MAX * file_size else last
         believed = (claim for claim in behind if claim.start <= last)

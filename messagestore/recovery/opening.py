@@ -56,10 +56,10 @@ class OpeningFacts(NamedTuple):
 
 def prepare(parts: StoreParts) -> None:
     """Write to the log what an earlier process acknowledged but could not write there."""
-    places = parts.places
-    derived = [places.queues, places.ext, places.batch, places.index]
-    rewrite_after_sync_failure(parts.disk, places.own, parts.log.queue.files, derived)
-    restore(parts.disk, places.own, parts.log, is_torn=not parts.was_clean)
+    paths = parts.paths
+    derived = [paths.queues, paths.ext, paths.batch, paths.index]
+    rewrite_after_sync_failure(parts.disk, paths.own, parts.log.queue.files, derived)
+    restore(parts.disk, paths.own, parts.log, is_torn=not parts.was_clean)
 
 
 class Opening:
@@ -75,8 +75,8 @@ class Opening:
 
     def plan(self) -> Plan:
         """Return the steps, in the order in which they have to run."""
-        found, places = self.found, self.parts.places
-        plan, end = Plan(places.root), found.end
+        found, paths = self.found, self.parts.paths
+        plan, end = Plan(paths.root), found.end
         if end.has_tail:
             plan.add("cut_tail", "commitlog", f"a crash left it, behind {end.offset}", self._cut_tail)
         plan.add("continue_log", "commitlog", f"it ends at {end.offset}", self._continue_log)
@@ -87,7 +87,7 @@ class Opening:
             plan.add("cut_derived", "consumequeue and index", reason, self._cut_derived)
         plan.add("write_settings", f"{OWN_FOLDER}/settings.json", "files do not show them", self._keep_settings)
         plan.add("dispatch", "consumequeue and index", "records have no units or items yet", self._dispatch)
-        if found.checks_queues and has_timers(self.parts.disk, places.root):
+        if found.checks_queues and has_timers(self.parts.disk, paths.root):
             plan.add("rebuild_timers", "timerlog", "timers may point behind the end of the log", self._repair_timers)
         plan.add("clamp_offsets", "config", "offsets may be behind the end of their queue", self._clamp_offsets)
         if found.clean_stop is not None:
@@ -96,7 +96,7 @@ class Opening:
 
     def _cut_tail(self) -> str:
         parts = self.parts
-        cut_tail(parts.log, self.found.end.offset, parts.disk, parts.places.root)
+        cut_tail(parts.log, self.found.end.offset, parts.disk, parts.paths.root)
         return ""
 
     def _continue_log(self) -> str:
@@ -108,7 +108,7 @@ class Opening:
             log.buffers = PooledFiles(
                 log,
                 parts.disk,
-                parts.places.own,
+                parts.paths.own,
                 config.transient_store_ring_size,
                 zeroes_ahead=config.is_sync_flush,
                 reader_offset=None if config.is_sync_flush else lambda: parts.dispatcher.reads_from(),
@@ -126,7 +126,7 @@ class Opening:
         parts = self.parts
         if parts.index is not None:
             LOG.warning("%s: files of another size: the index is rebuilt from the log", parts.index.folder)
-            delete_hint(parts.disk, parts.places.own)
+            delete_hint(parts.disk, parts.paths.own)
             parts.index.destroy()
         return ""
 
@@ -174,13 +174,13 @@ class Opening:
         """
         parts = self.parts
         self.clamped = clamp_offsets(
-            parts.disk, parts.places.config, parts.lookup.end_of, lambda table, _changed: table.persist(),
+            parts.disk, parts.paths.config, parts.lookup.end_of, lambda table, _changed: table.persist(),
             OFFSET_TABLES if self.found.checks_queues else (DelayOffsets,),
         )  # fmt: skip
         return ", ".join(self.clamped)
 
     def _delete_clean_stop(self) -> str:
-        self.parts.disk.delete(clean_path(self.parts.places.root))
+        self.parts.disk.delete(clean_path(self.parts.paths.root))
         return ""
 
 
@@ -210,7 +210,7 @@ def _examine(parts: StoreParts, unindexed: Unindexed) -> OpeningFacts:
 
 
 def _named(parts: StoreParts) -> FileMessages:
-    return FileMessages(parts.queues, parts.derived.batch, parts.index, TimerLog(parts.disk, parts.places.root))
+    return FileMessages(parts.queues, parts.derived.batch, parts.index, TimerLog(parts.disk, parts.paths.root))
 
 
 def _end_after_clean_stop(parts: StoreParts, clean_stop: CleanStop | None) -> LogEnd:
@@ -245,7 +245,7 @@ def _check_applied(parts: StoreParts, decided: OpeningFacts, start: int) -> None
 
 def _cut_derived(parts: StoreParts, end: LogEnd) -> int:
     """Cut what points behind the end of the log; return where dispatch has to begin so that nothing is missing."""
-    hint = read_hint(parts.disk, parts.places.own)
+    hint = read_hint(parts.disk, parts.paths.own)
     if hint is not None and not index_hint.still_holds(parts.log, hint):
         hint = None
     safe_offset, lost_from = _cut_queues(parts, end, hint)
@@ -281,7 +281,7 @@ def _may_be_whole(parts: StoreParts, hint: IndexHint, end: LogEnd) -> bool:
 
 def _cut_index(parts: StoreParts, end: LogEnd, low: int, hint: IndexHint | None) -> int:
     """Keep the part of the index that the hint covers, or the sound files; return where the missing keys begin."""
-    index, checkpoint, own = parts.index, parts.checkpoint, parts.places.own
+    index, checkpoint, own = parts.index, parts.checkpoint, parts.paths.own
     if index is None:
         return end.offset
     if index.changes_safe_files(checkpoint.min_index_timestamp_ms, end.offset):
@@ -309,28 +309,28 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
     if older and newest not in before.entries and parts.queues.queue_ids(SCHEDULE_TOPIC):
         LOG.warning(
             "%s: delay levels are %s; before: %s.  Waiting messages keep their delivery times",
-            parts.places.root, parts.levels.current, older[-1].levels or "not known",
+            parts.paths.root, parts.levels.current, older[-1].levels or "not known",
         )  # fmt: skip
-    kept = read_settings(parts.disk, parts.places.own)
+    kept = read_settings(parts.disk, parts.paths.own)
     if parts.index is not None:
         kept = StoreSettings(parts.index.slots, parts.index.items)
-    write_settings(parts.disk, parts.places.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
+    write_settings(parts.disk, parts.paths.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
 
 
 def _repair_timers(parts: StoreParts, end_offset: int) -> None:
     """Rebuild a broker's timer files if timers point behind the end of the log, where other records will be."""
-    places = parts.places
+    paths = parts.paths
     try:
-        behind = timers_behind(parts.disk, places.root, end_offset)
+        behind = timers_behind(parts.disk, paths.root, end_offset)
     except DiskError:
         raise
     except StoreError as error:
-        LOG.warning("%s: the timer files were not compared with the log: %s", places.root, error)
+        LOG.warning("%s: the timer files were not compared with the log: %s", paths.root, error)
         return
     if behind.units:
-        LOG.warning("%s: %d timers point behind the end of the log: the timer files are rebuilt", places.root, behind.units)
-        files = LogFiles(parts.disk, LogPaths.parse(parts.disk, places.commit_log).folders)
-        rebuild_timers(parts.disk, places, files, parts.queues.get(TIMER_TOPIC, 0), keeps=True)
+        LOG.warning("%s: %d timers point behind the end of the log: the timer files are rebuilt", paths.root, behind.units)
+        files = LogFiles(parts.disk, LogPaths.parse(parts.disk, paths.commit_log).folders)
+        rebuild_timers(parts.disk, paths, files, parts.queues.get(TIMER_TOPIC, 0), keeps=True)
 
 
 def _check_dispatched(parts: StoreParts) -> None:
@@ -349,7 +349,7 @@ def _count_queues(parts: StoreParts, decided: OpeningFacts) -> None:
     if decided.checks_queues or len(queues) == 0:
         queues.next_total = queues.count()
     else:
-        hint = read_hint(parts.disk, parts.places.own)
+        hint = read_hint(parts.disk, parts.paths.own)
         if hint and hint.next_total >= 0 and (hint.last_offset, hint.end_offset) == (end.last_offset, end.offset):
             queues.next_total = hint.next_total
-    parts.dispatcher.tell_reached()
+    parts.dispatcher.report_reached()

@@ -17,10 +17,10 @@ SIZE_MAX = 64 << 20
 
 def write_queue_list(disk: Disk, folder: str, queues: ConsumeQueues) -> None:
     """Write topics with their queue ids, unless the list is unchanged."""
-    wanted = {topic: queues.queue_ids(topic) for topic in queues.topics()}
-    if wanted != read_queue_list(disk, folder):
+    expected = {topic: queues.queue_ids(topic) for topic in queues.topics()}
+    if expected != read_queue_list(disk, folder):
         disk.make_folder(folder)
-        replace_file(disk, os.path.join(folder, NAME), json.dumps(wanted).encode())
+        replace_file(disk, os.path.join(folder, NAME), json.dumps(expected).encode())
 
 
 def read_queue_list(disk: Disk, folder: str) -> dict[str, list[int]]:

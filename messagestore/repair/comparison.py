@@ -27,17 +27,17 @@ class Comparison(Closing):
     """
 
     def __init__(
-        self, disk: Disk, places: StorePaths, config: StoreConfig, files: LogFiles, bounds: LogBounds | None = None
+        self, disk: Disk, paths: StorePaths, config: StoreConfig, files: LogFiles, bounds: LogBounds | None = None
     ) -> None:
         """Open nothing yet. `config` has the sizes of the files."""
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
-        self.queues = ConsumeQueues(disk, places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)
+        self.queues = ConsumeQueues(disk, paths.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)
         self.index = IndexFiles(
-            disk, places.index, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
+            disk, paths.index, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num
         ) if config.message_index_enable else None  # fmt: skip
         self.index_files = self.queue_count = 0
         self._disk = disk
-        self._places = places
+        self._paths = paths
         self._delay_levels = config.message_delay_level
         self._files = files
         self._bounds = bounds
@@ -51,9 +51,9 @@ class Comparison(Closing):
         try:
             files = self._files.files
             low = files[0].start_offset if files else 0
-            levels = read_levels(self._disk, self._places.own, self._delay_levels)
+            levels = read_levels(self._disk, self._paths.own, self._delay_levels)
             self._cross_check = CrossCheck(self.queues, self.index, levels, low, self._bounds)
-            self._cross_check.is_ignored = excluded_topics(self._disk, self._places.root)
+            self._cross_check.is_ignored = excluded_topics(self._disk, self._paths.root)
             self._cross_check.files = self._files
             self.index_files = len(self.index.files) if self.index is not None else 0
             if every_queue:

@@ -202,8 +202,8 @@ def _refuse_wide_gaps(files: LogFiles) -> None:
     """
     for before, after in pairwise(files.files):
         if (size := files.file_size_bytes) and after.start_offset - before.start_offset > size * MISSING_MAX:
-            told, found = f"at most {MISSING_MAX} files missing before it", f"a gap from {before.start_offset} on"
-            raise StoreCorrupt("too far behind", file=after.path, offset=0, expected=told, found=found)
+            text, found = f"at most {MISSING_MAX} files missing before it", f"a gap from {before.start_offset} on"
+            raise StoreCorrupt("too far behind", file=after.path, offset=0, expected=text, found=found)
 
 
 class _Walk:

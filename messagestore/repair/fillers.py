@@ -85,12 +85,12 @@ def fill(
     dress = _dress(stop, lost)
     behind = _least_behind(lost)
     for index, message in enumerate(lost):
-        least, room = message.least_bytes + dress, stop - at
-        is_tight = not to_file_end and 0 < room - least < behind[index]
-        if room < least or (is_tight and index + 1 < len(lost)):
+        least, space = message.least_bytes + dress, stop - at
+        is_tight = not to_file_end and 0 < space - least < behind[index]
+        if space < least or (is_tight and index + 1 < len(lost)):
             left_out.append(message)
             continue
-        taken = room if is_tight else least
+        taken = space if is_tight else least
         _write(data, at, taken, offset, message, store_timestamp_ms, 0)
         at += taken
     if to_file_end:
@@ -134,15 +134,15 @@ def _pad(data: bytearray, at: int, offset: int, store_timestamp_ms: int) -> None
 
 def _write(data: bytearray, at: int, size: int, offset: int, lost: Lost, store_timestamp_ms: int, sys_flag: int) -> None:
     """Write one record of exactly `size` bytes, with body, checksum and mark as far as they fit."""
-    room = size - lost.least_bytes
-    assert room >= 0, "the walk ends no hole before there is room for a filler"
+    space = size - lost.least_bytes
+    assert space >= 0, "the walk ends no hole before there is room for a filler"
     is_padding = sys_flag == TRANSACTION_ROLLBACK
-    body = FILLER_BODY if room >= FILLER_BODY_SIZE and not is_padding else b""
-    room -= len(body)
-    with_crc = room >= CRC_SIZE
-    room -= CRC_SIZE if with_crc else 0
-    mark = MARK if room >= len(MARK) else b""
-    rest = room - len(mark)
+    body = FILLER_BODY if space >= FILLER_BODY_SIZE and not is_padding else b""
+    space -= len(body)
+    with_crc = space >= CRC_SIZE
+    space -= CRC_SIZE if with_crc else 0
+    mark = MARK if space >= len(MARK) else b""
+    rest = space - len(mark)
     if is_padding or (body and rest < PAIR_SIZE_MIN):
         body, rest = body + bytes(rest), 0
     offsets = QueueOffsets()

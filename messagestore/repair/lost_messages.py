@@ -59,13 +59,13 @@ Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
     """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
-    places = _Places(holes)
+    positions = _Holes(holes)
     for number, hole in enumerate(holes if named is not None else ()):
         assert named is not None
-        places.put_known(number, sorted(named.between(hole.start, hole.stop)))
+        positions.put_known(number, sorted(named.between(hole.start, hole.stop)))
     for gap in sorted(gaps, key=lambda gap: (gap.last_hole, gap.first_hole)):  # gaps with the fewest later holes choose first
-        places.take(gap)
-    return places.by_start()
+        positions.take(gap)
+    return positions.by_start()
 
 
 def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
@@ -79,7 +79,7 @@ def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
         yield from (Lost(unit.topic, unit.queue_id, unit.queue_offset, messages=unit.messages) for unit in doubles)
 
 
-class _Places:
+class _Holes:
     """The remaining space and the assigned messages of each hole."""
 
     def __init__(self, holes: Sequence[Bounds]) -> None:
@@ -88,7 +88,7 @@ class _Places:
         self._known_offsets: dict[tuple[str, int], list[int]] = {}  # queue offsets of these by queue, sorted
         self._in_hole: list[list[Lost]] = [[] for _ in holes]
         self._has_guessed: set[int] = set()
-        self._room_bytes = [hole.stop - hole.start - (BLANK_SIZE if hole.stop == hole.file_end else 0) for hole in holes]
+        self._hole_bytes = [hole.stop - hole.start - (BLANK_SIZE if hole.stop == hole.file_end else 0) for hole in holes]
 
     def put_known(self, number: int, units: list[NamedUnit]) -> None:
         """Assign messages whose units tell their physical offsets."""
@@ -100,33 +100,33 @@ class _Places:
 
     def _put(self, lost: Lost, number: int) -> None:
         self._in_hole[number].append(lost)
-        self._room_bytes[number] -= lost.least_bytes
+        self._hole_bytes[number] -= lost.least_bytes
 
     def take(self, gap: Gap) -> None:
         """Assign the missing messages of a gap in order. Ends when the holes are full, however large the gap is."""
-        number, place = gap.first_hole, gap.first
-        while place < gap.stop:
-            key = (gap.topic, gap.queue_id, place)
+        number, position = gap.first_hole, gap.first
+        while position < gap.stop:
+            key = (gap.topic, gap.queue_id, position)
             if key in self._known:
                 hole, messages = self._known[key]
-                number, place = max(number, hole), place + messages
+                number, position = max(number, hole), position + messages
                 continue
-            lost = Lost(*key, messages=self._unknown(gap, place))
-            while number <= gap.last_hole and self._room_bytes[number] < lost.least_bytes:
+            lost = Lost(*key, messages=self._unknown(gap, position))
+            while number <= gap.last_hole and self._hole_bytes[number] < lost.least_bytes:
                 number += 1
             if number > gap.last_hole:
                 return
             self._put(lost, number)
             self._has_guessed.add(number)
-            place += lost.messages
+            position += lost.messages
 
-    def _unknown(self, gap: Gap, place: int) -> int:
-        """Return how many queue offsets from `place` on one filler closes: in a batch queue, up to the next known record."""
+    def _unknown(self, gap: Gap, position: int) -> int:
+        """Return how many queue offsets from `position` on one filler closes: in a batch queue, up to the next known record."""
         if not gap.is_batch:
             return 1
         known = self._known_offsets.get((gap.topic, gap.queue_id), [])
-        behind = bisect_right(known, place)
-        return min([gap.stop - place, BATCH_SIZE_MAX, *(at - place for at in known[behind : behind + 1])])
+        behind = bisect_right(known, position)
+        return min([gap.stop - position, BATCH_SIZE_MAX, *(at - position for at in known[behind : behind + 1])])
 
     def by_start(self) -> dict[int, list[Lost]]:
         """Return the result: in log order, or in queue offset order where the log order is not known."""

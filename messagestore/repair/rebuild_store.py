@@ -41,12 +41,12 @@ def rebuild_store(
         raise ValueError(f"{sorted(what)}: some of {sorted(ALL | {TIMERS})} wanted")
     config = settings_or_default(config, StoreConfig, "config")
     facts = FolderFacts(root, disk, config.store_path_commit_log)
-    facts.refuse_unsupported(looks_at_log=False, has_rocksdb=facts.is_rocksdb)
-    places = facts.paths
-    folders = LogPaths.parse(disk, places.commit_log).folders
+    facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb)
+    positions = facts.paths
+    folders = LogPaths.parse(disk, positions.commit_log).folders
     if not all(disk.stat(folder) for folder in folders):
         raise UnknownStore(f"{root}: no commitlog folder in it")
-    lock = disk.lock(places.lock)
+    lock = disk.lock(positions.lock)
     try:
         if INDEX in what:
             facts.refuse_unknown_shape(config)
@@ -56,7 +56,7 @@ def rebuild_store(
         end_offset = end.offset
         made = Rebuilt(0, 0, 0, end_offset - files.files[0].start_offset if files.files else 0)
         queues, was_clean = queues_kind(facts)(facts, sizes, progress, keeps=False), facts.abort_file.was_clean
-        paths = LogPaths.parse(disk, places.commit_log)
+        paths = LogPaths.parse(disk, positions.commit_log)
         with closing(CommitLog(paths, disk=disk, file_size_bytes=files.file_size_bytes)) as log, queues.named() as named:
             refuse_lost_end(facts, named, log, end, was_clean=was_clean)
         if what - {TIMERS}:
@@ -65,7 +65,7 @@ def rebuild_store(
             queues.clamp()
         if TIMERS in what:
             with queues.timers() as queue:
-                timers = rebuild_timers(disk, places, files, queue, keeps=False)
+                timers = rebuild_timers(disk, positions, files, queue, keeps=False)
             made = made._replace(timers=timers.pending)
         return made
     finally:

@@ -167,7 +167,7 @@ class Recovery:
         """
         self._given = settings_or_default(config, StoreConfig, "config")
         facts = self.facts = FolderFacts(root, disk, self._given.store_path_commit_log) if facts is None else facts
-        facts.refuse_unsupported(looks_at_log=False, has_rocksdb=facts.is_rocksdb)
+        facts.refuse_unsupported(reads_log=False, has_rocksdb=facts.is_rocksdb)
         self.root = root
         self.choice = choice
         self.disk = disk
@@ -177,7 +177,7 @@ class Recovery:
         self.progress = progress
         self.report_path: str | None = None  # path of the report that `apply` wrote
         self.config = facts.with_sizes(self._given, guesses=True)
-        self.places = facts.paths
+        self.paths = facts.paths
         self.queues = queues_kind(facts)(facts, self.config, progress, keeps=keep_backup)
         self.was_clean = facts.was_clean
         self._found = Survey()  # what the plan was made from
@@ -194,8 +194,8 @@ class Recovery:
             self.root, was_clean=self.was_clean, is_damaged=found.is_damaged, choice=self.choice, is_forced=self.force
         )  # fmt: skip
         plan.findings = [*found.findings, *(hole.finding for hole in found.holes)]
-        sidecars = strange_sidecars(self.disk, self.places.own)
-        plan.steps += sidecar_steps(self.disk, self.places.own, sidecars)
+        sidecars = strange_sidecars(self.disk, self.paths.own)
+        plan.steps += sidecar_steps(self.disk, self.paths.own, sidecars)
         plan.findings += sidecars
         files = list(file_steps(self._files(), self.disk, self.root, keep_backup=self.keep_backup))
         self._plan_files(files, plan)
@@ -224,7 +224,7 @@ class Recovery:
     def _plan_files(self, files: list[Step], plan: StorePlan) -> None:
         """Add the repair of log files and of the log's folders, and the records that only the ring has."""
         plan.steps += [step._replace(run=partial(self._change_log, step.run)) for step in files]
-        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        paths = LogPaths.parse(self.disk, self.paths.commit_log)
         missing = set(paths.folders) - set(paths.present)
         for folder in (folder for folder in paths.folders if folder in missing):
             plan.add("create_folder", os.path.basename(folder), "it is missing", partial(self._make_folder, folder))
@@ -294,16 +294,16 @@ class Recovery:
 
     def _has_ring(self) -> bool:
         """Return whether a killed process left records in the ring file that it had not committed to the log files."""
-        ring = self.disk.stat(os.path.join(self.places.own, RING_NAME))
+        ring = self.disk.stat(os.path.join(self.paths.own, RING_NAME))
         return not self.was_clean and ring is not None and ring.kind is Kind.FILE
 
     def _restore_ring(self) -> str:
         """Copy the records of the ring file into the log."""
         with closing(self._log(writable=True)) as log:
-            return count_text(restore(self.disk, self.places.own, log, is_torn=True), "record")
+            return count_text(restore(self.disk, self.paths.own, log, is_torn=True), "record")
 
     def _files(self) -> LogFiles:
-        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        paths = LogPaths.parse(self.disk, self.paths.commit_log)
         return LogFiles(self.disk, paths.present, self.config.mapped_file_size_commit_log)
 
     def _safe_ms(self) -> int:
@@ -315,7 +315,7 @@ class Recovery:
 
     def _inspect(self) -> tuple[Survey, Compared]:
         """Survey the log and compare queues and index with it, in one pass."""
-        with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
+        with Comparison(self.disk, self.paths, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
             found = self._survey(comparison.take)
             return found, self._disagreements(comparison)
@@ -327,13 +327,13 @@ class Recovery:
         def reach(found: Survey, named: NamedMessages | None) -> int:
             if self._is_cut_tail(found, named):
                 return -1
-            told_end = clean_stop.end_offset if clean_stop is not None else -1
+            named_end = clean_stop.end_offset if clean_stop is not None else -1
             file_size = files.file_size_bytes or FILE_SIZE_DEFAULT
             return reach_of(
-                claims(self.root, named, found.last_offset, clean_stop), named, found.log_end.offset, told_end, file_size
+                claims(self.root, named, found.last_offset, clean_stop), named, found.log_end.offset, named_end, file_size
             )
 
-        def look(named: NamedMessages | None, progress: Callable[[int], None] | None) -> Survey:
+        def examine(named: NamedMessages | None, progress: Callable[[int], None] | None) -> Survey:
             return survey(
                 files, safe_ms, named, progress, self.is_ignored(), is_batch=is_batch, force=self.force,
                 take=take if named is not None else None, reach_of=lambda found: reach(found, named),
@@ -341,11 +341,11 @@ class Recovery:
 
         with self.queues.named() as named:
             try:
-                return look(named, self.progress)
+                return examine(named, self.progress)
             except (DiskError, UnsupportedFormat):
                 raise
             except StoreError:  # unreadable queue files: survey the log alone
-                return look(None, None)
+                return examine(None, None)
 
     def _is_cut_tail(self, found: Survey, named: NamedMessages | None) -> bool:
         """Return whether an earlier recovery cut the tail, so that no message of it was lost since the clean stop."""
@@ -397,7 +397,7 @@ class Recovery:
             with closing(self._log(writable=False)) as log, self.queues.named() as named:
                 lost += unplaced_claims(self.facts, named, log, found.log_end)
         if dangling:  # a crash may leave units behind the end of the log, but not where it has other records
-            lost.append(UnplacedClaim(self.places.queues, "the messages that queues name", {}, 0))
+            lost.append(UnplacedClaim(self.paths.queues, "the messages that queues name", {}, 0))
         if not lost:
             return
         by_queue: dict[str, int] = {}
@@ -420,7 +420,7 @@ class Recovery:
         lost = sum(found.lost_counts) + found.records - found.records_after[0]
         ends = found.ends_if_cut
         beyond = clamp_offsets(
-            self.disk, self.places.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[0], None
+            self.disk, self.paths.config, lambda topic, queue_id: ends.get((topic, queue_id), (0, 0))[0], None
         )  # fmt: skip
         torn = [hole.file_end for hole in found.holes if hole.stop > found.end and hole.finding.kind != MISSING_END]
         return Cost(lost, found.cut_by_queue, max(found.end, *torn, cut) - cut, len(beyond))
@@ -444,14 +444,14 @@ class Recovery:
 
     def _compare_again(self) -> Compared:
         """Compare queues and index with a log that was repaired."""
-        with Comparison(self.disk, self.places, self.config, self._files()) as comparison:
+        with Comparison(self.disk, self.paths, self.config, self._files()) as comparison:
             comparison.load(every_queue=False)
             comparison.walk(self.progress)
             return self._disagreements(comparison)
 
     def _disagreements(self, comparison: Comparison) -> Compared:
         """Return the problems of queues and index; an unreadable folder counts as one problem."""
-        found = batch_disagreements(self._files(), self.disk, self.places)
+        found = batch_disagreements(self._files(), self.disk, self.paths)
         wrong: dict[str, list[Finding]] = {QUEUES: [], INDEX: [], BATCH: _repaired(found)}
         try:
             result = comparison.finish()
@@ -465,10 +465,10 @@ class Recovery:
             unread = wrong | {QUEUES: [problem], INDEX: [problem]}
             return Compared(unread, _unrepaired(found), {}, {})
         found += result.problems
-        of_index = [finding for finding in result.problems if finding.file.startswith(self.places.index)]
+        of_index = [finding for finding in result.problems if finding.file.startswith(self.paths.index)]
         of_queues, lost_by_queue = self.queues.disagreements(self._files(), result)
         wrong |= {INDEX: _repaired(of_index), QUEUES: _repaired(of_queues)}
-        topics = unknown_topics(self.disk, self.places, result.queue_keys())
+        topics = unknown_topics(self.disk, self.paths, result.queue_keys())
         return Compared(wrong, _unrepaired(found), topics, lost_by_queue)
 
     def is_ignored(self) -> Callable[[str], bool]:
@@ -483,14 +483,14 @@ class Recovery:
         Changes nothing while a choice or `force` is missing, or if there is nothing to do. Raises `StoreLocked` while another
         process has the store open for writing.
         """
-        self._lock = self.disk.lock(self.places.lock)
+        self._lock = self.disk.lock(self.paths.lock)
         try:
             plan = self.plan()
             if plan.needs_choice or plan.needs_force or not plan.steps:
                 return plan
             self.facts.refuse_unknown_shape(self._given)
             if not self.follow_links:
-                refuse_links(self.disk, self.places)
+                refuse_links(self.disk, self.paths)
             plan.apply()
         finally:
             self._lock.release()
@@ -519,7 +519,7 @@ class Recovery:
         lost, shown = sum(found.lost_counts), sum(self._found.lost_counts)
         if lost > shown:
             raise StoreCorrupt(
-                "the log is not as it was when the repair was planned", file=self.places.commit_log, offset=found.end,
+                "the log is not as it was when the repair was planned", file=self.paths.commit_log, offset=found.end,
                 expected=count_text(shown, "lost message"), found=lost,
             )  # fmt: skip
         self._found = found
@@ -533,7 +533,7 @@ class Recovery:
     def _fill_holes(self) -> str:
         """Fill the holes, and cut what would follow the last of them."""
         found = self._log_now()
-        make_files(self._files(), self.disk, self.places.commit_log, [hole.start for hole in found.holes])
+        make_files(self._files(), self.disk, self.paths.commit_log, [hole.start for hole in found.holes])
         with closing(self._log(writable=True)) as log:
             for number, hole in enumerate(found.holes):
                 self._fill(log, hole, found, found.times[number])
@@ -554,7 +554,7 @@ class Recovery:
             log.queue.truncate(cut)
 
     def _log(self, *, writable: bool) -> CommitLog:
-        paths = LogPaths.parse(self.disk, self.places.commit_log)
+        paths = LogPaths.parse(self.disk, self.paths.commit_log)
         return CommitLog(paths, disk=self.disk, file_size_bytes=self.config.mapped_file_size_commit_log, writable=writable)
 
     def _fill(self, log: CommitLog, hole: Hole, found: Survey, store_ms: int) -> None:
@@ -578,19 +578,19 @@ class Recovery:
         if found.unknown_topics:
             self._add_topics(found.unknown_topics)
         self._rebuild(names)
-        cut_batch(self.disk, self.places, self._files().end().offset, keeps=self.keep_backup)
+        cut_batch(self.disk, self.paths, self._files().end().offset, keeps=self.keep_backup)
         return f"rebuilt: {', '.join(sorted(names))}" if names else "nothing differs"
 
     def _rebuild(self, names: set[str], end: int | None = None) -> str:
         """Rebuild queues, batch queues or index from a log that is whole; without `end` its end is looked for."""
         if BATCH in names:
-            rebuild_batch(self._files(), self.disk, self.places, keeps=self.keep_backup)
+            rebuild_batch(self._files(), self.disk, self.paths, keeps=self.keep_backup)
         if names - {BATCH}:
             self.queues.rebuild(names - {BATCH}, self._files(), self._survey().end if end is None else end)
         return ""
 
     def _add_topics(self, topics: dict[str, int]) -> str:
-        add_topics(self.disk, self.places, topics)
+        add_topics(self.disk, self.paths, topics)
         return ""
 
     def _clamp_offsets(self) -> str:
@@ -612,7 +612,7 @@ class Recovery:
             raise
         except StoreError:
             pass  # the queue is rebuilt
-        reason = plan_timers(self.disk, self.places, self._files(), plan.valid_end, queue_end)
+        reason = plan_timers(self.disk, self.paths, self._files(), plan.valid_end, queue_end)
         has_hole = self._fills(found) or any(hole.start < found.end for hole in found.holes)
         if reason is None and has_hole and has_timers(self.disk, self.root):
             reason = "records of timers may be among those that are lost"
@@ -622,7 +622,7 @@ class Recovery:
     def _rebuild_timers(self) -> str:
         """Rebuild the timer files from the repaired log."""
         with self.queues.timers() as queue:
-            made = rebuild_timers(self.disk, self.places, self._files(), queue, keeps=self.keep_backup)
+            made = rebuild_timers(self.disk, self.paths, self._files(), queue, keeps=self.keep_backup)
         return f"{made.pending} pending, {made.overdue} of them overdue"
 
     def _set_checkpoint_back(self) -> str:

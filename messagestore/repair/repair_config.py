@@ -64,28 +64,28 @@ def _delete(disk: Disk, *paths: str) -> None:
             disk.sync_folder(os.path.dirname(path))
 
 
-def unknown_topics(disk: Disk, places: StorePaths, filled: Iterable[QueueKey]) -> dict[str, int]:
+def unknown_topics(disk: Disk, paths: StorePaths, filled: Iterable[QueueKey]) -> dict[str, int]:
     """Return the topics to add to `config/topics.json` with their numbers of queues; `filled` are the queues with records.
 
     A store that a program writes without a broker needs no table, unless all queues are made again.
     """
-    table = read_topics(disk, places.config)
-    is_needed = table is None or is_broker_folder(disk, table) or disk.stat(places.queues) is None
+    table = read_topics(disk, paths.config)
+    is_needed = table is None or is_broker_folder(disk, table) or disk.stat(paths.queues) is None
     if not is_needed or (table is not None and table.is_in_rocksdb):
         return {}
-    return missing_topics(table or (), [*filled, *batch_keys(disk, places)])
+    return missing_topics(table or (), [*filled, *batch_keys(disk, paths)])
 
 
-def batch_keys(disk: Disk, places: StorePaths) -> list[QueueKey]:
+def batch_keys(disk: Disk, paths: StorePaths) -> list[QueueKey]:
     """Return topic and queue id of the batch queues that have units."""
-    with closing(BatchQueues(disk, places.batch, writable=False, unreadable={})) as batch:
+    with closing(BatchQueues(disk, paths.batch, writable=False, unreadable={})) as batch:
         return [(queue.topic, queue.queue_id) for queue in batch if queue.max_offset]
 
 
-def add_topics(disk: Disk, places: StorePaths, missing: Mapping[str, int]) -> None:
+def add_topics(disk: Disk, paths: StorePaths, missing: Mapping[str, int]) -> None:
     """Add topics with their numbers of queues to `config/topics.json`."""
-    table = Topics(disk, places.config)
-    batch_topics = {topic for topic, _ in batch_keys(disk, places)}
+    table = Topics(disk, paths.config)
+    batch_topics = {topic for topic, _ in batch_keys(disk, paths)}
     for topic, queues in missing.items():
         table.create(topic, queues, attributes={QUEUE_TYPE: BATCH_QUEUES} if topic in batch_topics else None)
     table.persist()

@@ -32,7 +32,7 @@ def missing_starts(files: LogFiles) -> Iterator[int]:
             start += size
 
 
-def odd_files(files: LogFiles) -> Iterator[OffsetFile]:
+def unusual_files(files: LogFiles) -> Iterator[OffsetFile]:
     """Yield files whose size differs from the rest; an empty last file is deleted by any open."""
     for file in files.files:
         if file.size_bytes != files.file_size_bytes and (file.size_bytes or file is not files.files[-1]):
@@ -45,7 +45,7 @@ def file_steps(files: LogFiles, disk: Disk, root: str, *, keep_backup: bool) -> 
     for finding in files.strays:
         run = partial(_put_aside, disk, finding.file, os.path.join(root, OWN_FOLDER, "strays"))
         yield Step("move_stray", os.path.relpath(finding.file, root), "no file of the log has this name", run)
-    for file in odd_files(files):
+    for file in unusual_files(files):
         run = partial(_resize, disk, root, file, size, keep_backup)
         yield Step("resize_file", os.path.relpath(file.path, root), f"it has {file.size_bytes} bytes instead of {size}", run)
     for start in missing_starts(files):

@@ -52,7 +52,7 @@ class StoreQueues:
         """Open nothing yet. `config` has the sizes of the files, and `keeps` keeps what is replaced in `brokerstore/`."""
         self.facts = facts
         self.disk = facts.disk
-        self.places = facts.paths
+        self.paths = facts.paths
         self.config = config
         self.progress = progress
         self.keeps = keeps
@@ -60,19 +60,19 @@ class StoreQueues:
     def _open(self) -> closing[ConsumeQueues]:
         size = self.config.mapped_file_size_consume_queue
         assert size
-        return closing(ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size))
+        return closing(ConsumeQueues(self.disk, self.paths.queues, writable=False, file_size_bytes=size))
 
     @contextmanager
     def named(self) -> Iterator[NamedMessages | None]:
         """Open what tells which messages a hole in the log has lost."""
         slots, items = self.config.max_hash_slot_num, self.config.max_index_num
         assert slots and items
-        index = IndexFiles(self.disk, self.places.index, writable=False, slots=slots, items=items)
-        batch = BatchQueues(self.disk, self.places.batch, writable=False)
+        index = IndexFiles(self.disk, self.paths.index, writable=False, slots=slots, items=items)
+        batch = BatchQueues(self.disk, self.paths.batch, writable=False)
         with self._open() as queues, closing(batch), closing(index):
             with suppress(StoreCorrupt):  # files of an index that cannot be read name nothing
                 index.load()
-            yield FileMessages(queues, batch, index, TimerLog(self.disk, self.places.root))
+            yield FileMessages(queues, batch, index, TimerLog(self.disk, self.paths.root))
 
     @contextmanager
     def timers(self) -> Iterator[TimersQueue | None]:
@@ -85,7 +85,7 @@ class StoreQueues:
 
         `in_files` is what was found of queues and index in files.
         """
-        of_queues = [finding for finding in in_files.problems if not finding.file.startswith(self.places.index)]
+        of_queues = [finding for finding in in_files.problems if not finding.file.startswith(self.paths.index)]
         return of_queues, in_files.lost_by_queue
 
     def unused_files(self) -> list[str]:
@@ -96,12 +96,12 @@ class StoreQueues:
                 with suppress(StoreCorrupt):  # it is rebuilt
                     found = list_offset_files(self.disk, queue.folder)[1:]
                     unused += [file.path for file in found if file.start_offset >= queue.written]
-        return [os.path.relpath(path, self.places.root) for path in unused]
+        return [os.path.relpath(path, self.paths.root) for path in unused]
 
     def delete_unused(self) -> str:
         """Delete these files; a queue that was rebuilt since has others."""
         for file in self.unused_files():
-            path = os.path.join(self.places.root, file)
+            path = os.path.join(self.paths.root, file)
             self.disk.delete(path)
             self.disk.sync_folder(os.path.dirname(path))
         return ""
@@ -111,30 +111,30 @@ class StoreQueues:
 
         Without `may_lose`, `StoreCorrupt` is raised if a queue in files names messages that the log does not have.
         """
-        paths = LogPaths.parse(self.disk, self.places.commit_log)
-        is_ignored = excluded_topics(self.disk, self.places.root)
+        paths = LogPaths.parse(self.disk, self.paths.commit_log)
+        is_ignored = excluded_topics(self.disk, self.paths.root)
         with closing(CommitLog(paths, disk=self.disk, file_size_bytes=files.file_size_bytes)) as log:
             return rebuild(
-                log, end, self.places, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps,
+                log, end, self.paths, self.config, self.disk, what, is_ignored, self.progress, keeps=self.keeps,
                 may_lose=may_lose,
             )  # fmt: skip
 
     def offsets_beyond(self) -> list[str]:
         """List the offsets beyond the end of their queue, a line for each. The queues agree with the repaired log."""
-        with self._open() as queues, closing(BatchQueues(self.disk, self.places.batch, writable=False)) as batch:
-            return clamp_offsets(self.disk, self.places.config, AllQueues(queues, batch, lambda: 0).end_of, None)
+        with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
+            return clamp_offsets(self.disk, self.paths.config, AllQueues(queues, batch, lambda: 0).end_of, None)
 
     def clamp(self) -> list[str]:
         """Clamp the offsets beyond the end of their queue, and return a line for each."""
-        with self._open() as queues, closing(BatchQueues(self.disk, self.places.batch, writable=False)) as batch:
+        with self._open() as queues, closing(BatchQueues(self.disk, self.paths.batch, writable=False)) as batch:
             end_of = AllQueues(queues, batch, lambda: 0).end_of
-            return clamp_offsets(self.disk, self.places.config, end_of, self._save)
+            return clamp_offsets(self.disk, self.paths.config, end_of, self._save)
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write a table with changed offsets."""
         if changed:
             if self.keeps:
-                keep_file(self.disk, self.places.root, table.path)
+                keep_file(self.disk, self.paths.root, table.path)
             table.persist()
 
     def close_store(self, lock: FolderLock | None) -> None:
@@ -145,7 +145,7 @@ class StoreQueues:
         if lock is not None:
             lock.release()
         config = self.config.but(deliver_delayed=False)  # a repair must not put any message
-        Engine(self.places.root, config, self.disk, None, writable=True).close()
+        Engine(self.paths.root, config, self.disk, None, writable=True).close()
 
 
 class _LastTimer(NamedTuple):
@@ -173,17 +173,17 @@ class RocksdbQueues(StoreQueues):
         """Read the units of the database; without a readable one, what the other parts name."""
         with ExitStack() as opened:
             try:
-                opens = has_rocksdb(self.disk, self.places.queues)
-                database = opened.enter_context(open_database(self.places.queues)) if opens else None
+                opens = has_rocksdb(self.disk, self.paths.queues)
+                database = opened.enter_context(open_database(self.paths.queues)) if opens else None
             except StoreCorrupt:
                 database = None
             yield RocksdbMessages(database) if database is not None else opened.enter_context(super().named())
 
     def _ends(self) -> dict[tuple[str, int], RocksdbEnd]:
         """Return the last unit of each queue, by topic and queue id."""
-        if not has_rocksdb(self.disk, self.places.queues):
+        if not has_rocksdb(self.disk, self.paths.queues):
             return {}
-        with open_database(self.places.queues) as database:
+        with open_database(self.paths.queues) as database:
             return last_ends(database)
 
     @contextmanager
@@ -191,17 +191,17 @@ class RocksdbQueues(StoreQueues):
         """Read the end of the queue and its last unit."""
         end, unit = self._ends().get((TIMER_TOPIC, 0)), None
         if end is not None:
-            with open_database(self.places.queues) as database:
+            with open_database(self.paths.queues) as database:
                 unit = unit_of(database, TIMER_TOPIC.encode(), 0, end.queue_offset)
         yield end and _LastTimer(end.queue_offset + 1, unit and Unit(*unit[3:6]))
 
     def disagreements(self, files: LogFiles, in_files: CrossCheck) -> tuple[list[Finding], dict[str, int]]:
         """Compare the database with the log."""
-        if not has_rocksdb(self.disk, self.places.queues):
-            return [Finding(self.places.queues, 0, "missing_queue", "queues in RocksDB", "none")], in_files.lost_by_queue
+        if not has_rocksdb(self.disk, self.paths.queues):
+            return [Finding(self.paths.queues, 0, "missing_queue", "queues in RocksDB", "none")], in_files.lost_by_queue
         lost: dict[str, int] = {}
-        deleted = deleted_topics(self.disk, self.places)
-        found = list(rocksdb_findings(self.places.queues, files, deleted, lost))
+        deleted = deleted_topics(self.disk, self.paths)
+        found = list(rocksdb_findings(self.paths.queues, files, deleted, lost))
         return found, in_files.lost_by_queue or lost
 
     def rebuild(self, what: set[str], files: LogFiles, end: int, *, may_lose: bool = True) -> Rebuilt:
@@ -209,7 +209,7 @@ class RocksdbQueues(StoreQueues):
         made = Rebuilt(0, 0, 0, end - files.files[0].start_offset if files.files else 0)
         if QUEUES in what:
             levels = self.config.message_delay_level
-            made = rebuild_rocksdb(self.disk, self.places, files, end, levels, self.progress)
+            made = rebuild_rocksdb(self.disk, self.paths, files, end, levels, self.progress)
         if what - {QUEUES}:
             made = made._replace(index_files=super().rebuild(what - {QUEUES}, files, end).index_files)
         return made
@@ -224,22 +224,22 @@ class RocksdbQueues(StoreQueues):
 
     def _clamp(self, save: Save | None) -> list[str]:
         ends = self._ends()
-        read_config(self.disk, self.places.root)  # raises for a damaged one, which no later opening would report
+        read_config(self.disk, self.paths.root)  # raises for a damaged one, which no later opening would report
 
         def end_of(topic: str, queue_id: int) -> int:
             end = ends.get((topic, queue_id))
             return end.queue_offset + 1 if end is not None else 0
 
-        return clamp_offsets(self.disk, self.places.config, end_of, save, (ConsumerOffsets, DelayOffsets))
+        return clamp_offsets(self.disk, self.paths.config, end_of, save, (ConsumerOffsets, DelayOffsets))
 
     def _save(self, table: Table, changed: list[ClampedOffset]) -> None:
         """Write the table with changed offsets."""
         if not changed or not table.is_in_rocksdb:
             super()._save(table, changed)
             return
-        with replacement(self.disk, self.places, offsets_name(self.disk, self.places.root)) as fresh:
+        with replacement(self.disk, self.paths, offsets_name(self.disk, self.paths.root)) as fresh:
             changes = {(one.key, one.queue_id): one.after for one in changed}
-            copy_with_offsets(self.disk, self.places.root, fresh, changes)
+            copy_with_offsets(self.disk, self.paths.root, fresh, changes)
 
     def close_store(self, lock: FolderLock | None) -> None:
         """Remove the abort file; only a broker can open the store."""

@@ -142,7 +142,7 @@ def _verify_in_use(check: _Check, progress: Progress | None, observe: Observe | 
 def _beside_log(check: _Check, log: LogReport) -> StoreReport:
     """Compare everything except the log of a store in use, once."""
     report = check.report = StoreReport(log)
-    check.config = check.asked
+    check.config = check.requested
     try:
         check.derived()
         check.batch_queues()
@@ -163,11 +163,11 @@ class _Check:
     def __init__(self, root: str, config: StoreConfig, disk: Disk) -> None:
         self.disk = disk
         self.facts = FolderFacts(root, disk, config.store_path_commit_log)
-        self.places = self.facts.paths
-        paths = LogPaths.parse(disk, self.places.commit_log)
+        self.paths = self.facts.paths
+        paths = LogPaths.parse(disk, self.paths.commit_log)
         self.folders = paths.present
         self.missing = [folder for folder in paths.folders if folder not in self.folders]
-        self.asked = config
+        self.requested = config
         self.config = config
         self.end_offset: int | None = None  # end of the checked log of a store in use
         self.ends: dict[tuple[str, int], int] | None = None  # end offset of every queue; None if the queues could not be read
@@ -179,7 +179,7 @@ class _Check:
 
     def log_and_derived(self, progress: Progress | None, observe: Observe | None) -> None:
         """Check the log, and compare queues and index with it on the way."""
-        size, comparison = self.asked.mapped_file_size_commit_log, self._comparison()
+        size, comparison = self.requested.mapped_file_size_commit_log, self._comparison()
         if comparison is None:
             self.report.log = verify_log(self.folders, self.disk, size, progress, observe=observe)
             return
@@ -205,11 +205,11 @@ class _Check:
     def _comparison(self) -> Comparison | None:
         """Return the comparison of queues and index, None if they cannot be read; that is reported as a problem."""
         try:
-            self.config = self.facts.with_sizes(self.asked, guesses=True)
+            self.config = self.facts.with_sizes(self.requested, guesses=True)
             files = self.files()
             if self.end_offset is not None:
                 files.hold()
-            comparison = Comparison(self.disk, self.places, self.config, files, self._bounds())
+            comparison = Comparison(self.disk, self.paths, self.config, files, self._bounds())
         except StoreCorrupt as error:
             self._unreadable(error)
             return None
@@ -225,12 +225,12 @@ class _Check:
             self.report.more_problems += found.problems
             self._keep_ends(comparison.queues)
             self.has_ignored = bool(found.ignored)
-            self.filled = {*found.queue_keys(), *batch_keys(self.disk, self.places)}
+            self.filled = {*found.queue_keys(), *batch_keys(self.disk, self.paths)}
         except StoreCorrupt as error:
             self._unreadable(error)
 
     def _unreadable(self, error: StoreError) -> None:
-        self._add(unreadable(error, self.places.root))
+        self._add(unreadable(error, self.paths.root))
 
     def all_beside_log(self) -> None:
         """Check what lies beside log, queues and index. A file that cannot be read ends one check, not the others."""
@@ -258,7 +258,7 @@ class _Check:
         if clean_stop is not None and self.end_offset is None:
             end = max(log.end_offset, self.files().end().offset)  # the latter counts a blank that ends a file
             if end < clean_stop.end_offset:
-                self.problem(clean_path(self.places.root), 0, MISSING_END, f"a log that ends at {clean_stop.end_offset}", end)
+                self.problem(clean_path(self.paths.root), 0, MISSING_END, f"a log that ends at {clean_stop.end_offset}", end)
 
     def files(self) -> LogFiles:
         """Return the log files up to the end of the checked range."""
@@ -278,10 +278,10 @@ class _Check:
         The ends stay unknown if the queues cannot be read; another check reports that.
         """
         with suppress(StoreError):
-            self.config = self.facts.with_sizes(self.asked, guesses=True)
+            self.config = self.facts.with_sizes(self.requested, guesses=True)
             size = self.config.mapped_file_size_consume_queue
             assert size
-            with ConsumeQueues(self.disk, self.places.queues, writable=False, file_size_bytes=size) as queues:
+            with ConsumeQueues(self.disk, self.paths.queues, writable=False, file_size_bytes=size) as queues:
                 queues.load()
                 self._keep_ends(queues)
 
@@ -291,8 +291,8 @@ class _Check:
     def batch_queues(self) -> None:
         """Compare batch queues with the log, if there are any."""
         damaged: dict[tuple[str, int], StoreCorrupt] = {}
-        with BatchQueues(self.disk, self.places.batch, writable=False, unreadable=damaged) as batch:
-            topics = read_topics(self.disk, self.places.config)
+        with BatchQueues(self.disk, self.paths.batch, writable=False, unreadable=damaged) as batch:
+            topics = read_topics(self.disk, self.paths.config)
             is_batch_topic = batch_topics(topics, batch, searches_log=self.has_ignored)
             if is_batch_topic is not None:
                 found = batch_problems(self.files(), batch, is_batch_topic, topics)
@@ -315,7 +315,7 @@ class _Check:
         if self.facts.abort_file.is_present:
             self.report.more_notes.append(
                 note(
-                    os.path.join(self.places.root, "abort"),
+                    os.path.join(self.paths.root, "abort"),
                     0,
                     "abort_file",
                     "none after a clean stop",
@@ -333,28 +333,28 @@ class _Check:
 
     def _batch_ends(self) -> dict[tuple[str, int], int]:
         """Return the end offsets of all batch queues."""
-        with BatchQueues(self.disk, self.places.batch, writable=False, unreadable={}) as batch:
+        with BatchQueues(self.disk, self.paths.batch, writable=False, unreadable={}) as batch:
             return dict(_ends(batch))
 
     def config_files(self) -> None:
         """Report damaged config files, offsets behind the end of their queue, and topics that the table lacks."""
         if self.end_offset is not None:
             self.queue_ends()  # messages may have been put and consumed since
-        for finding in config_findings(self.disk, self.places.root, self.ends, self.filled):
+        for finding in config_findings(self.disk, self.paths.root, self.ends, self.filled):
             self._add(finding)
 
     def timers(self) -> None:
         """Check the timer files against each other, the log and the end of the timers' queue."""
         queue_end = None if self.ends is None else self.ends.get((TIMER_TOPIC, 0), 0)
         queue_end = None if queue_end == END_MAX else queue_end
-        for finding in timer_findings(self.disk, self.places.root, self.files(), queue_end):
+        for finding in timer_findings(self.disk, self.paths.root, self.files(), queue_end):
             self._add(finding)
 
     def unread_parts(self) -> None:
         """Read databases of the configuration and compacted topics; add a note for each part of the store that is not read."""
-        for finding in part_findings(self.disk, self.places.root, self.files()):
+        for finding in part_findings(self.disk, self.paths.root, self.files()):
             self._add(finding)
-        for finding in compaction_findings(self.disk, self.places.root, is_in_use=self.facts.is_in_use):
+        for finding in compaction_findings(self.disk, self.paths.root, is_in_use=self.facts.is_in_use):
             self._add(finding)
 
     def _add(self, finding: Finding) -> None:
@@ -362,8 +362,8 @@ class _Check:
 
     def sidecars(self) -> None:
         """Report symlinks and folders in place of our own small files."""
-        self.report.more_problems += strange_sidecars(self.disk, self.places.own)
-        for path, damage in damaged_filters(self.disk, self.places.key_filters):
+        self.report.more_problems += strange_sidecars(self.disk, self.paths.own)
+        for path, damage in damaged_filters(self.disk, self.paths.key_filters):
             self.report.more_notes.append(note(path, 0, "key_filter", "a filter that can be used", damage))
 
 

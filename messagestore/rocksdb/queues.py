@@ -61,11 +61,11 @@ def unit_value(physical_offset: int, size_bytes: int, tags_code: int, store_time
     return _UNIT.pack(physical_offset, size_bytes, tags_code, store_timestamp_ms)
 
 
-def end_row(topic: bytes, queue_id: int, is_max: bool, place: tuple[int, int] | int) -> tuple[bytes, bytes]:
-    """Return the row of an end; `place` is log and queue offset of the unit, or the log offset of the checkpoint."""
+def end_row(topic: bytes, queue_id: int, is_max: bool, position: tuple[int, int] | int) -> tuple[bytes, bytes]:
+    """Return the row of an end; `position` is log and queue offset of the unit, or the log offset of the checkpoint."""
     head = len(topic).to_bytes(4, "big") + _SEPARATOR + topic + _SEPARATOR
     key = head + (b"max" if is_max else b"min") + _SEPARATOR + queue_id.to_bytes(4, "big")
-    return key, place.to_bytes(8, "big") if isinstance(place, int) else _END.pack(*place)
+    return key, position.to_bytes(8, "big") if isinstance(position, int) else _END.pack(*position)
 
 
 def read_units(database: Database) -> Iterator[RocksdbUnit]:

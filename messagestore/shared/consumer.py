@@ -204,8 +204,8 @@ class SharedConsumer(Polled):
         """Read the messages that a put handed out; the queues in hand are those of the last answer."""
         messages = []
         with self._tracks_guard:
-            for place, turn in HANDED_ROW.iter_unpack(payload):
-                message = self._message_at(place)
+            for location, turn in HANDED_ROW.iter_unpack(payload):
+                message = self._message_at(location)
                 if message is None:
                     continue
                 messages.append(message)
@@ -218,11 +218,11 @@ class SharedConsumer(Polled):
                 track.held[message.queue_offset] = None
         return messages
 
-    def _taken(self, places: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
+    def _taken(self, positions: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
         """Read the messages that the owner handed out, and note them and the queues in hand."""
         if in_hand is None:  # the poll was cancelled
             return []
-        messages = [message for place in places if (message := self._message_at(place)) is not None]
+        messages = [message for location in positions if (message := self._message_at(location)) is not None]
         with self._tracks_guard:
             before, self._tracks = self._tracks, {}
             for topic, queue_id, turn, position in in_hand:
@@ -244,8 +244,8 @@ class SharedConsumer(Polled):
     def ack(self, message: StoredMessage) -> bool:
         """Acknowledge a message, as `Consumer.ack`."""
         check_type("message", message, StoredMessage)
-        place = message.topic, message.queue_id, message.queue_offset
-        found = self._call(pack_call("consumer", self.id, "ack", *place), lambda own: own.ack(message))
+        location = message.topic, message.queue_id, message.queue_offset
+        found = self._call(pack_call("consumer", self.id, "ack", *location), lambda own: own.ack(message))
         self._forget(message)
         return bool(found)
 
@@ -312,7 +312,7 @@ class SharedConsumer(Polled):
     def seek(self, queue_id: int, offset: int) -> None:
         """Continue at a queue offset, as `Consumer.seek`. Nothing is committed."""
         self._call(pack_call("consumer", self.id, "seek", queue_id, offset), lambda own: own.seek(queue_id, offset))
-        self._note_seek(queue_id, self.position(queue_id))
+        self._record_seek(queue_id, self.position(queue_id))
 
     def seek_to_time(self, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> None:
         """Continue, in every queue in hand, at the first message stored at or after a time, as `Consumer.seek_to_time`."""
@@ -320,9 +320,9 @@ class SharedConsumer(Polled):
         data = pack_call("consumer", self.id, "seek_to_time", timestamp_ms, boundary.name)
         self._call(data, lambda own: own.seek_to_time(timestamp_ms, boundary))
         for queue_id in self.queues:
-            self._note_seek(queue_id, self.position(queue_id))
+            self._record_seek(queue_id, self.position(queue_id))
 
-    def _note_seek(self, queue_id: int, position: int) -> None:
+    def _record_seek(self, queue_id: int, position: int) -> None:
         with self._tracks_guard:
             track = self._tracks.get((self.topic, queue_id))
             if track is not None:

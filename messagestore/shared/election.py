@@ -74,7 +74,7 @@ class Member:
 
     def __init__(self, path: str, config: StoreConfig, wait_s: float) -> None:
         """Connect to the owner, or become it. Raises `StoreLocked` if neither is possible within `wait_s` seconds."""
-        places = StorePaths(path, config.store_path_commit_log)
+        paths = StorePaths(path, config.store_path_commit_log)
         self.path = path
         self.local: MessageStore | None = None  # of the owner
         self.service: Service | None = None
@@ -83,10 +83,10 @@ class Member:
         self.consumers: weakref.WeakSet[_OpenConsumer] = weakref.WeakSet()
         self._config = config
         self.wait_s = wait_s or ANSWER_S
-        self._lock_path = places.lock
-        self._own = places.own
-        self._address = os.path.join(places.own, ADDRESS)
-        self._presence = Presence(places.own, self.client_id)
+        self._lock_path = paths.lock
+        self._own = paths.own
+        self._address = os.path.join(paths.own, ADDRESS)
+        self._presence = Presence(paths.own, self.client_id)
         self._process_id = process_id()
         self._is_closed = False
         self._changes = Progress()  # of the role, and of answered puts
@@ -361,7 +361,7 @@ class Member:
         if len(packed) > FRAME_MAX:
             raise InvalidMessage(f"a message of {len(packed)} bytes: at most {FRAME_MAX}")
         future = PutFuture()
-        if len(self._pending) >= IN_FLIGHT_MAX and not self._changes.wait_until(self._has_room, self.wait_s):
+        if len(self._pending) >= IN_FLIGHT_MAX and not self._changes.wait_until(self._has_space, self.wait_s):
             raise self.busy()
         guard = self._send_guard  # a change of the owner holds it
         if not guard.acquire(timeout=self.wait_s):
@@ -372,7 +372,7 @@ class Member:
             guard.release()
         return future
 
-    def _has_room(self) -> bool:
+    def _has_space(self) -> bool:
         return len(self._pending) < IN_FLIGHT_MAX or self._is_closed or self.failure is not None
 
     def _append(self, packed: bytes, future: PutFuture) -> None:

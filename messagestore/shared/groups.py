@@ -32,7 +32,7 @@ from .presence import is_present, present
 from .protocol import HANDED_ROW, Frame, Operation, pack_frame, parse_frame
 
 GRACE_S = 2.0
-LOOK_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
+POLL_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
 
@@ -130,7 +130,7 @@ class Groups:
         self._consumers: dict[str, tuple[Consumer, Origin]] = {}
         self._waiting: list[int] = []  # opening times of consumers that will join when the grace ends
         self._claiming = 0  # consumers whose claims are not dealt with yet
-        self._own_folder = engine.places.own
+        self._own_folder = engine.paths.own
         self._grace_ends = time.monotonic() + GRACE_S
         self._expected_clients = present(self._own_folder) - {client_id}
         self._expected = dict.fromkeys(own_ids, client_id)  # consumers that will open again, and their processes
@@ -195,7 +195,7 @@ class Groups:
             self._waiting.append(opened_ns)
             self._changed.notify_all()
             while not self._is_grace_over():
-                self._changed.wait(LOOK_S)
+                self._changed.wait(POLL_S)
             while min(self._waiting) < opened_ns:
                 self._changed.wait()
 

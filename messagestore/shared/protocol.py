@@ -107,7 +107,7 @@ class FrameReader:
     def _taken(self) -> list[Frame]:
         found = []
         at, end, view = 0, self._end, self._view
-        wanted = RECEIVE_BYTES
+        requested = RECEIVE_BYTES
         while end - at >= HEADER.size:
             size, version, operation, flags = HEADER.unpack_from(view, at)
             if version != VERSION:
@@ -116,12 +116,12 @@ class FrameReader:
                 raise BadFrame(f"a frame of {size} bytes: at most {FRAME_MAX}")
             stop = at + HEADER.size + size
             if end < stop:
-                wanted = max(wanted, stop - at)
+                requested = max(requested, stop - at)
                 break
             found.append(Frame(operation, flags, bytes(view[at + HEADER.size : stop])))
             at = stop
-        if at or wanted > len(view):
-            self._keep(at, wanted)
+        if at or requested > len(view):
+            self._keep(at, requested)
         return found
 
     def _keep(self, start: int, size_bytes: int) -> None:

@@ -117,8 +117,8 @@ class Service:
 
     def _found(self, topic: str, unique_key: str) -> PutResult | None:
         """Return where an earlier owner stored a message, in its topic or where delayed ones wait; None if it did not."""
-        for place in (topic, SCHEDULE_TOPIC, TIMER_TOPIC):
-            found = self._stored(place, unique_key)
+        for location in (topic, SCHEDULE_TOPIC, TIMER_TOPIC):
+            found = self._stored(location, unique_key)
             if found is not None:
                 return result_of(found)
         return None

@@ -201,7 +201,7 @@ class SharedStore(Closing):
     def undecided_transactions(self, older_than_ms: int = 0) -> list[HalfMessage]:
         """Return prepared messages that nobody committed or rolled back, oldest first."""
         found = self._member.request(pack_call("undecided", older_than_ms))
-        return [HalfMessage(offset, self._message_at(place)) for offset, place in found]
+        return [HalfMessage(offset, self._message_at(position)) for offset, position in found]
 
     def commit_transaction(self, half: HalfMessage) -> PutResult:
         """Commit a message that `undecided_transactions` returned."""

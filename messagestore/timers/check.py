@@ -90,11 +90,11 @@ class _TimerCheck:
 
     def _units(self) -> Iterator[Finding]:
         for unit in self._log.units():
-            if not NO_UNIT <= unit.previous < unit.place:
-                expected = f"{NO_UNIT}, or less than its own position {unit.place}"
+            if not NO_UNIT <= unit.previous < unit.position:
+                expected = f"{NO_UNIT}, or less than its own position {unit.position}"
                 yield self._of_unit(unit, 4, "timer_chain", expected, unit.previous)
             if is_pending(unit, self._check):
-                self._previous.setdefault(slot_s(unit.due_ms), {})[unit.place] = unit.previous
+                self._previous.setdefault(slot_s(unit.due_ms), {})[unit.position] = unit.previous
                 yield from self._record(unit)
 
     def _record(self, unit: TimerUnit) -> Iterator[Finding]:
@@ -113,9 +113,9 @@ class _TimerCheck:
             yield self._of_unit(unit, 40, "timer_topic", topic_hash, unit.topic_hash)
 
     def _of_unit(self, unit: TimerUnit, field_at: int, kind: str, expected: int | str, found: int | str) -> Finding:
-        file = self._log.find(unit.place)
+        file = self._log.find(unit.position)
         assert file is not None, "a unit was read from a file"
-        return Finding(file.path, unit.place - file.start_offset + field_at, kind, expected, found)
+        return Finding(file.path, unit.position - file.start_offset + field_at, kind, expected, found)
 
     def _end(self) -> Iterator[Finding]:
         """Report bytes after the last unit. Those after the flushed part are what a crash left: the broker drops them."""

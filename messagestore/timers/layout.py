@@ -56,9 +56,9 @@ CHECK_SIZE = 4096
 
 
 class TimerUnit(NamedTuple):
-    """One unit; `place` is its position in the timer log."""
+    """One unit; `position` is its position in the timer log."""
 
-    place: int
+    position: int
     previous: int
     magic: int
     write_ms: int

@@ -85,7 +85,7 @@ class LiveTimers:
         if trusts_wheel and self._load_wheel(log):
             return True
         for unit in log.units():
-            if cuts and unit.place >= self._end:
+            if cuts and unit.position >= self._end:
                 break
             if is_pending(unit, self.check):
                 self._link(unit)
@@ -129,12 +129,12 @@ class LiveTimers:
 
     def last_unit(self) -> TimerUnit | None:
         """Return the unit that ends the timer log, None without one."""
-        place = self._end - UNIT_SIZE
-        start = place - place % self._file_size
-        data = self._read(start, place - start, UNIT_SIZE) if place >= 0 else b""
+        position = self._end - UNIT_SIZE
+        start = position - position % self._file_size
+        data = self._read(start, position - start, UNIT_SIZE) if position >= 0 else b""
         if len(data) < UNIT_SIZE or int.from_bytes(data[:4], "big") != UNIT_SIZE:
             return None
-        return unpack_unit(data, os.path.join(self._root, LOG_NAME, file_name(start)), start, place - start)
+        return unpack_unit(data, os.path.join(self._root, LOG_NAME, file_name(start)), start, position - start)
 
     # Timers
 
@@ -148,13 +148,13 @@ class LiveTimers:
         slot_ms, magic = slot_of(timer, now_ms)
         slot_ms = max(slot_ms, floor_ms)
         write_ms = min(now_ms, slot_ms)
-        place = self._next_place()
+        position = self._next_position()
         chain = self._slots.get(slot_s(slot_ms))
         previous = chain.last if chain is not None else NO_UNIT
         at = timer.log_offset, timer.log_size, java_hash_code(timer.topic)
-        unit = TimerUnit(place, previous, magic, write_ms, slot_ms - write_ms, *at)
-        self._unwritten.append((place, UNIT.pack(UNIT_SIZE, *unit[1:], 0)))
-        self._end = place + UNIT_SIZE
+        unit = TimerUnit(position, previous, magic, write_ms, slot_ms - write_ms, *at)
+        self._unwritten.append((position, UNIT.pack(UNIT_SIZE, *unit[1:], 0)))
+        self._end = position + UNIT_SIZE
         self._link(unit)
         self._changed.add(slot_s(slot_ms))
         self.is_dirty = True
@@ -163,18 +163,18 @@ class LiveTimers:
         """Return the units of a slot, oldest first. Raises `StoreCorrupt` for a chain that leads nowhere."""
         self._write()
         found = []
-        place = self._slots[due_s].last
-        while place != NO_UNIT:
-            start = place - place % self._file_size
-            data = self._read(start, place - start, UNIT_SIZE)
+        position = self._slots[due_s].last
+        while position != NO_UNIT:
+            start = position - position % self._file_size
+            data = self._read(start, position - start, UNIT_SIZE)
             path = os.path.join(self._root, LOG_NAME, file_name(start))
-            unit = unpack_unit(data, path, start, place - start)
-            if not NO_UNIT <= unit.previous < place:
+            unit = unpack_unit(data, path, start, position - start)
+            if not NO_UNIT <= unit.previous < position:
                 raise StoreCorrupt(
-                    "timer chain", file=path, offset=place - start + 4, expected=f"-1 to {place}", found=unit.previous
+                    "timer chain", file=path, offset=position - start + 4, expected=f"-1 to {position}", found=unit.previous
                 )
             found.append(unit)
-            place = unit.previous
+            position = unit.previous
         return found[::-1]
 
     def finish(self, due_s: int) -> None:
@@ -185,11 +185,11 @@ class LiveTimers:
         self.is_dirty = True
 
     def _link(self, unit: TimerUnit) -> None:
-        chain = self._slots.setdefault(slot_s(unit.due_ms), _Chain(unit.place, unit.place, 0))
-        chain.last = unit.place
+        chain = self._slots.setdefault(slot_s(unit.due_ms), _Chain(unit.position, unit.position, 0))
+        chain.last = unit.position
         chain.units += -1 if unit.deletes else 1
 
-    def _next_place(self) -> int:
+    def _next_position(self) -> int:
         """Return where the next unit goes; close a file in which it does not fit."""
         left = self._file_size - self._end % self._file_size
         if left >= UNIT_SIZE + END_SIZE:
@@ -236,7 +236,7 @@ class LiveTimers:
         """Write the units that are in memory only, neighbours together."""
         while self._unwritten:
             start = self._unwritten[0][0] // self._file_size * self._file_size
-            count = sum(place < start + self._file_size for place, _ in self._unwritten)
+            count = sum(position < start + self._file_size for position, _ in self._unwritten)
             data = b"".join(data for _, data in self._unwritten[:count])
             self._file(start).write(self._unwritten[0][0] - start, data)
             self._unsynced.add(start)

@@ -52,10 +52,13 @@ def write_timer_files(disk: Disk, folder: str, units: list[TimerUnit], check: Ti
     log, config = os.path.join(folder, LOG_NAME), os.path.dirname(os.path.join(folder, CHECK_NAME))
     for name in (folder, log, config):
         disk.make_folder(name)
-    for start in range(0, units[-1].place + 1 if units else 0, log_file_size):
-        inside = [unit for unit in units if start <= unit.place < start + log_file_size]
+    for start in range(0, units[-1].position + 1 if units else 0, log_file_size):
+        inside = [unit for unit in units if start <= unit.position < start + log_file_size]
         _write(
-            disk, os.path.join(log, file_name(start)), log_file_size, _log_file(inside, start, log_file_size, units[-1].place)
+            disk,
+            os.path.join(log, file_name(start)),
+            log_file_size,
+            _log_file(inside, start, log_file_size, units[-1].position),
         )
     _write(disk, os.path.join(folder, WHEEL_NAME), WHEEL_SIZE, _wheel(units))
     _write(disk, os.path.join(folder, CHECK_NAME), CHECK_SIZE, [(0, CHECK.pack(*check))])
@@ -69,7 +72,7 @@ def new_checkpoint(disk: Disk, root: str, units: list[TimerUnit], queue_end: int
         old = read_timer_checkpoint(disk, root) or TimerCheckpoint()
     except StoreCorrupt:
         old = TimerCheckpoint()
-    flushed = units[-1].place + UNIT_SIZE if units else 0
+    flushed = units[-1].position + UNIT_SIZE if units else 0
     return TimerCheckpoint(now_ms, flushed, queue_end, queue_end, old.state_version, now_ms, old.counter + 1)
 
 
@@ -78,7 +81,7 @@ def new_units(timers: list[TimerMessage], last: Unit | None, now_ms: int, log_fi
 
     `last` is the last unit of the timers' queue.
     """
-    places = _places(log_file_size)
+    positions = _positions(log_file_size)
     last_of: dict[int, int] = {}  # of each slot: its last unit
     units = []
     for timer in timers:
@@ -88,18 +91,18 @@ def new_units(timers: list[TimerMessage], last: Unit | None, now_ms: int, log_fi
             write_ms = now_ms
             slot_ms, magic = slot_of(timer, now_ms)
             slot_ms = max(slot_ms, now_ms)
-        place = next(places)
+        position = next(positions)
         previous = last_of.get(slot_s(slot_ms), NO_UNIT)
-        last_of[slot_s(slot_ms)] = place
+        last_of[slot_s(slot_ms)] = position
         at = timer.log_offset, timer.log_size, java_hash_code(timer.topic)
-        units.append(TimerUnit(place, previous, magic, write_ms, slot_ms - write_ms, *at))
+        units.append(TimerUnit(position, previous, magic, write_ms, slot_ms - write_ms, *at))
     if timers and last is not None and last.physical_offset != timers[-1].log_offset:
         past_ms = now_ms - PRECISION_MS
-        units.append(TimerUnit(next(places), NO_UNIT, MAGIC_DEFAULT, past_ms, 0, last.physical_offset, last.size_bytes, 0))
+        units.append(TimerUnit(next(positions), NO_UNIT, MAGIC_DEFAULT, past_ms, 0, last.physical_offset, last.size_bytes, 0))
     return units
 
 
-def _places(log_file_size: int) -> Iterator[int]:
+def _positions(log_file_size: int) -> Iterator[int]:
     """Yield positions for units: the end of a file needs 16 bytes after its last unit."""
     at = 0
     while True:
@@ -122,9 +125,9 @@ def slot_of(timer: TimerMessage, write_ms: int) -> tuple[int, int]:
 def _log_file(units: list[TimerUnit], start: int, size: int, last: int) -> Iterator[tuple[int, bytes]]:
     """Yield the pieces of one file of the timer log."""
     for unit in units:
-        yield unit.place - start, UNIT.pack(UNIT_SIZE, *unit[1:], 0)
-    end = units[-1].place + UNIT_SIZE - start
-    if units[-1].place != last:
+        yield unit.position - start, UNIT.pack(UNIT_SIZE, *unit[1:], 0)
+    end = units[-1].position + UNIT_SIZE - start
+    if units[-1].position != last:
         yield end, _END.pack(size - end, 0, MAGIC_BLANK)
 
 
@@ -135,8 +138,8 @@ def _wheel(units: list[TimerUnit]) -> Iterator[tuple[int, bytes]]:
         due_s = slot_s(unit.due_ms)
         before = slots.get(due_s)
         count = -1 if unit.deletes else 1
-        first, number = (unit.place, 0) if before is None else (before.first, before.units)
-        slots[due_s] = Slot(due_s % WHEEL_SLOTS, due_s, first, unit.place, number + count)
+        first, number = (unit.position, 0) if before is None else (before.first, before.units)
+        slots[due_s] = Slot(due_s % WHEEL_SLOTS, due_s, first, unit.position, number + count)
     for slot in slots.values():
         yield slot.offset, SLOT.pack(slot.due_s, slot.first, slot.last, slot.units, 0)
 

@@ -14,7 +14,7 @@ from consumequeue import Unit
 from storageio import Disk, Kind, StoreCorrupt, UnsupportedFormat
 
 from ..paths import StorePaths
-from ..swap import delete_tree, kept_path, take_place
+from ..swap import delete_tree, kept_path, replace_tree
 from .check import timer_findings
 from .layout import CHECK_NAME, LOG_FILE_SIZE, LOG_NAME, PRECISION_MS, WHEEL_NAME
 from .new_files import new_checkpoint, new_units, write_timer_files
@@ -51,32 +51,32 @@ def has_timers(disk: Disk, root: str) -> bool:
     return bool(TimerLog(disk, root).files) or any(entry and entry.kind is Kind.FILE and entry.size_bytes for entry in found)
 
 
-def plan_timers(disk: Disk, places: StorePaths, files: LogFiles, end_offset: int, queue_end: int | None) -> str | None:
+def plan_timers(disk: Disk, paths: StorePaths, files: LogFiles, end_offset: int, queue_end: int | None) -> str | None:
     """Return why the timer files need a rebuild if the log ends at `end_offset`; None if they agree with it.
 
     `queue_end` is the next offset of the timers' queue, None if it is not known. Raises `UnsupportedFormat` for timer files of
     an unknown layout.
     """
-    if not has_timers(disk, places.root):
+    if not has_timers(disk, paths.root):
         return None
-    if disk.stat(os.path.join(places.own, WORK)) is not None:
+    if disk.stat(os.path.join(paths.own, WORK)) is not None:
         return "a rebuild was interrupted"
     try:
-        behind = timers_behind(disk, places.root, end_offset)
+        behind = timers_behind(disk, paths.root, end_offset)
     except StoreCorrupt as error:  # of the checkpoint: the log shows which timers were delivered
         return str(error)
     if behind.units:
         return f"{behind.units} timers point behind the end of the log, {behind.pending} of them not delivered yet"
     if not behind.is_whole:
         return "the timer log lacks units that its wheel or checkpoint knows of"
-    wrong = [finding for finding in timer_findings(disk, places.root, files, queue_end) if finding.is_problem]
+    wrong = [finding for finding in timer_findings(disk, paths.root, files, queue_end) if finding.is_problem]
     if any(finding.kind == "timer_layout" for finding in wrong):
         raise UnsupportedFormat("timer files:", file=wrong[0].file, found=wrong[0].found, supported=str(wrong[0].expected))
     return f"{len(wrong)} disagreements" if wrong else None
 
 
 def rebuild_timers(
-    disk: Disk, places: StorePaths, files: LogFiles, queue: TimersQueue | None, *, keeps: bool,
+    disk: Disk, paths: StorePaths, files: LogFiles, queue: TimersQueue | None, *, keeps: bool,
     log_file_size: int | None = None, now_ms: int | None = None,
 ) -> RebuiltTimers:  # fmt: skip
     """Rebuild the timer files. The caller holds the store's lock, and log and queues are whole.
@@ -85,26 +85,26 @@ def rebuild_timers(
     the `brokerstore` folder.
     """
     now_ms = (disk.now_ms() if now_ms is None else now_ms) // PRECISION_MS * PRECISION_MS
-    size = TimerLog(disk, places.root).file_size_bytes or log_file_size or LOG_FILE_SIZE
+    size = TimerLog(disk, paths.root).file_size_bytes or log_file_size or LOG_FILE_SIZE
     found = undelivered_timers(files)
     queue_end = queue.max_offset if queue is not None else 0
     units = new_units(found, queue.unit(queue_end - 1) if queue is not None else None, now_ms, size)
-    work = os.path.join(places.own, WORK)
+    work = os.path.join(paths.own, WORK)
     delete_tree(disk, work)
-    disk.make_folder(places.own)
-    write_timer_files(disk, work, units, new_checkpoint(disk, places.root, units, queue_end, now_ms), size)
-    disk.sync_folder(places.own)
-    take_place(disk, os.path.join(work, LOG_NAME), os.path.join(places.root, LOG_NAME), places.root, keeps=keeps)
-    for _, path in wheel_snapshots(disk, places.root):  # a broker would load the last one instead of the new wheel
+    disk.make_folder(paths.own)
+    write_timer_files(disk, work, units, new_checkpoint(disk, paths.root, units, queue_end, now_ms), size)
+    disk.sync_folder(paths.own)
+    replace_tree(disk, os.path.join(work, LOG_NAME), os.path.join(paths.root, LOG_NAME), paths.root, keeps=keeps)
+    for _, path in wheel_snapshots(disk, paths.root):  # a broker would load the last one instead of the new wheel
         if keeps:
-            disk.rename(path, kept_path(disk, places.root, path))
+            disk.rename(path, kept_path(disk, paths.root, path))
         else:
             disk.delete(path)
-    disk.sync_folder(places.root)
+    disk.sync_folder(paths.root)
     for name in (WHEEL_NAME, CHECK_NAME):
-        _replace(disk, os.path.join(work, name), os.path.join(places.root, name), places.root, keeps=keeps)
+        _replace(disk, os.path.join(work, name), os.path.join(paths.root, name), paths.root, keeps=keeps)
     delete_tree(disk, work)
-    disk.sync_folder(places.own)
+    disk.sync_folder(paths.own)
     timers = [timer for timer in found if not timer.deletes]
     return RebuiltTimers(len(timers), sum(timer.due_ms < now_ms for timer in timers))
 

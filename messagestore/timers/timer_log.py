@@ -46,9 +46,9 @@ class TimerLog:
         """Yield findings about names, sizes and gaps of the files; a broker loads only files of the configured size."""
         return self._listing.check()
 
-    def find(self, place: int) -> OffsetFile | None:
+    def find(self, position: int) -> OffsetFile | None:
         """Return the file that a position lies in."""
-        return next((file for file in self.files if 0 <= place - file.start_offset < file.size_bytes), None)
+        return next((file for file in self.files if 0 <= position - file.start_offset < file.size_bytes), None)
 
     def _units(self, file: File, found: OffsetFile) -> Iterator[TimerUnit]:
         for at in range(0, found.size_bytes, _PIECE):

@@ -30,7 +30,7 @@ if not cython.compiled:
         give_raw_locks,
         i64s_of,
         new_raw_lock,
-        place_of_lock,
+        address_of_lock,
         take_raw_lock,
         take_raw_lock_now,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def open_all(tickets: list[Any]) -> Bool:
         if was_open:
             continue
         if cython.compiled:
-            gates[count] = place_of_lock(ticket._gate)
+            gates[count] = address_of_lock(ticket._gate)
             count += 1
         else:
             give_raw_lock(ticket._gate)

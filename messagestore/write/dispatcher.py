@@ -82,7 +82,7 @@ class DispatchService:
         self.thread = BackgroundThread("brokerstore-dispatcher", self._step)  # its stop does not wait for a full dispatch
         self.wake = self.thread.wake
 
-    def tell_reached(self) -> None:
+    def report_reached(self) -> None:
         """Set `reached`; call it only between two batches."""
         total = self._sink.queues.next_total
         self.reached = DispatchSnapshot(self.last_record_offset, UNKNOWN if total is None else total)
@@ -210,7 +210,7 @@ class DispatchService:
                 return False
             with self.durations.timing():
                 self._run_batch(limit)
-            self.tell_reached()
+            self.report_reached()
             if self._flags.has(Flag.LOGIC_DISK_FULL):
                 self._flags.clear(Flag.LOGIC_DISK_FULL)
             self._progress.notify()

@@ -56,7 +56,7 @@ class Housekeeper:
         flags: RunningFlags,
         dispatcher: DispatchService,
         flusher: FlushService,
-        note_folder: str,
+        hint_folder: str,
         *,
         jobs: list[Callable[[], object]],
         timed_job: Callable[[], float] | None,
@@ -82,8 +82,8 @@ class Housekeeper:
         self._pause_s = 0.0  # grows with the duration of a flush: thousands of dirty queues take long
         self._flushed_to = 0
         self.guard = threading.RLock()  # held while queue and index files behind the dispatcher are changed or synced
-        self._noted_to = -1
-        self._note_folder = note_folder
+        self._hinted_to = -1
+        self._hint_folder = hint_folder
         self._flush_before = flush_before
         self.failure: DiskError | None = None  # of a sync: what is on the disk is unknown from then on
         self._on_failed = on_failed
@@ -169,12 +169,12 @@ class Housekeeper:
             self._queues.flush(self._config.flush_consume_queue_least_pages)
         self._flushed_to = position
         index_ms = self._index.sync_full() if self._index is not None else 0
-        if thorough and self._index is not None and position != self._noted_to:
-            note = hint_of(self._log, self._index, *reached)
+        if thorough and self._index is not None and position != self._hinted_to:
+            hint = hint_of(self._log, self._index, *reached)
             index_ms = max(index_ms, self._index.sync_full())  # a file may have become full meanwhile, and the hint covers it
-            if note is not None:
-                write_hint(self._log.disk, self._note_folder, note)
-            self._noted_to = position
+            if hint is not None:
+                write_hint(self._log.disk, self._hint_folder, hint)
+            self._hinted_to = position
         self._write_checkpoint(stamp if thorough else 0, index_ms)
         if thorough:
             self._last_thorough = time.monotonic()
@@ -184,8 +184,8 @@ class Housekeeper:
         """Advance the times and write the checkpoint; nothing is written if none changed."""
         checkpoint = self._checkpoint
         before = (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms, checkpoint.index_msg_timestamp_ms)
-        wanted = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
-        after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, wanted, strict=True))
+        requested = (self._flusher.flushed_timestamp_ms, logics_ms, index_ms)
+        after = tuple(max(old, new) if is_time(new) else old for old, new in zip(before, requested, strict=True))
         if after != before:
             physic_ms, logics_ms, index_ms = after
             checkpoint.physic_msg_timestamp_ms = physic_ms

@@ -45,7 +45,7 @@ class _Buffered:
 class PooledFiles:
     """The write end of a log with a ring: reserves space for the appender, and commits.
 
-    `next_file` and `_more_room` are called under the append lock, which is always taken before `_committing`.
+    `next_file` and `_reserve_more` are called under the append lock, which is always taken before `_committing`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PooledFiles:
         self._buffered: list[_Buffered] = []
         self._guard = threading.Lock()  # guards the list
         self._committing = threading.Lock()
-        self._room = threading.Lock()  # guards reserved and pinned ranges
+        self._reserving = threading.Lock()  # guards reserved and pinned ranges
         self.reader_offset = reader_offset or (lambda: NOT_PINNED)  # no reader needs earlier records in the ring
         self._pinned = NOT_PINNED
         self._base = 0  # of the file with the last reserved space
@@ -78,7 +78,7 @@ class PooledFiles:
         self._first = NOT_PINNED  # where the ring's content begins
         self._given = 0  # up to where the ring may have been overwritten
         self.committed_offset = log.written_offset
-        log.appender.write_through(self._more_room)
+        log.appender.write_through(self._reserve_more)
 
     @property
     def is_direct(self) -> bool:
@@ -93,10 +93,10 @@ class PooledFiles:
         self._first = start
         index = start % self._size
         self.ring.view[index - head : index] = file.view[file.written - head : file.written]
-        self._note(start)
+        self._record_start(start)
         self._buffered.append(_Buffered(file))
         self._log.appender.attach(self.ring.view, file.start_offset, file.written, store_timestamp_ms)
-        self._log.appender.set_room(self._lap - file.start_offset, file.written)  # the first append may be a blank
+        self._log.appender.set_reserved(self._lap - file.start_offset, file.written)  # the first append may be a blank
 
     def _begin(self, base: int, start: int) -> None:
         """Set the file and the lap of the ring for appends that begin at a physical offset."""
@@ -111,7 +111,7 @@ class PooledFiles:
                 self._buffered[-1].end = self._end_of_closed()
             self._buffered.append(_Buffered(made))
         if len(self._buffered) == 1:
-            self._note(made.start_offset)
+            self._record_start(made.start_offset)
         self._first = min(self._first, made.start_offset)
         return self.ring.view, made.start_offset
 
@@ -123,7 +123,7 @@ class PooledFiles:
 
     # Space
 
-    def _more_room(self, position: int, size_bytes: int) -> None:
+    def _reserve_more(self, position: int, size_bytes: int) -> None:
         """Reserve space in the ring for at least one record of this size; called with the append lock held."""
         appender = self._log.appender
         base = appender.base
@@ -138,14 +138,14 @@ class PooledFiles:
         end = self._give(least, max(most, least))
         index = start - self._lap
         self.ring.view[index : index + BLANK_SIZE] = bytes(BLANK_SIZE)  # stale bytes must not look like a record
-        appender.set_room(self._lap - base, end - base)
+        appender.set_reserved(self._lap - base, end - base)
 
     def _give(self, least: int, most: int) -> int:
         """Return up to where records may be written; wait until that is at least `least`."""
         while True:
-            self._wait_for_room(least + BLANK_SIZE)
+            self._wait_for_space(least + BLANK_SIZE)
             unread = self._wait_for_reader(least + BLANK_SIZE)
-            with self._room:  # a range may have been pinned in the meantime
+            with self._reserving:  # a range may have been pinned in the meantime
                 end = min(most, min(self._limit(), unread) - BLANK_SIZE)
                 if end >= least:
                     self._given = max(self._given, end + BLANK_SIZE)
@@ -163,7 +163,7 @@ class PooledFiles:
         oldest = min(self.committed_offset, self._pinned)
         return oldest - oldest % DIRECT_BLOCK + self._size
 
-    def _wait_for_room(self, end: int) -> None:
+    def _wait_for_space(self, end: int) -> None:
         """Wait for a commit in progress and for readers of the ring; without a commit in progress, commit on this thread."""
         while True:
             is_committing = self._committing.locked()  # read first: what such a commit frees is in the limit
@@ -200,7 +200,7 @@ class PooledFiles:
         A record that crosses the ring's end is returned alone; the records before it are returned without it.  This does not
         take the append lock, because a put that holds it may wait for the reader.
         """
-        with self._room:
+        with self._reserving:
             if offset < self._first or offset + self._size < self._given:
                 return None
             self._pinned = offset
@@ -227,7 +227,7 @@ class PooledFiles:
         if base == self._base:
             self._settle(base + position)
             if not appender.is_closed:
-                appender.set_room(self._lap - base, appender.room_end)
+                appender.set_reserved(self._lap - base, appender.reserved_end)
         return base, position
 
     def commit(self, least_pages: int = 0) -> int:
@@ -264,7 +264,7 @@ class PooledFiles:
             stop = min(goal, file.committed - file.committed % PAGE_SIZE + max(COMMIT_PIECE, PAGE_SIZE))
             self._write_piece(file, file.committed, stop)
             file.committed = stop
-        self._note(file.start_offset + goal)
+        self._record_start(file.start_offset + goal)
 
     def _write_piece(self, file: MappedFile, start: int, stop: int) -> None:
         """Write past the page cache, or through it where the file system cannot bypass it."""
@@ -306,7 +306,7 @@ class PooledFiles:
             pieces.append(self.ring.scratch)
         return pieces
 
-    def _note(self, offset: int) -> None:
+    def _record_start(self, offset: int) -> None:
         """Record that everything before `offset` is in the files."""
         self.ring.note(offset)
         self.committed_offset = offset
@@ -315,7 +315,7 @@ class PooledFiles:
         """Mark a file as full; its rest is already zero."""
         entry.file.written = entry.file.committed = entry.file.size_bytes
         if self.committed_offset < entry.file.end_offset:
-            self._note(entry.file.end_offset)
+            self._record_start(entry.file.end_offset)
         with self._guard:
             if entry in self._buffered:
                 self._buffered.remove(entry)

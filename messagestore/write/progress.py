@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from storageio.background import Wakeup
 
-LOOK_S = 1.0  # a waiter also polls, in case the thread that should wake it is interrupted
+POLL_S = 1.0  # a waiter also polls, in case the thread that should wake it is interrupted
 
 
 class Progress:
@@ -52,7 +52,7 @@ class Progress:
             self.before_wait()
         try:
             while not is_so():
-                left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+                left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
                 if left <= 0:
                     return False
                 sleeper.wait(left)

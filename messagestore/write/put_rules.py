@@ -33,7 +33,7 @@ class PutRules:
     def must_write(self) -> Admission:
         """Return the admission of topics; raise `StoreReadOnly` for a store that was opened for reading."""
         if self._admission is None:
-            raise StoreReadOnly(f"{self._parts.places.root}: opened for reading")
+            raise StoreReadOnly(f"{self._parts.paths.root}: opened for reading")
         return self._admission
 
     def refusal(self, topic: str, queue_id: int = -1) -> PutResult | None:

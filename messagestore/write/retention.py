@@ -84,8 +84,8 @@ class Retention:
         is_short = used > self._limit("disk_max_used_space_ratio", MAX_USED_RATIOS)
         if not (is_forced or is_short or self.is_hour()):
             return 0
-        wanted = self._old_files() if is_forced else self._expired_files()
-        return self._delete(wanted[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
+        selected = self._old_files() if is_forced else self._expired_files()
+        return self._delete(selected[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
 
     # Disk and clock
 

@@ -30,9 +30,9 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 RING_NAME = "ring"
 MAGIC = b"BSRING01"
 HEAD = struct.Struct("<8sQQ")
-NOTE = struct.Struct("<QQ")
-NOTE_CRC = struct.Struct("<I")
-NOTES_AT = (64, 128)
+HEADER = struct.Struct("<QQ")
+HEADER_CRC = struct.Struct("<I")
+HEADERS_AT = (64, 128)
 
 
 def whole_blocks(size_bytes: int) -> int:
@@ -74,9 +74,9 @@ class Ring:
         If the process is killed in the middle, the older mark stays valid.
         """
         self._number += 1
-        text = NOTE.pack(self._number, offset)
-        at = NOTES_AT[self._number % 2]
-        self._header[at : at + NOTE.size + NOTE_CRC.size] = text + NOTE_CRC.pack(crc32(text))
+        text = HEADER.pack(self._number, offset)
+        at = HEADERS_AT[self._number % 2]
+        self._header[at : at + HEADER.size + HEADER_CRC.size] = text + HEADER_CRC.pack(crc32(text))
 
     def pieces(self, start: int, stop: int) -> list[memoryview]:
         """Return the bytes between two physical offsets, in one or two pieces."""
@@ -113,14 +113,14 @@ def _read(file: File) -> _Left | None:
     magic, size_bytes, slack_bytes = HEAD.unpack_from(whole, 0)
     if magic != MAGIC or size_bytes + slack_bytes + 2 * DIRECT_BLOCK != total:
         return None
-    notes = []
-    for at in NOTES_AT:
-        text = bytes(whole[at : at + NOTE.size])
-        if NOTE_CRC.unpack_from(whole, at + NOTE.size)[0] == crc32(text):
-            notes.append(NOTE.unpack(text))
-    if not notes:
+    headers = []
+    for at in HEADERS_AT:
+        text = bytes(whole[at : at + HEADER.size])
+        if HEADER_CRC.unpack_from(whole, at + HEADER.size)[0] == crc32(text):
+            headers.append(HEADER.unpack(text))
+    if not headers:
         return None
-    return _Left(whole[DIRECT_BLOCK : total - DIRECT_BLOCK], size_bytes, slack_bytes, max(notes)[1])
+    return _Left(whole[DIRECT_BLOCK : total - DIRECT_BLOCK], size_bytes, slack_bytes, max(headers)[1])
 
 
 def restore(disk: Disk, folder: str, log: CommitLog, *, is_torn: bool) -> int:
@@ -174,15 +174,15 @@ class _Restoring:
     def _find(self, file: MappedFile, at: int) -> tuple[memoryview, bool] | None:
         """Return the record or blank at a physical offset, from the ring or from the slack behind it."""
         index = at % self._left.size_bytes
-        for place in (index, index + self._left.size_bytes):
-            stop = min(len(self._left.view), place + file.end_offset - at)
-            if place >= stop:
+        for position in (index, index + self._left.size_bytes):
+            stop = min(len(self._left.view), position + file.end_offset - at)
+            if position >= stop:
                 continue
-            size = check(self._left.view, place, stop, at - place, CHECK_ALL)
+            size = check(self._left.view, position, stop, at - position, CHECK_ALL)
             if size > 0:
-                return self._left.view[place : place + size], False
-            if size == BLANK and is_whole_blank(self._left.view[place:], file.end_offset - at):
-                return self._left.view[place : place + BLANK_SIZE], True
+                return self._left.view[position : position + size], False
+            if size == BLANK and is_whole_blank(self._left.view[position:], file.end_offset - at):
+                return self._left.view[position : position + BLANK_SIZE], True
         return None
 
     def _write(self, file: MappedFile, position: int, data: memoryview) -> bool:

@@ -43,11 +43,11 @@ def rewrite_after_sync_failure(disk: Disk, own_folder: str, log_files: list[Mapp
     path = os.path.join(own_folder, NAME)
     if disk.stat(path) is None:
         return
-    note = read_sidecar(disk, path, SIZE_MAX, lambda fields: int(fields["flushed_offset"])) or 0
+    sidecar = read_sidecar(disk, path, SIZE_MAX, lambda fields: int(fields["flushed_offset"])) or 0
     LOG.warning("a sync failed before the store was last closed: rewriting what may not be on the disk")
     for log_file in log_files:
-        if log_file.end_offset > note:
-            _write_again(disk, log_file.path, max(0, note - log_file.start_offset))
+        if log_file.end_offset > sidecar:
+            _write_again(disk, log_file.path, max(0, sidecar - log_file.start_offset))
     for folder in (folder for folder in derived if disk.stat(folder) is not None):
         _write_folder_again(disk, folder)
         disk.sync_folder(os.path.dirname(folder))

@@ -17,7 +17,7 @@ from ..repair.compaction import recover_crashed_compaction
 from ..settings import StoreSettings
 from .clean_stop import CleanStop
 from .msg_store_cy import MsgStore
-from .msg_store_state_cy import FileSummary, place_records
+from .msg_store_state_cy import FileSummary, locate_records
 
 
 def open_store(
@@ -96,7 +96,7 @@ def _refuse_damage(store: MsgStore, scans: dict[int, _Scan], counts: dict[bytes,
 
 
 def _load_file(store: MsgStore, number: int, scan: _Scan, counts: dict[bytes, int], *, is_last: bool) -> None:
-    valid, end = place_records(scan.rows, counts, store.locations, number)
+    valid, end = locate_records(scan.rows, counts, store.locations, number)
     size = scan.size_bytes
     if is_last:
         size = _cut(store, number, size, end)

@@ -112,7 +112,7 @@ class Files:
             assert right is None or self.by_number[right].left == left
 
 
-def place_records(
+def locate_records(
     rows: list[tuple[bytes, int, int]], counts: dict[bytes, int], locations: dict[bytes, Location], number: int
 ) -> tuple[int, int]:
     """Store the location of each referenced record of file `number`, unless an earlier file has the id.

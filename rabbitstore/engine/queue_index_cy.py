@@ -206,7 +206,7 @@ class QueueIndex:
         """
         flushes, end = position or self.position()
         size_bytes = end - self._journal_bytes if flushes == self._flushes else 0
-        if size_bytes > 0 and self._would_look_torn(size_bytes):
+        if size_bytes > 0 and self._would_read_as_torn(size_bytes):
             self.flush()
             return
         self._write_journal(size_bytes)
@@ -218,7 +218,7 @@ class QueueIndex:
                 raise
             self._is_dirty = False
 
-    def _would_look_torn(self, size_bytes: int) -> bool:
+    def _would_read_as_torn(self, size_bytes: int) -> bool:
         """Return whether the journal, with so much of the buffer, would end with what looks like a torn mark."""
         excess = (self._journal_bytes + size_bytes) % SECTOR_SIZE  # bytes in the last sector
         return excess < JOURNAL_HEAD.size and self._buffer.count(0, size_bytes - excess, size_bytes) == excess > 0

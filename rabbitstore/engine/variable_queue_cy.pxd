@@ -6,7 +6,7 @@ from rabbitstore.engine.rates_cy cimport Rates
 cdef class VariableQueue:
     cdef public object index, persistent_store, transient_store, settings, now_ms, q1, q2, q3, q4
     cdef public str mode
-    cdef public bint durable, wants_confirms
+    cdef public bint durable, needs_confirms
     cdef public Delta delta
     cdef public dict ram_pending, disk_pending
     cdef public I64 length, ram_count, ram_bytes, disk_reads, next_seq_id, next_deliver_seq_id

@@ -48,10 +48,33 @@ class VariableQueue:
     """One queue.  Not thread-safe."""
 
     __slots__ = (
-        "confirmed", "delta", "disk_pending", "disk_reads", "durable", "index", "length", "mode", "next_deliver_seq_id",
-        "next_seq_id", "now_ms", "persistent_bytes", "persistent_count", "persistent_store", "q1", "q2", "q3", "q4",
-        "ram_bytes", "ram_count", "ram_pending", "rates", "settings", "target_ram_count", "transient_store", "unconfirmed",
-        "wants_confirms",
+        "confirmed",
+        "delta",
+        "disk_pending",
+        "disk_reads",
+        "durable",
+        "index",
+        "length",
+        "mode",
+        "needs_confirms",
+        "next_deliver_seq_id",
+        "next_seq_id",
+        "now_ms",
+        "persistent_bytes",
+        "persistent_count",
+        "persistent_store",
+        "q1",
+        "q2",
+        "q3",
+        "q4",
+        "ram_bytes",
+        "ram_count",
+        "ram_pending",
+        "rates",
+        "settings",
+        "target_ram_count",
+        "transient_store",
+        "unconfirmed",
     )  # fmt: skip
 
     def __init__(
@@ -66,11 +89,11 @@ class VariableQueue:
         durable: bool = True,
         next_deliver_seq_id: int | None = None,
         persistent: tuple[int, int] = (0, 0),
-        wants_confirms: bool = True,
+        needs_confirms: bool = True,
     ) -> None:
         """Continue with the loaded `index`; without `next_deliver_seq_id` all its messages count as redelivered.
 
-        `persistent` is the number of persistent messages in the index and the bytes of their bodies.  With `wants_confirms`
+        `persistent` is the number of persistent messages in the index and the bytes of their bodies.  With `needs_confirms`
         the caller collects confirms with `take_confirmed`.
         """
         self.index = index
@@ -94,7 +117,7 @@ class VariableQueue:
         self.target_ram_count = INFINITY
         self.rates = Rates(now_ms())
         self.persistent_count, self.persistent_bytes = persistent  # unacknowledged ones included
-        self.wants_confirms = wants_confirms
+        self.needs_confirms = needs_confirms
         self.unconfirmed: list[int] = []
         self.confirmed: list[int] = []
         self.disk_reads = 0  # messages read from a store
@@ -159,7 +182,7 @@ class VariableQueue:
         if message.persistent:
             self.persistent_count += 1
             self.persistent_bytes += size
-        if self.wants_confirms:
+        if self.needs_confirms:
             (self.unconfirmed if message.persistent else self.confirmed).append(seq_id)
         return message
 

@@ -77,7 +77,7 @@ class Vhost:
             durable=options.durable,
             next_deliver_seq_id=loaded.next_deliver_seq_id,
             persistent=(loaded.persistent_count, loaded.persistent_bytes),
-            wants_confirms=False,
+            needs_confirms=False,
         )
 
     @property

@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 
-cdef Size ROOM, GROWTH, FIXED_MAX, SHORT_MAX, NAMES_MAX
+cdef Size CAPACITY, GROWTH, FIXED_MAX, SHORT_MAX, NAMES_MAX
 cdef Size HEADER, ANNOTATIONS, PROPERTIES, APPLICATION, DATA, SECTIONS
 cdef Size MESSAGE_ID, USER_ID, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, CONTENT_ENCODING, CREATION_TIME, GROUP_ID, PROPERTIES_MAX
 cdef Size DURABLE, PRIORITY, TTL, HEADER_MAX, FIELDS
@@ -14,17 +14,17 @@ cdef class Converter:
     cdef I64s _sections, _fields, _names
     cdef Target block
     cdef Source _source
-    cdef Size _room, _flags, _known, block_size, body_at, body_size, code, count, size, start, type_at
+    cdef Size _capacity, _flags, _known, block_size, body_at, body_size, code, count, size, start, type_at
     cdef bint is_durable
     cdef str exchange
     cdef object key, filter_value
 
-    cdef _make_room(self, Size room)
+    cdef _reserve(self, Size capacity)
     cdef Bool read(self, Source source, Size at, Size stop) except -1
     cdef Bool _find_sections(self, Size at, Size stop) except -1
     cdef Size _take(self, Size at, Size stop) noexcept
     cdef Size _open(self, Size at, Size stop, Size kind) noexcept
-    cdef Bool _note(self, Size section, Size first, Size most, Size stop) noexcept
+    cdef Bool _read_section(self, Size section, Size first, Size most, Size stop) noexcept
     cdef void _load(self, Size field) noexcept
     cdef Size _durable(self) noexcept
     cdef Bool _is_text(self) noexcept

@@ -19,7 +19,7 @@ if not cython.compiled:
         source_of_bytes, take_bytes, target_of,
     )  # fmt: skip
 
-ROOM: Size = 1 << 16
+CAPACITY: Size = 1 << 16
 GROWTH: Size = 4  # most bytes of a property block for a byte of the sections
 FIXED_MAX: Size = 512  # numbers as text, and fields that every block has
 SHORT_MAX: Size = 255
@@ -82,9 +82,30 @@ class Converter:
     """Converts one message after another, in buffers of its own."""
 
     __slots__ = (
-        "_buffer", "_fields", "_fields_held", "_flags", "_known", "_names", "_names_held", "_room", "_sections",
-        "_sections_held", "_source", "block", "block_size", "body_at", "body_size", "code", "count", "exchange", "filter_value",
-        "is_durable", "key", "size", "start", "type_at",
+        "_buffer",
+        "_capacity",
+        "_fields",
+        "_fields_held",
+        "_flags",
+        "_known",
+        "_names",
+        "_names_held",
+        "_sections",
+        "_sections_held",
+        "_source",
+        "block",
+        "block_size",
+        "body_at",
+        "body_size",
+        "code",
+        "count",
+        "exchange",
+        "filter_value",
+        "is_durable",
+        "key",
+        "size",
+        "start",
+        "type_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -95,12 +116,12 @@ class Converter:
         self._fields: I64s = i64s_of(self._fields_held)
         self._names_held = memoryview(array("q", bytes(8 * 2 * NAMES_MAX)))
         self._names: I64s = i64s_of(self._names_held)
-        self._make_room(ROOM)
+        self._reserve(CAPACITY)
 
-    def _make_room(self, room: Size) -> None:
-        self._buffer: memoryview = memoryview(bytearray(room))
+    def _reserve(self, capacity: Size) -> None:
+        self._buffer: memoryview = memoryview(bytearray(capacity))
         self.block: Target = target_of(self._buffer)
-        self._room = room
+        self._capacity = capacity
 
     def convert(self, data: bytes) -> Converted | None:
         """Return what `amqp10_message.to_content` makes of a message; None for one that has to be decoded."""
@@ -127,9 +148,11 @@ class Converter:
         self.body_at = self.start
         self.body_size = self.size
         need = GROWTH * (stop - at - self.size) + FIXED_MAX
-        if need > self._room:
-            self._make_room(need)
-        if not self._note(HEADER, DURABLE, HEADER_MAX, stop) or not self._note(PROPERTIES, 0, PROPERTIES_MAX, stop):
+        if need > self._capacity:
+            self._reserve(need)
+        if not self._read_section(HEADER, DURABLE, HEADER_MAX, stop) or not self._read_section(
+            PROPERTIES, 0, PROPERTIES_MAX, stop
+        ):
             return False
         durable = self._durable()
         if durable < 0 or not self._block(durable, stop):
@@ -222,7 +245,7 @@ class Converter:
         self.size = size
         return at
 
-    def _note(self, section: Size, first: Size, most: Size, stop: Size) -> Bool:
+    def _read_section(self, section: Size, first: Size, most: Size, stop: Size) -> Bool:
         """Keep code, start and size of the elements of a list from field `first` on; absent ones are null."""
         index: Size = 0
         count: Size

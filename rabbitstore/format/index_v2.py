@@ -131,8 +131,8 @@ def cleared_entries(data: bytes, number: int) -> list[V2Entry]:
     is_any = int.from_bytes(flags, "little") & ~int.from_bytes(statuses, "little")
     if not is_any or data[:V2_HEAD_SIZE] != encode_head(V2_INDEX_MAGIC, number):
         return []
-    places = (V2_HEAD_SIZE + place * V2_ENTRY.size for place in range(len(flags)))
-    cleared = (at for at in places if not data[at] and data[at + 1] == V2_PERSISTENT and at + V2_ENTRY.size <= len(data))
+    positions = (V2_HEAD_SIZE + position * V2_ENTRY.size for position in range(len(flags)))
+    cleared = (at for at in positions if not data[at] and data[at + 1] == V2_PERSISTENT and at + V2_ENTRY.size <= len(data))
     found = (_read_entry(data, at, number, "", []) for at in cleared)
     return [entry for entry in found if entry is not None]
 

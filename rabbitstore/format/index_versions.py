@@ -11,7 +11,7 @@ from .layout import V2_SEGMENT_ENTRIES
 
 
 class IndexVersion(NamedTuple):
-    """One version."""
+    """What the code must know of one version."""
 
     number: int
     endings: tuple[str, ...]  # of its files: `N.<ending>`, the index first

@@ -167,11 +167,11 @@ FEW_IDS = 64
 
 def find_any_record(data: bytes, msg_ids: Set[bytes]) -> bytes | None:
     """Return an id that has a whole record in `data`, or None.  Many ids are searched in one pass over the data."""
-    wanted: Iterable[bytes] = msg_ids
+    requested: Iterable[bytes] = msg_ids
     if len(msg_ids) > FEW_IDS:
         size = MSG_ID_SIZE
-        wanted = (part for at in range(len(data) - size) if (part := data[at : at + size]) in msg_ids)
-    return next((msg_id for msg_id in wanted if find_record(data, msg_id, 0)), None)
+        requested = (part for at in range(len(data) - size) if (part := data[at : at + size]) in msg_ids)
+    return next((msg_id for msg_id in requested if find_record(data, msg_id, 0)), None)
 
 
 def check_record(data: bytes, msg_id: bytes, total_size: int) -> bool:

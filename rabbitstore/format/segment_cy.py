@@ -28,7 +28,7 @@ STATE: Size = 0
 SEQ_ID: Size = 1
 EXPIRY: Size = 2
 BODY_SIZE: Size = 3
-PLACE: Size = 4
+POSITION: Size = 4
 TERM: Size = 5
 TERM_SIZE: Size = 6
 STRIDE: Size = 7
@@ -97,7 +97,7 @@ def read_segment(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def scan_segment(source: Source, at: Size, stop: Size, first: I64, room: Size, rows: I64s, whole: Size) -> Size:
+def scan_segment(source: Source, at: Size, stop: Size, first: I64, capacity: Size, rows: I64s, whole: Size) -> Size:
     """Fill the rows of entries from `at` on; return where the first one is that is not as expected, or looks torn.
 
     The entry at `whole` is not torn.  A row is that of a relative number; its sequence number is one higher, so that it is not
@@ -111,7 +111,7 @@ def scan_segment(source: Source, at: Size, stop: Size, first: I64, room: Size, r
             break
         head = get_i16(source, at) & 0xFFFF
         row = (head & SEGMENT_RELATIVE) * STRIDE
-        if head & SEGMENT_RELATIVE >= room:
+        if head & SEGMENT_RELATIVE >= capacity:
             break
         if head & SEGMENT_PUBLISH:
             end = after_publish(source, at, stop)
@@ -121,7 +121,7 @@ def scan_segment(source: Source, at: Size, stop: Size, first: I64, room: Size, r
             rows[row + SEQ_ID] = 1 + first + (head & SEGMENT_RELATIVE)
             rows[row + EXPIRY] = get_i64(source, at + EXPIRY_AT)
             rows[row + BODY_SIZE] = get_i32(source, at + BODY_SIZE_AT) & 0x7FFFFFFF
-            rows[row + PLACE] = at
+            rows[row + POSITION] = at
             rows[row + TERM] = at + PUBLISH_SIZE
             rows[row + TERM_SIZE] = end - at - PUBLISH_SIZE
             at = end
@@ -148,15 +148,15 @@ def after_publish(source: Source, at: Size, stop: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def close_up(rows: I64s, room: Size) -> Size:
+def close_up(rows: I64s, capacity: Size) -> Size:
     """Remove rows without an entry, and return how many are left."""
     count: Size = 0
-    place: Size
+    position: Size
     column: Size
-    for place in range(room):
-        if rows[place * STRIDE + SEQ_ID]:
+    for position in range(capacity):
+        if rows[position * STRIDE + SEQ_ID]:
             for column in range(STRIDE):
-                rows[count * STRIDE + column] = rows[place * STRIDE + column]
+                rows[count * STRIDE + column] = rows[position * STRIDE + column]
             rows[count * STRIDE + SEQ_ID] -= 1
             count += 1
     return count
@@ -177,7 +177,7 @@ def entry_of(source: Source, rows: I64s, row: Size, file: str) -> IndexEntry:
     entry.term = take_bytes(source, rows[at + TERM], rows[at + TERM_SIZE]) if rows[at + TERM_SIZE] else None
     entry.embedded = rows[at + TERM_SIZE] != 0
     entry.file = file
-    entry.offset = rows[at + PLACE]
+    entry.offset = rows[at + POSITION]
     entry.in_store = entry.in_index = False
     return entry
 

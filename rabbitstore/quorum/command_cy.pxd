@@ -21,7 +21,7 @@ cdef class CommandReader:
 
     cpdef bint read(self, memoryview view, Size at, Size size) except -1
     cpdef tuple content(self, str vhost)
-    cpdef Size write_lines(self, LineWriter lines, Run run, object numbers, Size at, Size room) except -1
+    cpdef Size write_lines(self, LineWriter lines, Run run, object numbers, Size at, Size capacity) except -1
     cdef Bool _take_route(self) except -1
     cdef Size _after(self, Size at, bytes expected) noexcept
     cdef Size _number(self, Size at) noexcept

@@ -111,27 +111,27 @@ class CommandReader:
             is_other = True
         return is_other
 
-    def write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: Size, room: Size) -> Size:
+    def write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: Size, capacity: Size) -> Size:
         """Write the lines of ready messages, each an index and a size as one number, from `at` on.
 
-        Return where the first one is that is left: in another run, of another form, or behind `room` bytes.
+        Return where the first one is that is left: in another run, of another form, or behind `capacity` bytes.
         The caller has set the parts of a line that all of them share.
         """
         held: memoryview = memoryview(numbers)
         found: I64s = i64s_of(held)
         count: Size = len(numbers)
         index: I64
-        place: I64
+        position: I64
         parts: Parts = self._parts
         body_at: Size
         body_size: Size
         is_first: Bool = True
-        while at < count and lines.size < room:
+        while at < count and lines.size < capacity:
             index = found[at] & _INDEX_MASK
             if found[at] < 0 or index < run.first or index >= run.stop:
                 break
-            place = run.place(index)
-            if not self.read(run.view, place, run.size(index)):
+            position = run.position(index)
+            if not self.read(run.view, position, run.size(index)):
                 break
             if self._source[parts.body_at] != LIST or get_i32(self._source, parts.body_at + 1) != 1:
                 break
@@ -143,7 +143,7 @@ class CommandReader:
             lines.stop = lines.at + get_i32(self._source, parts.block_at + 1)
             body_at = parts.body_at + 2 * HEAD_SIZE
             body_size = get_i32(self._source, parts.body_at + HEAD_SIZE + 1)
-            if not lines.line(index, b"", parts.is_durable, 0, body_size, place, self._source, body_at, body_size):
+            if not lines.line(index, b"", parts.is_durable, 0, body_size, position, self._source, body_at, body_size):
                 break
             at += 1
         return at
@@ -153,14 +153,14 @@ class CommandReader:
 
         `number` is the publisher's next one.  Messages that have a priority or expire end the sequence, and so do large ones.
         """
-        room: Size = min(stop - index, FOLLOWING_MAX)
-        found = array("q", bytes(8 * room))
+        capacity: Size = min(stop - index, FOLLOWING_MAX)
+        found = array("q", bytes(8 * capacity))
         held: memoryview = memoryview(found)
         numbers: I64s = i64s_of(held)
         pid = self.pid
         count: Size = 0
         time_ms: I64 = self.time_ms
-        while count < room and self.read(run.view, run.place(index), run.size(index)):
+        while count < capacity and self.read(run.view, run.position(index), run.size(index)):
             if self.pid is not pid or self.number != number or self.priority >= 0 or self.ttl_ms >= 0 or self.size >= _SIZE_MAX:
                 break
             numbers[count] = (self.size << _SHIFT) | index

@@ -13,7 +13,7 @@ from .entries import Entry
 from .folder import QuorumNode, QuorumQueue
 
 _NEW_STREAM = "new_stream"
-_WRITER_NOTE = "mnesia_updated"
+_WRITER_ENTRY = "mnesia_updated"
 _RESOURCE = "resource"
 
 
@@ -47,16 +47,16 @@ def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Dis
     ]
 
 
-def is_writer_note(entry: Entry) -> bool:
+def is_writer_entry(entry: Entry) -> bool:
     """Return whether the coordinator notes here that the metadata store has a stream's writer of an epoch."""
-    if _WRITER_NOTE.encode() not in bytes(entry.view[entry.at : entry.at + entry.size]):
+    if _WRITER_ENTRY.encode() not in bytes(entry.view[entry.at : entry.at + entry.size]):
         return False
     try:
         term = entry.decode()
     except StoreCorrupt:
         return False
     command = term[2] if isinstance(term, tuple) and len(term) == 4 else None
-    return isinstance(command, tuple) and command[:1] == (_WRITER_NOTE,)
+    return isinstance(command, tuple) and command[:1] == (_WRITER_ENTRY,)
 
 
 def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:

@@ -100,7 +100,7 @@ def _undeclared_classic(node: str, rows: list[_Declared], disk: Disk) -> list[tu
         with closing(VhostFolder(path, disk)) as folder:
             left = [queue for queue in folder.queue_folders() if (vhost, queue.folder) not in known]
             names = [(queue.folder, queue.queue) for queue in left if folder.queue_info(queue).persistent]
-        found += [(f"{path.removeprefix(node + '/')}/queues/{place}", name) for place, name in names]
+        found += [(f"{path.removeprefix(node + '/')}/queues/{location}", name) for location, name in names]
     return found
 
 

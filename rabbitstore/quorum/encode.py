@@ -55,8 +55,8 @@ def wal_pieces(records: Iterable[LogRecord]) -> Iterator[View]:
         if not is_known:
             name = fsencode(record.uid)
             head += layout.ID_SIZE.pack(len(name)) + name
-        place = layout.WAL_RECORD.pack(0, 0, record.index, record.term)[layout.CHECKED_AT :]
-        checksum = zlib.adler32(record.data, zlib.adler32(place))
+        position = layout.WAL_RECORD.pack(0, 0, record.index, record.term)[layout.CHECKED_AT :]
+        checksum = zlib.adler32(record.data, zlib.adler32(position))
         yield head + layout.WAL_RECORD.pack(checksum, len(record.data), record.index, record.term)
         yield record.data
 

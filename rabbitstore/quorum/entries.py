@@ -63,7 +63,7 @@ class EntryTable(Mapping[int, Entry]):
         run = self.run_of(index)
         if run is None:
             raise KeyError(index)
-        return Entry(run.term, run.view, run.file, run.place(index), run.size(index))
+        return Entry(run.term, run.view, run.file, run.position(index), run.size(index))
 
     def run_of(self, index: int) -> Run | None:
         """Return the run with an entry; None when there is none."""
@@ -91,15 +91,15 @@ class EntryTable(Mapping[int, Entry]):
             cut_runs(self.runs, index)
         elif old is not None:
             self._remove(old, index)
-        place = bisect_right(self.runs, index, key=_FIRST)
-        run = self.runs[place - 1] if place else None
+        position = bisect_right(self.runs, index, key=_FIRST)
+        run = self.runs[position - 1] if position else None
         is_next = (
             run is not None and (run.stop, run.term, run.file) == (index, entry.term, entry.file) and run.view is entry.view
         )
         if run is None or not is_next or not run.append(entry.at, entry.size):
             run = Run(index, entry.term, entry.view, entry.file)
             run.append(entry.at, entry.size)
-            self.runs.insert(place, run)
+            self.runs.insert(position, run)
         return run
 
     def add(self, run: Run) -> None:
@@ -108,12 +108,12 @@ class EntryTable(Mapping[int, Entry]):
             self.runs.append(run.part(run.first, run.stop))
             return
         for index in range(run.first, run.stop):
-            self.put(index, Entry(run.term, run.view, run.file, run.place(index), run.size(index)))
+            self.put(index, Entry(run.term, run.view, run.file, run.position(index), run.size(index)))
 
     def _remove(self, run: Run, index: int) -> None:
-        place = bisect_right(self.runs, index, key=_FIRST) - 1
+        position = bisect_right(self.runs, index, key=_FIRST) - 1
         parts = ((run.first, index), (index + 1, run.stop))
-        self.runs[place : place + 1] = [run.part(*part) for part in parts if part[0] < part[1]]
+        self.runs[position : position + 1] = [run.part(*part) for part in parts if part[0] < part[1]]
 
 
 def cut_runs(runs: list[Run], index: int) -> None:

@@ -20,14 +20,14 @@ if not cython.compiled:
     )  # fmt: skip
     from storebytes._crc_cy import crc32_more
 
-ROOM: Size = 64
-ROOM_MAX: Size = 1 << 16
+CAPACITY: Size = 64
+CAPACITY_MAX: Size = 1 << 16
 WRITER: Size = layout.WRITER_SIZE
 CHECKED: Size = layout.WRITER_SIZE + layout.CHECKED_AT
 RECORD: Size = layout.WRITER_SIZE + layout.WAL_RECORD.size
 WIDE: Size = layout.SEGMENT_ENTRY[2].size
 NUMBER_MAX: I64 = layout.NUMBER_MAX
-PLACE_MAX: I64 = 0xFFFFFFFF
+POSITION_MAX: I64 = 0xFFFFFFFF
 
 
 class Run:
@@ -39,8 +39,19 @@ class Run:
     """
 
     __slots__ = (
-        "_base", "_is_closed", "_origin", "_places", "_places_held", "_room", "_sizes", "_sizes_held", "file", "first", "stop",
-        "term", "view",
+        "_base",
+        "_capacity",
+        "_is_closed",
+        "_origin",
+        "_positions",
+        "_positions_held",
+        "_sizes",
+        "_sizes_held",
+        "file",
+        "first",
+        "stop",
+        "term",
+        "view",
     )  # fmt: skip
 
     def __init__(self, first: I64, term: I64, view: memoryview, file: str) -> None:
@@ -51,46 +62,46 @@ class Run:
         self.file = file
         self._is_closed = False
         self._origin = 0
-        self._room = 0
-        self._grow(ROOM)
+        self._capacity = 0
+        self._grow(CAPACITY)
 
-    def _grow(self, room: Size) -> None:
-        places = array("i", bytes(4 * room))
-        sizes = array("i", bytes(4 * room))
-        if self._room:
-            memoryview(places)[: self._room] = self._places_held
-            memoryview(sizes)[: self._room] = self._sizes_held
-        self._places_held: memoryview = memoryview(places)
+    def _grow(self, capacity: Size) -> None:
+        positions = array("i", bytes(4 * capacity))
+        sizes = array("i", bytes(4 * capacity))
+        if self._capacity:
+            memoryview(positions)[: self._capacity] = self._positions_held
+            memoryview(sizes)[: self._capacity] = self._sizes_held
+        self._positions_held: memoryview = memoryview(positions)
         self._sizes_held: memoryview = memoryview(sizes)
-        self._places: I32s = i32s_of(self._places_held)
+        self._positions: I32s = i32s_of(self._positions_held)
         self._sizes: I32s = i32s_of(self._sizes_held)
-        self._room = room
+        self._capacity = capacity
 
     def append(self, at: I64, size: I64) -> bool:
         """Add the entry `stop`; return False when it has no room in the run."""
         number: Size = self.stop - self._base
-        if self._is_closed or number >= ROOM_MAX:
+        if self._is_closed or number >= CAPACITY_MAX:
             return False
         if number == 0:
             self._origin = at
-        if not 0 <= at - self._origin <= PLACE_MAX:
+        if not 0 <= at - self._origin <= POSITION_MAX:
             return False
-        if number == self._room:
+        if number == self._capacity:
             self._grow(2 * number)
-        self._places[number] = _signed(at - self._origin)
+        self._positions[number] = _signed(at - self._origin)
         self._sizes[number] = _signed(size)
         self.stop += 1
         return True
 
-    def place(self, index: I64) -> I64:
+    def position(self, index: I64) -> I64:
         """Return where the data of an entry begins."""
-        place: I64 = self._places[index - self._base]
-        return self._origin + (place & PLACE_MAX)
+        position: I64 = self._positions[index - self._base]
+        return self._origin + (position & POSITION_MAX)
 
     def size(self, index: I64) -> I64:
         """Return the size of an entry's data."""
         size: I64 = self._sizes[index - self._base]
-        return size & PLACE_MAX
+        return size & POSITION_MAX
 
     def part(self, first: I64, stop: I64) -> Run:
         """Return these entries as a run that does not grow."""
@@ -103,10 +114,10 @@ class Run:
         found.view = self.view
         found.file = self.file
         found._is_closed = True
-        found._room = self._room
-        found._places_held = self._places_held
+        found._capacity = self._capacity
+        found._positions_held = self._positions_held
         found._sizes_held = self._sizes_held
-        found._places = self._places
+        found._positions = self._positions
         found._sizes = self._sizes
         return found
 
@@ -146,7 +157,7 @@ def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: S
     """
     source: Source = source_of(view)
     end: Size = len(view)
-    place: I64
+    position: I64
     size: I64
     index: I64
     term: I64
@@ -154,19 +165,19 @@ def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: S
     while at < stop:
         index = get_i64(source, at)
         term = get_i64(source, at + 8)
-        place = get_i64(source, at + 16) if width == WIDE else get_i32(source, at + 16)
+        position = get_i64(source, at + 16) if width == WIDE else get_i32(source, at + 16)
         size = get_i32(source, at + width - 8)
         if not (0 <= index <= NUMBER_MAX and 0 <= term <= NUMBER_MAX):
             break
-        if size < 0 or place < data_at or place > end or size > end - place:
+        if size < 0 or position < data_at or position > end or size > end - position:
             break
-        if (crc32_more(0, source, place, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
+        if (crc32_more(0, source, position, size) ^ get_i32(source, at + width - 4)) & 0xFFFFFFFF:
             break
         if run is not None and index < run.stop:
             break
-        if run is None or index != run.stop or term != run.term or not run.append(place, size):
+        if run is None or index != run.stop or term != run.term or not run.append(position, size):
             run = Run(index, term, view, file)
-            run.append(place, size)
+            run.append(position, size)
             runs.append(run)
         at += width
     return at

@@ -25,7 +25,7 @@ from .message import (
     CHECKED_OUT,
     DEAD_LETTERED,
     READY,
-    Placed,
+    Located,
     QuorumMessage,
     info_of,
     info_of_command,
@@ -460,17 +460,17 @@ class QuorumQueue:
             machine.enqueue_plain(pid, found)
         return len(found)
 
-    def ordered(self) -> Iterator[Placed]:
+    def ordered(self) -> Iterator[Located]:
         """Yield messages without their content in the order of `messages`."""
         for part in self._ordered_parts():
-            if isinstance(part, Placed):
+            if isinstance(part, Located):
                 yield part
             else:
                 messages, numbers = part
                 for number in numbers:
-                    yield Placed(messages.of(number), READY, "", "")
+                    yield Located(messages.of(number), READY, "", "")
 
-    def _ordered_parts(self) -> Iterator[Placed | tuple[MessageList, array[int]]]:
+    def _ordered_parts(self) -> Iterator[Located | tuple[MessageList, array[int]]]:
         """Yield messages in the order of `messages`, and parts of a list whose messages are all ready."""
         machine = self.machine()
         held = {message.index: _tag(tag) for tag, message in machine.held()}
@@ -482,17 +482,17 @@ class QuorumQueue:
             for part in parts:
                 by_index |= {message.index: message for message in part if message.index in moved}
         for message in restarted.returns:
-            yield _placed(by_index.pop(message.index, message), held)
+            yield _located(by_index.pop(message.index, message), held)
         for messages in restarted.ready_lists():
             for numbers in messages.blocks():
                 if not by_index:
                     yield messages, numbers
                     continue
                 for message in map(messages.of, numbers):
-                    yield _placed(by_index.pop(message.index, message), held)
+                    yield _located(by_index.pop(message.index, message), held)
         for index, message in by_index.items():
-            yield _placed(message, held)._replace(reason=restarted.dropped.get(index, ""))
-        yield from (Placed(message, DEAD_LETTERED, "", reason) for reason, message in machine.dead.every())
+            yield _located(message, held)._replace(reason=restarted.dropped.get(index, ""))
+        yield from (Located(message, DEAD_LETTERED, "", reason) for reason, message in machine.dead.every())
 
     def restarted(self) -> Machine:
         """Return the state after a start of the server, at the time of the last entry."""
@@ -519,54 +519,54 @@ class QuorumQueue:
         Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
         run: Run | None = None
-        rows = sorted(self.ordered(), key=lambda placed: placed.message.index) if by_number else self.ordered()
-        for placed in rows:
-            run = self.entries().find(placed.message.index, run)
-            message = self._read(placed, run)
+        rows = sorted(self.ordered(), key=lambda located: located.message.index) if by_number else self.ordered()
+        for located in rows:
+            run = self.entries().find(located.message.index, run)
+            message = self._read(located, run)
             if message is not None:
                 yield message
 
-    def lines(self, lines: LineWriter, room: int) -> Iterator[QuorumMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int) -> Iterator[QuorumMessage | None]:
         """Write the JSON of plain ready messages, and yield all others, in the order of `messages`.
 
-        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
         """
         for part in self._ordered_parts():
-            if not isinstance(part, Placed):
-                yield from self._lines_of(*part, lines, room)
+            if not isinstance(part, Located):
+                yield from self._lines_of(*part, lines, capacity)
             elif (message := self._read(part, self.entries().run_of(part.message.index))) is not None:
                 yield message
 
     def _lines_of(
-        self, messages: MessageList, numbers: array[int], lines: LineWriter, room: int
+        self, messages: MessageList, numbers: array[int], lines: LineWriter, capacity: int
     ) -> Iterator[QuorumMessage | None]:
         at, run = 0, None
         while at < len(numbers):
-            placed = Placed(messages.of(numbers[at]), READY, "", "")
-            run = self.entries().find(placed.message.index, run)
-            stop = at if run is None else self._write_lines(lines, run, numbers, at, room)
-            if lines.size >= room:
+            located = Located(messages.of(numbers[at]), READY, "", "")
+            run = self.entries().find(located.message.index, run)
+            stop = at if run is None else self._write_lines(lines, run, numbers, at, capacity)
+            if lines.size >= capacity:
                 yield None
             elif stop == at:
                 stop += 1
-                message = self._read(placed, run)
+                message = self._read(located, run)
                 if message is not None:
                     yield message
             at = stop
 
-    def _write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: int, room: int) -> int:
+    def _write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: int, capacity: int) -> int:
         """Set what the lines of plain ready messages share, write them, and return where the first other one is."""
         lines.set_shared((self.queue, self.vhost), run.file, (QuorumMessage.MORE, _READY_MORE), is_embedded=True)
-        return self._reader.write_lines(lines, run, numbers, at, room)
+        return self._reader.write_lines(lines, run, numbers, at, capacity)
 
-    def _read(self, placed: Placed, run: Run | None) -> QuorumMessage | None:
+    def _read(self, located: Located, run: Run | None) -> QuorumMessage | None:
         """Return a message with its content, from its entry in a run if there is one."""
-        index, plain = placed.message.index, self._reader
-        if run is not None and plain.read(run.view, run.place(index), run.size(index)):
+        index, plain = located.message.index, self._reader
+        if run is not None and plain.read(run.view, run.position(index), run.size(index)):
             content = tuple.__new__(Content, plain.content(self.vhost))
-            return to_message(placed, content, self.queue, (run.file, run.place(index)))
+            return to_message(located, content, self.queue, (run.file, run.position(index)))
         found = self._content(index)
-        return None if found is None else to_message(placed, found[0], self.queue, (found[1].file, found[1].at))
+        return None if found is None else to_message(located, found[0], self.queue, (found[1].file, found[1].at))
 
     def _content(self, index: int) -> tuple[Content, Entry] | None:
         entry = self.entries().get(index)
@@ -583,9 +583,9 @@ class QuorumQueue:
             return None
 
 
-def _placed(message: Message, held: dict[int, str]) -> Placed:
+def _located(message: Message, held: dict[int, str]) -> Located:
     is_held = message.index in held
-    return Placed(message, CHECKED_OUT if is_held else READY, held.get(message.index, ""), "")
+    return Located(message, CHECKED_OUT if is_held else READY, held.get(message.index, ""), "")
 
 
 def _tag(tag: Any) -> str:

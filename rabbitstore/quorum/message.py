@@ -22,7 +22,7 @@ _US_A_MS = 1000
 _NO_ID = b""
 
 
-class Placed(NamedTuple):
+class Located(NamedTuple):
     """A message in a queue, with the consumer that holds it, and why it is dead-lettered or a start would drop it."""
 
     message: Message
@@ -101,13 +101,13 @@ def _body_size(term: Any) -> int:
         return 0
 
 
-def to_message(placed: Placed, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:
+def to_message(located: Located, content: Content, queue: str, where: tuple[str, int]) -> QuorumMessage:
     """Join the state of a message and its content."""
-    message = placed.message
+    message = located.message
     acquired, failed = message.acquired, message.delivery_count
-    is_redelivered = acquired + failed > 0 or placed.state == CHECKED_OUT
+    is_redelivered = acquired + failed > 0 or located.state == CHECKED_OUT
     expiry_us = (message.expiry_ms or 0) * _US_A_MS
     return QuorumMessage(  # in the order of the fields: a call by name takes three times as long
         queue, None, message.index, content.persistent, False, is_redelivered, expiry_us, len(content.body), True, where[0],
-        where[1], content, placed.state, placed.consumer, acquired, failed, placed.reason,
+        where[1], content, located.state, located.consumer, acquired, failed, located.reason,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from ..format.config_text import format_config
 from ..format.dets_table import write_dets
 from ..format.terms import UNDEFINED, Atom, Term
 from ..staging import Staging, charge
-from .coordinator import is_writer_note
+from .coordinator import is_writer_entry
 from .encode import (
     FIRST_ENTRY,
     SEGMENT_ENTRIES,
@@ -177,7 +177,7 @@ class _Repair:
             for number in range(expected, index):
                 new.append(LogEntry(number, entry.term, without_effect if number else _first_entry))
             lost += index - expected
-            is_kept = not lost or not is_writer_note(entry)
+            is_kept = not lost or not is_writer_entry(entry)
             new.append(LogEntry(index, entry.term, partial(_bytes_of, entry) if is_kept else without_effect))
             expected = index + 1
         self._lose(log, lost)
@@ -210,9 +210,9 @@ class _Repair:
         """
         try:
             limits = queue.machine().settings
-            has_room = not limits.drops_head or limits.max_length is limits.max_bytes is None
+            has_space = not limits.drops_head or limits.max_length is limits.max_bytes is None
             rows = queue.ordered()
-            ordered = [row.message for row in rows if has_room or not row.reason or row.state == DEAD_LETTERED]
+            ordered = [row.message for row in rows if has_space or not row.reason or row.state == DEAD_LETTERED]
             return [(message, entry) for message in ordered if (entry := queue.entry_of(message)) is not None]
         except (StoreCorrupt, UnsupportedFormat) as error:
             self.node.problems.append(finding_of(error, "bad_snapshot"))

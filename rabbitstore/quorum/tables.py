@@ -104,8 +104,8 @@ def _check_free_blocks(data: bytes, file: str) -> None:
         if log == FREE_END:
             _check_order(free, file)
             return
-        places = range(at + _FREE_HEAD.size, min(at + size, len(data) - _WORD + 1), _WORD)
-        blocks = [int.from_bytes(data[place : place + _WORD], "big") - OBJECTS_AT for place in places]
+        positions = range(at + _FREE_HEAD.size, min(at + size, len(data) - _WORD + 1), _WORD)
+        blocks = [int.from_bytes(data[position : position + _WORD], "big") - OBJECTS_AT for position in positions]
         if not BLOCK_LOG_MIN < log <= BLOCK_LOG_MAX + 1 or any(block % (1 << (log - 1)) for block in blocks):
             raise StoreCorrupt("wrong free blocks", file=file, offset=at, expected="blocks of a power of two", found=blocks[:3])
         free += ((block, block + (1 << (log - 1))) for block in blocks)

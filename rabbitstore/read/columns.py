@@ -68,7 +68,7 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 def record_batches(
     messages: Iterable[StoredMessage],
-    wanted: pa.Schema,
+    requested: pa.Schema,
     on_bad: Callable[[StoredMessage, StoreCorrupt], object],
     rows_max: int = BATCH_ROWS,
     more: Mapping[str, Callable[[StoredMessage], Any]] | None = None,
@@ -78,7 +78,7 @@ def record_batches(
     `on_bad` is called for a message whose properties are damaged, because they are decoded only here; the message is left out.
     `more` has the values of further columns.  The rows before an error come first.
     """
-    builder = _Builder(wanted, more or {})
+    builder = _Builder(requested, more or {})
     count = size_bytes = 0
     try:
         for message in messages:
@@ -102,13 +102,13 @@ def record_batches(
 def folder_batches(
     folder: VhostFolder,
     queue: str | None,
-    wanted: pa.Schema,
+    requested: pa.Schema,
     on_bad: Callable[[StoredMessage, StoreCorrupt], object],
     rows_max: int = BATCH_ROWS,
 ) -> Iterator[Built]:
     """Yield the batches of all columns for `folder.messages(queue)`; a kernel builds those of intact segments."""
     owners = (owner for owner in folder.queue_folders() if queue is None or owner.queue == queue)
-    found = (built for owner in owners for built in _segment_batches(folder, owner, wanted, on_bad))
+    found = (built for owner in owners for built in _segment_batches(folder, owner, requested, on_bad))
     size = held = 0
     pieces: list[Built] = []
     try:
@@ -131,14 +131,14 @@ def folder_batches(
         yield _joined(pieces)
 
 
-def _rows_that_fit(batch: pa.RecordBatch, rows: int, room: int) -> int:
+def _rows_that_fit(batch: pa.RecordBatch, rows: int, capacity: int) -> int:
     """Return how many rows fill a batch that has room for so many, and for so many bytes of bodies before the last one."""
     import pyarrow.compute as pc
 
-    if _body_bytes(batch) < room:
+    if _body_bytes(batch) < capacity:
         return min(rows, len(batch))
     ends = pc.cumulative_sum(pc.binary_length(batch.column("body")).cast("int64"))
-    return min(rows, len(batch), 1 + (pc.sum(pc.less(ends, room)).as_py() or 0))
+    return min(rows, len(batch), 1 + (pc.sum(pc.less(ends, capacity)).as_py() or 0))
 
 
 def _body_bytes(batch: pa.RecordBatch) -> int:
@@ -157,23 +157,23 @@ def _joined(pieces: list[Built]) -> Built:
 
 
 def _segment_batches(
-    folder: VhostFolder, owner: QueueFolder, wanted: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
+    folder: VhostFolder, owner: QueueFolder, requested: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
 ) -> Iterator[Built]:
     bound = folder.redelivered_before(owner)
     names = owner.queue, owner.vhost or folder.vhost
 
     def batch_or_entries(segment: IntactSegment) -> pa.RecordBatch | list[IndexEntry]:
-        batch = None if bound is None else _segment_batch(segment, names, bound, wanted)
+        batch = None if bound is None else _segment_batch(segment, names, bound, requested)
         return segment.entries() if batch is None else batch
 
     for part in owner.segments(folder.problems, batch_or_entries):
         if isinstance(part, list):
-            yield from record_batches(folder.messages_of(owner, part), wanted, on_bad)
+            yield from record_batches(folder.messages_of(owner, part), requested, on_bad)
         else:
             yield Built(part, len(part), 0)
 
 
-def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, wanted: pa.Schema) -> pa.RecordBatch | None:
+def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, requested: pa.Schema) -> pa.RecordBatch | None:
     """Return the batch of a segment's messages; None when they have to be built one by one.
 
     `owner` is the queue and its virtual host; messages before the sequence number `bound` are redelivered.
@@ -213,7 +213,7 @@ def _segment_batch(part: IntactSegment, owner: tuple[str, str], bound: int, want
         "properties": pa.array(json_texts, pa.string()).take(block),
         "body": pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(found.begins), pa.py_buffer(found.bodies)]),
     }
-    return pa.RecordBatch.from_arrays([values[name] for name in wanted.names], schema=wanted)
+    return pa.RecordBatch.from_arrays([values[name] for name in requested.names], schema=requested)
 
 
 @lru_cache(_BLOCKS_MAX)
@@ -231,9 +231,9 @@ def _integers(column: memoryview) -> pa.Array:
 class _Builder:
     """The messages of the next batch, which is built column by column."""
 
-    def __init__(self, wanted: pa.Schema, more: Mapping[str, Callable[[StoredMessage], Any]]) -> None:
-        self._wanted = wanted
-        self._cells = {field.name: _cell(field, more) for field in wanted}
+    def __init__(self, requested: pa.Schema, more: Mapping[str, Callable[[StoredMessage], Any]]) -> None:
+        self._requested = requested
+        self._cells = {field.name: _cell(field, more) for field in requested}
         self._has_properties = "properties" in self._cells
         self.messages: list[StoredMessage] = []
         self._properties: list[str] = []  # of these messages
@@ -249,21 +249,21 @@ class _Builder:
         import pyarrow as pa
 
         arrays = []
-        for field in self._wanted:
+        for field in self._requested:
             is_given = field.name == "properties"
             values = self._properties if is_given else list(map(self._cells[field.name], self.messages))
             arrays.append(_repeated(values, field.type) if field.name in _REPEATED else pa.array(values, field.type))
         self.messages, self._properties = [], []
-        return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._requested)
 
 
 def _repeated(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return a column with few different values."""
     import pyarrow as pa
 
-    places: dict[Any, int] = {}
-    rows = [places.setdefault(value, len(places)) for value in values]
-    return pa.array(list(places), kind).take(pa.array(rows, pa.int32()))
+    positions: dict[Any, int] = {}
+    rows = [positions.setdefault(value, len(positions)) for value in values]
+    return pa.array(list(positions), kind).take(pa.array(rows, pa.int32()))
 
 
 def _cell(field: pa.Field, more: Mapping[str, Callable[[StoredMessage], Any]]) -> Callable[[StoredMessage], Any]:

@@ -40,8 +40,8 @@ def drop_worse_copies(
         if entry is None or logged.publish is None or _is_same(logged.publish, entry):
             continue
         journal_counts = _journal_counts(logged.publish, entry, has_message)
-        wanted, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {logged.publish.msg_id.hex()}"
-        problem = Finding(logged.publish.file, logged.publish.offset, "entries_differ", wanted, got)
+        expected, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {logged.publish.msg_id.hex()}"
+        problem = Finding(logged.publish.file, logged.publish.offset, "entries_differ", expected, got)
         found.append(Difference(problem, journal_counts))
         if journal_counts:
             del in_file[seq_id - first_seq_id]

@@ -46,7 +46,7 @@ def unindexed(index: bytes, stored: bytes | memoryview) -> tuple[int, int] | Non
     the index was cut, or a killed `RabbitStore` had written messages before their entries.  None without any.
     """
     at = V2_HEAD_SIZE + (len(index) - V2_HEAD_SIZE) // V2_ENTRY.size * V2_ENTRY.size
-    places, start = 0, V2_HEAD_SIZE
+    positions, start = 0, V2_HEAD_SIZE
     while at > V2_HEAD_SIZE:
         at -= V2_ENTRY.size
         status, _flags, _reserved, kind, location, _size, _expiry = V2_ENTRY.unpack_from(index, at)
@@ -54,28 +54,28 @@ def unindexed(index: bytes, stored: bytes | memoryview) -> tuple[int, int] | Non
             offset, length, _zero = V2_LOCATION.unpack(location)
             start = offset + V2_CHUNK.size + length
             break
-        places += 1
-    place, count = start, 0
-    while place + V2_CHUNK.size < len(stored) and count <= V2_SEGMENT_ENTRIES:
-        place += V2_CHUNK.size + V2_CHUNK.unpack_from(stored, place)[0]
-        count += place <= len(stored)
-    return (start, count - places) if count > places else None
+        positions += 1
+    position, count = start, 0
+    while position + V2_CHUNK.size < len(stored) and count <= V2_SEGMENT_ENTRIES:
+        position += V2_CHUNK.size + V2_CHUNK.unpack_from(stored, position)[0]
+        count += position <= len(stored)
+    return (start, count - positions) if count > positions else None
 
 
 def restored_start(number: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
     """Return entries for the messages before the first entry's in `N.qs`: the first sector of the index is lost."""
     first = number * V2_SEGMENT_ENTRIES
-    places = rows[0].seq_id - first if rows else V2_SEGMENT_ENTRIES
+    positions = rows[0].seq_id - first if rows else V2_SEGMENT_ENTRIES
     stop = min((row.location[0] for row in rows if row.location is not None), default=len(store.data))
     chunks = [chunk for chunk in store.free if chunk.offset < stop]
-    return [_pair(number, place, chunk) for place, chunk in enumerate(chunks[:places])]
+    return [_pair(number, position, chunk) for position, chunk in enumerate(chunks[:positions])]
 
 
-def restored_end(number: int, places_used: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
+def restored_end(number: int, positions_used: int, rows: list[V2Entry], store: QueueStore) -> list[Pair]:
     """Return entries for the messages behind the last entry's in `N.qs`: the index is cut."""
     start = max((row.location[0] for row in rows if row.location is not None), default=0)
-    chunks = [chunk for chunk in store.free if chunk.offset > start][: V2_SEGMENT_ENTRIES - places_used]
-    return [_pair(number, places_used + place, chunk) for place, chunk in enumerate(chunks)]
+    chunks = [chunk for chunk in store.free if chunk.offset > start][: V2_SEGMENT_ENTRIES - positions_used]
+    return [_pair(number, positions_used + position, chunk) for position, chunk in enumerate(chunks)]
 
 
 def restored_index(number: int, store: QueueStore, shared: list[SharedMessage]) -> list[Pair]:
@@ -87,11 +87,11 @@ def restored_index(number: int, store: QueueStore, shared: list[SharedMessage]) 
         timed.append((last, chunk))
     timed += ((one.arrival_ms, one) for one in shared)
     timed.sort(key=lambda pair: pair[0])
-    return [_pair(number, place, found) for place, (_arrival, found) in enumerate(timed[:V2_SEGMENT_ENTRIES])]
+    return [_pair(number, position, found) for position, (_arrival, found) in enumerate(timed[:V2_SEGMENT_ENTRIES])]
 
 
-def _pair(number: int, place: int, found: Chunk | SharedMessage) -> Pair:
-    seq_id, offset = number * V2_SEGMENT_ENTRIES + place, V2_HEAD_SIZE + place * V2_ENTRY.size
+def _pair(number: int, position: int, found: Chunk | SharedMessage) -> Pair:
+    seq_id, offset = number * V2_SEGMENT_ENTRIES + position, V2_HEAD_SIZE + position * V2_ENTRY.size
     if isinstance(found, SharedMessage):
         return V2Entry(seq_id, True, found.msg_id, None, found.size, 0, offset), None
     location = found.offset, found.length

@@ -33,7 +33,7 @@ class IndexV2:
         numbers = sorted({*self.queue.segment_numbers(), *self._store_numbers()})
         read = in_order(lambda number: self._read(number, finish), numbers)
         for number, (index, stored, found) in zip(numbers, read, strict=True):
-            self._note(number, index, stored)
+            self._record(number, index, stored)
             if found is None:
                 found = [self.entry_of(*pair, number) for pair in self.segment(number, problems)]
             yield found
@@ -47,10 +47,10 @@ class IndexV2:
             found = read_intact_v2(index, stored, number, f"{self.queue.relative}/{number}.qs")
         return index, stored, None if found is None else finish(found)
 
-    def _note(self, number: int, index: bytes | None, stored: memoryview | None) -> None:
+    def _record(self, number: int, index: bytes | None, stored: memoryview | None) -> None:
         """Note what is no damage."""
         if index is not None:
-            self._note_cleared(number, index, stored or memoryview(b""))
+            self._record_cleared(number, index, stored or memoryview(b""))
         if index is None or stored is None:
             return
         missing = None if self.queue.stores is None or is_unwritten(index) else unindexed(index, stored)
@@ -59,7 +59,7 @@ class IndexV2:
             where = f"{self.queue.relative}/{number}.qs"
             self.queue.stores.notes.append(Finding(where, missing[0], "unindexed_message", "an entry for each message", found))
 
-    def _note_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
+    def _record_cleared(self, number: int, index: bytes, stored: memoryview) -> None:
         """Note entries that look acknowledged and whose messages are there: a flipped bit of the status leaves these."""
         cleared = cleared_entries(index, number) if self.queue.stores is not None else []
         taken = {row.location for row in read_index(index, number, "", [])} - {None} if cleared else set()

@@ -31,7 +31,7 @@ if not cython.compiled:
 
     from ..format.content_cy import locate, take_binary, take_keys
     from ..format.segment_cy import (
-        ACKED, BODY_SIZE, DELIVERED, EXPIRY, HEAD_SIZE, PERSISTENT, PLACE, SEQ_ID, STATE, STRIDE, TERM, TERM_SIZE, close_up,
+        ACKED, BODY_SIZE, DELIVERED, EXPIRY, HEAD_SIZE, PERSISTENT, POSITION, SEQ_ID, STATE, STRIDE, TERM, TERM_SIZE, close_up,
         entry_of, scan_segment,
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ V2_HEAD: Size = V2_HEAD_SIZE
 V2_ENTRIES: Size = V2_SEGMENT_ENTRIES
 EXPIRY_MIN: I64 = EXPIRY_MIN_US
 EXPIRY_MAX: I64 = EXPIRY_MAX_US
-PLACE_MAX: I64 = OFFSET_MAX
+POSITION_MAX: I64 = OFFSET_MAX
 OWN_MARK: Size = V2_PRESENT << 24 | V2_PERSISTENT << 16 | V2_QUEUE_STORE  # status, flags, 0, kind of location
 CHUNK_MARK: Size = V2_HAS_CRC
 FLAGS_MAX: Size = V2_PERSISTENT
@@ -97,12 +97,12 @@ class IntactSegment:
         "messages", "persistent", "size_bytes", "sizes",
     )  # fmt: skip
 
-    def __init__(self, data: memoryview, file: str, room: int, is_v2: bool) -> None:
+    def __init__(self, data: memoryview, file: str, capacity: int, is_v2: bool) -> None:
         """`data` are the bytes of `file`, which has the messages; there is room for as many entries."""
         self._data: memoryview = data
         self._file = file
         self._is_v2 = is_v2
-        self._held: memoryview = memoryview(array("q", bytes(8 * room * STRIDE)))
+        self._held: memoryview = memoryview(array("q", bytes(8 * capacity * STRIDE)))
         self._rows: I64s = i64s_of(self._held)
         self.count = 0
         self.messages = self.persistent = self.expiring = self.size_bytes = self.largest = self.containers = 0
@@ -121,8 +121,8 @@ class IntactSegment:
             entry.msg_id = take_bytes(source, entry.offset + HEAD_SIZE, MSG_ID_SIZE)
         return entry
 
-    def write_lines(self, lines: LineWriter, row: Size, owner: Any, bound: I64, room: Size) -> Size:
-        """Write the lines of unacknowledged messages from a row on, until one is left to the caller or `room` bytes are full.
+    def write_lines(self, lines: LineWriter, row: Size, owner: Any, bound: I64, capacity: Size) -> Size:
+        """Write the lines of unacknowledged messages from a row on, up to one left to the caller or to `capacity` bytes.
 
         `owner` is the queue and its virtual host; messages before the sequence number `bound` are redelivered.  Return the row
         reached.
@@ -139,7 +139,7 @@ class IntactSegment:
         lines.more = b""
         lines.is_acked = False
         lines.is_embedded = True
-        while row < self.count and lines.size < room:
+        while row < self.count and lines.size < capacity:
             at = row * STRIDE
             start = rows[at + TERM]
             if not rows[at + STATE] & ACKED:
@@ -169,15 +169,15 @@ class IntactSegment:
         lines.stop = lines.at + get_i32(source, parts.block_at + 1)
         return lines.line(
             rows[at + SEQ_ID], take_bytes(source, parts.id_at, MSG_ID_SIZE), rows[at + STATE] & PERSISTENT, rows[at + EXPIRY],
-            rows[at + BODY_SIZE], rows[at + PLACE], source, body_at + LIST_HEAD, get_i32(source, body_at + 1),
+            rows[at + BODY_SIZE], rows[at + POSITION], source, body_at + LIST_HEAD, get_i32(source, body_at + 1),
         )  # fmt: skip
 
     def columns(self) -> SegmentColumns | None:
         """Return the unacknowledged messages as columns; None when one is in a form that is left to the caller."""
-        room: Size = self.count
-        if room == 0:
+        capacity: Size = self.count
+        if capacity == 0:
             return None
-        held: memoryview = memoryview(array("q", bytes(8 * room * COLUMNS)))
+        held: memoryview = memoryview(array("q", bytes(8 * capacity * COLUMNS)))
         out: I64s = i64s_of(held)
         source: Source = source_of(self._data)
         rows: I64s = self._rows
@@ -190,7 +190,7 @@ class IntactSegment:
         row: Size
         at: Size
         size: Size
-        for row in range(room):
+        for row in range(capacity):
             at = row * STRIDE
             if rows[at + STATE] & ACKED:
                 continue
@@ -207,19 +207,19 @@ class IntactSegment:
             if made == 0 or not _is_same_binary(source, parts.block_at, last.block_at):
                 blocks.append(take_binary(source, parts.block_at))
             out[made] = rows[at + SEQ_ID]
-            out[room + made] = rows[at + EXPIRY]
-            out[2 * room + made] = rows[at + BODY_SIZE]
-            out[3 * room + made] = rows[at + PLACE]
-            out[4 * room + made] = rows[at + STATE] & PERSISTENT
-            out[5 * room + made] = len(routes) - 1
-            out[6 * room + made] = len(blocks) - 1
-            out[7 * room + made] = parts.id_at
-            out[8 * room + made] = parts.body_at + 2 * LIST_HEAD
-            out[9 * room + made] = size
+            out[capacity + made] = rows[at + EXPIRY]
+            out[2 * capacity + made] = rows[at + BODY_SIZE]
+            out[3 * capacity + made] = rows[at + POSITION]
+            out[4 * capacity + made] = rows[at + STATE] & PERSISTENT
+            out[5 * capacity + made] = len(routes) - 1
+            out[6 * capacity + made] = len(blocks) - 1
+            out[7 * capacity + made] = parts.id_at
+            out[8 * capacity + made] = parts.body_at + 2 * LIST_HEAD
+            out[9 * capacity + made] = size
             total += size
             made += 1
             parts, last = last, parts
-        numbers = [held[column * room : column * room + made] for column in range(NUMBERS)]
+        numbers = [held[column * capacity : column * capacity + made] for column in range(NUMBERS)]
         return SegmentColumns(made, self._file, numbers, routes, blocks, *self._texts(held, made, total))
 
     def _texts(self, held: memoryview, made: Size, total: Size) -> tuple[bytearray, memoryview, bytearray]:
@@ -234,14 +234,14 @@ class IntactSegment:
         out_ids: Target = target_of(held_ids)
         out: Target = target_of(held_bodies)
         out_begins: I32s = i32s_of(begins)
-        room: Size = self.count
+        capacity: Size = self.count
         at: Size = 0
         row: Size
         with cython.nogil:
             for row in range(made):
-                put_hex(out_ids, 2 * MSG_ID_SIZE * row, source, numbers[7 * room + row], MSG_ID_SIZE, False)
-                put_bytes(out, at, source, numbers[8 * room + row], numbers[9 * room + row])
-                at += numbers[9 * room + row]
+                put_hex(out_ids, 2 * MSG_ID_SIZE * row, source, numbers[7 * capacity + row], MSG_ID_SIZE, False)
+                put_bytes(out, at, source, numbers[8 * capacity + row], numbers[9 * capacity + row])
+                at += numbers[9 * capacity + row]
                 out_begins[row + 1] = at
         return ids, begins, bodies
 
@@ -263,15 +263,15 @@ class IntactSegment:
             self.sizes = tuple(held[STEPS:])
         return is_whole
 
-    def scan(self, first_seq_id: I64, room: Size) -> Bool:
+    def scan(self, first_seq_id: I64, capacity: Size) -> Bool:
         """Find the entries of a version-1 segment; return whether it is intact."""
         source: Source = source_of(self._data)
         stop: Size = len(self._data)
         row: Size
         with cython.nogil:
-            if scan_segment(source, 0, stop, first_seq_id, room, self._rows, -1) != stop:
+            if scan_segment(source, 0, stop, first_seq_id, capacity, self._rows, -1) != stop:
                 return False
-            self.count = close_up(self._rows, room)
+            self.count = close_up(self._rows, capacity)
             for row in range(self.count):
                 if self._rows[row * STRIDE + EXPIRY] < 0:
                     return False
@@ -315,31 +315,36 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
     at: Size = V2_HEAD
     row: Size = 0
     written: Size = V2_HEAD  # end of the last message: entries that share one could make a batch of any size
-    place: I64
+    position: I64
     size: Size
     expiry: I64
     start: Size
     while at < stop:
         if source[at]:
-            place = get_i64(source, at + 4)
+            position = get_i64(source, at + 4)
             size = get_i32(source, at + 12)
             expiry = get_i64(source, at + 24)
-            if get_i32(source, at) != OWN_MARK or get_i32(source, at + 16) or size <= 0 or not written <= place < PLACE_MAX:
+            if (
+                get_i32(source, at) != OWN_MARK
+                or get_i32(source, at + 16)
+                or size <= 0
+                or not written <= position < POSITION_MAX
+            ):
                 return -1
             if expiry and not EXPIRY_MIN <= expiry < EXPIRY_MAX:
                 return -1
-            start = place + CHUNK
-            if start > end or size > end - start or get_i32(terms, place) != size:
+            start = position + CHUNK
+            if start > end or size > end - start or get_i32(terms, position) != size:
                 return -1
-            if terms[place + 4] != CHUNK_MARK or terms[place + 7] or get_i32(source, at + 20) < 0:
+            if terms[position + 4] != CHUNK_MARK or terms[position + 7] or get_i32(source, at + 20) < 0:
                 return -1
-            if (crc32(terms, start, size) ^ get_i16(terms, place + 5)) & 0xFFFF:
+            if (crc32(terms, start, size) ^ get_i16(terms, position + 5)) & 0xFFFF:
                 return -1
             rows[row + STATE] = PERSISTENT | DELIVERED
             rows[row + SEQ_ID] = first + (at - V2_HEAD) // ENTRY
             rows[row + EXPIRY] = expiry
             rows[row + BODY_SIZE] = get_i32(source, at + 20)
-            rows[row + PLACE] = place
+            rows[row + POSITION] = position
             rows[row + TERM] = start
             rows[row + TERM_SIZE] = size
             written = start + size
@@ -391,7 +396,7 @@ def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, parts: Parts, c
         start = rows[at + TERM]
         if not rows[at + TERM_SIZE] or not locate(parts, source, start, start + rows[at + TERM_SIZE]):
             return False
-        if not is_v2 and not is_same_at(source, parts.id_at, MSG_ID_SIZE, source, rows[at + PLACE] + HEAD_SIZE):
+        if not is_v2 and not is_same_at(source, parts.id_at, MSG_ID_SIZE, source, rows[at + POSITION] + HEAD_SIZE):
             return False
         counts[CONTAINERS] += parts.is_container
         if not rows[at + STATE] & ACKED:

@@ -2,7 +2,7 @@ cimport cython
 from storebytes._bytes_cy cimport *
 from rabbitstore.format.entry_cy cimport IndexEntry
 
-cdef Size ROOM, LINE_MAX, GROWTH, NAMES_MAX, DEPTH_MAX, TEXTS_MAX, FIELD_COUNT
+cdef Size CAPACITY, LINE_MAX, GROWTH, NAMES_MAX, DEPTH_MAX, TEXTS_MAX, FIELD_COUNT
 cdef Size QUOTE, COMMA, COLON, OPEN, CLOSE, OPEN_TABLE, CLOSE_TABLE
 cdef bytes REPLACED, TRUE, FALSE, NULL, BASE64, KINDS, SEQ_ID, MSG_ID, PERSISTENT, ACKED, REDELIVERED, EXPIRY, SIZE, EMBEDDED
 cdef bytes OFFSET, PROPERTIES, BODY
@@ -15,7 +15,7 @@ cdef class LineWriter:
     cdef I64s _names
     cdef Target _out
     cdef Source source
-    cdef Size _room, at, stop
+    cdef Size _capacity, at, stop
     cdef readonly Size size
     cdef bytes head, file, route, more
     cdef Bool is_acked, is_embedded, is_redelivered
@@ -29,7 +29,7 @@ cdef class LineWriter:
     ) except -1
     cpdef set_shared(self, object queue, str file, object more, Bool is_embedded)
     cdef bytes text(self, object key, Size part)
-    cdef _grow(self, Size room)
+    cdef _grow(self, Size capacity)
     cdef void _raw(self, bytes text) noexcept
     cdef void _byte(self, Size byte) noexcept
     cdef void _number(self, bytes name, I64 number) noexcept

@@ -23,7 +23,7 @@ if not cython.compiled:
         put_bytes, put_decimal, put_hex, put_json_text, source_of_bytes, target_of, window,
     )  # fmt: skip
 
-ROOM: Size = 1 << 20
+CAPACITY: Size = 1 << 20
 LINE_MAX: Size = 1 << 12  # a line's keys, numbers and id
 GROWTH: Size = 8  # most characters for a byte of a property block
 NAMES_MAX: Size = 128  # in the tables that enclose one another
@@ -65,8 +65,23 @@ class LineWriter:
     """
 
     __slots__ = (
-        "_buffer", "_names", "_names_held", "_out", "_room", "_texts", "at", "file", "head", "is_acked", "is_embedded",
-        "is_redelivered", "more", "route", "size", "source", "stop",
+        "_buffer",
+        "_capacity",
+        "_names",
+        "_names_held",
+        "_out",
+        "_texts",
+        "at",
+        "file",
+        "head",
+        "is_acked",
+        "is_embedded",
+        "is_redelivered",
+        "more",
+        "route",
+        "size",
+        "source",
+        "stop",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,15 +92,15 @@ class LineWriter:
         self.size = 0
         self.head = self.file = self.route = self.more = b""
         self._buffer: memoryview = memoryview(b"")
-        self._grow(ROOM)
+        self._grow(CAPACITY)
 
-    def _grow(self, room: Size) -> None:
+    def _grow(self, capacity: Size) -> None:
         """Take a larger buffer, with what the present one holds."""
-        buffer = bytearray(room)
+        buffer = bytearray(capacity)
         buffer[: self.size] = self._buffer[: self.size]
         self._buffer = memoryview(buffer)
         self._out: Target = target_of(self._buffer)
-        self._room = room
+        self._capacity = capacity
 
     def take(self) -> memoryview:
         """Return the lines, which are valid until the next one is added, and start again."""
@@ -95,8 +110,8 @@ class LineWriter:
 
     def add_line(self, line: bytes) -> None:
         """Add a finished line."""
-        if len(line) > self._room - self.size:
-            self._grow(2 * self._room + len(line))
+        if len(line) > self._capacity - self.size:
+            self._grow(2 * self._capacity + len(line))
         self._raw(line)
 
     def add(self, message: Any) -> bool:
@@ -168,8 +183,8 @@ class LineWriter:
         fixed: Size = len(self.head) + len(self.file) + len(self.route) + len(self.more) + 2 * len(msg_id) + LINE_MAX
         need: Size = fixed + GROWTH * (self.stop - self.at) + body_size // 3 * 4 + 4
         start: Size = self.size
-        if need > self._room - start:
-            self._grow(2 * self._room + need)
+        if need > self._capacity - start:
+            self._grow(2 * self._capacity + need)
         self._raw(self.head)
         self._number(SEQ_ID, seq_id)
         self._raw(MSG_ID)

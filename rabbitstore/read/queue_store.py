@@ -100,14 +100,14 @@ class QueueStore:
         if self._searches > _SEARCHES_MAX or row.location is None:
             return None
         known = V2_LOCATION.pack(*row.location, 0)
-        low = max((at for seq_id, at in self._placed if seq_id < row.seq_id), default=0)
-        high = min((at for seq_id, at in self._placed if seq_id > row.seq_id), default=len(self.data))
+        low = max((at for seq_id, at in self._located if seq_id < row.seq_id), default=0)
+        high = min((at for seq_id, at in self._located if seq_id > row.seq_id), default=len(self.data))
         between = (one for one in self.free if low < one.offset < high)
         found = [one for one in between if _is_near(known, V2_LOCATION.pack(one.offset, one.length, 0))]
         return found[0] if len(found) == 1 else None
 
     @cached_property
-    def _placed(self) -> list[tuple[int, int]]:
+    def _located(self) -> list[tuple[int, int]]:
         """Number and offset of each entry whose message is where it says."""
         located = [(row.seq_id, row.location) for row in self._rows if row.location is not None]
         return [(seq_id, location[0]) for seq_id, location in located if self._is_whole(*location)]
@@ -115,7 +115,7 @@ class QueueStore:
     @cached_property
     def free(self) -> list[Chunk]:
         """The whole messages that no entry refers to: acknowledged ones, and those of damaged entries."""
-        taken = {offset for _seq_id, offset in self._placed}
+        taken = {offset for _seq_id, offset in self._located}
         return [one for one in self.chunks if one.offset not in taken]
 
     def _is_whole(self, offset: int, length: int) -> bool:

@@ -45,11 +45,11 @@ def _before_problem(
     folder: VhostFolder, range_of: Callable[[str], range | None], done: dict[str, int], include_acked: bool
 ) -> Iterator[StoredMessage]:
     for queue in folder.queue_folders():
-        wanted = range_of(queue.queue)
-        if wanted is None:
+        requested = range_of(queue.queue)
+        if requested is None:
             continue
-        start = done.get(queue.folder, wanted.start)
-        for message in folder.messages_in(queue, include_acked=include_acked, start=start, stop=wanted.stop):
+        start = done.get(queue.folder, requested.start)
+        for message in folder.messages_in(queue, include_acked=include_acked, start=start, stop=requested.stop):
             if folder.problems:
                 return
             done[queue.folder] = message.seq_id + 1

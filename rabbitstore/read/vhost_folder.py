@@ -213,34 +213,34 @@ class VhostFolder(Closing):
             if message is not None:
                 yield message
 
-    def lines(self, lines: LineWriter, room: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
         """Write the JSON of most messages, and yield all others, in the order of `messages`.
 
-        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
         """
         for folder in self.queue_folders():
             if queue is None or folder.queue == queue:
-                yield from self._lines_in(folder, lines, room)
+                yield from self._lines_in(folder, lines, capacity)
 
-    def _lines_in(self, folder: QueueFolder, lines: LineWriter, room: int) -> Iterator[StoredMessage | None]:
+    def _lines_in(self, folder: QueueFolder, lines: LineWriter, capacity: int) -> Iterator[StoredMessage | None]:
         bound = self.redelivered_before(folder)
         owner = folder.queue, folder.vhost or self.vhost
         for part in folder.segments(self.problems):
             if not isinstance(part, IntactSegment) or bound is None:
                 for entry in part.entries() if isinstance(part, IntactSegment) else part:
-                    yield from self._line(folder, entry, lines, room)
+                    yield from self._line(folder, entry, lines, capacity)
                 continue
             row = 0
             while row < part.count:
-                row = part.write_lines(lines, row, owner, bound, room)
-                if lines.size >= room:
+                row = part.write_lines(lines, row, owner, bound, capacity)
+                if lines.size >= capacity:
                     yield None
                 elif row < part.count:
-                    yield from self._line(folder, part.entry(row), lines, room)
+                    yield from self._line(folder, part.entry(row), lines, capacity)
                     row += 1
 
-    def _line(self, folder: QueueFolder, entry: IndexEntry, lines: LineWriter, room: int) -> Iterator[StoredMessage | None]:
-        """Write the line of one entry, or yield its message; then None if `room` bytes are full."""
+    def _line(self, folder: QueueFolder, entry: IndexEntry, lines: LineWriter, capacity: int) -> Iterator[StoredMessage | None]:
+        """Write the line of one entry, or yield its message; then None if `capacity` bytes are full."""
         if entry.acked:
             return
         redelivered = self._is_redelivered(folder, entry)
@@ -249,7 +249,7 @@ class VhostFolder(Closing):
             return
         if not lines.add_entry(entry, found[0], folder.queue, found[1], found[2], redelivered):
             yield _message(folder, entry, redelivered, *found)
-        if lines.size >= room:
+        if lines.size >= capacity:
             yield None
 
     def redelivered_before(self, folder: QueueFolder) -> int | None:

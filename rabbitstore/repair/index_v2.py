@@ -24,19 +24,19 @@ def rewrite_segment_v2(disk: Disk, queue: QueueFolder, number: int, lost: set[in
     store = f"{queue.path}/{number}.qs"
     data = read_if_there(disk, store)
     if data is not None:
-        mended = _mended_store(data, number, [chunk for _row, chunk in found if chunk is not None])
-        if mended != data:
-            replace_file(disk, store, mended)
+        repaired = _repaired_store(data, number, [chunk for _row, chunk in found if chunk is not None])
+        if repaired != data:
+            replace_file(disk, store, repaired)
     replace_file(disk, f"{queue.path}/{number}.qi", _index(number, found))
 
 
-def _mended_store(data: bytes, number: int, chunks: list[Chunk]) -> bytes:
-    mended = bytearray(data.ljust(layout.V2_HEAD_SIZE, b"\0"))
-    mended[: layout.V2_HEAD_SIZE] = encode_head(layout.V2_STORE_MAGIC, number)
+def _repaired_store(data: bytes, number: int, chunks: list[Chunk]) -> bytes:
+    repaired = bytearray(data.ljust(layout.V2_HEAD_SIZE, b"\0"))
+    repaired[: layout.V2_HEAD_SIZE] = encode_head(layout.V2_STORE_MAGIC, number)
     for chunk in chunks:
         whole = encode_chunk(chunk.term)
-        mended[chunk.offset : chunk.offset + len(whole)] = whole
-    return bytes(mended)
+        repaired[chunk.offset : chunk.offset + len(whole)] = whole
+    return bytes(repaired)
 
 
 def _index(number: int, found: list[tuple[V2Entry, Chunk | None]]) -> bytes:

@@ -128,8 +128,8 @@ class StreamFolder:
     def chunks(self, first_offset: int = 0, since_ms: int | None = None) -> Iterator[tuple[OpenSegment, Chunk]]:
         """Yield every whole chunk that may have messages from an offset and a time on."""
         numbers = self.segments()
-        for place, number in enumerate(numbers):
-            if place + 1 < len(numbers) and numbers[place + 1] <= first_offset:
+        for index, number in enumerate(numbers):
+            if index + 1 < len(numbers) and numbers[index + 1] <= first_offset:
                 continue
             with self.open_segment(number, self.problems) as segment:
                 scan = Scan(
@@ -156,10 +156,10 @@ class StreamFolder:
                         if filter_value is None or message.filter_value == filter_value:
                             yield message
 
-    def lines(self, lines: LineWriter, room: int) -> Iterator[StreamMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int) -> Iterator[StreamMessage | None]:
         """Write the JSON of most messages, and yield all others, in the order of `messages`.
 
-        The caller adds those, and takes the lines whenever None is yielded: `room` bytes are full.
+        The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
         """
         queue, converter = self.queue, Converter()
         for segment, chunk in self.chunks():
@@ -172,8 +172,8 @@ class StreamFolder:
                 yield to_message(record, chunk, queue, self.vhost, segment.file, converter)
             while walk.left:
                 lines.set_shared((queue, self.vhost), segment.file, more, is_embedded=False)
-                walk.write_lines(lines, converter, queue, more, room)
-                if lines.size >= room:
+                walk.write_lines(lines, converter, queue, more, capacity)
+                if lines.size >= capacity:
                     yield None
                 elif walk.left:
                     yield to_message(walk.take(), chunk, queue, self.vhost, segment.file, converter)

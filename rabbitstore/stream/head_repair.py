@@ -48,15 +48,15 @@ def _epochs(pairs: list[_Pair]) -> list[int]:
 def _rising(epochs: list[_Pair]) -> list[_Pair]:
     """Return the longest part of the numbered epochs that never falls."""
     ends: list[int] = []  # the least last epoch of a part of each length, and the place of that epoch
-    places: list[int] = []
+    positions: list[int] = []
     before: list[int] = []
-    for place, (_number, epoch) in enumerate(epochs):
+    for index, (_number, epoch) in enumerate(epochs):
         length = bisect_right(ends, epoch)
-        before.append(places[length - 1] if length else -1)
+        before.append(positions[length - 1] if length else -1)
         ends[length : length + 1] = [epoch]
-        places[length : length + 1] = [place]
+        positions[length : length + 1] = [index]
     found: list[_Pair] = []
-    at = places[-1] if places else -1
+    at = positions[-1] if positions else -1
     while at >= 0:
         found.append(epochs[at])
         at = before[at]

@@ -21,4 +21,4 @@ cdef class SingleMessages:
 
     cdef Bool _is_single(self, Size entries) except -1
     cpdef Record take(self)
-    cpdef write_lines(self, LineWriter lines, Converter converter, str queue, object more, Size room)
+    cpdef write_lines(self, LineWriter lines, Converter converter, str queue, object more, Size capacity)

@@ -75,8 +75,8 @@ class SingleMessages:
         self.left -= 1
         return found
 
-    def write_lines(self, lines: LineWriter, converter: Converter, queue: str, more: Any, room: Size) -> None:
-        """Write lines until one is left to the caller, or `room` bytes are full.
+    def write_lines(self, lines: LineWriter, converter: Converter, queue: str, more: Any, capacity: Size) -> None:
+        """Write lines until one is left to the caller, or `capacity` bytes are full.
 
         `queue` is the routing key of a message without one.  `more` has the keys that only streams have, and the values of
         a message without a filter value.  The caller has set the parts of a line that all of them share.
@@ -87,7 +87,7 @@ class SingleMessages:
         exchange: str = ""
         key: Any = None
         filter_value: Any = None
-        while self.left > 0 and lines.size < room:
+        while self.left > 0 and lines.size < capacity:
             size = get_i32(source, self._at)
             if not converter.read(source, self._at + ENTRY_HEAD, self._at + ENTRY_HEAD + size):
                 return

@@ -102,7 +102,7 @@ class _Repair:
             self._count_lost(segment.number, segment.index_records, self.expected)
         index = self.folder.file(segment.number, "index")
         reason = self._kinds(segment.file) or self._kinds(index) or "lost_offsets"
-        records = _placed(parts)
+        records = _located(parts)
         is_whole = segment.view[: layout.FILE_HEAD_SIZE] == _SEGMENT_HEAD and sum(part.size for part in parts) == (
             len(segment.view) - layout.FILE_HEAD_SIZE
         )
@@ -188,7 +188,7 @@ def _is_good(segment: OpenSegment, chunk: Chunk) -> bool:
     return True
 
 
-def _placed(parts: list[_Part]) -> list[IndexRecord]:
+def _located(parts: list[_Part]) -> list[IndexRecord]:
     """Return the records of the index, with positions in the new segment."""
     at = layout.FILE_HEAD_SIZE
     found = []

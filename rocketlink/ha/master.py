@@ -66,7 +66,7 @@ class HaMaster(Closing):
         """
         fields = {"masterHaAddress": f"{self.host}:{self.port}", "masterAddress": f"{self.host}:{broker_port or self.port}"}
         with RemotingClient(host, port) as client:
-            client.ask(EXCHANGE_BROKER_HA_INFO, fields)
+            client.invoke(EXCHANGE_BROKER_HA_INFO, fields)
 
     def close(self) -> None:
         """Close all connections and the port.  The store stays open."""

@@ -49,7 +49,7 @@ class MasterSettings(NamedTuple):
 
 def settings_of(client: RemotingClient) -> MasterSettings:
     """Ask for the broker's properties."""
-    found = parse_broker_properties(client.ask(GET_BROKER_CONFIG).body, file=ORIGIN)
+    found = parse_broker_properties(client.invoke(GET_BROKER_CONFIG).body, file=ORIGIN)
     ha_port = str(found.get("haListenPort", ""))
     if not ha_port.isdigit() or not 0 < int(ha_port) < 1 << 16:
         raise WrongFrame(f"the broker names no replication port: haListenPort is {ha_port!r}")
@@ -58,7 +58,7 @@ def settings_of(client: RemotingClient) -> MasterSettings:
 
 def log_range(client: RemotingClient) -> tuple[int, int]:
     """Return the first physical offset of the master's log and its end."""
-    table = _document(client.ask(GET_BROKER_RUNTIME_INFO).body).get("table")
+    table = _document(client.invoke(GET_BROKER_RUNTIME_INFO).body).get("table")
     texts = [str(table.get(name)) if isinstance(table, dict) else "" for name in ("commitLogMinOffset", "commitLogMaxOffset")]
     if not all(text.removeprefix("-").isdigit() and len(text) < 20 for text in texts):
         raise WrongFrame(f"the broker does not say where its log begins and ends: {texts}")
@@ -71,7 +71,7 @@ class Metadata:
     def __init__(self, store: MessageStore) -> None:
         """Create it for a replica's store, which keeps the tables below `config/`."""
         self._engine = store.engine
-        self._groups = SubscriptionGroups(self._engine.disk, self._engine.places.config)
+        self._groups = SubscriptionGroups(self._engine.disk, self._engine.paths.config)
 
     def fetch(self, client: RemotingClient) -> None:
         """Fetch each table and write it if it changed.  What the master refuses or garbles is logged and left as it was."""
@@ -82,7 +82,7 @@ class Metadata:
             (GET_ALL_SUBSCRIPTION_GROUP_CONFIG, self._groups),
         ):
             try:
-                table.replace(_document(client.ask(code).body))
+                table.replace(_document(client.invoke(code).body))
                 table.persist()
             except (RemoteError, StoreCorrupt, WrongFrame) as error:
                 LOG.warning("%s was not fetched: %s", table.file_name, error)
@@ -90,9 +90,9 @@ class Metadata:
 
     def _fetch_delays(self, client: RemotingClient) -> None:
         """Write the progress of delayed messages, which this side only uses after it became the master."""
-        path = os.path.join(self._engine.places.config, DelayOffsets.file_name)
+        path = os.path.join(self._engine.paths.config, DelayOffsets.file_name)
         try:
-            document = _document(client.ask(GET_ALL_DELAY_OFFSET).body)
+            document = _document(client.invoke(GET_ALL_DELAY_OFFSET).body)
             file = ConfigFile(self._engine.disk, path)
             if file.load().document != document:
                 file.save(document)

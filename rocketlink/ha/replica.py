@@ -38,7 +38,7 @@ RECEIVE_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 RECONNECT_S = 1.0
 BATCH_MARK = INNER_COUNT.encode() + b"\x01"  # in the properties of a record that holds many messages
-LOOK_S = 0.2  # how fast a stop is noticed while nothing arrives
+POLL_S = 0.2  # how fast a stop is noticed while nothing arrives
 
 
 class ReplicaStatus(NamedTuple):
@@ -146,7 +146,7 @@ class Replica(Closing):
         try:
             self._follow()
         except (PeerGone, RemoteError) as error:  # a broker that starts answers some requests with an error
-            self._note(error)
+            self._record_failure(error)
         except StoreError as error:
             LOG.error("replication from %s:%d ended: %s", self._host, self._port, error)
             self._last_error = str(error)
@@ -157,7 +157,7 @@ class Replica(Closing):
             self._notify()
         return RECONNECT_S
 
-    def _note(self, error: StoreError) -> None:
+    def _record_failure(self, error: StoreError) -> None:
         if str(error) != self._last_error and not self._follower.is_stopping:
             LOG.warning("replica of %s:%d: %s", self._host, self._port, error)
         self._last_error = str(error)
@@ -194,7 +194,7 @@ class Replica(Closing):
             if now_s - reported_s > REPORT_EVERY_S:
                 link.send(REPORT.pack(self._durable or start.request))
                 reported_s = now_s
-            if not link.wait(LOOK_S):
+            if not link.wait(POLL_S):
                 continue
             for offset, data in frames.feed(link.receive(RECEIVE_SIZE)):
                 stream.take(offset, data)
@@ -252,10 +252,10 @@ class Stream:
         """Compare the record that this side has already, as far as it has arrived, and drop what lies before the log's end."""
         if self._known:
             count = min(len(self._waiting), len(self._known))
-            for place in range(count):
-                if self._waiting[place] != self._known[place]:
-                    at = self._known_at + place
-                    raise MasterDiffers(at, f"byte {self._known[place]:#04x}", f"{self._waiting[place]:#04x}")
+            for position in range(count):
+                if self._waiting[position] != self._known[position]:
+                    at = self._known_at + position
+                    raise MasterDiffers(at, f"byte {self._known[position]:#04x}", f"{self._waiting[position]:#04x}")
             self._drop(count)
             self._known, self._known_at = self._known[count:], self._known_at + count
 

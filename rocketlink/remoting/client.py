@@ -27,7 +27,7 @@ class RemotingClient(Closing):
         self._frames = FrameReader()
         self._last = 0
 
-    def ask(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
+    def invoke(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:
         """Return the answer.  Raises `RemoteError` for one with an error code, and `PeerGone` without one in time."""
         self._last += 1
         signed = (fields or {}) if self._access is None else self._access.signed(fields or {}, body)

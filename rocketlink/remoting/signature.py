@@ -23,9 +23,9 @@ class Access(NamedTuple):
 
     def accepts(self, fields: dict[str, str], body: bytes) -> bool:
         """Return whether a request has the key and the signature of its other fields and its body."""
-        wanted = self._signature(fields, body)
+        expected = self._signature(fields, body)
         return fields.get(ACCESS_KEY) == self.access_key and hmac.compare_digest(
-            fields.get(SIGNATURE, "").encode(), wanted.encode()
+            fields.get(SIGNATURE, "").encode(), expected.encode()
         )
 
     def _signature(self, fields: dict[str, str], body: bytes) -> str:

@@ -57,7 +57,7 @@ class BrokerServer(Closing):
         hosts = AdmittedHosts(Access(access_key or "", secret) if secret else None)
         self._ha = HaMaster(store, host, admits=hosts.may_replicate)
         try:
-            self._servers = [self._listen(wanted) for wanted in (port, names_port) if wanted is not None]
+            self._servers = [self._listen(requested) for requested in (port, names_port) if requested is not None]
         except BaseException:
             self._ha.close()
             self._loop.close()

@@ -43,14 +43,14 @@ class Clients:
         document = json_object(request.body, "body")
         client = str(document.get("clientID"))
         for entry in _objects(document, "producerDataSet"):
-            self._check_room(self.producers, name := str(entry.get("groupName")))
+            self._check_limit(self.producers, name := str(entry.get("groupName")))
             self.producers.setdefault(name, {})[client] = connection
         clustering = []
         for entry in _objects(document, "consumerDataSet"):
             name = str(entry.get("groupName"))
             if not is_group_name(name):  # a broker ignores it as well
                 continue
-            self._check_room(self.groups, name)
+            self._check_limit(self.groups, name)
             group = self.groups.setdefault(name, ConsumerGroup())
             group.is_clustering = entry.get("messageModel", CLUSTERING) == CLUSTERING
             expressions = {
@@ -67,7 +67,7 @@ class Clients:
         return clustering
 
     @staticmethod
-    def _check_room(groups: Collection[str], name: str) -> None:
+    def _check_limit(groups: Collection[str], name: str) -> None:
         if name not in groups and len(groups) >= GROUPS_MAX:
             raise WrongFrame(f"more than {GROUPS_MAX} groups")
 
@@ -103,7 +103,7 @@ class Clients:
         """Lock queues for a client, and answer with those that it has now."""
         group, client, queues = self._lock_request(request)
         now_s = time.monotonic()
-        self._make_room({(group, *key) for _, key in queues}, now_s)
+        self._fit_buffers({(group, *key) for _, key in queues}, now_s)
         granted = []
         for raw, key in queues:
             owner, locked_s = self._locks.get((group, *key), (client, 0.0))
@@ -112,7 +112,7 @@ class Clients:
                 granted.append(raw)
         return request.answer(SUCCESS, body=json.dumps({"lockOKMQSet": granted}).encode())
 
-    def _make_room(self, keys: set[tuple[str, str, int]], now_s: float) -> None:
+    def _fit_buffers(self, keys: set[tuple[str, str, int]], now_s: float) -> None:
         """Drop locks that nobody renewed if these would be too many; raise `WrongFrame` if they still are."""
         if len(self._locks) + len(keys) <= QUEUES_MAX:
             return

@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._asked = 0
+        self._requested = 0
         self._is_ended = False
         self._is_pumping = False
         self._answers: list[bytes] = []
@@ -128,8 +128,8 @@ class Connection(asyncio.Protocol):
 
     def notify(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no answer."""
-        self._asked += 1
-        self.send(Command(code, fields, body, self._asked, IS_ONE_WAY))
+        self._requested += 1
+        self.send(Command(code, fields, body, self._requested, IS_ONE_WAY))
 
     def close(self, reason: str) -> None:
         """End the connection without sending what still waits."""

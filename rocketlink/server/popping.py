@@ -182,8 +182,8 @@ class Popping:
         if known is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"topic {pop.topic} does not exist")
         tags = self._filter(fields, pop.topic, pop.group)[1]
-        wanted = number(fields, "queueId", ANY_QUEUE)
-        queue_ids = [wanted] if wanted != ANY_QUEUE else range(known.read_queues)
+        requested = number(fields, "queueId", ANY_QUEUE)
+        queue_ids = [requested] if requested != ANY_QUEUE else range(known.read_queues)
         left = min(max(1, number(fields, "maxMsgNums", COUNT_MAX)), COUNT_MAX)
         bytes_left, invisible_ms, now_ms = BYTES_MAX, _invisible_ms(fields), self._engine.now_ms()
         pages: list[tuple[int, Page]] = []

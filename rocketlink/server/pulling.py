@@ -73,7 +73,7 @@ class Pulling:
         if flags & COMMITS and number(fields, "commitOffset") >= 0:
             group = fields.get("consumerGroup", "")
             self._engine.consumer_offsets().commit(topic, group, queue_id, number(fields, "commitOffset"))
-        answer = self._look(request, topic, queue_id, offset)
+        answer = self._answer_now(request, topic, queue_id, offset)
         if answer.code == PULL_NOT_FOUND and flags & MAY_WAIT and self._count < WAITING_MAX:
             wait_ms = min(number(fields, "suspendTimeoutMillis"), WAIT_MS_MAX)
             self._wait(_Waiting(connection, request, time.monotonic() + wait_ms / 1000, offset), topic, queue_id)
@@ -95,7 +95,7 @@ class Pulling:
                 del self._waiting[topic, queue_id]
             self._count -= len(ready)
             for one in ready:
-                one.connection.send(self._look(one.request, topic, queue_id, one.offset))
+                one.connection.send(self._answer_now(one.request, topic, queue_id, one.offset))
 
     def closed(self, connection: Connection) -> None:
         """Forget the pulls of a client that is gone."""
@@ -111,7 +111,7 @@ class Pulling:
         self._waiting.setdefault((topic, queue_id), []).append(pull)
         self._count += 1
 
-    def _look(self, request: Command, topic: str, queue_id: int, offset: int) -> Command:
+    def _answer_now(self, request: Command, topic: str, queue_id: int, offset: int) -> Command:
         """Answer with what the queue has from an offset on."""
         fields = request.fields
         kind, expression = self._subscription(request, topic)

@@ -23,7 +23,7 @@ from .sending import Sending
 from .tables import Identity, Tables
 
 ADMITTED_S = 30.0
-ASK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
+CHECK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
 
 
 class AdmittedHosts:
@@ -66,7 +66,7 @@ class Requests:
         if self._access is not None:
             if not self._access.accepts(request.fields, request.body):
                 return request.answer(NO_PERMISSION, remark="the request has no valid signature")
-            if request.code in ASK_BEFORE_REPLICATION:
+            if request.code in CHECK_BEFORE_REPLICATION:
                 self._hosts.add(host_of(connection.host))
         handler = self._handlers.get(request.code)
         if handler is None:
@@ -86,9 +86,9 @@ class Requests:
 
     def check_transactions(self) -> None:
         """Ask producers about half messages that they left undecided."""
-        self._store.check_transactions(self.ask_producer)
+        self._store.check_transactions(self.check_producer)
 
-    def ask_producer(self, half: HalfMessage) -> None:
+    def check_producer(self, half: HalfMessage) -> None:
         """Send the half message to one producer of its group, which answers with the end of its transaction."""
         producers = self.clients.producers.get(half.producer_group)
         if not producers:

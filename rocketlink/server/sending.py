@@ -139,8 +139,8 @@ class Sending:
             is_allowed = fields.get("defaultTopic") == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
             if not is_allowed:
                 raise Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-            wanted = number(fields, "defaultTopicQueueNums", 4)
-            self._store.create_topic(topic, max(1, min(wanted, AUTO_CREATE_QUEUES, QUEUES_MAX)))
+            requested = number(fields, "defaultTopicQueueNums", 4)
+            self._store.create_topic(topic, max(1, min(requested, AUTO_CREATE_QUEUES, QUEUES_MAX)))
             known = self._engine.topics.get(topic)
             assert known is not None, "the topic was created"
         if not known.is_writable:

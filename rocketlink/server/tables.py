@@ -45,7 +45,7 @@ class Tables:
         self._store = store
         self._engine = store.engine
         self._identity = identity
-        self._modes = RequestModes(self._engine.disk, self._engine.places.config)
+        self._modes = RequestModes(self._engine.disk, self._engine.paths.config)
 
     def route(self, request: Command) -> Command:
         """Answer with the queues of a topic, all of which are here."""
@@ -145,7 +145,7 @@ class Tables:
     def delays(self, request: Command) -> Command:
         """Answer with the progress of delayed messages."""
         self._engine.delays.persist()
-        path = f"{self._engine.places.config}/{DelayOffsets.file_name}"
+        path = f"{self._engine.paths.config}/{DelayOffsets.file_name}"
         return request.answer(SUCCESS, body=json.dumps(ConfigFile(self._engine.disk, path).load().document).encode())
 
     def timer_progress(self, request: Command) -> Command:
@@ -220,10 +220,10 @@ def shared(queues: Collection[int], members: list[str], client: str, mode: Reque
         return share(range(len(queues)), members, client)
     if mode.share_queues <= 0 or mode.share_queues >= len(members) - 1:
         return [ANY_QUEUE]
-    place = members.index(client)
+    index = members.index(client)
     if len(members) > len(queues):
-        return [place % len(queues)]
-    names = [members[(place + step) % len(members)] for step in range(mode.share_queues + 1)]
+        return [index % len(queues)]
+    names = [members[(index + step) % len(members)] for step in range(mode.share_queues + 1)]
     return [queue_id for name in names for queue_id in share(range(len(queues)), members, name)]
 
 
@@ -235,7 +235,7 @@ def share(queues: range, members: list[str], client: str) -> range:
     """
     if client not in members:
         return queues[:0]
-    place = members.index(client)
+    index = members.index(client)
     size, rest = divmod(len(queues), len(members))
-    begin = place * size + min(place, rest)
-    return queues[begin : begin + size + (place < rest)]
+    begin = index * size + min(index, rest)
+    return queues[begin : begin + size + (index < rest)]

@@ -240,7 +240,7 @@ class _SplitAudit(Sink):
         self._audit = audit
         self._is_store = not is_remote(split.store) and _is_store(split.store)
         self._open_runs: dict[tuple[str, int], Row] = {}
-        self._wanted: list[Array] = []  # (offset, hash) of the items that there should be
+        self._expected: list[Array] = []  # (offset, hash) of the items that there should be
         self._optional: list[Array] = []  # of those that there may be
         self._sums = {"count": 0, "bytes": 0, "units": 0, "items": 0}
         self._begin, self._end = -1, -1
@@ -359,9 +359,11 @@ class _SplitAudit(Sink):
         folder = os.path.join(self._split.store, "consumequeue", run.topic, str(run.queue_id))
         if queue is None:
             return Finding(folder, run.first * UNIT_SIZE, "missing_queue", "the queue of these records", "none")
-        for place, wanted, found in unit_differences(queue, run.first, run.units, accepts(run.topic, self._levels, self._log)):
+        for position, expected, found in unit_differences(
+            queue, run.first, run.units, accepts(run.topic, self._levels, self._log)
+        ):
             what = "wrong_unit" if found else "missing_unit"
-            return Finding(folder, place * UNIT_SIZE, what, unit_text(wanted), unit_text(found))
+            return Finding(folder, position * UNIT_SIZE, what, unit_text(expected), unit_text(found))
         return None
 
     # Index
@@ -375,7 +377,7 @@ class _SplitAudit(Sink):
         found = item_columns(items)
         packed = _packed(found["offset"].astype("int64"), found["hash"], self._split.begin)
         is_optional = found["seconds"] == SECONDS_OPTIONAL
-        self._wanted.append(packed[~is_optional])
+        self._expected.append(packed[~is_optional])
         self._optional.append(packed[is_optional])
 
     def _index_differences(self, config: StoreConfig) -> Iterator[Row]:
@@ -384,8 +386,8 @@ class _SplitAudit(Sink):
 
         assert config.max_hash_slot_num and config.max_index_num
         split, folder = self._split, os.path.join(self._split.store, "index")
-        wanted = _distinct(self._wanted)
-        self._sums["items"] = len(wanted)
+        expected = _distinct(self._expected)
+        self._sums["items"] = len(expected)
         files = IndexFiles(REAL_DISK, folder, writable=False, slots=config.max_hash_slot_num, items=config.max_index_num).files
         parts: list[Array] = []
         for file in files:
@@ -394,17 +396,17 @@ class _SplitAudit(Sink):
             except StoreError:
                 continue  # the task of that file reports the error
         found = _distinct(parts)
-        if np.array_equal(wanted, found):
+        if np.array_equal(expected, found):
             return
-        allowed = _distinct([wanted, *self._optional])
-        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((wanted, found), (found, allowed)))
+        allowed = _distinct([expected, *self._optional])
+        missing, dangling = (np.setdiff1d(*pair, assume_unique=True) for pair in ((expected, found), (found, allowed)))
         for what, rows in (("missing_item", missing), ("dangling_item", dangling)):
             if len(rows):
                 offset, code = split.begin + (int(rows[0]) >> HASH_BITS), int(rows[0]) & HASH_MAX
                 first = f"key hash {code} of the record at {offset}"
                 text = f"{len(rows)} {what.split('_')[0]}, the first {first}"
                 yield _finding_row(
-                    split.store, Finding(folder, 0, what, f"{len(wanted)} items of {split.begin}..{split.end}", text)
+                    split.store, Finding(folder, 0, what, f"{len(expected)} items of {split.begin}..{split.end}", text)
                 )
 
 
@@ -447,9 +449,11 @@ def _pairs_between(file: IndexFile, begin: int, end: int, known: dict[int, tuple
     if head.next_item <= FIRST_ITEM or head.begin_physical_offset >= end or head.end_physical_offset < begin:
         return
     with REAL_DISK.open(file.path, Mode.READ) as opened:
-        wanted, found = file_size(file.slots, file.items), opened.size()
-        if found != wanted:
-            raise StoreCorrupt("index file size", file=file.path, offset=0, expected=f"{wanted} bytes", found=f"{found} bytes")
+        requested, found = file_size(file.slots, file.items), opened.size()
+        if found != requested:
+            raise StoreCorrupt(
+                "index file size", file=file.path, offset=0, expected=f"{requested} bytes", found=f"{found} bytes"
+            )
         count = min(head.next_item, file.items)
         for at in range(FIRST_ITEM, count, ITEMS_AT_ONCE):
             if at in known and (known[at][1] < begin or known[at][0] >= end):
@@ -495,10 +499,10 @@ def _store_rows(split: StoreSplit) -> Iterator[Row]:
 
 def _queue_rows(split: StoreSplit) -> Iterator[Row]:
     facts = FolderFacts(split.store)
-    places, config = facts.paths, facts.with_sizes(StoreConfig())
-    if REAL_DISK.stat(places.queues) is None or not config.mapped_file_size_consume_queue:
+    paths, config = facts.paths, facts.with_sizes(StoreConfig())
+    if REAL_DISK.stat(paths.queues) is None or not config.mapped_file_size_consume_queue:
         return
-    queues = ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)
+    queues = ConsumeQueues(REAL_DISK, paths.queues, writable=False, file_size_bytes=config.mapped_file_size_consume_queue)
     for queue in queues:
         try:
             last = queue.unit(queue.max_offset - 1)

@@ -176,7 +176,7 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     notes = of_kind.get("note", [])
     for row, found in at_seams(in_order):
         (problems if found.is_problem else notes).append(_problem(row, found.offset, *found[2:5], file=found.file))
-    problems = list({_place(row): row for row in reversed(problems)}.values())
+    problems = list({_position(row): row for row in reversed(problems)}.values())
     folders = of_kind.get("folder", [])
     queues = sorted(of_kind.get("log_run", []), key=lambda row: (row["store"], row["topic"], row["queue_id"]))
     counts = {name: sum(row[column] or 0 for row in ranges) for name, column in _SUMS.items()}
@@ -191,7 +191,7 @@ def _report(rows: list[dict[str, Any]]) -> AuditReport:
     )
 
 
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+def _position(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return a key that removes duplicate findings: every split with records of a missing queue reports it."""
     where = 0 if row["what"] == "missing_queue" else row["offset"]
     return row["store"], row["file"], row["what"], where, row["found"]

@@ -16,7 +16,7 @@ KEPT = (
     "topic", "queue_id", "body", "keys", "tags", "properties", "flag", "sys_flag", "reconsume_times", "born_timestamp_ms",
     "born_host",
 )  # fmt: skip
-PLACE = ["store", "physical_offset"]  # physical offsets of different stores overlap
+ROW_ID = ["store", "physical_offset"]  # physical offsets of different stores overlap
 
 
 def compact(
@@ -37,15 +37,15 @@ def compact(
     """
     from pyspark.sql import functions as sql
 
-    order = ["store_timestamp_ms", *PLACE] if is_several(path) else PLACE
+    order = ["store_timestamp_ms", *ROW_ID] if is_several(path) else ROW_ID
     with plain_errors():
         rows = read_messages(spark, path, list(dict.fromkeys(["topic", "keys", *order])), **options)
         keyed = rows.withColumn("key", sql.explode("keys"))
         last = keyed.groupBy("topic", "key").agg(sql.max(sql.struct(*order)).alias("last"))
-        kept = last.select(*(f"last.{name}" for name in PLACE))
+        kept = last.select(*(f"last.{name}" for name in ROW_ID))
         if keep_unkeyed:
-            kept = kept.union(rows.where(sql.size("keys") == 0).select(*PLACE))
+            kept = kept.union(rows.where(sql.size("keys") == 0).select(*ROW_ID))
         whole = read_messages(spark, path, list(dict.fromkeys([*KEPT, *order])), **options)
-        found = whole.join(kept.distinct(), PLACE, "left_semi").orderBy(*order).select(*KEPT)
+        found = whole.join(kept.distinct(), ROW_ID, "left_semi").orderBy(*order).select(*KEPT)
         found.write.format(FORMAT).options(**{**option_texts(sink or {}), "newStore": "true"}).mode("append").save(out)
         return read_messages(spark, out, ["queue_id"]).count()

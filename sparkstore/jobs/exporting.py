@@ -51,14 +51,14 @@ def export(
     """
     with plain_errors():
         is_rabbit = is_rabbit_folder(spark, path, options) if is_rabbit is None else is_rabbit
-    wanted = _columns(path, columns, is_rabbit)
-    if json is not None and "body" not in wanted:
+    requested = _columns(path, columns, is_rabbit)
+    if json is not None and "body" not in requested:
         raise BadOption("columns: add body, which is needed to parse it as JSON")
     with plain_errors():
         if is_rabbit:
-            rows, folders = read_rabbit(spark, path, wanted, **options), ["queue"]
+            rows, folders = read_rabbit(spark, path, requested, **options), ["queue"]
         else:
-            rows, folders = with_day(read_messages(spark, path, wanted, **options)), ["topic", "day"]
+            rows, folders = with_day(read_messages(spark, path, requested, **options)), ["topic", "day"]
         rows = _parsed(rows, json) if json is not None else rows
         writer = rows.write.mode(mode).option("compression", compression)
         for name in UNREPEATED:

@@ -43,7 +43,7 @@ class SplitProtection:
         return json.dumps([self._first, self._last if self._records > 2 else []])
 
     def _edge(self, piece: Piece, at: int, shift: int) -> Edge:
-        return at + shift, Protection.look(piece.view, at)
+        return at + shift, Protection.examine(piece.view, at)
 
 
 def at_seams(ranges: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Finding]]:

@@ -18,9 +18,9 @@ from commitlog import LogPaths
 from consumequeue import ConsumeQueues, find_file_size, queue_folders
 from messagestore.derive.kinds.ordinary import keep_ends
 from messagestore.derive.rebuild import INDEX, QUEUES, old_queues
-from messagestore.index_hint import NAME as NOTE_NAME
+from messagestore.index_hint import NAME as MARKER_NAME
 from messagestore.paths import StorePaths
-from messagestore.swap import delete_tree, take_place
+from messagestore.swap import delete_tree, replace_tree
 from storageio import Disk, Kind, StoreCorrupt
 
 WORK = "rebuild-spark-"
@@ -53,31 +53,31 @@ def _check_count(folder: str, what: str, expected: int, found: int) -> None:
         raise StoreCorrupt("a part of a reindex", file=folder, offset=0, expected=f"{expected} {what}", found=str(found))
 
 
-def put_in_place(disk: Disk, places: StorePaths, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
+def swap_in(disk: Disk, paths: StorePaths, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
     """Join the parts and swap the folders.  The caller holds the lock and has checked the parts."""
     fresh = os.path.join(work, "whole")
     for what in sorted(whats):
         disk.make_folder(os.path.join(fresh, what))
         for part in parts:
             _move_all(disk, os.path.join(part.folder, what), os.path.join(fresh, what))
-    note = os.path.join(places.own, NOTE_NAME)
-    if INDEX in whats and disk.stat(note) is not None:
-        disk.delete(note)  # it describes the old files
+    marker = os.path.join(paths.own, MARKER_NAME)
+    if INDEX in whats and disk.stat(marker) is not None:
+        disk.delete(marker)  # it describes the old files
     if QUEUES in whats:
-        _keep_ends(disk, places, os.path.join(fresh, QUEUES))
-    for what, target in ((QUEUES, places.queues), (INDEX, places.index)):
+        _keep_ends(disk, paths, os.path.join(fresh, QUEUES))
+    for what, target in ((QUEUES, paths.queues), (INDEX, paths.index)):
         if what in whats:
-            take_place(disk, os.path.join(fresh, what), target, places.root)
+            replace_tree(disk, os.path.join(fresh, what), target, paths.root)
 
 
-def _keep_ends(disk: Disk, places: StorePaths, folder: str) -> None:
+def _keep_ends(disk: Disk, paths: StorePaths, folder: str) -> None:
     """Keep the end of queues without records in the log, since no task has rows of them."""
-    size = find_file_size(disk, folder) or find_file_size(disk, places.queues)
-    files = LogPaths.parse(disk, places.commit_log).all_files()
+    size = find_file_size(disk, folder) or find_file_size(disk, paths.queues)
+    files = LogPaths.parse(disk, paths.commit_log).all_files()
     if size is None or not files:
         return
     with contextlib.closing(ConsumeQueues(disk, folder, writable=True, file_size_bytes=size)) as made:
-        with contextlib.closing(old_queues(disk, places, made.file_size_bytes)) as old:
+        with contextlib.closing(old_queues(disk, paths, made.file_size_bytes)) as old:
             keep_ends(old, made, min(file.start_offset for file in files))
         made.flush()
 

@@ -40,7 +40,7 @@ from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
 from .dispatching import Dispatching, Run, item_kind, timed_items
-from .reindex_commit import WORK, Part, check_parts, clear_work, put_in_place
+from .reindex_commit import WORK, Part, check_parts, clear_work, swap_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ class _Job:
         if self.delay_levels is not None:
             delay_times_ms(self.delay_levels)
         facts = FolderFacts(self.store.path)
-        self.places = facts.paths
+        self.paths = facts.paths
         if INDEX in self.what:
             facts.refuse_unknown_shape(StoreConfig())
         self.config = facts.with_sizes(StoreConfig(), guesses=True)
@@ -127,7 +127,7 @@ class _Reader(DataSourceReader):
         job = self._job
         for finding in split.findings:
             raise _corrupt(finding)
-        levels = read_levels(REAL_DISK, job.places.own, job.delay_levels)
+        levels = read_levels(REAL_DISK, job.paths.own, job.delay_levels)
         gathered: list[Array] = []
         on_items = (lambda items: gathered.append(items.copy())) if INDEX in job.what else None
         work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items)
@@ -149,9 +149,9 @@ class _Reader(DataSourceReader):
         """Open the old queues, which have facts that the log lacks."""
         job = self._job
         assert job.config.mapped_file_size_consume_queue
-        old = old_queues(REAL_DISK, job.places, job.config.mapped_file_size_consume_queue)
+        old = old_queues(REAL_DISK, job.paths, job.config.mapped_file_size_consume_queue)
         return KeptUnits(
-            REAL_DISK, job.places, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at, is_strict=True
+            REAL_DISK, job.paths, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at, is_strict=True
         )
 
     def _run_row(self, run: Run, kept: KeptUnits) -> tuple[Any, ...]:
@@ -190,9 +190,9 @@ class _Writer(DataSourceArrowWriter):
 
     def __init__(self, job: _Job, job_id: str) -> None:
         self._job = job
-        self._work = os.path.join(job.places.own, f"{WORK}{job_id}")
+        self._work = os.path.join(job.paths.own, f"{WORK}{job_id}")
         FolderFacts(job.store.path).refuse_unsupported()
-        REAL_DISK.lock(job.places.lock).release()  # detect a writer now and not after the work
+        REAL_DISK.lock(job.paths.lock).release()  # detect a writer now and not after the work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write files from rows sorted by queue and log order."""
@@ -203,7 +203,7 @@ class _Writer(DataSourceArrowWriter):
             REAL_DISK, os.path.join(part.folder, QUEUES), writable=True, file_size_bytes=config.mapped_file_size_consume_queue
         )
         index = NamedIndexFiles(
-            REAL_DISK, os.path.join(part.folder, INDEX), config, old_names(REAL_DISK, self._job.places.index)
+            REAL_DISK, os.path.join(part.folder, INDEX), config, old_names(REAL_DISK, self._job.paths.index)
         )
         for batch in iterator:
             _take(batch, queues, index, part)
@@ -219,15 +219,15 @@ class _Writer(DataSourceArrowWriter):
         """Swap the files in under the store's lock, if the log's end is unchanged."""
         job, disk = self._job, REAL_DISK
         parts = [message for message in messages if isinstance(message, Part)]
-        lock = disk.lock(job.places.lock)
+        lock = disk.lock(job.paths.lock)
         try:
             ends = max((split.end for split in job.plan()), default=-1)
             seen = max((part.log_end for part in parts), default=-1)
             if ends != seen:
                 raise StoreError(f"{job.store.path}: the log was written during the reindex: it ended at {seen}, now at {ends}")
             check_parts(disk, parts)
-            put_in_place(disk, job.places, self._work, parts, job.what)
-            clear_work(disk, job.places.own, self._work)
+            swap_in(disk, job.paths, self._work, parts, job.what)
+            clear_work(disk, job.paths.own, self._work)
         finally:
             lock.release()
 

@@ -43,13 +43,13 @@ def reindex(spark: SparkSession, path: str, what: tuple[str, ...] = ALL, *, task
 
     check_tasks(tasks)
     spark.dataSource.register(reindex_source.ReindexSource)
-    asked = {"what": ",".join(what), "tasks": str(tasks), **option_texts(options)}
+    requested = {"what": ",".join(what), "tasks": str(tasks), **option_texts(options)}
     with plain_errors():
         made = Observation("reindex")
-        rows = _observed(spark.read.format(reindex_source.FORMAT).options(**asked).load(path), made)
+        rows = _observed(spark.read.format(reindex_source.FORMAT).options(**requested).load(path), made)
         dealt = rows.repartitionById(tasks + 1, rows["target"])
         ordered = dealt.sortWithinPartitions("topic", "queue_id", "order", "kind")
-        ordered.write.format(reindex_source.FORMAT).options(**asked).mode("append").save(path)
+        ordered.write.format(reindex_source.FORMAT).options(**requested).mode("append").save(path)
     return Reindexed(path, tuple(what), made.get["units"] or 0, made.get["items"] or 0)
 
 

@@ -53,10 +53,10 @@ ROWS = "SINK_ROWS"  # how many messages a batch has; on its last one
 CHECKSUM = "__CRC32#"
 # A broker would hold such a message back and store it under another topic.
 DELAYS = frozenset({"DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
-_SAID = DELAYS | {"KEYS", "TAGS", ROWS, CHECKSUM, UNIQUE_KEY}
+_REPORTED = DELAYS | {"KEYS", "TAGS", ROWS, CHECKSUM, UNIQUE_KEY}
 _NUMBER_SIZE = 20  # digits of the largest
 OWN_SIZE_MAX = len(UNIQUE_KEY) + 1 + SINK_ID_SIZE_MAX + 2 * (1 + _NUMBER_SIZE) + 1 + len(ROWS) + 1 + _NUMBER_SIZE + 1
-PROPERTIES_ROOM = PROPERTIES_SIZE_MAX - OWN_SIZE_MAX - CRC_SIZE
+PROPERTIES_CAPACITY = PROPERTIES_SIZE_MAX - OWN_SIZE_MAX - CRC_SIZE
 NO_QUEUE = -1
 Pairs = list[tuple[str, str]]
 _SMALL = (("flag", 31), ("sys_flag", 31), ("reconsume_times", 31), ("born_timestamp_ms", 63))
@@ -197,8 +197,8 @@ class Encoder:
                 pairs = _without_own(dict(brought), bool(keys), bool(tags)) if brought else None
                 text = encode_properties(Message(topic, b"", tags, keys, pairs))
                 check_number_properties(topic, text)
-                if len(text) > PROPERTIES_ROOM:
-                    raise InvalidMessage(f"properties of {len(text)} bytes; the sink has room for {PROPERTIES_ROOM}")
+                if len(text) > PROPERTIES_CAPACITY:
+                    raise InvalidMessage(f"properties of {len(text)} bytes; the sink has room for {PROPERTIES_CAPACITY}")
             except (InvalidMessage, TypeError) as error:
                 raise self._refuse(row, error) from error
             encoded.append(text)
@@ -220,10 +220,10 @@ def _rows(given: dict[str, Any], topics: list[str]) -> Iterator[tuple[str, list[
 
 def _without_own(pairs: dict[str, str], has_keys: bool, has_tags: bool) -> dict[str, str]:
     """Remove the properties that the sink or a column sets."""
-    if _SAID.isdisjoint(pairs):
+    if _REPORTED.isdisjoint(pairs):
         return pairs
-    for name, is_said in (("KEYS", has_keys), ("TAGS", has_tags), (ROWS, True), (CHECKSUM, True)):
-        if is_said:
+    for name, is_reported in (("KEYS", has_keys), ("TAGS", has_tags), (ROWS, True), (CHECKSUM, True)):
+        if is_reported:
             pairs.pop(name, None)
     held = DELAYS & pairs.keys()
     if held:

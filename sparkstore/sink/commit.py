@@ -85,8 +85,8 @@ def commit_batch(
     these parts or those of another run of the same batch, continues.
     """
     root = options.path
-    wanted = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
-    if not wanted.parts and read_manifest(disk, root, sink_id) is None:
+    expected = Manifest(batch_id, tuple(sorted(part for part in parts if part.rows)))
+    if not expected.parts and read_manifest(disk, root, sink_id) is None:
         clear(disk, root, sink_id)
         return Committed(0, 0)
     is_new = is_absent(disk, root)
@@ -94,7 +94,7 @@ def commit_batch(
         raise there_already(root)
     try:
         with MessageStore.open(root, "a", options.config, disk=disk) as store:
-            done = _Commit(store, disk, options, sink_id).run(wanted, is_new_id)
+            done = _Commit(store, disk, options, sink_id).run(expected, is_new_id)
             clear(disk, root, sink_id)
             clear_stale(disk, root, disk.now_ms())
     except BaseException:
@@ -141,15 +141,15 @@ class _Commit:
         self._root = options.path
         self._queues: dict[str, int] = {}
 
-    def run(self, wanted: Manifest, is_new_id: bool) -> Committed:
+    def run(self, expected: Manifest, is_new_id: bool) -> Committed:
         """Finish a started commit, then commit the given batch."""
         begun = read_manifest(self._disk, self._root, self._sink_id)  # read under the store's lock
         done = Committed(0, 0)
         if begun is not None:
             done = self.go_on(begun, find_present(self._store, self._sink_id, begun))
-        if begun is None or begun.batch_id != wanted.batch_id:
-            present = NOTHING if is_new_id else find_present(self._store, self._sink_id, wanted)
-            done = self.begin(wanted, present)
+        if begun is None or begun.batch_id != expected.batch_id:
+            present = NOTHING if is_new_id else find_present(self._store, self._sink_id, expected)
+            done = self.begin(expected, present)
         return done
 
     def begin(self, batch: Manifest, present: Present) -> Committed:
@@ -157,7 +157,7 @@ class _Commit:
         if present.is_whole or not batch.parts:
             return Committed(0, present.next_ordinal)
         self._check_parts(batch, present)
-        self._check_room(batch)
+        self._check_limit(batch)
         for topic in batch.topics:
             self._store.create_topic(topic, self._options.queues)
         self._check_queues(batch)
@@ -193,7 +193,7 @@ class _Commit:
                 if reason := self._store.engine.admission.queue_problem(topic, queue_id):
                     raise InvalidMessage(f"{reason}; the option queues sets the number of a new topic")
 
-    def _check_room(self, batch: Manifest) -> None:
+    def _check_limit(self, batch: Manifest) -> None:
         """Raise an error for a batch that the log could not take completely."""
         log_file_bytes = self._store.engine.log.file_size_bytes
         largest = max(part.largest_bytes for part in batch.parts)
@@ -287,10 +287,10 @@ class _Lookup:
 
     def properties(self, batch_id: int, ordinal: int) -> dict[str, str] | None:
         """Return a message's properties; the topic that matched is queried first the next time."""
-        wanted = self.key(batch_id, ordinal)
-        for place, topic in enumerate(self._topics):
-            for message in self._store.query(topic, wanted, max_count=1):
-                self._topics.insert(0, self._topics.pop(place))
+        expected = self.key(batch_id, ordinal)
+        for index, topic in enumerate(self._topics):
+            for message in self._store.query(topic, expected, max_count=1):
+                self._topics.insert(0, self._topics.pop(index))
                 return message.all_properties
         return None
 

@@ -33,24 +33,24 @@ def unmake(disk: Disk, root: str) -> None:
 
     A store with a record or a started commit stays, and so does one that another process has open by now.
     """
-    places = StorePaths(root)
+    paths = StorePaths(root)
     with contextlib.suppress(StoreError):  # report the original error instead
-        lock = disk.lock(places.lock)
+        lock = disk.lock(paths.lock)
         try:
-            if not _is_in_use(disk, places):
+            if not _is_in_use(disk, paths):
                 _delete_all(disk, root, keep=(OWN, LOCK))
-                _delete_all(disk, places.own, keep=(SINK,))
-                disk.delete(places.lock)
+                _delete_all(disk, paths.own, keep=(SINK,))
+                disk.delete(paths.lock)
         finally:
             lock.release()
 
 
-def _is_in_use(disk: Disk, places: StorePaths) -> bool:
+def _is_in_use(disk: Disk, paths: StorePaths) -> bool:
     """Return whether the log has a record, or a started commit will append one."""
-    staged = os.path.join(places.root, FOLDER)
+    staged = os.path.join(paths.root, FOLDER)
     sinks = [os.path.join(staged, entry.name) for entry in disk.list(staged)] if disk.stat(staged) is not None else []
-    has_log = disk.stat(places.commit_log) is not None
-    logs = [os.path.join(places.commit_log, entry.name) for entry in disk.list(places.commit_log)] if has_log else []
+    has_log = disk.stat(paths.commit_log) is not None
+    logs = [os.path.join(paths.commit_log, entry.name) for entry in disk.list(paths.commit_log)] if has_log else []
     return any(disk.stat(os.path.join(sink, MANIFEST)) for sink in sinks) or any(_has_record(disk, file) for file in logs)
 
 

@@ -93,8 +93,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
 def check_sink_id(text: str) -> str:
     """Return the id if it is valid as a folder name and part of a key."""
     if not _SINK_ID.fullmatch(text):
-        wanted = f"letters, digits, '.', '_', '-', at most {SINK_ID_SIZE_MAX}"
-        raise BadOption(f"option sinkId: expected {wanted}, found {text!r}")
+        expected = f"letters, digits, '.', '_', '-', at most {SINK_ID_SIZE_MAX}"
+        raise BadOption(f"option sinkId: expected {expected}, found {text!r}")
     return text
 
 

@@ -145,8 +145,8 @@ class StoreStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Delete the parts of a failed batch; the checkpoint names the sink id if no task reported one."""
-        told = self.options.sink_id or query_of(self.options.checkpoint, self.disk)
-        for sink_id in _sink_ids(messages) | ({told} if told else set()):
+        sink_name = self.options.sink_id or query_of(self.options.checkpoint, self.disk)
+        for sink_id in _sink_ids(messages) | ({sink_name} if sink_name else set()):
             abort_batch(self.options, sink_id, disk=self.disk)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from commitlog import CHECK_PLACE
+from commitlog import CHECK_POSITION
 from commitlog.arrow_columns import record_batch
 from commitlog.checks import CHECK_READ
 from commitlog.columns import Batch, without_fillers
@@ -74,9 +74,9 @@ class ReadRequest:
     @property
     def checks(self) -> int:
         """Return the checks of every record: lengths and offset always, checksums if requested or if bodies are read."""
-        wanted = self.options.check_crc
-        is_checked = self.has_body if wanted is None else wanted
-        return CHECK_READ if is_checked else CHECK_PLACE
+        expected = self.options.check_crc
+        is_checked = self.has_body if expected is None else expected
+        return CHECK_READ if is_checked else CHECK_POSITION
 
 
 def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -99,9 +99,9 @@ def record_batches(split: LogSplit, request: ReadRequest) -> Iterator[pa.RecordB
         if isinstance(found, Finding):
             yield from damage_batches(found, split.store, split.file_start, request)
             continue
-        wanted = request.row_filter.apply(without_fillers(found))
-        if len(wanted.positions):
-            yield from _made(wanted, split, request)
+        expected = request.row_filter.apply(without_fillers(found))
+        if len(expected.positions):
+            yield from _made(expected, split, request)
 
 
 def damage_batches(finding: Finding, store: str, file_start: int, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -144,9 +144,9 @@ def _columns(batch: Batch, bodies: list[bytes] | None, store: str, request: Read
     import pyarrow as pa
 
     rows = len(batch.positions)
-    wanted = [name for name in request.stored_columns if name != "body" or bodies is None]
-    built = record_batch(batch, wanted)
-    made: dict[str, Any] = dict(zip(wanted, built.columns, strict=True))
+    expected = [name for name in request.stored_columns if name != "body" or bodies is None]
+    built = record_batch(batch, expected)
+    made: dict[str, Any] = dict(zip(expected, built.columns, strict=True))
     if bodies is not None:
         made["body"] = pa.array(bodies, pa.binary())
     arrays = []

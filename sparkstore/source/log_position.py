@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from commitlog import CHECK_PLACE, MappedFile, Reader, StoredMessage, find_record
+from commitlog import CHECK_POSITION, MappedFile, Reader, StoredMessage, find_record
 from commitlog.columns import Batch, fixed_columns
 from commitlog.cursor import FileCursor
 from commitlog.layout import FOREVER_MS
@@ -24,7 +24,7 @@ from storageio import REAL_DISK, Disk, DiskError, StoreRewound
 from ..errors import BadOption, DataLost
 from .start_position import StartPosition
 
-LOOKS = 3  # a writer may open or close the store meanwhile
+COMPARISONS = 3  # a writer may open or close the store meanwhile
 
 
 class Anchor(NamedTuple):
@@ -104,7 +104,7 @@ class LogEnds:
     def end(self, before_ms: int | None = None) -> Position:
         """Return the position after the last durable record, or before the first one stored at or after `before_ms`."""
         limit_ms = FOREVER_MS if before_ms is None else before_ms - 1
-        for _ in range(LOOKS):
+        for _ in range(COMPARISONS):
             safe_ms = durable_ms(self._disk, self._root)
             found = self._end(min(safe_ms, limit_ms), is_live=safe_ms < FOREVER_MS)
             if safe_ms < FOREVER_MS or durable_ms(self._disk, self._root) == FOREVER_MS:
@@ -114,17 +114,17 @@ class LogEnds:
 
     def cut(self, start: int, size_bytes: int, end: Position) -> Position:
         """Return the first record at least `size_bytes` after `start`, or `end` if that comes first."""
-        wanted = start + max(1, size_bytes)
-        if wanted >= end.physical_offset:
+        requested = start + max(1, size_bytes)
+        if requested >= end.physical_offset:
             return end
-        file = next((found for found in self.files() if found.start_offset <= wanted < _end_of(found)), None)
+        file = next((found for found in self.files() if found.start_offset <= requested < _end_of(found)), None)
         if file is None:
-            return Position(wanted)
+            return Position(requested)
         view = self._view(file)
-        found = find_record(view, wanted - file.start_offset, len(view), file.start_offset)
+        found = find_record(view, requested - file.start_offset, len(view), file.start_offset)
         if found < 0:
             return min(Position(_end_of(file)), end, key=lambda position: position.physical_offset)
-        message = Reader(view, file.start_offset).decode(found, CHECK_PLACE)
+        message = Reader(view, file.start_offset).decode(found, CHECK_POSITION)
         assert message is not None, "a record that was checked"
         position = Position(message.physical_offset, Anchor.of(message))
         return position if position.physical_offset < end.physical_offset else end
@@ -145,7 +145,7 @@ class LogEnds:
                 if len(positions) < left:
                     left -= len(positions)
                     continue
-                message = Reader(mapped.view, file.start_offset).decode(int(positions[left - 1]), CHECK_PLACE)
+                message = Reader(mapped.view, file.start_offset).decode(int(positions[left - 1]), CHECK_POSITION)
                 assert message is not None, "a record that was checked"
                 found = Position(message.physical_offset + int(sizes[left - 1]), Anchor.of(message))
                 return found if found.physical_offset < end.physical_offset else end
@@ -194,7 +194,7 @@ class LogEnds:
 
     def _message_at(self, file: OffsetFile, physical_offset: int) -> StoredMessage | None:
         view = self._view(file)
-        return Reader(view, file.start_offset).decode(physical_offset - file.start_offset, CHECK_PLACE)
+        return Reader(view, file.start_offset).decode(physical_offset - file.start_offset, CHECK_POSITION)
 
     def _view(self, file: OffsetFile) -> memoryview:
         return MappedFile.of(self._disk, file, writable=False).view

@@ -42,13 +42,13 @@ def check_queues_exist(store: FoundStore, options: ReadOptions) -> None:
 
     Queue files and `topics.json` are the evidence. Where a store has neither, as a bare log, nothing is checked.
     """
-    asked = ({"startingOffsets": options.start.queues, "endingOffsets": options.stop.queues}).items()
-    if not any(queues for _, queues in asked):
+    requested = ({"startingOffsets": options.start.queues, "endingOffsets": options.stop.queues}).items()
+    if not any(queues for _, queues in requested):
         return
-    known = None if is_remote(store.path) else _Known(_places(store))
+    known = None if is_remote(store.path) else _Known(_positions(store))
     if known is None or not known.has_evidence:
         return
-    for name, queues in asked:
+    for name, queues in requested:
         for topic, queue_id in queues:
             if not known.has_topic(topic):
                 raise BadOption(f"option {name}: the store has no topic {topic!r}")
@@ -59,12 +59,12 @@ def check_queues_exist(store: FoundStore, options: ReadOptions) -> None:
 class _Known:
     """The topics and queues that a folder names."""
 
-    def __init__(self, places: StorePaths) -> None:
-        self._folders = [folder for folder in (places.queues, places.batch) if REAL_DISK.stat(folder) is not None]
+    def __init__(self, paths: StorePaths) -> None:
+        self._folders = [folder for folder in (paths.queues, paths.batch) if REAL_DISK.stat(folder) is not None]
         self._counts: dict[str, int] = {}
-        self.has_evidence = bool(self._folders) or REAL_DISK.stat(os.path.join(places.config, Topics.file_name)) is not None
+        self.has_evidence = bool(self._folders) or REAL_DISK.stat(os.path.join(paths.config, Topics.file_name)) is not None
         try:
-            topics = Topics(REAL_DISK, places.config)
+            topics = Topics(REAL_DISK, paths.config)
         except StoreError:  # a reader needs the table for nothing else
             self.has_evidence = False
             return
@@ -81,18 +81,18 @@ class _Known:
         return any(REAL_DISK.stat(os.path.join(folder, *names)) is not None for folder in self._folders)
 
 
-def _places(store: FoundStore) -> StorePaths:
+def _positions(store: FoundStore) -> StorePaths:
     return StorePaths(store.path if store.kind is not FolderKind.LOG else os.path.dirname(os.path.abspath(store.path)))
 
 
 def _lost(store: FoundStore, options: ReadOptions, low: int) -> Iterator[DataLost]:
     """Yield an error for each queue that begins after its requested start."""
-    places = _places(store)
-    if REAL_DISK.stat(places.queues) is None:
+    paths = _positions(store)
+    if REAL_DISK.stat(paths.queues) is None:
         return
-    size = FolderFacts(places.root).with_sizes(StoreConfig()).mapped_file_size_consume_queue
+    size = FolderFacts(paths.root).with_sizes(StoreConfig()).mapped_file_size_consume_queue
     assert size is not None
-    with ConsumeQueues(REAL_DISK, places.queues, writable=False, file_size_bytes=size, log_min_offset=low) as queues:
+    with ConsumeQueues(REAL_DISK, paths.queues, writable=False, file_size_bytes=size, log_min_offset=low) as queues:
         for (topic, queue_id), start in options.start.queues.items():
             queue = queues.get(topic, queue_id)
             if start >= 0 and queue is not None and start < queue.min_offset:

@@ -12,7 +12,7 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from commitlog import CHECK_PLACE, STOPS, Reader, find_record
+from commitlog import CHECK_POSITION, STOPS, Reader, find_record
 from commitlog._scan_cy import scan
 from commitlog.checks import EMPTY, TORN
 from commitlog.columns import Batch
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .splits import LogSplit
 
 PIECE_BYTES = 64 << 20  # of a file mapped per step
-LOOK_BACK = BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE  # the largest record, unless the broker's maxMessageSize was raised
+SEARCH_BACK = BODY_SIZE_MAX_DEFAULT + RECORD_ALLOWANCE  # the largest record, unless the broker's maxMessageSize was raised
 BATCH_BYTES = 16 << 20  # of records in one batch; one record may be more
 
 
@@ -41,7 +41,7 @@ class SplitReader:
         """Open the first window.  Raises `DataLost` for a deleted file."""
         self.split = split
         self.file_end = split.file_start + split.file_size
-        self.low = max(split.file_start, split.begin - LOOK_BACK)
+        self.low = max(split.file_start, split.begin - SEARCH_BACK)
         self._disk: Disk = disk_for(split.file)
         self._is_part = is_remote(split.file)
         self.view = memoryview(b"")
@@ -53,7 +53,7 @@ class SplitReader:
         try:
             with self._disk.open(self.split.file, Mode.READ) as file:
                 if self._is_part:
-                    stop = min(self.file_end, at + size_bytes + LOOK_BACK)
+                    stop = min(self.file_end, at + size_bytes + SEARCH_BACK)
                     self.view = memoryview(file.read(at - self.split.file_start, stop - at))
                     self.base = at
                 else:
@@ -130,12 +130,12 @@ def _aligned(reader: SplitReader) -> tuple[int, int]:
         at = split.end if found < 0 else reader.base + found
     while at < split.begin:
         stop = min(split.begin, reader.reach)
-        place, why, records, _, last = scan(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_PLACE)
-        at = reader.base + place
+        position, why, records, _, last = scan(reader.view, at - reader.base, stop - reader.base, reader.base, CHECK_POSITION)
+        at = reader.base + position
         last_ms = reader.time_at(reader.base + last) if records else last_ms
         if at >= split.begin:
             break
-        size = Reader(reader.view, reader.base).check(at - reader.base, CHECK_PLACE)
+        size = Reader(reader.view, reader.base).check(at - reader.base, CHECK_POSITION)
         if size > 0:
             return at + size, reader.time_at(at)
         if size == TORN and reader.has_more(at):
@@ -191,7 +191,7 @@ def _next_newer(reader: SplitReader, at: int, last_ms: int) -> int:
         if found < 0:
             if reader.reach >= reader.split.end:
                 return -1
-            at = max(at + 1, reader.reach - LOOK_BACK)  # an earlier record would have been complete
+            at = max(at + 1, reader.reach - SEARCH_BACK)  # an earlier record would have been complete
             reader.slide(at)
             continue
         at = base + found

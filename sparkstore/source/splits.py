@@ -23,7 +23,7 @@ from .queue_starts import check_queue_starts
 from .stores import FoundStore
 
 CLASSIC = "classic"  # the type of a RabbitMQ queue
-LOOK_AGAIN_S = 0.05  # a record that is being written is complete by then
+POLL_AGAIN_S = 0.05  # a record that is being written is complete by then
 CLOCK_SLACK_MS = 10 * 60 * 1000  # how far a broker's clock may have been set back between two records
 
 
@@ -91,8 +91,8 @@ def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
         vhosts.append(folder.vhost)
         if options.vhost is None or folder.vhost == options.vhost:
             names = list(dict.fromkeys(queue.queue for queue in folder.queue_folders()))
-            wanted: list[str | None] = [name for name in names if options.queue in (None, name)]
-            made += [RabbitSplit(store.path, path, name, number == 0) for number, name in enumerate(wanted or [None])]
+            requested: list[str | None] = [name for name in names if options.queue in (None, name)]
+            made += [RabbitSplit(store.path, path, name, number == 0) for number, name in enumerate(requested or [None])]
             made += _other_queues(store.path, folder.vhost, options.queue) if has_others else []
         folder.close()
     if options.vhost is not None and options.vhost not in vhosts:
@@ -102,15 +102,15 @@ def plan_rabbit(store: FoundStore, options: ReadOptions) -> list[RabbitSplit]:
     return made
 
 
-def _other_queues(path: str, vhost: str, wanted: str | None) -> list[RabbitSplit]:
-    """Plan the quorum queues and streams of a node's folder; `wanted` is the only queue to read, if any."""
+def _other_queues(path: str, vhost: str, requested: str | None) -> list[RabbitSplit]:
+    """Plan the quorum queues and streams of a node's folder; `requested` is the only queue to read, if any."""
     from rabbitstore.node_folder import QUORUM, STREAM, NodeFolder
 
     folder = NodeFolder(path, vhost, disk_for(path))
-    quorum = [queue.queue for queue in folder.quorum_queues if wanted in (None, queue.queue)]
-    streams = [stream.queue for stream in folder.streams if wanted in (None, stream.queue)]
+    quorum = [queue.queue for queue in folder.quorum_queues if requested in (None, queue.queue)]
+    streams = [stream.queue for stream in folder.streams if requested in (None, stream.queue)]
     folder.close()
-    made = [RabbitSplit(path, path, wanted, True, vhost, QUORUM)] if quorum else []
+    made = [RabbitSplit(path, path, requested, True, vhost, QUORUM)] if quorum else []
     return [*made, *(RabbitSplit(path, path, name, True, vhost, STREAM) for name in streams)]
 
 
@@ -154,17 +154,17 @@ def _clean_stop(store: FoundStore, file: OffsetFile) -> int:
     over a gigabyte of headers.  If the store was written since, the checkpoint has a different time.
     """
     facts = FolderFacts(store.path)
-    note = facts.clean_stop
-    place = -1 if note is None else note.last_offset - file.start_offset
-    if note is None or not 0 <= place < file.size_bytes:
+    clean_stop = facts.clean_stop
+    position = -1 if clean_stop is None else clean_stop.last_offset - file.start_offset
+    if clean_stop is None or not 0 <= position < file.size_bytes:
         return 0
     try:
         view = MappedFile.of(REAL_DISK, file, writable=False).view
     except DiskError:
         return 0  # deleted: the task that reads it reports that
-    found = Reader(view, file.start_offset).decode(place, CHECK_ALL)
+    found = Reader(view, file.start_offset).decode(position, CHECK_ALL)
     stored_ms = facts.checkpoint.values.physic_msg_timestamp_ms
-    return place if found is not None and found.store_timestamp_ms == stored_ms else 0
+    return position if found is not None and found.store_timestamp_ms == stored_ms else 0
 
 
 def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
@@ -172,7 +172,7 @@ def _settled_end(file: OffsetFile, start: int) -> tuple[int, Finding | None]:
     end, problem = _end_of(file, start)
     if problem is None:
         return end, None
-    time.sleep(LOOK_AGAIN_S)
+    time.sleep(POLL_AGAIN_S)
     again, problem_again = _end_of(file, start)
     return end, problem if (again, problem_again) == (end, problem) else None
 
@@ -198,8 +198,8 @@ def _cut(split: LogSplit, start: int, stop: int, split_bytes: int) -> Iterator[L
     if begin >= end:
         return
     parts = -(-(end - begin) // split_bytes) if split_bytes else 1
-    places = [begin + (end - begin) * part // parts for part in range(parts + 1)]
-    for first, last in pairwise(places):
+    positions = [begin + (end - begin) * part // parts for part in range(parts + 1)]
+    for first, last in pairwise(positions):
         yield replace(split, begin=first, end=last, is_open_end=split.is_open_end and stop >= split.end)
 
 

@@ -6,8 +6,8 @@
     for image in disk.images(random.Random(7)):         # what a power failure at this moment may leave
         check(ForgettingDisk.of(image))
 
-`watch(operation, path)` is called before every call that changes something: a place to take images.  Stores through maps make
-no call; `look` records them, and every call looks first.  `refuse(operation, path)` is called before every call and may raise.
+`watch(operation, path)` is called before every call that changes something, and can take images.  Stores through maps make no
+call; `examine` records them, and runs before every call.  `refuse(operation, path)` is called before every call and may raise.
 A refused `sync` leaves its pages clean and in an unknown state (`FileNode.fail_sync`); a refused write that raises `ShortWrite`
 leaves its first half.  Not thread-safe.
 """
@@ -128,7 +128,7 @@ class ForgettingFile(Closing):
             node.resize(offset + len(data))
         node.allocate(offset, offset + len(data))
         node.live[offset : offset + len(data)] = data
-        self._disk.look_at(node)
+        self._disk.examine_one(node)
         self._disk.touch(node, offset, offset + len(data))
 
     def allocate(self, size_bytes: int, start: int = 0) -> None:
@@ -137,13 +137,13 @@ class ForgettingFile(Closing):
         self._node.allocate(start, size_bytes)
         if size_bytes > len(self._node.live):
             self._node.resize(size_bytes)
-            self._disk.look_at(self._node)
+            self._disk.examine_one(self._node)
 
     def truncate(self, size_bytes: int) -> None:
         """Set the live size."""
         self._disk.before("truncate", self._path)
         self._node.resize(size_bytes)
-        self._disk.look_at(self._node)
+        self._disk.examine_one(self._node)
 
     def sync(self) -> None:
         """Make the content durable; a crash keeps it if a durable name leads to it."""
@@ -217,11 +217,11 @@ class ForgettingDisk:
 
     # Crashes
 
-    def look(self) -> None:
+    def examine(self) -> None:
         """Record what was stored through maps."""
         for node in self._stored_to:
             if node.live != node.seen:
-                self.look_at(node)
+                self.examine_one(node)
 
     def expect_stores(self, node: FileNode) -> None:
         """Add a file that is mapped for writing: it may change without a call."""
@@ -234,14 +234,14 @@ class ForgettingDisk:
             self._number += 1
             node.touch(start, stop, self._number)
 
-    def look_at(self, node: FileNode) -> None:
+    def examine_one(self, node: FileNode) -> None:
         """Record what changed in one file."""
-        if node.look(self._number + 1, self.time_ms):
+        if node.examine(self._number + 1, self.time_ms):
             self._number += 1
 
     def questions(self) -> list[Question]:
         """Return what a crash at this moment would decide."""
-        self.look()
+        self.examine()
         return questions([node for node in self._nodes() if node.is_dirty], self._changes)
 
     def images(self, random: Random, chances: int = 4, *, limit: int = 0) -> Iterator[Image]:
@@ -249,28 +249,32 @@ class ForgettingDisk:
 
         If `limit` is set and there are at most that many combinations, yield all of them, and random torn ones.
         """
-        asked = self.questions()
-        every = subsets(asked, limit) if limit else None
+        open_questions = self.questions()
+        every = subsets(open_questions, limit) if limit else None
         if every is not None:
-            yield from (build(self._root, asked, answers) for answers in every)
+            yield from (build(self._root, open_questions, answers) for answers in every)
         else:
-            yield build(self._root, asked, everything(asked, False))
-            yield build(self._root, asked, everything(asked, True))
-            yield from (build(self._root, asked, answers) for answers in one_apart(asked))
-            yield from (build(self._root, asked, answers) for answers in prefixes(asked))
-        for number in range(chances if asked else 0):
-            yield build(self._root, asked, by_chance(asked, random, torn=number % 2 == 0))
+            yield build(self._root, open_questions, everything(open_questions, False))
+            yield build(self._root, open_questions, everything(open_questions, True))
+            yield from (build(self._root, open_questions, answers) for answers in one_apart(open_questions))
+            yield from (build(self._root, open_questions, answers) for answers in prefixes(open_questions))
+        for number in range(chances if open_questions else 0):
+            yield build(self._root, open_questions, by_chance(open_questions, random, torn=number % 2 == 0))
 
     def any_image(self, random: Random) -> Image:
         """Return one random image: nothing lost, everything lost, or each change decided separately."""
-        asked = self.questions()
+        open_questions = self.questions()
         kind = random.randrange(4)
-        return build(self._root, asked, everything(asked, kind == 1) if kind < 2 else by_chance(asked, random, torn=kind == 2))
+        return build(
+            self._root,
+            open_questions,
+            everything(open_questions, kind == 1) if kind < 2 else by_chance(open_questions, random, torn=kind == 2),
+        )
 
     def least(self) -> Image:
         """Return the image in which everything unsynced is lost."""
-        asked = self.questions()
-        return build(self._root, asked, everything(asked, False))
+        open_questions = self.questions()
+        return build(self._root, open_questions, everything(open_questions, False))
 
     def unsettled_paths(self) -> set[str]:
         """Return the live paths of every file and name that a crash at this moment could leave in more than one state."""
@@ -300,8 +304,8 @@ class ForgettingDisk:
 
     def after_kill(self) -> Image:
         """Return the image that the death of the process alone leaves: everything that was written."""
-        asked = self.questions()
-        return build(self._root, asked, everything(asked, True))
+        open_questions = self.questions()
+        return build(self._root, open_questions, everything(open_questions, True))
 
     def files(self) -> dict[str, bytes]:
         """Return the live bytes of every file by its path."""
@@ -342,7 +346,7 @@ class ForgettingDisk:
         """Run the hooks and record stores; called first by every operation."""
         if self.watch is not None and operation in CHANGING:
             self.watch(operation, path)
-        self.look()
+        self.examine()
         if self.refuse is not None:
             self.refuse(operation, path)
 

@@ -71,11 +71,11 @@ def questions(nodes: list[FileNode], changes: list[Change]) -> list[Question]:
     return found
 
 
-def build(root: FolderNode, asked: list[Question], answers: list[Answer]) -> Image:
+def build(root: FolderNode, open_questions: list[Question], answers: list[Answer]) -> Image:
     """Return the image for these answers."""
     names: dict[FolderNode, dict[str, FileNode | FolderNode]] = {}
     contents: dict[FileNode, dict[int, Answer]] = {}
-    for question, answer in zip(asked, answers, strict=True):
+    for question, answer in zip(open_questions, answers, strict=True):
         if question.change is not None:
             assert isinstance(answer, int), "names are not torn"
             _apply(question.change, answer, names)
@@ -125,13 +125,13 @@ def _walk(
     """Add every file below a folder to the image, in the order of names."""
     here = names.get(folder, folder.durable)
     for name in sorted(here):
-        node, place = here[name], f"{path}/{name}"
+        node, location = here[name], f"{path}/{name}"
         if isinstance(node, FolderNode):
-            folders.append(place)
-            _walk(node, place, names, contents, image, folders)
+            folders.append(location)
+            _walk(node, location, names, contents, image, folders)
         else:
-            image.files[place] = content(node, contents.get(node, {}))
-            image.times_ms[place] = node.modified_ms
+            image.files[location] = content(node, contents.get(node, {}))
+            image.times_ms[location] = node.modified_ms
 
 
 def content(node: FileNode, answers: dict[int, Answer]) -> bytes:
@@ -153,16 +153,18 @@ def _page(node: FileNode, at: int, answer: Answer) -> bytes:
     versions = node.versions(at)
     if isinstance(answer, int):
         return versions[answer].data
-    parts = [versions[place].data[number * SECTOR_SIZE : (number + 1) * SECTOR_SIZE] for number, place in enumerate(answer)]
+    parts = [
+        versions[location].data[number * SECTOR_SIZE : (number + 1) * SECTOR_SIZE] for number, location in enumerate(answer)
+    ]
     return b"".join(parts)
 
 
 # Choices of answers
 
 
-def everything(asked: list[Question], is_kept: bool) -> list[Answer]:
+def everything(open_questions: list[Question], is_kept: bool) -> list[Answer]:
     """Return answers that keep all changes, or lose all."""
-    return [_newest(question) if is_kept else 0 for question in asked]
+    return [_newest(question) if is_kept else 0 for question in open_questions]
 
 
 def _newest(question: Question) -> int:
@@ -171,23 +173,23 @@ def _newest(question: Question) -> int:
     return 1 if is_rename else question.options - 1
 
 
-def one_apart(asked: list[Question]) -> Iterator[list[Answer]]:
+def one_apart(open_questions: list[Question]) -> Iterator[list[Answer]]:
     """Yield answers in which one question differs from all others: each change lost alone, each change kept alone."""
-    for base in (everything(asked, True), everything(asked, False)):
-        for place, question in enumerate(asked):
+    for base in (everything(open_questions, True), everything(open_questions, False)):
+        for location, question in enumerate(open_questions):
             for answer in range(question.options):
-                if answer != base[place]:
-                    yield [*base[:place], answer, *base[place + 1 :]]
+                if answer != base[location]:
+                    yield [*base[:location], answer, *base[location + 1 :]]
 
 
-def prefixes(asked: list[Question]) -> Iterator[list[Answer]]:
+def prefixes(open_questions: list[Question]) -> Iterator[list[Answer]]:
     """Yield the answers of the prefix model, one for each moment since the oldest change."""
-    moments = sorted({number for question in asked for number in question.numbers})
+    moments = sorted({number for question in open_questions for number in question.numbers})
     for moment in moments:
         yield [
-            max((place for place, number in enumerate(question.numbers[:2] if _is_rename(question) else question.numbers)
+            max((location for location, number in enumerate(question.numbers[:2] if _is_rename(question) else question.numbers)
                  if number <= moment), default=0)
-            for question in asked
+            for question in open_questions
         ]  # fmt: skip
 
 
@@ -195,10 +197,10 @@ def _is_rename(question: Question) -> bool:
     return question.change is not None and question.change.kind is Kind.RENAME
 
 
-def by_chance(asked: list[Question], random: Random, *, torn: bool) -> list[Answer]:
+def by_chance(open_questions: list[Question], random: Random, *, torn: bool) -> list[Answer]:
     """Answer each question at random; with `torn`, tear half of the pages."""
     answers: list[Answer] = []
-    for question in asked:
+    for question in open_questions:
         if torn and question.is_page and random.random() < 0.5:
             answers.append(tuple(random.randrange(question.options) for _ in range(SECTORS)))
         else:
@@ -206,12 +208,12 @@ def by_chance(asked: list[Question], random: Random, *, torn: bool) -> list[Answ
     return answers
 
 
-def subsets(asked: list[Question], limit: int) -> Iterator[list[Answer]] | None:
+def subsets(open_questions: list[Question], limit: int) -> Iterator[list[Answer]] | None:
     """Yield each combination of oldest and newest of each page and size, and of all outcomes of each change of names.
 
     Return None if there are more than `limit` combinations.
     """
-    choices = [range(question.options) if question.change else sorted({0, question.options - 1}) for question in asked]
+    choices = [range(question.options) if question.change else sorted({0, question.options - 1}) for question in open_questions]
     count = 1
     for options in choices:
         count *= len(options)

@@ -70,7 +70,7 @@ class FileNode:
         """Give the pages of a range blocks."""
         self.blocks.update(range(start // PAGE_SIZE * PAGE_SIZE, stop, PAGE_SIZE))
 
-    def look(self, number: int, now_ms: int) -> bool:
+    def examine(self, number: int, now_ms: int) -> bool:
         """Record what changed since the last look; return whether anything did.
 
         A truncation alone adds no versions of the pages after the cut, in case the old size survives; if the file grows again,

@@ -52,10 +52,10 @@ def _follow(folder: Path, command: list[str], seen: list[str]) -> list[Ending]:
         return [Ending(folder, seen, ran)]
     found: list[Ending] = []
     for number, step in enumerate(following):
-        place = folder
+        position = folder
         if len(following) > 1:
-            place = folder.with_name(f"{folder.name}-{number}")
-            shutil.copytree(folder, place, symlinks=True)
-            step = [word.replace(str(folder), str(place)) for word in step]
-        found += _follow(place, step, seen)
+            position = folder.with_name(f"{folder.name}-{number}")
+            shutil.copytree(folder, position, symlinks=True)
+            step = [word.replace(str(folder), str(position)) for word in step]
+        found += _follow(position, step, seen)
     return found

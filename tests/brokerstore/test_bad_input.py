@@ -319,8 +319,8 @@ def test_info_on_a_torn_tail(log: Log) -> None:
 def test_no_byte_of_a_protected_record_changes_unseen(log: Log, step: int) -> None:
     """Verification reports the record, whichever of its bits is flipped."""
     at = log.offsets[9]
-    place = at + step % (log.offsets[10] - at)
-    log.write(place, bytes([log.read(place, 1)[0] ^ 0x10]))
+    position = at + step % (log.offsets[10] - at)
+    log.write(position, bytes([log.read(position, 1)[0] ^ 0x10]))
     ran = verify(log)
     assert ran.code == 1
     assert ran.json["problems"][0]["offset"] == at

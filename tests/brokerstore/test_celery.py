@@ -79,7 +79,7 @@ class Site:
         self.workers.append(worker)
         return worker
 
-    def ask(self, *words: str) -> str:
+    def invoke(self, *words: str) -> str:
         """Return what `celery WORDS` prints."""
         return self._run([sys.executable, "-m", "celery", "--app", "jobs", *words]).stdout
 
@@ -124,12 +124,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_workers_run_each_task_once_and_answer(site: Site) -> None:
     """Without a kill no task runs twice; `inspect` finds the workers, and after a warm stop nothing is left."""
     site.start()
-    until(lambda: "1 node online" in site.ask("inspect", "ping", "--timeout", "5"), 90)
+    until(lambda: "1 node online" in site.invoke("inspect", "ping", "--timeout", "5"), 90)
     site.send(60)
     until(lambda: len(site.ran()) >= 60, 90)
     assert sorted(site.ran()) == list(range(60))
-    assert "jobs.mark" in site.ask("inspect", "registered", "--timeout", "5")
-    assert "'routing_key': 'celery'" in site.ask("inspect", "active_queues", "--timeout", "5")
+    assert "jobs.mark" in site.invoke("inspect", "registered", "--timeout", "5")
+    assert "'routing_key': 'celery'" in site.invoke("inspect", "active_queues", "--timeout", "5")
     site.stop()
     with MessageStore.open(site.folder / "tasks", "r") as store:
         committed = store.committed_offsets("celery", "kombu")

@@ -84,9 +84,9 @@ def strange_store(folder: Path) -> Path:
         end += len(record)
     log.write_bytes(data)
     write_config(folder / "config")
-    for place in ("consumequeue", "consumequeue/T", "index", "commitlog", "config", "brokerstore", "batchconsumequeue", "."):
-        strange = os.fsencode(folder / place) + b"/" + FILE_NAME
-        if place in ("consumequeue", "consumequeue/T", "batchconsumequeue"):
+    for position in ("consumequeue", "consumequeue/T", "index", "commitlog", "config", "brokerstore", "batchconsumequeue", "."):
+        strange = os.fsencode(folder / position) + b"/" + FILE_NAME
+        if position in ("consumequeue", "consumequeue/T", "batchconsumequeue"):
             os.makedirs(strange + b"/0")
             Path(os.fsdecode(strange + b"/0/" + b"0" * 20)).write_bytes(bytes(2000))
         else:
@@ -139,7 +139,7 @@ def strange_vhost(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def positions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return what the words of a command line stand for."""
     above = tmp_path_factory.mktemp("strangers") / os.fsdecode(FILE_NAME)
     above.mkdir()
@@ -159,9 +159,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }  # fmt: skip
 
 
-def arguments(line: str, places: dict[str, Path]) -> list[str]:
+def arguments(line: str, positions: dict[str, Path]) -> list[str]:
     """Return the arguments of a command line."""
-    return [str(places[word]) if word in places else word.replace("EVIL", EVIL) for word in line.split()]
+    return [str(positions[word]) if word in positions else word.replace("EVIL", EVIL) for word in line.split()]
 
 
 def in_a_process_without_handlers(work: Callable[[], Any], answer: Path) -> Any:
@@ -178,18 +178,18 @@ def in_a_process_without_handlers(work: Callable[[], Any], answer: Path) -> Any:
     return json.loads(answer.read_text())
 
 
-def ran_all(lines: list[str], places: dict[str, Path], tmp_path: Path, *, fresh: bool = False) -> dict[str, Ran]:
+def ran_all(lines: list[str], positions: dict[str, Path], tmp_path: Path, *, fresh: bool = False) -> dict[str, Ran]:
     """Run each command line, with `fresh` on its own copy of the folders."""
 
     def answers() -> dict[str, Ran]:
         found = {}
         for line in lines:
-            here = dict(places)
+            here = dict(positions)
             if fresh:
                 above = Path(os.fsdecode(os.fsencode(tmp_path) + b"/copies/" + FILE_NAME))
                 shutil.rmtree(above, ignore_errors=True)
-                shutil.copytree(places["STORE"].parent, above, symlinks=True)
-                here = {word: above / path.relative_to(places["STORE"].parent) for word, path in places.items()}
+                shutil.copytree(positions["STORE"].parent, above, symlinks=True)
+                here = {word: above / path.relative_to(positions["STORE"].parent) for word, path in positions.items()}
             found[line] = run(*arguments(line, here))
         return found
 
@@ -210,33 +210,33 @@ def test_every_command_is_here() -> None:
     assert set(every_command()) - {"replicate", "serve"} <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
 
 
-def test_answers_hold_no_control_character(places: dict[str, Path], tmp_path: Path) -> None:
+def test_answers_hold_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
     """Reading commands print safe text, and with --json one object or line in printable ASCII."""
-    check(ran_all(ANSWERS, places, tmp_path))
-    answers = ran_all([f"{line} --json" for line in ANSWERS if "EVIL/EVIL" not in line], places, tmp_path)
+    check(ran_all(ANSWERS, positions, tmp_path))
+    answers = ran_all([f"{line} --json" for line in ANSWERS if "EVIL/EVIL" not in line], positions, tmp_path)
     check(answers)
     for ran in answers.values():
         assert ran.out.isascii()
         assert all(json.loads(line) for line in ran.out.splitlines())
 
 
-def test_pages_hold_no_control_character(places: dict[str, Path], tmp_path: Path) -> None:
+def test_pages_hold_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
     """Exports, pages and shell code are safe."""
-    check(ran_all(PAGES, places, tmp_path))
+    check(ran_all(PAGES, positions, tmp_path))
 
 
 @pytest.mark.parametrize("form", ["", pytest.param(" --json", marks=pytest.mark.deep)], ids=["text", "json"])
-def test_changes_print_no_control_character(places: dict[str, Path], tmp_path: Path, form: str) -> None:
+def test_changes_print_no_control_character(positions: dict[str, Path], tmp_path: Path, form: str) -> None:
     """Writing commands print safe text, including log lines of the engines."""
-    answers = ran_all([line + form for line in CHANGES], places, tmp_path, fresh=True)
+    answers = ran_all([line + form for line in CHANGES], positions, tmp_path, fresh=True)
     check(answers)
     assert any("set back" in ran.talk for ran in answers.values()), "the engine's own lines are among them"
 
 
-def test_a_terminal_gets_no_escape_from_a_file(places: dict[str, Path]) -> None:
+def test_a_terminal_gets_no_escape_from_a_file(positions: dict[str, Path]) -> None:
     """Bars and tables use escapes of their own, but none from a file."""
     for line in ("recover STORE", "export STORE --to csv --no-csv-guard"):
-        _code, shown = on_terminal("brokerstore", *arguments(line, places))
+        _code, shown = on_terminal("brokerstore", *arguments(line, positions))
         assert "\\x1b]" in shown, line
         assert "\x1b]" not in shown and "\u202e" not in shown, line
 
@@ -274,13 +274,15 @@ def test_a_hint_names_the_folder_that_it_is_about(tmp_path: Path) -> None:
     for name in (EVIL, os.fsdecode(FILE_NAME), "a b", "it's", "\x1b\\'x", "\x01ff"):
         word = quote(name)
         assert word.isprintable()
-        said = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True, env={"LC_ALL": "C"}).stdout
-        assert said == os.fsencode(name)
+        printed = subprocess.run(
+            ["bash", "-c", f"printf %s {word}"], capture_output=True, check=True, env={"LC_ALL": "C"}
+        ).stdout
+        assert printed == os.fsencode(name)
 
 
 def test_the_sparkstore_prints_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables and errors of the Spark jobs are escaped."""
-    from sparkstore.__main__ import emit, say
+    from sparkstore.__main__ import emit, print_line
     from sparkstore.jobs.auditing import AuditReport
 
     row = {"store": EVIL, "topic": EVIL, "queue_id": 0, "first": 0, "last": 0, "messages": 1, "gaps": 0, "duplicates": 0}
@@ -289,14 +291,14 @@ def test_the_sparkstore_prints_escapes(capsys: pytest.CaptureFixture[str]) -> No
     for line in report.lines():
         emit(line)
     emit(report.to_json())
-    say(EVIL)
+    print_line(EVIL)
     captured = capsys.readouterr()
     assert not CONTROL.search(captured.out + captured.err)
     assert len(report.to_text().splitlines()) == 5
 
 
-def test_a_del_is_escaped_in_json_by_both_builds(places: dict[str, Path]) -> None:
+def test_a_del_is_escaped_in_json_by_both_builds(positions: dict[str, Path]) -> None:
     """U+007F is ASCII, but a control character."""
-    ran = run("dump", places["STORE"], "--json")
+    ran = run("dump", positions["STORE"], "--json")
     assert "\x7f" not in ran.out, build_name()
     assert any(EVIL in line["topic"] for line in ran.lines)

@@ -24,7 +24,7 @@ KEPT = (
 )  # fmt: skip
 
 
-def said(message: Any) -> dict[str, Any]:
+def printed(message: Any) -> dict[str, Any]:
     return {name: getattr(message, name) for name in KEPT}
 
 
@@ -39,7 +39,7 @@ def check(old: Path, new: Path, topics: set[str]) -> int:
                 assert after.min_offset(topic, queue_id) == before.min_offset(topic, queue_id)
                 assert after.max_offset(topic, queue_id) == before.max_offset(topic, queue_id)
                 messages = list(before.read(topic, queue_id))
-                assert [said(one) for one in after.read(topic, queue_id)] == [said(one) for one in messages]
+                assert [printed(one) for one in after.read(topic, queue_id)] == [printed(one) for one in messages]
                 count += len(messages)
                 for one in messages[::7]:
                     at = one.store_timestamp_ms
@@ -82,8 +82,8 @@ def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
     ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", "--topic", "LiveNormal", "--topic", "LiveFail")
     assert ran.json["groups"] == ["G_fail", "G_part"]
     rows = run("offsets", "show", "--json", tmp_path / "new").json["offsets"]
-    wanted = run("offsets", "show", "--json", fixture.store).json["offsets"]
-    assert rows == [row for row in wanted if row["topic"] in ("LiveNormal", "LiveFail")]
+    expected = run("offsets", "show", "--json", fixture.store).json["offsets"]
+    assert rows == [row for row in expected if row["topic"] in ("LiveNormal", "LiveFail")]
     old, new = (Topics(REAL_DISK, str(folder / "config")) for folder in (fixture.store, tmp_path / "new"))
     assert new.names() == ["LiveFail", "LiveNormal"]
     assert new.get("LiveNormal") == old.get("LiveNormal")

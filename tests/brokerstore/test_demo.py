@@ -39,8 +39,8 @@ def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: b
     end = demo.put_all(str(tmp_path), 300)
     path = tmp_path / "commitlog" / f"{0:020d}"
     with path.open("r+b") as file:
-        place = path.read_bytes()[:end].rindex(there)
-        file.seek(place)
+        position = path.read_bytes()[:end].rindex(there)
+        file.seek(position)
         file.write(changed)
     log = open_log(str(tmp_path / "commitlog"))
     with pytest.raises(SystemExit, match="message 299 differs from the one that was put"):

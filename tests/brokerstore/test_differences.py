@@ -98,5 +98,5 @@ def test_a_store_of_ours_and_rocketmqs_defaults(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "s", config=StoreConfig.small(mapped_file_size_commit_log=1 << 20)) as store:
         store.put(Message("T", b"x", keys=["k"]))
     text = "mappedFileSizeCommitLog=1073741824\nmaxHashSlotNum=5000000\nmaxIndexNum=20000000\nenabledAppendPropCRC=false"
-    wanted = {"mapped_file_size_commit_log", "max_hash_slot_num", "max_index_num", "enabled_append_prop_crc"}
-    assert names(tmp_path / "s", text) == wanted
+    expected = {"mapped_file_size_commit_log", "max_hash_slot_num", "max_index_num", "enabled_append_prop_crc"}
+    assert names(tmp_path / "s", text) == expected

@@ -242,9 +242,9 @@ def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> 
         (5, ("info", "x" * 5000), "run: ls -ld"),
         (6, ("recover", store, "--apply"), f"run: brokerstore verify {store}"),
     ]
-    for code, arguments, wanted in cases:
+    for code, arguments, expected in cases:
         ran = run(*arguments)
-        assert (ran.code, wanted in ran.talk) == (code, True), (arguments, ran.talk)
+        assert (ran.code, expected in ran.talk) == (code, True), (arguments, ran.talk)
     assert run("verify", store).code == 0
 
 

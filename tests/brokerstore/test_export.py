@@ -57,11 +57,11 @@ def test_every_message_field_by_field(fixture_store: Any, tmp_path: Path, form: 
     out = tmp_path / "out"
     ran = run("export", "--to", form, "--out", out, fixture.store)
     assert (ran.code, ran.out) == (0, "")
-    assert ran.talk.startswith(f"brokerstore: wrote {len(fixture.truth()['messages'])} messages to {out}, ")
-    wanted = [expected(truth) for truth in fixture.truth()["messages"]]
-    for message in wanted if form != "jsonl" else []:
+    assert ran.talk.startswith(f"brokerstore: wrote {len(fixture.expected()['messages'])} messages to {out}, ")
+    requested = [expected(manifest) for manifest in fixture.expected()["messages"]]
+    for message in requested if form != "jsonl" else []:
         message["properties"].pop("__CRC32#", None)
-    assert read_back(out, form) == wanted
+    assert read_back(out, form) == requested
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -71,8 +71,8 @@ def test_filters_and_an_empty_answer(fixture_store: Any, tmp_path: Path, form: s
     fixture = fixture_store("plain")
     out = tmp_path / "out"
     assert run("export", "--to", form, "--out", out, "--topic", "SpreadTopic", "--queue", 3, fixture.store).code == 0
-    truth = [expected(one) for one in fixture.truth()["messages"] if (one["topic"], one["queueId"]) == ("SpreadTopic", 3)]
-    assert read_back(out, form) == truth
+    manifest = [expected(one) for one in fixture.expected()["messages"] if (one["topic"], one["queueId"]) == ("SpreadTopic", 3)]
+    assert read_back(out, form) == manifest
     assert run("export", "--to", form, "--out", out, "--topic", "nobody's", fixture.store).code == 0
     assert read_back(out, form) == []
 
@@ -124,18 +124,18 @@ def test_a_look_at_a_few_messages_writes_all_of_them(
     """--limit works as for `dump` in every format, and the number of messages is reported."""
     folder = fixture_store("plain").store if kind == "rocketmq" else vhost_of(fixture_store)
     chosen = ["--topic", "HotTopic"] if kind == "rocketmq" else ["--key", "q.mixed"]
-    wanted = run("dump", "--json", *chosen, "--limit", limit, folder).lines
+    requested = run("dump", "--json", *chosen, "--limit", limit, folder).lines
     out = tmp_path / f"rows.{form}"
     ran = run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder)
-    assert (ran.code, f"brokerstore: wrote {len(wanted)} message" in ran.talk) == (0, True)
+    assert (ran.code, f"brokerstore: wrote {len(requested)} message" in ran.talk) == (0, True)
     assert run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder, "-q").talk == ""
     if form == "jsonl":
-        assert [json.loads(line) for line in out.read_text().splitlines()] == wanted
-        assert run("export", *chosen, "--limit", limit, folder).lines == wanted
+        assert [json.loads(line) for line in out.read_text().splitlines()] == requested
+        assert run("export", *chosen, "--limit", limit, folder).lines == requested
     elif form == "parquet":
-        assert pytest.importorskip("pyarrow.parquet").read_table(out).num_rows == len(wanted)
+        assert pytest.importorskip("pyarrow.parquet").read_table(out).num_rows == len(requested)
     answer = run("export", "--to", form, *chosen, "--limit", limit, "-o", out, folder, "--json")
-    expected = {"file": str(out), "form": form, "messages": len(wanted), "size_bytes": out.stat().st_size, "problems": 0}
+    expected = {"file": str(out), "form": form, "messages": len(requested), "size_bytes": out.stat().st_size, "problems": 0}
     assert (answer.json, answer.talk) == (expected, "")
 
 

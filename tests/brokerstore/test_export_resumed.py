@@ -174,19 +174,19 @@ def test_killed_when_the_file_stood_there(
 ) -> None:
     """The progress file outlived the parts; the next run writes the file again."""
     store, out = fixture_store("plain").store, tmp_path / "out"
-    wanted = run("export", store).out
+    expected = run("export", store).out
     monkeypatch.setattr(export_parts, "SEAL_SIZE", (1 << 30) if part_count == 1 else 300_000)
     with monkeypatch.context() as patch:
-        patch.setattr(export_parts.os, "unlink", _fail_at_the_note)
+        patch.setattr(export_parts.os, "unlink", _fail_at_the_sidecar)
         assert run("export", "-o", out, store).code == 5
     assert Path(f"{out}.part.json").exists()
     for _ in range(2):
         assert run("export", "-o", out, store).code == 0
-        assert out.read_text() == wanted
+        assert out.read_text() == expected
         assert list(tmp_path.iterdir()) == [out]
 
 
-def _fail_at_the_note(path: str) -> None:
+def _fail_at_the_sidecar(path: str) -> None:
     if path.endswith(".json"):
         raise OSError(5, "Input/output error")
     UNLINK(path)
@@ -202,7 +202,7 @@ def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, for
     out = tmp_path / "out"
     csv.field_size_limit(1 << 24)
     assert run("export", "--to", form, "-o", out, vhost).code == 0
-    wanted = run("export", vhost).lines
+    expected = run("export", vhost).lines
     if form == "csv":
         with out.open(newline="") as file:
             rows: list[dict[str, Any]] = list(csv.DictReader(file))
@@ -214,7 +214,7 @@ def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, for
         rows = content(out, form)[0].to_pylist()
         for row in rows:
             row |= {"properties": json.loads(row["properties"]), "body_base64": b64encode(row.pop("body")).decode()}
-    assert rows == wanted
+    assert rows == expected
     assert run("export", "--to", form, "-o", out, "--queue", "q.mixed", "--to-offset", 16, vhost).code == 0
     assert run("export", "--to", form, "-o", out, "--queue", "nobody's", vhost).code in (0, 1)
 

@@ -31,7 +31,7 @@ FIELDS = (
 )
 
 
-def told(store: Path, topic: str) -> list[dict[str, Any]]:
+def reported_by(store: Path, topic: str) -> list[dict[str, Any]]:
     return [{name: one[name] for name in FIELDS} for one in run("dump", "--json", "--topic", topic, store).lines]
 
 
@@ -42,7 +42,7 @@ def test_what_was_exported_comes_back(fixture_store: Any, tmp_path: Path, form: 
     assert run("export", "--to", form, "-o", out, "--topic", "SpreadTopic", source).code == 0
     ran = run("import", "--json", out, "--to", tmp_path / "store", "--small")
     assert (ran.code, ran.json["messages"], ran.json["skipped"]) == (0, 237, 0)
-    assert told(tmp_path / "store", "SpreadTopic") == told(source, "SpreadTopic")
+    assert reported_by(tmp_path / "store", "SpreadTopic") == reported_by(source, "SpreadTopic")
     assert run("verify", tmp_path / "store").code == 0
 
 

@@ -34,8 +34,8 @@ CASES: dict[str, tuple[list[str], Takes]] = {
 }
 
 
-def truth(fixture: Any, takes: Takes) -> list[dict[str, Any]]:
-    return [made for message in fixture.truth()["messages"] if takes(made := expected(message))]
+def expected_of(fixture: Any, takes: Takes) -> list[dict[str, Any]]:
+    return [made for message in fixture.expected()["messages"] if takes(made := expected(message))]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -43,10 +43,10 @@ def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str)
     """They show every message that passes, and no other."""
     options, takes = CASES[case]
     fixture = fixture_store("plain")
-    wanted = truth(fixture, takes)
-    assert 0 < len(wanted) < 1093
-    assert run("dump", "--json", *options, fixture.store).lines == wanted
-    assert run("tail", "--json", "-n", 5000, *options, fixture.store).lines == wanted
+    requested = expected_of(fixture, takes)
+    assert 0 < len(requested) < 1093
+    assert run("dump", "--json", *options, fixture.store).lines == requested
+    assert run("tail", "--json", "-n", 5000, *options, fixture.store).lines == requested
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -63,16 +63,16 @@ def test_export_writes_the_messages_that_fit(fixture_store: Any, tmp_path: Path,
         import pyarrow.parquet as pq
 
         found = pq.read_table(out).column("physical_offset").to_pylist()
-    assert found == [one["physical_offset"] for one in truth(fixture, takes)]
+    assert found == [one["physical_offset"] for one in expected_of(fixture, takes)]
 
 
 def test_a_rabbit_folder_by_queue_numbers_and_routing_key(fixture_store: Any) -> None:
     """A filter for a field that its messages lack is wrong use."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     everything = run("dump", "--json", folder).lines
-    wanted = [one for one in everything if one["queue"] == everything[0]["queue"] and 2 <= one["seq_id"] <= 4]
+    requested = [one for one in everything if one["queue"] == everything[0]["queue"] and 2 <= one["seq_id"] <= 4]
     found = run("dump", "--json", "--queue", everything[0]["queue"], "--from-offset", 2, "--to-offset", 4, folder)
-    assert found.lines == wanted
+    assert found.lines == requested
     key = everything[-1]["routing_keys"][0]
     assert run("dump", "--json", "--key", key, folder).lines == [one for one in everything if key in one["routing_keys"]]
     assert run("dump", "--tag", "x", folder).code == 2

@@ -14,10 +14,10 @@ from tests.brokerstore.tool import run
 
 ROOT = Path(__file__).parents[2]
 ENGINES, FORMATS = ("brokerstore", "messagestore"), ("commitlog", "consumequeue", "indexfile")
-PLACES_MAX, FILES_MAX = 10, 6
+LOCATIONS_MAX, FILES_MAX = 10, 6
 
 
-def asking() -> tuple[str, str]:
+def counting() -> tuple[str, str]:
     """Return file and name of the function that asks the disk; a format's package counts as the function that is called."""
     frame, below = sys._getframe(2), None
     while frame is not None:
@@ -39,24 +39,24 @@ def test_recover_asks_what_the_folder_is_in_few_places(fixture_store: Any, monke
     found: set[tuple[str, str]] = set()
     is_reading = False
 
-    def observed(ask: Any) -> Any:
+    def observed(invoke: Any) -> Any:
         def wrapper(*arguments: Any) -> Any:
             if not is_reading:
-                found.add(asking())
-            return ask(*arguments)
+                found.add(counting())
+            return invoke(*arguments)
 
         return wrapper
 
-    def look(recovery: Recovery) -> Any:
+    def examine(recovery: Recovery) -> Any:
         nonlocal is_reading
         is_reading = True
         return plan(recovery)
 
     plan = Recovery.plan
-    monkeypatch.setattr(Recovery, "plan", look)
+    monkeypatch.setattr(Recovery, "plan", examine)
     for name in ("stat", "list", "open", "is_locked"):
         monkeypatch.setattr(REAL_DISK, name, observed(getattr(REAL_DISK, name)))
     assert run("recover", fixture_store("plain").store).code in (0, 1)
     assert is_reading and found
-    assert len(found) <= PLACES_MAX, sorted(found)
+    assert len(found) <= LOCATIONS_MAX, sorted(found)
     assert len({file for file, _ in found}) <= FILES_MAX, sorted(found)

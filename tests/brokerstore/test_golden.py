@@ -22,30 +22,30 @@ def host(text: str) -> str:
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
-def expected(truth: dict[str, Any]) -> dict[str, Any]:
+def expected(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest's message with the tool's keys."""
-    properties = truth["properties"]
+    properties = manifest["properties"]
     return {
-        "topic": truth["topic"],
-        "queue_id": truth["queueId"],
-        "queue_offset": truth["queueOffset"],
-        "physical_offset": truth["physicalOffset"],
-        "size": truth["storeSize"],
-        "magic": truth["magic"],
-        "body_crc": truth["bodyCRC"],
-        "flag": truth["flag"],
-        "sys_flag": truth["sysFlag"],
-        "born_timestamp_ms": truth["bornTimestamp"],
-        "born_host": host(truth["bornHost"]),
-        "store_timestamp_ms": truth["storeTimestamp"],
-        "store_host": host(truth["storeHost"]),
-        "reconsume_times": truth["reconsumeTimes"],
-        "prepared_transaction_offset": truth["preparedTransactionOffset"],
-        "message_id": truth["msgId"],
+        "topic": manifest["topic"],
+        "queue_id": manifest["queueId"],
+        "queue_offset": manifest["queueOffset"],
+        "physical_offset": manifest["physicalOffset"],
+        "size": manifest["storeSize"],
+        "magic": manifest["magic"],
+        "body_crc": manifest["bodyCRC"],
+        "flag": manifest["flag"],
+        "sys_flag": manifest["sysFlag"],
+        "born_timestamp_ms": manifest["bornTimestamp"],
+        "born_host": host(manifest["bornHost"]),
+        "store_timestamp_ms": manifest["storeTimestamp"],
+        "store_host": host(manifest["storeHost"]),
+        "reconsume_times": manifest["reconsumeTimes"],
+        "prepared_transaction_offset": manifest["preparedTransactionOffset"],
+        "message_id": manifest["msgId"],
         "tags": properties.get("TAGS"),
         "keys": properties.get("KEYS", "").split(),
         "properties": properties,
-        "body_base64": truth["body"] or "",
+        "body_base64": manifest["body"] or "",
     }
 
 
@@ -56,11 +56,11 @@ def test_dump_gives_every_message_field_by_field(fixture_store: Any, name: str, 
     ran = run("dump", "--json", fixture.store)
     assert ran.code == 0
     assert ran.talk == ""
-    truth = fixture.truth()["messages"]
-    assert len(ran.lines) == count == len(truth)
-    for found, wanted in zip(ran.lines, truth, strict=True):
-        assert found == expected(wanted)
-        assert list(found) == list(expected(wanted))
+    manifest = fixture.expected()["messages"]
+    assert len(ran.lines) == count == len(manifest)
+    for found, requested in zip(ran.lines, manifest, strict=True):
+        assert found == expected(requested)
+        assert list(found) == list(expected(requested))
 
 
 def test_the_checksum_property_is_among_the_properties(fixture_store: Any) -> None:
@@ -73,9 +73,9 @@ def test_the_checksum_property_is_among_the_properties(fixture_store: Any) -> No
 def test_get_gives_the_message_at_each_offset(fixture_store: Any, name: str) -> None:
     """The answer equals the line of `dump`."""
     fixture = fixture_store(name)
-    for truth in fixture.truth()["messages"][::37]:
-        ran = run("get", "--json", "--at", truth["physicalOffset"], fixture.store)
-        assert (ran.code, ran.json) == (0, expected(truth))
+    for manifest in fixture.expected()["messages"][::37]:
+        ran = run("get", "--json", "--at", manifest["physicalOffset"], fixture.store)
+        assert (ran.code, ran.json) == (0, expected(manifest))
 
 
 @pytest.mark.parametrize("name", ALL_STORES)
@@ -90,25 +90,25 @@ def test_verify_finds_nothing_wrong_with_a_good_store(fixture_store: Any, name: 
 def test_verify_counts_what_the_manifest_counts(fixture_store: Any, name: str) -> None:
     """Messages, blanks and end offset are equal."""
     fixture = fixture_store(name)
-    truth, counts = fixture.truth(), run("verify", "--json", fixture.store).json["counts"]
-    assert counts["records"] == truth["messageCount"]
-    assert counts["blanks"] == len(truth["blankRecords"])
-    assert counts["end_offset"] == truth["maxPhyOffset"]
-    assert counts["file_size_bytes"] == truth["config"]["mappedFileSizeCommitLog"]
-    assert counts["protected_records"] == (truth["messageCount"] if truth["config"]["enabledAppendPropCRC"] else 0)
+    manifest, counts = fixture.expected(), run("verify", "--json", fixture.store).json["counts"]
+    assert counts["records"] == manifest["messageCount"]
+    assert counts["blanks"] == len(manifest["blankRecords"])
+    assert counts["end_offset"] == manifest["maxPhyOffset"]
+    assert counts["file_size_bytes"] == manifest["config"]["mappedFileSizeCommitLog"]
+    assert counts["protected_records"] == (manifest["messageCount"] if manifest["config"]["enabledAppendPropCRC"] else 0)
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_info_knows_offsets_and_sizes_without_being_told(fixture_store: Any, name: str) -> None:
     """They are detected from the files alone."""
     fixture = fixture_store(name)
-    truth, ran = fixture.truth(), run("info", "--json", fixture.store)
+    manifest, ran = fixture.expected(), run("info", "--json", fixture.store)
     assert ran.code == 0
     assert ran.json["kind"] == "rocketmq"
-    assert ran.json["file_size_bytes"] == truth["config"]["mappedFileSizeCommitLog"]
-    assert (ran.json["min_offset"], ran.json["max_offset"]) == (truth["minPhyOffset"], truth["maxPhyOffset"])
-    assert ran.json["first_store_timestamp_ms"] == truth["messages"][0]["storeTimestamp"]
-    assert ran.json["last_store_timestamp_ms"] == truth["messages"][-1]["storeTimestamp"]
+    assert ran.json["file_size_bytes"] == manifest["config"]["mappedFileSizeCommitLog"]
+    assert (ran.json["min_offset"], ran.json["max_offset"]) == (manifest["minPhyOffset"], manifest["maxPhyOffset"])
+    assert ran.json["first_store_timestamp_ms"] == manifest["messages"][0]["storeTimestamp"]
+    assert ran.json["last_store_timestamp_ms"] == manifest["messages"][-1]["storeTimestamp"]
     assert ran.json["abort_file"] is False
 
 
@@ -117,10 +117,10 @@ def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) ->
     """Offsets equal those of the store's queues; prepared and rolled-back messages are in none."""
     fixture = fixture_store(name)
     ran = run("ls", "--json", fixture.store)
-    truth = fixture.truth()["queues"]
-    wanted = {(queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in truth}
+    manifest = fixture.expected()["queues"]
+    requested = {(queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in manifest}
     found = {(row["topic"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in ran.json["queues"]}
-    assert found == wanted
+    assert found == requested
     assert all(row["messages"] == row["max_offset"] - row["min_offset"] for row in ran.json["queues"])
     assert list(ran.json["queues"][0]) == ["topic", "queue_id", "min_offset", "max_offset", "messages"]
 
@@ -128,13 +128,14 @@ def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) ->
 def test_dump_takes_only_what_is_wanted(fixture_store: Any) -> None:
     """Filters by topic and queue, and a limit, apply."""
     fixture = fixture_store("plain")
-    truth = [expected(message) for message in fixture.truth()["messages"]]
-    spread = [message for message in truth if message["topic"] == "SpreadTopic"]
+    manifest = [expected(message) for message in fixture.expected()["messages"]]
+    spread = [message for message in manifest if message["topic"] == "SpreadTopic"]
     assert run("dump", "--json", "--topic", "SpreadTopic", fixture.store).lines == spread
     third = [message for message in spread if message["queue_id"] == 3]
     assert run("dump", "--json", "--topic", "SpreadTopic", "--queue", 3, fixture.store).lines == third
     assert (
-        run("dump", "--json", "--queue", 3, "--limit", 2, fixture.store).lines == [m for m in truth if m["queue_id"] == 3][:2]
+        run("dump", "--json", "--queue", 3, "--limit", 2, fixture.store).lines
+        == [m for m in manifest if m["queue_id"] == 3][:2]
     )
     assert run("dump", "--json", "--limit", 0, fixture.store).out == ""
     assert run("dump", "--json", "--topic", "nobody's", fixture.store).out == ""
@@ -149,9 +150,12 @@ def test_the_log_folder_alone_reads_the_same(fixture_store: Any) -> None:
 
 def test_decode_id_gives_broker_and_offset(fixture_store: Any) -> None:
     """The ids of the manifest are those of the real store."""
-    for truth in fixture_store("plain").truth()["messages"][::100]:
-        ran = run("decode-id", "--json", truth["msgId"])
-        assert (ran.json["store_host"], ran.json["physical_offset"]) == (host(truth["storeHost"]), truth["physicalOffset"])
+    for manifest in fixture_store("plain").expected()["messages"][::100]:
+        ran = run("decode-id", "--json", manifest["msgId"])
+        assert (ran.json["store_host"], ran.json["physical_offset"]) == (
+            host(manifest["storeHost"]),
+            manifest["physicalOffset"],
+        )
 
 
 READING = [

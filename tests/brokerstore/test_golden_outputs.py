@@ -137,45 +137,45 @@ def golden(case: str) -> Any:
 
 def manifest(name: str, above: Path) -> Any:
     folder = unpack(name, above)
-    wanted = "before.json" if name.startswith("crash") else "manifest.json"
-    return json.loads(next(path for path in sorted(above.rglob(wanted)) if folder).read_text())
+    requested = "before.json" if name.startswith("crash") else "manifest.json"
+    return json.loads(next(path for path in sorted(above.rglob(requested)) if folder).read_text())
 
 
 @pytest.mark.parametrize("name", [name for name in ROCKETMQ if not name.startswith("crash")])
 def test_golden_figures_are_those_of_the_real_store(name: str, tmp_path: Path) -> None:
     """Offsets, queues, messages, bytes and blanks equal the counts of its own readers."""
-    truth = manifest(name, tmp_path)
+    listing = manifest(name, tmp_path)
     code, (info,) = golden(f"{name}: info STORE --json")
-    assert (code, info["min_offset"], info["max_offset"]) == (0, truth["minPhyOffset"], truth["maxPhyOffset"])
+    assert (code, info["min_offset"], info["max_offset"]) == (0, listing["minPhyOffset"], listing["maxPhyOffset"])
     code, (verified,) = golden(f"{name}: verify STORE --json")
     counts = verified["counts"]
     assert (code, verified["ok"], verified["problems"]) == (0, True, [])
-    assert (counts["records"], counts["blanks"]) == (truth["messageCount"], len(truth["blankRecords"]))
+    assert (counts["records"], counts["blanks"]) == (listing["messageCount"], len(listing["blankRecords"]))
     code, (stats,) = golden(f"{name}: stats STORE --json")
-    assert (code, stats["total"]["messages"]) == (0, truth["messageCount"])
-    assert stats["total"]["size_bytes"] == sum(message["storeSize"] for message in truth["messages"])
+    assert (code, stats["total"]["messages"]) == (0, listing["messageCount"])
+    assert stats["total"]["size_bytes"] == sum(message["storeSize"] for message in listing["messages"])
     code, (listed,) = golden(f"{name}: ls STORE --json")
     ends = {(row["topic"], row["queue_id"]): row["max_offset"] for row in listed["queues"]}
-    known = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in truth["queues"]}
+    known = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in listing["queues"]}
     assert {lane: end for lane, end in ends.items() if lane in known} == {lane: known[lane] for lane in ends if lane in known}
     assert known.keys() & ends.keys()
 
 
 def test_golden_messages_are_those_of_the_real_store(tmp_path: Path) -> None:
     """Every message in a golden answer about `plain` is equal field by field."""
-    truth = {message["physicalOffset"]: expected(message) for message in manifest("plain", tmp_path)["messages"]}
+    listing = {message["physicalOffset"]: expected(message) for message in manifest("plain", tmp_path)["messages"]}
     seen = 0
     for case in [case for case in CASES if case.startswith("plain: ") and case.endswith("--json") and "put " not in case]:
         for one in golden(case)[1]:
             if "body_base64" in one:
                 seen += 1
-                assert one == truth[one["physical_offset"]], case
+                assert one == listing[one["physical_offset"]], case
     assert seen > 8
-    hot = [one for one in truth.values() if one["topic"] == "HotTopic" and "hot-1" in one["keys"]]
+    hot = [one for one in listing.values() if one["topic"] == "HotTopic" and "hot-1" in one["keys"]]
     assert sorted(one["physical_offset"] for one in golden("plain: query STORE HotTopic hot-1 --json")[1]) == sorted(
         one["physical_offset"] for one in hot
     )
-    assert golden("plain: tail STORE -n 3 --json")[1] == list(truth.values())[-3:]
+    assert golden("plain: tail STORE -n 3 --json")[1] == list(listing.values())[-3:]
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
@@ -194,16 +194,16 @@ def test_golden_recovery_keeps_what_the_real_store_kept(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", RABBITMQ)
 def test_golden_queues_are_those_of_the_real_server(name: str, tmp_path: Path) -> None:
     """Persistent messages equal those of the restarted server; version 1 has all of its index."""
-    truth = manifest(name, tmp_path)
+    listing = manifest(name, tmp_path)
     code, (listed,) = golden(f"{name}: ls STORE --json")
     rows = {row["queue"]: row for row in listed["queues"]}
-    recovered = {queue: held.get("messages_after_recovery") for queue, held in truth["queues"].items()}
-    wanted = {queue: count for queue, count in recovered.items() if count is not None and queue in rows}
-    assert (code, {queue: rows[queue]["persistent"] for queue in wanted}) == (0, wanted)
-    assert len(wanted) > 9
-    indexed = {queue: sum(not one["acked"] for one in held["messages"]) for queue, held in truth["queues"].items()}
+    recovered = {queue: held.get("messages_after_recovery") for queue, held in listing["queues"].items()}
+    requested = {queue: count for queue, count in recovered.items() if count is not None and queue in rows}
+    assert (code, {queue: rows[queue]["persistent"] for queue in requested}) == (0, requested)
+    assert len(requested) > 9
+    indexed = {queue: sum(not one["acked"] for one in held["messages"]) for queue, held in listing["queues"].items()}
     if name == "rabbitmq-clean":
-        del wanted["q.prio"]  # its messages are listed by priority there
-        assert {queue: rows[queue]["messages"] for queue in wanted} == {queue: indexed[queue] for queue in wanted}
+        del requested["q.prio"]  # its messages are listed by priority there
+        assert {queue: rows[queue]["messages"] for queue in requested} == {queue: indexed[queue] for queue in requested}
     code, (verified,) = golden(f"{name}: verify STORE --json")
-    assert (code, verified["ok"], verified["counts"]["records"]) == (0, True, len(truth["rdq_records"]))
+    assert (code, verified["ok"], verified["counts"]["records"]) == (0, True, len(listing["rdq_records"]))

@@ -56,9 +56,9 @@ RECORD = st.builds(
 )  # fmt: skip
 
 
-def lines(world: World, log: bytes, positions: list[int], room: int = 1 << 20) -> tuple[list[bytes | None], int]:
+def lines(world: World, log: bytes, positions: list[int], capacity: int = 1 << 20) -> tuple[list[bytes | None], int]:
     """Return a line for each position, None for one that the kernel skips, and how many it skipped."""
-    out, start, found, left = bytearray(room), 0, list[bytes | None](), 0
+    out, start, found, left = bytearray(capacity), 0, list[bytes | None](), 0
     while start < len(positions):
         before = start
         start, size, need = world.module("commitlog._json_cy").render(log, array("q", positions), start, out)
@@ -81,11 +81,11 @@ def model(world: World, log: bytes, position: int) -> bytes:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(RECORD, min_size=1, max_size=3), st.sampled_from([1, 1500, 1 << 20]))
-def test_any_bytes_in_any_field(world: World, records: list[bytes], room: int) -> None:
+def test_any_bytes_in_any_field(world: World, records: list[bytes], capacity: int) -> None:
     """Texts that are not UTF-8, escapes, repeated and empty names, hosts of both kinds and extreme integers work."""
     log = b"".join(records)
     positions = [sum(map(len, records[:index])) for index in range(len(records))]
-    found, _ = lines(world, log, positions, room)
+    found, _ = lines(world, log, positions, capacity)
     assert len(found) == len(positions)
     for line, position in zip(found, positions, strict=True):
         assert line is None or line == model(world, log, position)
@@ -104,9 +104,9 @@ def test_no_record_of_a_real_store_is_left(world: World, fixture_store: Any, nam
     assert (len(found), left) == (rows, 0)
     assert rows > 10
     assert found == [model(world, log, position) for position in positions[:rows]]
-    truths = fixture.truth()["messages"] if name in ("plain", "propcrc") else []
-    for line, truth in zip(found, truths, strict=False):
-        assert json.loads(line or b"") == expected(truth)
+    manifests = fixture.expected()["messages"] if name in ("plain", "propcrc") else []
+    for line, manifest in zip(found, manifests, strict=False):
+        assert json.loads(line or b"") == expected(manifest)
 
 
 BASE: dict[str, Any] = {
@@ -126,9 +126,9 @@ BASE: dict[str, Any] = {
 )
 def test_what_is_unusual_is_left(world: World, unusual: dict[str, Any]) -> None:
     """Only the unusual record is skipped; its neighbours are written."""
-    usual, odd = record(**BASE), record(**BASE | unusual)
-    log = usual + odd + usual
-    found, left = lines(world, log, [0, len(usual), len(usual) + len(odd)])
+    usual, differing = record(**BASE), record(**BASE | unusual)
+    log = usual + differing + usual
+    found, left = lines(world, log, [0, len(usual), len(usual) + len(differing)])
     assert (left, found[1]) == (1, None)
     assert found[0] == found[2] == model(world, log, 0)
 

@@ -51,7 +51,7 @@ def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
     """Commands on two folders, on none and on a new one conform."""
     store = fixture_store("plain").store
     check_schema("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)
-    check_schema("decode-id", run("decode-id", "--json", fixture_store("plain").truth()["messages"][0]["msgId"]).json)
+    check_schema("decode-id", run("decode-id", "--json", fixture_store("plain").expected()["messages"][0]["msgId"]).json)
     check_schema("doctor", run("doctor", "--json").json)
     check_schema("copy", run("copy", "--json", store, "--to", tmp_path / "copied", "--topic", "HotTopic").json)
     check_schema("export", run("export", "--json", store, "-o", tmp_path / "rows").json)

@@ -327,8 +327,8 @@ def test_a_queue_named_as_a_priority_has_its_own_messages(connection: Any) -> No
 def test_messages_in_the_topic_of_an_earlier_version_are_delivered(folder: Path) -> None:
     """It kept queue `q:3` in the topic of queue `q`'s priority 3, so they stay there if queue `q` exists."""
     for declared, expected in ((("q:3",), ["old", "new"]), (("q", "q:3"), ["new"])):
-        place = folder / "-".join(declared).replace(":", "")
-        with connect(place) as connection:
+        position = folder / "-".join(declared).replace(":", "")
+        with connect(position) as connection:
             for name in declared:
                 connection.SimpleQueue(name)
             payload = {"body": '"old"', "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}

@@ -44,21 +44,21 @@ def what_matters(message: StoredMessage) -> tuple[Any, ...]:
 def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
     """Exchange, routing keys, properties and expiry are kept."""
     moved = import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
-    truth = all_messages(vhost)
-    assert (moved.messages, moved.skipped, moved.failed) == (len(truth), 0, [])
+    expected = all_messages(vhost)
+    assert (moved.messages, moved.skipped, moved.failed) == (len(expected), 0, [])
     with MessageStore.open(tmp_path / "store", "r") as store:
-        for queue in {message.queue for message in truth}:
-            mine = [message for message in truth if message.queue == queue]
+        for queue in {message.queue for message in expected}:
+            mine = [message for message in expected if message.queue == queue]
             found = list(store.read(topic_of(queue), 0))
             assert [one.body for one in found] == [one.body for one in mine]
-            for one, wanted in zip(found, mine, strict=True):
+            for one, requested in zip(found, mine, strict=True):
                 properties = one.properties
                 assert json.loads(properties["AMQP_QUEUE"]) == queue
-                assert json.loads(properties["AMQP_EXCHANGE"]) == wanted.exchange
-                assert tuple(json.loads(properties["AMQP_ROUTING_KEYS"])) == wanted.routing_keys
-                assert b64decode(properties["AMQP_BLOCK"]) == wanted.content.properties_bin
-                assert int(properties.get("AMQP_EXPIRY_US", 0)) == wanted.expiry_us
-                assert one.keys == [wanted.msg_id.hex()]
+                assert json.loads(properties["AMQP_EXCHANGE"]) == requested.exchange
+                assert tuple(json.loads(properties["AMQP_ROUTING_KEYS"])) == requested.routing_keys
+                assert b64decode(properties["AMQP_BLOCK"]) == requested.content.properties_bin
+                assert int(properties.get("AMQP_EXPIRY_US", 0)) == requested.expiry_us
+                assert one.keys == [requested.msg_id.hex()]
     assert run("verify", tmp_path / "store").code == 0
 
 
@@ -79,13 +79,13 @@ def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp
 
     with pytest.raises(StoppedError):
         import_rabbit(vhost, store, config=SMALL, progress=stop)
-    truth = all_messages(vhost)
+    expected = all_messages(vhost)
     moved = import_rabbit(vhost, store)
     assert moved.skipped > 0
-    assert moved.messages + moved.skipped == len(truth)
+    assert moved.messages + moved.skipped == len(expected)
     again = import_rabbit(vhost, store)
-    assert (again.messages, again.skipped) == (0, len(truth))
-    assert len(run("dump", "--json", store).lines) == len(truth)
+    assert (again.messages, again.skipped) == (0, len(expected))
+    assert len(run("dump", "--json", store).lines) == len(expected)
 
 
 def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
     import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
     back = str(tmp_path / "back")
     moved = export_to_rabbit(str(tmp_path / "store"), back)
-    truth = all_messages(vhost)
-    assert (moved.messages, moved.failed) == (len(truth), [])
+    expected = all_messages(vhost)
+    assert (moved.messages, moved.failed) == (len(expected), [])
     found = all_messages(back)
-    assert Counter(map(what_matters, found)) == Counter(map(what_matters, truth))
-    for queue in {message.queue for message in truth}:
-        assert [one.msg_id for one in found if one.queue == queue] == [one.msg_id for one in truth if one.queue == queue]
+    assert Counter(map(what_matters, found)) == Counter(map(what_matters, expected))
+    for queue in {message.queue for message in expected}:
+        assert [one.msg_id for one in found if one.queue == queue] == [one.msg_id for one in expected if one.queue == queue]
     again = export_to_rabbit(str(tmp_path / "store"), back)
-    assert (again.messages, again.skipped) == (0, len(truth))
+    assert (again.messages, again.skipped) == (0, len(expected))
     assert run("verify", back).code == 0
 
 
@@ -141,11 +141,11 @@ def test_odd_names_and_properties_survive_both_ways(tmp_path: Path) -> None:
             headers = {"n": number, "bytes": b"\xff\x00", "nested": {"list": [1, None, True, "\x01"]}}
             store.publish(name, bytes(number), exchange="ex\x01", routing_keys=("r1", "\x02"), properties={"headers": headers})
         store.sync()
-    truth = Counter(map(what_matters, all_messages(source)))
-    assert len(truth) == len(NAMES)
+    expected = Counter(map(what_matters, all_messages(source)))
+    assert len(expected) == len(NAMES)
     assert import_rabbit(source, str(tmp_path / "store"), config=SMALL).failed == []
     assert export_to_rabbit(str(tmp_path / "store"), back).failed == []
-    assert Counter(map(what_matters, all_messages(back))) == truth
+    assert Counter(map(what_matters, all_messages(back))) == expected
 
 
 def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:

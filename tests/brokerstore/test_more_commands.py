@@ -28,10 +28,10 @@ def test_completion_is_a_script_of_that_shell(shell: str) -> None:
 
 def test_the_shell_is_told_the_commands() -> None:
     """The test asks as a shell does when the tab key is pressed."""
-    asked = {"_BROKERSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "brokerstore ve", "COMP_CWORD": "1"}
+    requested = {"_BROKERSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "brokerstore ve", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", "from brokerstore.tool import main; main()"],
-        cwd=ROOT, env=os.environ | asked, capture_output=True, text=True, check=False,
+        cwd=ROOT, env=os.environ | requested, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "plain,verify" in done.stdout
 
@@ -62,8 +62,8 @@ SAME = [
 def test_a_name_of_mqadmin_answers_as_ours(fixture_store: Any, theirs: list[str], ours: list[str]) -> None:
     """The options are those of mqadmin."""
     fixture = fixture_store("plain")
-    wanted = fixture.truth()["messages"][7]["msgId"]
-    lines = [[wanted if word == "ID" else word for word in words] for words in (theirs, ours)]
+    expected = fixture.expected()["messages"][7]["msgId"]
+    lines = [[expected if word == "ID" else word for word in words] for words in (theirs, ours)]
     first, second = (run(*words, "--json", fixture.store) for words in lines)
     assert first == second
     assert first.code == 0

@@ -27,9 +27,9 @@ KEYS = [
 class Rabbit:
     """A fixture's virtual host and its truth."""
 
-    def __init__(self, folder: Path, truth: Any) -> None:
+    def __init__(self, folder: Path, expected: Any) -> None:
         self.folder = folder
-        self.truth = truth
+        self.expected = expected
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_dump_gives_every_message_of_the_manifest(rabbit: Any, name: str) -> Non
     ran = run("dump", "--json", fixture.folder)
     assert (ran.code, ran.talk) == (0, "")
     assert all(list(line) == KEYS for line in ran.lines)
-    wanted = {
+    expected = {
         (queue, message["seq"]): (message["msg_id"], message["persistent"], message["payload_sha256"])
-        for queue, facts in fixture.truth["queues"].items()
+        for queue, facts in fixture.expected["queues"].items()
         for message in facts.get("messages", [])
         if not message["acked"]
     }
@@ -68,8 +68,10 @@ def test_dump_gives_every_message_of_the_manifest(rabbit: Any, name: str) -> Non
         )
         for line in ran.lines
     }
-    assert {lane: found[lane] for lane in wanted if lane in found} == {lane: wanted[lane] for lane in wanted if lane in found}
-    assert {lane[0] for lane in found} <= set(fixture.truth["queues"])
+    assert {lane: found[lane] for lane in expected if lane in found} == {
+        lane: expected[lane] for lane in expected if lane in found
+    }
+    assert {lane[0] for lane in found} <= set(fixture.expected["queues"])
     assert len(ran.lines) == sum(row["messages"] for row in run("ls", "--json", fixture.folder).json["queues"])
 
 
@@ -161,8 +163,8 @@ def test_a_message_is_put_into_a_queue(tmp_path: Path) -> None:
     lines = run("dump", "--json", folder).lines
     assert [b64decode(line["body_base64"]) for line in lines] == [b"first", b"second"]
     assert (lines[1]["msg_id"], lines[1]["routing_keys"], lines[1]["persistent"]) == (ran.json["msg_id"], ["a", "b"], True)
-    wanted = {"message_id": "m", "priority": 3, "timestamp": (1 << 64) - 1, "headers": {"region": "eu"}, "delivery_mode": 2}
-    assert lines[1]["properties"] == wanted
+    expected = {"message_id": "m", "priority": 3, "timestamp": (1 << 64) - 1, "headers": {"region": "eu"}, "delivery_mode": 2}
+    assert lines[1]["properties"] == expected
     assert run("verify", folder).code == 0
     assert run("info", "--json", folder).json["clean_stop"] is True
 

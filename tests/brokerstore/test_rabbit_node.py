@@ -84,16 +84,16 @@ def test_verify_covers_all_files(node: Node, tmp_path: Path) -> None:
     path, _manifest = node
     healthy = run("verify", "--json", path)
     assert healthy.json["problems"] == [] and healthy.code in (0, 3)  # 3: messages of AMQP 1.0 in classic queues
-    hurt = shutil.copytree(path, tmp_path / "hurt")
-    segment, log = next(hurt.glob("stream/*/*.segment")), next(hurt.glob("quorum/*/*.wal"))
+    damage = shutil.copytree(path, tmp_path / "hurt")
+    segment, log = next(damage.glob("stream/*/*.segment")), next(damage.glob("quorum/*/*.wal"))
     for file, at in ((segment, 200), (log, 700)):
         data = bytearray(file.read_bytes())
         data[at] ^= 1
         file.write_bytes(data)
-    ran = run("verify", "--json", hurt)
+    ran = run("verify", "--json", damage)
     assert ran.code == 1 and not ran.json["ok"]
     named = {problem["file"] for problem in ran.json["problems"]}
-    assert {str(segment.relative_to(hurt)), str(log.relative_to(hurt))} <= named
+    assert {str(segment.relative_to(damage)), str(log.relative_to(damage))} <= named
     check_schema("verify", ran.json)
 
 

@@ -67,8 +67,8 @@ def test_verify_names_them_in_notes(killed: Path) -> None:
 
 def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
     """One line reports their number, and none if there are none."""
-    said = "brokerstore: note: 15 messages were only in the server's memory; it drops them at its next start\n"
-    assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == said
+    printed = "brokerstore: note: 15 messages were only in the server's memory; it drops them at its next start\n"
+    assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == printed
 
 
 def test_recover_has_nothing_to_do(killed: Path) -> None:

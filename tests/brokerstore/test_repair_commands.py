@@ -29,7 +29,7 @@ def test_rebuild_gives_the_same_bytes(fixture_store: Any, name: str) -> None:
     ran = run("rebuild", "--apply", "--json", fixture.store, *SIZES)
     assert (ran.code, ran.talk) == (0, "")
     assert ran.json["rebuilt"] == ["consumequeue", "index"]
-    assert ran.json["queues"] == len(fixture.truth()["queues"])
+    assert ran.json["queues"] == len(fixture.expected()["queues"])
     assert contents(fixture.store) == before
 
 
@@ -53,16 +53,16 @@ def test_rebuild_shows_a_plan_and_changes_nothing(fixture_store: Any) -> None:
 def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -> None:
     """All queries of the manifest are answered; the files have new names."""
     fixture = fixture_store("plain", own=True)
-    answers = [_query(fixture.store, truth) for truth in fixture.truth()["queries"]]
+    answers = [_query(fixture.store, manifest) for manifest in fixture.expected()["queries"]]
     shutil.rmtree(fixture.store / "index")
     assert "rebuild" in run("query", fixture.store, "HotTopic", "hot-1").talk
     assert run("rebuild", "--apply", fixture.store, "index", *SIZES).code == 0
-    assert [_query(fixture.store, truth) for truth in fixture.truth()["queries"]] == answers
+    assert [_query(fixture.store, manifest) for manifest in fixture.expected()["queries"]] == answers
     assert run("verify", fixture.store).code == 0
 
 
-def _query(store: Path, truth: dict[str, Any]) -> list[Any]:
-    return run("query", "--json", "--max", truth["maxNum"], store, "--", truth["topic"], truth["key"]).lines
+def _query(store: Path, manifest: dict[str, Any]) -> list[Any]:
+    return run("query", "--json", "--max", manifest["maxNum"], store, "--", manifest["topic"], manifest["key"]).lines
 
 
 def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
@@ -141,7 +141,7 @@ def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, 
     assert (ran.code, ran.json["applied"], ran.json["plan"]["records_dropped"]) == (7, True, 0)
     assert json.loads(Path(ran.json["report"]).read_text())["actions"] == ran.json["plan"]["actions"]
     assert run("verify", *SIZES, fixture.store).code == 0
-    assert run("dump", "--json", fixture.store).lines == [expected(truth) for truth in fixture.truth()["messages"]]
+    assert run("dump", "--json", fixture.store).lines == [expected(manifest) for manifest in fixture.expected()["messages"]]
     assert run("recover", *SIZES, fixture.store).code == 0
 
 
@@ -171,20 +171,20 @@ def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: s
     assert run("recover", *SIZES, fixture.store).code == 1
     ran = run("recover", "--apply", "--json", *SIZES, fixture.store)
     assert ran.code == (6 if name == "crash-torn" else 7)  # a unit names the torn record
-    truth = fixture.truth("recovered.json")
-    assert run("dump", "--json", fixture.store).lines == [expected(message) for message in truth["messages"]]
+    manifest = fixture.expected("recovered.json")
+    assert run("dump", "--json", fixture.store).lines == [expected(message) for message in manifest["messages"]]
     assert run("verify", fixture.store).code == 0
     assert not (fixture.store / "abort").exists()
     rows = run("ls", "--json", fixture.store).json["queues"]
-    before = fixture.truth("before.json")["queues"]
+    before = fixture.expected("before.json")["queues"]
     assert {(row["topic"], row["queue_id"]) for row in rows} == {(queue["topic"], queue["queueId"]) for queue in before}
 
 
 def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     """Damage to safe data needs a choice: skipped, or cut as RocketMQ does, with a copy kept."""
     fixture = fixture_store("plain", own=True)
-    truth = fixture.truth()["messages"]
-    victim = truth[300]
+    manifest = fixture.expected()["messages"]
+    victim = manifest[300]
     _flip(
         fixture.store / "commitlog" / f"{victim['physicalOffset'] // 65536 * 65536:020d}", victim["physicalOffset"] % 65536 + 8
     )
@@ -199,10 +199,10 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     ran = run("recover", "--apply", "--skip-bad", "--json", fixture.store)
     assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, 1)
     left = {line["physical_offset"] for line in run("dump", "--json", fixture.store).lines}
-    assert {message["physicalOffset"] for message in truth if message is not victim} <= left
+    assert {message["physicalOffset"] for message in manifest if message is not victim} <= left
     assert run("verify", fixture.store).code == 0
     ran = run("recover", "--apply", "--truncate", "--no-backup", "--json", copy)
-    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, len(truth) - 300)
+    assert (ran.code, ran.json["plan"]["records_dropped"]) == (6, len(manifest) - 300)
     assert len(run("dump", "--json", copy).lines) == 300
     assert run("verify", copy).code == 0
 

@@ -46,17 +46,17 @@ def facts_of(store: Path) -> Any:
 def test_figures_are_those_of_the_real_store(fixture_store: Any, name: str) -> None:
     """Messages by queue, size and time match, and every byte of every file is accounted for."""
     fixture = fixture_store(name)
-    truth, facts = fixture.truth()["messages"], facts_of(fixture.store)
-    wanted: dict[str, list[int]] = {}
-    for message in truth:
-        row = wanted.setdefault(f"{message['topic']}/{message['queueId']}", [0, 0])
+    expected, facts = fixture.expected()["messages"], facts_of(fixture.store)
+    requested: dict[str, list[int]] = {}
+    for message in expected:
+        row = requested.setdefault(f"{message['topic']}/{message['queueId']}", [0, 0])
         row[0] += 1
         row[1] += message["storeSize"]
-    assert {row["queue"]: [row["messages"], row["bytes"]] for row in facts.queues} == wanted
-    assert sum(row[1] for row in facts.times) == sum(count for _, count in facts.sizes) == len(truth)
-    assert sum(row[2] for row in facts.times) == sum(message["storeSize"] for message in truth)
-    assert sum(one.live + one.expired for one in facts.files) == sum(message["storeSize"] for message in truth)
-    assert sum(one.blank for one in facts.files) == sum(size for _, size in fixture.truth()["blankRecords"])
+    assert {row["queue"]: [row["messages"], row["bytes"]] for row in facts.queues} == requested
+    assert sum(row[1] for row in facts.times) == sum(count for _, count in facts.sizes) == len(expected)
+    assert sum(row[2] for row in facts.times) == sum(message["storeSize"] for message in expected)
+    assert sum(one.live + one.expired for one in facts.files) == sum(message["storeSize"] for message in expected)
+    assert sum(one.blank for one in facts.files) == sum(size for _, size in fixture.expected()["blankRecords"])
     assert all(one.damaged == 0 for one in facts.files)
 
 

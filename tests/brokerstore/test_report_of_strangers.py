@@ -33,14 +33,14 @@ class Shape(HTMLParser):
         self.elements: set[str] = set()
         self.attributes: set[tuple[str, str]] = set()
         self.texts: list[str] = []
-        self.odd: list[str] = []
+        self.differing: list[str] = []
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
         self.attributes |= {(tag, name) for name, _ in attrs}
-        self.odd += [
+        self.differing += [
             str(value) for name, value in attrs if name in ("href", "src") and not str(value).startswith(("#", "data:"))
         ]
 
@@ -48,13 +48,13 @@ class Shape(HTMLParser):
         self.texts.append(data)
 
     def handle_comment(self, data: str) -> None:
-        self.odd.append(data)
+        self.differing.append(data)
 
     def handle_pi(self, data: str) -> None:
-        self.odd.append(data)
+        self.differing.append(data)
 
     def unknown_decl(self, data: str) -> None:
-        self.odd.append(data)
+        self.differing.append(data)
 
 
 def names(seed: int) -> list[str]:
@@ -103,7 +103,7 @@ def check(page: str, usual: Shape) -> None:
     shape = Shape(page)
     assert shape.elements <= usual.elements
     assert shape.attributes <= usual.attributes
-    assert shape.odd == []
+    assert shape.differing == []
     assert not CONTROLS.search(page)
     assert page.rstrip().endswith("</html>")
     assert any("alert(1)" in text for text in shape.texts), "the names are there, as text"

@@ -32,19 +32,19 @@ def test_ls_names_every_queue(fixture_store: Any, name: str, is_from_log: bool) 
     if is_from_log:
         shutil.rmtree(fixture.store / "consumequeue")
     found = run("ls", "--json", fixture.store).json["queues"]
-    truth = {
-        (queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in fixture.truth()["queues"]
+    manifest = {
+        (queue["topic"], queue["queueId"]): (queue["minOffset"], queue["maxOffset"]) for queue in fixture.expected()["queues"]
     }
-    assert {(row["topic"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in found} == truth
+    assert {(row["topic"], row["queue_id"]): (row["min_offset"], row["max_offset"]) for row in found} == manifest
 
 
 def test_ls_names_the_topics_of_the_broker(fixture_store: Any) -> None:
     """The numbers of queues equal those of its admin tool."""
     fixture = fixture_store("broker-live")
-    truth = fixture.truth()["admin"]["topics"]
+    manifest = fixture.expected()["admin"]["topics"]
     topics = run("ls", "--json", fixture.store).json["topics"]
     assert {topic["topic"]: (topic["read_queues"], topic["write_queues"], topic["perm"]) for topic in topics} == {
-        name: (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) for name, topic in truth.items()
+        name: (topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) for name, topic in manifest.items()
     }
 
 
@@ -55,17 +55,17 @@ def test_ls_goes_on_past_a_queue_that_cannot_be_read(fixture_store: Any) -> None
     ran = run("ls", "--json", fixture.store)
     assert ran.code == 1
     assert "notes.txt" in ran.talk
-    assert len(ran.json["queues"]) == len(fixture.truth()["queues"]) - 1
+    assert len(ran.json["queues"]) == len(fixture.expected()["queues"]) - 1
 
 
 def test_info_tells_of_everything_beside_the_log(fixture_store: Any) -> None:
     """Queues, index, checkpoint and config equal the manifest."""
     fixture = fixture_store("broker-live")
-    truth, facts = fixture.truth(), run("info", "--json", fixture.store).json
-    assert facts["consumequeue"]["queues"] == len(truth["queues"])
-    assert facts["consumequeue"]["file_size_bytes"] == truth["config"]["mappedFileSizeConsumeQueue"]
+    manifest, facts = fixture.expected(), run("info", "--json", fixture.store).json
+    assert facts["consumequeue"]["queues"] == len(manifest["queues"])
+    assert facts["consumequeue"]["file_size_bytes"] == manifest["config"]["mappedFileSizeConsumeQueue"]
     assert (facts["index"]["slots"], facts["index"]["items"]) == (500, 2000)
-    assert facts["checkpoint"]["physic_msg_timestamp_ms"] == truth["checkpointInMemory"]["physicMsgTimestamp"]
+    assert facts["checkpoint"]["physic_msg_timestamp_ms"] == manifest["checkpointInMemory"]["physicMsgTimestamp"]
     assert {"topics.json", "consumerOffset.json", "delayOffset.json"} <= set(facts["config"])
 
 
@@ -73,15 +73,15 @@ def test_info_tells_of_everything_beside_the_log(fixture_store: Any) -> None:
 def test_get_by_queue_gives_what_the_real_store_gave(fixture_store: Any, name: str) -> None:
     """Whole queues and parts of them are equal."""
     fixture = fixture_store(name)
-    messages = {message["physicalOffset"]: message for message in fixture.truth()["messages"]}
-    for queue in fixture.truth()["queues"][::5]:
+    messages = {message["physicalOffset"]: message for message in fixture.expected()["messages"]}
+    for queue in fixture.expected()["queues"][::5]:
         where = ("--topic", queue["topic"], "--queue", queue["queueId"])
-        wanted = [expected(messages[unit[0]]) for unit in queue["cq"]]
+        requested = [expected(messages[unit[0]]) for unit in queue["cq"]]
         ran = run("get", "--json", *where, "--offset", 0, "--count", 10_000, fixture.store)
-        assert (ran.code, ran.lines) == (0, wanted)
-        middle = len(wanted) // 2
+        assert (ran.code, ran.lines) == (0, requested)
+        middle = len(requested) // 2
         ran = run("get", "--json", *where, "--offset", middle, fixture.store)
-        assert (ran.code, ran.json) == (0, wanted[middle])
+        assert (ran.code, ran.json) == (0, requested[middle])
 
 
 def test_get_outside_of_a_queue_says_the_status(fixture_store: Any) -> None:
@@ -96,9 +96,9 @@ def test_get_outside_of_a_queue_says_the_status(fixture_store: Any) -> None:
 def test_get_by_id_gives_the_message_of_that_id(fixture_store: Any) -> None:
     """Another message at its offset is no answer."""
     fixture = fixture_store("plain")
-    for truth in fixture.truth()["messages"][::111]:
-        assert run("get", "--json", "--id", truth["msgId"], fixture.store).json == expected(truth)
-    other = "7F" + fixture.truth()["messages"][0]["msgId"][2:]
+    for manifest in fixture.expected()["messages"][::111]:
+        assert run("get", "--json", "--id", manifest["msgId"], fixture.store).json == expected(manifest)
+    other = "7F" + fixture.expected()["messages"][0]["msgId"][2:]
     ran = run("get", "--id", other, fixture.store)
     assert ran.code == 1
     assert other in ran.talk
@@ -109,15 +109,15 @@ def test_get_by_id_gives_the_message_of_that_id(fixture_store: Any) -> None:
 def test_query_answers_as_the_real_store(fixture_store: Any, name: str, step: int) -> None:
     """The queries of the manifest are answered."""
     fixture = fixture_store(name)
-    for truth in fixture.truth()["queries"][::step]:
-        options = ["--begin", truth["begin"], "--end", min(truth["end"], (1 << 62)), "--max", truth["maxNum"]]
-        ran = run("query", "--json", *options, fixture.store, "--", truth["topic"], truth["key"])
+    for manifest in fixture.expected()["queries"][::step]:
+        options = ["--begin", manifest["begin"], "--end", min(manifest["end"], (1 << 62)), "--max", manifest["maxNum"]]
+        ran = run("query", "--json", *options, fixture.store, "--", manifest["topic"], manifest["key"])
         assert ran.code == 0
         found = [line["physical_offset"] for line in ran.lines]
-        known = {message["physicalOffset"]: message for message in fixture.truth()["messages"]}
-        wanted = [offset for offset in sorted(truth["queryMessagePhyOffsets"]) if _has(known[offset], truth)]
-        assert set(found) <= set(truth["phyOffsets"])
-        assert [offset for offset in found if offset in wanted] == wanted
+        known = {message["physicalOffset"]: message for message in fixture.expected()["messages"]}
+        requested = [offset for offset in sorted(manifest["queryMessagePhyOffsets"]) if _has(known[offset], manifest)]
+        assert set(found) <= set(manifest["phyOffsets"])
+        assert [offset for offset in found if offset in requested] == requested
 
 
 def _has(message: dict[str, Any], query: dict[str, Any]) -> bool:
@@ -140,10 +140,10 @@ def test_query_between_times(fixture_store: Any) -> None:
 def test_tail_gives_the_last_messages(fixture_store: Any, count: int, topic: str | None) -> None:
     """They span several files; there are fewer if the log has fewer."""
     fixture = fixture_store("plain")
-    truth = [expected(message) for message in fixture.truth()["messages"] if topic in (None, message["topic"])]
+    manifest = [expected(message) for message in fixture.expected()["messages"] if topic in (None, message["topic"])]
     options = [] if topic is None else ["--topic", topic]
     ran = run("tail", "--json", "-n", count, *options, fixture.store)
-    assert (ran.code, ran.lines) == (0, truth[-count:] if count else [])
+    assert (ran.code, ran.lines) == (0, manifest[-count:] if count else [])
 
 
 def test_tail_follows_a_writer(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
 def test_stats_add_up_to_the_manifest(fixture_store: Any) -> None:
     """The sums by queue and by hour are equal."""
     fixture = fixture_store("plain")
-    truth = fixture.truth()["messages"]
+    manifest = fixture.expected()["messages"]
     by_queue = run("stats", "--json", fixture.store).json
-    assert by_queue["total"] == {"messages": len(truth), "size_bytes": sum(message["storeSize"] for message in truth)}
+    assert by_queue["total"] == {"messages": len(manifest), "size_bytes": sum(message["storeSize"] for message in manifest)}
     for row in by_queue["queues"]:
-        mine = [message for message in truth if (message["topic"], message["queueId"]) == (row["topic"], row["queue_id"])]
+        mine = [message for message in manifest if (message["topic"], message["queueId"]) == (row["topic"], row["queue_id"])]
         times = [message["storeTimestamp"] for message in mine]
         assert (row["messages"], row["size_bytes"]) == (len(mine), sum(message["storeSize"] for message in mine))
         assert (row["first_store_timestamp_ms"], row["last_store_timestamp_ms"]) == (min(times), max(times))
@@ -199,18 +199,18 @@ def test_stats_add_up_to_the_manifest(fixture_store: Any) -> None:
 def test_offsets_show_what_the_broker_kept(fixture_store: Any) -> None:
     """Every group, topic and queue is shown with its lag."""
     fixture = fixture_store("broker-live")
-    table = fixture.truth()["configFiles"]["consumerOffset.json"]["offsetTable"]
-    ends = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in fixture.truth()["queues"]}
-    wanted = {
+    table = fixture.expected()["configFiles"]["consumerOffset.json"]["offsetTable"]
+    ends = {(queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in fixture.expected()["queues"]}
+    requested = {
         (key.split("@")[1], key.split("@")[0], int(queue_id), offset)
         for key, offsets in table.items()
         if key.count("@") == 1
         for queue_id, offset in offsets.items()
     }
     rows = run("offsets", "show", "--json", fixture.store).json["offsets"]
-    assert {(*list(row.values())[:4],) for row in rows if row["offset"] is not None} == wanted
+    assert {(*list(row.values())[:4],) for row in rows if row["offset"] is not None} == requested
     assert all(row["lag"] == ends[row["topic"], row["queue_id"]] - (row["offset"] or 0) for row in rows)
-    stats = fixture.truth()["admin"]["consumeStats"]  # the broker's own, of all queues; those of its own topics are older
+    stats = fixture.expected()["admin"]["consumeStats"]  # the broker's own, of all queues; those of its own topics are older
     for key, queues in stats.items():
         topic, group = key.split("@")
         for queue_id, stand in queues.items():
@@ -240,7 +240,7 @@ def test_offsets_reset_sets_them(fixture_store: Any) -> None:
     ran = run(*reset, "--to", 1000)
     assert (ran.code, ran.out) == (2, "")
     assert run(*reset, "--to", "latest", "--queue", 77).code == 2
-    queue = next(q for q in fixture.truth()["queues"] if (q["topic"], q["queueId"]) == ("LiveFilter", 0))
+    queue = next(q for q in fixture.expected()["queues"] if (q["topic"], q["queueId"]) == ("LiveFilter", 0))
     for probe in queue["offsetByTime"]:
         ran = run(*reset, "--to-time", probe["timestamp"], "--queue", 0)
         assert ran.json["offsets"][0]["offset"] == probe["lower"]
@@ -346,13 +346,13 @@ def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> N
 def test_lmqs_from_lists_that_do_not_fit(tmp_path: Path) -> None:
     """Such a record is in no LMQ."""
     from commitlog import CommitLog, LogPaths, Message
-    from messagestore.derive.kinds import queue_places
+    from messagestore.derive.kinds import queue_keys_of
 
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), writable=True, file_size_bytes=65536)
     log.attach(0)
     for names, offsets in (("%LMQ%a,%LMQ%b", "1"), ("%LMQ%a", "x"), ("other", "1"), ("%LMQ%a", "7")):
         properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
         log.appender.append(Message("t", b"", properties=properties, queue_id=0))
-    places = [list(queue_places(message))[1:] for message in log.messages()]
+    positions = [list(queue_keys_of(message))[1:] for message in log.messages()]
     log.close()
-    assert places == [[], [], [], [("%LMQ%a", 0, 7)]]
+    assert positions == [[], [], [], [("%LMQ%a", 0, 7)]]

@@ -41,17 +41,17 @@ def call(function: Callable[..., Any], options: dict[str, Any]) -> None:
         pytest.fail(f"{function!r}({options}): {type(error).__name__}: {error}")
 
 
-def methods_of(thing: object) -> Iterator[Callable[..., Any]]:
+def methods_of(item: object) -> Iterator[Callable[..., Any]]:
     """Yield the public methods of an object."""
-    for name in dir(thing):
-        if not name.startswith("_") and name not in IGNORED and inspect.isroutine(getattr(thing, name)):
-            yield getattr(thing, name)
+    for name in dir(item):
+        if not name.startswith("_") and name not in IGNORED and inspect.isroutine(getattr(item, name)):
+            yield getattr(item, name)
 
 
-def walk(thing: object, **right: Any) -> int:
+def walk(item: object, **right: Any) -> int:
     """Call each method with one wrong argument at a time; return the number of calls."""
     count = 0
-    for method in methods_of(thing):
+    for method in methods_of(item):
         parameters = [one for one in inspect.signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]
         needed = {one.name: {**RIGHT, **right}.get(one.name) for one in parameters if one.default is one.empty}
         if any(one.name == "timeout_s" for one in parameters):

@@ -55,20 +55,20 @@ def host_text(manifest_host: str) -> str:
     return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
 
 
-def message_of(world: World, truth: dict[str, Any]) -> Any:
+def message_of(world: World, expected: dict[str, Any]) -> Any:
     """Return the message that was put, with its properties string from the log, without the checksum."""
     return world.commitlog.Message(
-        truth["topic"],
-        base64.b64decode(truth["body"] or ""),
-        queue_id=truth["queueId"],
-        flag=truth["flag"],
-        sys_flag=truth["sysFlag"],
-        born_timestamp_ms=truth["bornTimestamp"],
-        born_host=host_text(truth["bornHost"]),
-        store_host=host_text(truth["storeHost"]),
-        reconsume_times=truth["reconsumeTimes"],
-        prepared_transaction_offset=truth["preparedTransactionOffset"],
-        properties_raw=truth["propertiesString"].encode(),
+        expected["topic"],
+        base64.b64decode(expected["body"] or ""),
+        queue_id=expected["queueId"],
+        flag=expected["flag"],
+        sys_flag=expected["sysFlag"],
+        born_timestamp_ms=expected["bornTimestamp"],
+        born_host=host_text(expected["bornHost"]),
+        store_host=host_text(expected["storeHost"]),
+        reconsume_times=expected["reconsumeTimes"],
+        prepared_transaction_offset=expected["preparedTransactionOffset"],
+        properties_raw=expected["propertiesString"].encode(),
     )
 
 

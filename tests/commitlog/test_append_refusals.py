@@ -106,12 +106,12 @@ def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) 
     """With a full disk below the ring the status reports it, and neither log nor queue offset changes."""
     log, errors = MemoryLog(world), [DiskError("write", "ring", 28, "No space left on device")]
 
-    def more_room(position: int, size: int) -> None:
+    def reserve_more(position: int, size: int) -> None:
         if errors:
             raise errors.pop()
-        log.appender.set_room(0, position + size)
+        log.appender.set_reserved(0, position + size)
 
-    log.appender.write_through(more_room)
+    log.appender.write_through(reserve_more)
     message = world.commitlog.Message("t", b"x", queue_id=0)
     result = log.appender.append(message)
     assert (result.status.name, "No space left" in result.reason) == ("CREATE_MAPPED_FILE_FAILED", True)
@@ -157,11 +157,11 @@ def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: Worl
         each.appender.append_encoded("t", 0, b"body", b"")
         each.appender.append_columns("t", 0, offsets(0, 4), b"rows")
     size = plain.appender.position
-    found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
-    for data in (found, wanted):
+    found, expected = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
+    for data in (found, expected):
         for at in (0, size // 2):
             data[at + 20 : at + 36] = bytes(16)  # physical offset and queue offset
-    assert found == wanted
+    assert found == expected
 
 
 @pytest.mark.parametrize(("kernel_call", "is_in"), [("write_record", False), ("publish_i32", True)])
@@ -173,7 +173,7 @@ def test_an_append_through_a_ring_interrupted_is_in_with_its_number_or_not(
     if world.build == "compiled":
         pytest.skip("no interrupt comes into a compiled append")
     log = MemoryLog(world)
-    log.appender.write_through(lambda position, size: log.appender.set_room(0, position + size))
+    log.appender.write_through(lambda position, size: log.appender.set_reserved(0, position + size))
     log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))
     start = log.appender.position
 
@@ -227,10 +227,10 @@ def test_what_one_message_has_the_next_one_has_not(world: World, given: dict[str
     ways[way](log.appender)
     ways[way](plain.appender)
     size = plain.appender.position
-    found, wanted = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
-    for data in (found, wanted):
+    found, expected = bytearray(log.bytes[start : start + size]), bytearray(plain.bytes[:size])
+    for data in (found, expected):
         data[28:36] = bytes(8)  # physical offset
-    assert found == wanted
+    assert found == expected
     assert not any(log.bytes[start + size :])
 
 
@@ -320,7 +320,7 @@ def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
 def test_old_bytes_of_a_ring_are_no_head_of_a_record(world: World, call: str) -> None:
     """A reader beside the writer sees zeros after the last record."""
     log = MemoryLog(world, 4096)
-    log.appender.write_through(lambda position, size: log.appender.set_room(0, position + size))
+    log.appender.write_through(lambda position, size: log.appender.set_reserved(0, position + size))
     log.appender.append(world.commitlog.Message("t", b"first", queue_id=0))
     log.files[0][log.appender.position :] = b"\xff" * (4096 - log.appender.position)
     if call == "encoded":

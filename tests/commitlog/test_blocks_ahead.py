@@ -56,13 +56,13 @@ def test_blocks_are_there_before_a_store_through_the_map(small_steps: None) -> N
             for number in range(600):
                 store.put("T", BODY, queue_id=0, keys=[f"{opened}", f"k{number}"])
                 if number % 20 == 0:
-                    disk.look()
+                    disk.examine()
             assert store.max_offset("T", 0) == 600 * (opened + 1)
-            disk.look()
+            disk.examine()
     disk = ForgettingDisk.of(disk.least())
     with MessageStore.open("/s", config=config, disk=disk) as store:
         store.put("T", BODY, queue_id=0)
-        disk.look()
+        disk.examine()
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))

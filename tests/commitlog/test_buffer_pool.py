@@ -13,12 +13,12 @@ def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
     pool = BufferPool()
     first = pool.take(1 << 20)
     first[:] = 1
-    place = first.ctypes.data
+    position = first.ctypes.data
     held = [memoryview(first)[5:10], pa.py_buffer(first[100:]), first.view(np.int64)[3:], pa.array([1])]
     del first
     while held:
         other = pool.take(1 << 20)
-        assert (other.ctypes.data == place) == (len(held) == 1)
+        assert (other.ctypes.data == position) == (len(held) == 1)
         other[:] = 2
         if len(held) > 1:
             assert all(bytes(memoryview(reader).cast("B")[:4]) == b"\x01" * 4 for reader in held[:-1])

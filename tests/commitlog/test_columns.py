@@ -19,12 +19,12 @@ from tests.commitlog.logs import FIXTURES, MemoryLog
 from tests.commitlog.test_fixtures import fields
 
 
-def as_row(truth: dict[str, Any]) -> dict[str, Any]:
+def as_row(expected: dict[str, Any]) -> dict[str, Any]:
     """Return the row of all columns for a manifest's message."""
-    known = fields(truth)
-    pairs = {name: value for name, value in truth["properties"].items() if name != "__CRC32#"}
+    known = fields(expected)
+    pairs = {name: value for name, value in expected["properties"].items() if name != "__CRC32#"}
     row = {name: known[name] for name in known if name not in ("all_properties", "properties_raw")}
-    row |= {"magic": truth["magic"], "properties": sorted(pairs.items())}
+    row |= {"magic": expected["magic"], "properties": sorted(pairs.items())}
     row |= {"tags": pairs.get("TAGS"), "keys": pairs.get("KEYS", "").split()}
     return row
 
@@ -45,7 +45,7 @@ def test_arrow_columns_are_those_of_the_manifest(world: World, fixture_store: An
         found += batch.to_pylist()
     for row in found:
         row["properties"] = sorted(row["properties"])
-    assert found == [as_row(truth) for truth in fixture.truth()["messages"]]
+    assert found == [as_row(expected) for expected in fixture.expected()["messages"]]
     log.close()
 
 
@@ -56,14 +56,14 @@ def test_fixed_columns_are_those_of_the_manifest(world: World, fixture_store: An
     fixture = fixture_store(name)
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
     parts = list(columns.read_fixed(log, batch_rows=50))
-    truths = [fields(truth) for truth in fixture.truth()["messages"]]
+    manifests = [fields(expected) for expected in fixture.expected()["messages"]]
     long = {"queue_offset", "physical_offset", "born_timestamp_ms", "store_timestamp_ms", "prepared_transaction_offset"}
     short = {"size", "magic", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times"}
     assert set(parts[0]) == long | short
     for field in long | short:
         made = np.concatenate([part[field] for part in parts])
         assert made.dtype == ("i8" if field in long else "i4")
-        assert made.tolist() == [truth[field] for truth in truths], field
+        assert made.tolist() == [expected[field] for expected in manifests], field
     log.close()
 
 
@@ -81,12 +81,12 @@ def test_a_range_of_the_log(world: World, fixture_store: Any) -> None:
     """It starts at a record's offset and has the records that end by another offset, over file boundaries."""
     columns = world.module("commitlog.columns")
     fixture = fixture_store("plain")
-    truths = fixture.truth()["messages"]
+    manifests = fixture.expected()["messages"]
     log = world.commitlog.open_log(str(fixture.store / "commitlog"))
     for first, last, cut in ((0, 5, 0), (3, 700, 1), (500, 501, 8), (10, 10, 3)):
-        start, stop = truths[first]["physicalOffset"], truths[last]["physicalOffset"] + cut
-        found = [place for part in columns.read_fixed(log, start, stop) for place in part["physical_offset"].tolist()]
-        assert found == [truth["physicalOffset"] for truth in truths[first:last]]
+        start, stop = manifests[first]["physicalOffset"], manifests[last]["physicalOffset"] + cut
+        found = [position for part in columns.read_fixed(log, start, stop) for position in part["physical_offset"].tolist()]
+        assert found == [expected["physicalOffset"] for expected in manifests[first:last]]
     log.close()
 
 
@@ -196,11 +196,11 @@ def test_rows_of_equal_length(world: World) -> None:
     make = world.module("commitlog.column_input").offsets_and_data
     rows = np.arange(40, dtype=np.uint8).reshape(5, 8)
     fixed = pa.array([bytes(row) for row in rows], pa.binary(8))
-    for values, wanted in ((rows, rows), (rows[::2], rows[::2]), (fixed, rows), (fixed.slice(2), rows[2:])):
+    for values, expected in ((rows, rows), (rows[::2], rows[::2]), (fixed, rows), (fixed.slice(2), rows[2:])):
         log = MemoryLog(world)
         log.appender.append_columns("T", 0, *make(values))
         found, _, _ = world.module("commitlog._scan_cy").Reader(log.files[0]).decode_range(0, log.appender.position, 9)
-        assert [message.body for message in found] == [bytes(row) for row in wanted]
+        assert [message.body for message in found] == [bytes(row) for row in expected]
 
 
 @pytest.mark.parametrize(

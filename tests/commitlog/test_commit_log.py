@@ -24,7 +24,7 @@ def log(world: World, tmp_path: Path) -> Any:
     made.close()
 
 
-def places(world: World, log: Any) -> list[tuple[int, int]]:
+def positions(world: World, log: Any) -> list[tuple[int, int]]:
     """Return (physical offset, size) of each record, by reading all."""
     return [(message.physical_offset, message.size) for message in log.messages()]
 
@@ -50,7 +50,7 @@ def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
 
 def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> None:
     """The search starts at its first byte, after the previous record's first byte, or before a blank at a file's end."""
-    starts = [at for at, _ in places(world, log)]
+    starts = [at for at, _ in positions(world, log)]
     assert SIZE in starts and 2 * SIZE in starts
     before = 0
     for at in starts:
@@ -62,19 +62,19 @@ def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> No
 
 def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) -> None:
     """The result has the records that start at or after the one position and end by the other, in any files."""
-    every = places(world, log)
+    every = positions(world, log)
     borders = [0, *(at + size for at, size in every), SIZE, 2 * SIZE]
     for start in (at for at, _ in every):
         for stop in borders:
-            wanted = [place for place in every if place[0] >= start and sum(place) <= stop]
+            expected = [position for position in every if position[0] >= start and sum(position) <= stop]
             found = [(message.physical_offset, message.size) for message in log.messages(start, stop)]
-            assert found == wanted, (start, stop)
+            assert found == expected, (start, stop)
     assert [message.physical_offset for message in log.messages(SIZE)] == [at for at, _ in every if at >= SIZE]
 
 
 def test_a_walk_says_where_the_last_record_begins(world: World, log: Any) -> None:
     """The physical offset is right in the second file too; it is -1 without a record."""
-    every = places(world, log)
+    every = positions(world, log)
     for file in log.queue.files:
         inside = [at for at, _ in every if file.start_offset <= at < file.end_offset]
         stop = log.walk_file(file)
@@ -94,7 +94,7 @@ def test_a_file_may_end_in_less_than_a_blanks_bytes_and_in_no_more(world: World,
 
 def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_path: Path) -> None:
     """The damage is in the second record of the second file."""
-    at, _ = next(place for place in places(world, log) if place[0] > SIZE)
+    at, _ = next(position for position in positions(world, log) if position[0] > SIZE)
     log.queue.files[1].view[at - SIZE + 90] ^= 1
     with pytest.raises(StoreCorrupt) as caught:
         list(log.messages())

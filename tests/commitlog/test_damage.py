@@ -33,7 +33,7 @@ def two_records(world: World, *, with_crc: bool, v6: bool = False, topic: str = 
     return log.files[0], size
 
 
-def look(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, str, int]:
+def examine(world: World, data: Any, start: int = 0, base: int = 0) -> tuple[int, str, int]:
     """Walk with every kernel; all must agree on position, reason and count."""
     scan = world.module("commitlog._scan_cy")
     stop = len(data)
@@ -57,7 +57,7 @@ def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, 
             continue  # with a damaged trailer, or no separator before it, the record counts as unprotected
         broken = bytearray(data)
         broken[at] ^= generator.randrange(1, 256)
-        where, why, records = look(world, broken)
+        where, why, records = examine(world, broken)
         assert (where, records) == (size, 1), at
         assert why != "end", at
         reader = world.module("commitlog._scan_cy").Reader(broken)
@@ -85,7 +85,7 @@ def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(w
     data[size - 11 : size - 1] = digits.encode()
     reader = world.module("commitlog._scan_cy").Reader(data)
     assert (reader.decode(0, CHECK_READ).body, reader.decode(0)) == (b"body of some bytes", None)
-    assert look(world, data)[1] == "bad_body_crc"
+    assert examine(world, data)[1] == "bad_body_crc"
 
 
 def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: World) -> None:
@@ -93,11 +93,11 @@ def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: Wo
     data, size = two_records(world, with_crc=True)
     broken = bytearray(data)
     broken[size - 5] = 48 + (broken[size - 5] - 47) % 10
-    assert look(world, broken)[:2] == (0, "bad_record_crc")
+    assert examine(world, broken)[:2] == (0, "bad_record_crc")
     for at, value in ((size - 12, 0), (size - 5, ord("x")), (size - 5, ord(" "))):
         bad = bytearray(data)
         bad[at] = value
-        assert look(world, bad)[2] == 2
+        assert examine(world, bad)[2] == 2
         assert not world.module("commitlog._record_cy").is_protected(bad, 0, size)
 
 
@@ -112,7 +112,7 @@ def test_any_lost_sector_of_a_protected_record_is_seen(world: World) -> None:
             broken = bytearray(log.files[0])
             low, high = max(512 * sector, size), min(512 * sector + 512, 2 * size)
             broken[low:high] = bytes(high - low)
-            where, why, records = look(world, broken)
+            where, why, records = examine(world, broken)
             assert (where, records) == (size, 1) and (why != "empty" or low == size), (extra, sector)
 
 
@@ -124,7 +124,7 @@ def test_flipped_header_bytes_of_an_unprotected_record_never_crash(world: World)
         for bit in range(8):
             broken = bytearray(data)
             broken[at] ^= 1 << bit
-            where, why, _ = look(world, broken)
+            where, why, _ = examine(world, broken)
             if at not in unseen:
                 assert (where, why in NAMES) == (0, True), at
 
@@ -142,7 +142,7 @@ def test_each_kind_of_damage_has_its_name(world: World, at: int, value: int, why
     """A length is never used before it is bounded."""
     data, _ = two_records(world, with_crc=False)
     data[at : at + 4] = value.to_bytes(4, "big", signed=True)
-    found = look(world, data)
+    found = examine(world, data)
     assert found[0] == 0
     assert found[1] == why or (at == 84 and value == 19 and found[1].startswith("bad_"))
     reader = world.module("commitlog._scan_cy").Reader(data)
@@ -156,17 +156,17 @@ def test_a_negative_topic_length_is_damage(world: World, topic_size: int) -> Non
     """It is a byte above 127 in V1, a negative 16-bit length in V2."""
     data, _ = two_records(world, with_crc=False)
     data[88 + 18] = topic_size
-    assert look(world, data)[1] == "bad_topic_size"
+    assert examine(world, data)[1] == "bad_topic_size"
     longer, _ = two_records(world, with_crc=False, topic="t" * 128)
     longer[88 + 18] |= 0x80
-    assert look(world, longer)[1] == "bad_topic_size"
+    assert examine(world, longer)[1] == "bad_topic_size"
 
 
 def test_a_buffer_that_ends_anywhere(world: World) -> None:
     """The result is torn or the end, and no byte after the buffer is read."""
     data, size = two_records(world, with_crc=True)
     for stop in range(2 * size + 1):
-        where, why, records = look(world, bytes(data[:stop]))
+        where, why, records = examine(world, bytes(data[:stop]))
         assert records == stop // size
         assert (where, why) == (stop // size * size, "end" if stop % size == 0 else "torn")
 
@@ -256,7 +256,7 @@ def test_garbage_gives_the_same_answer_in_both_builds(
                 data[at % len(data)] = value
         record = world.module("commitlog._record_cy")
         answers.append(
-            [look(world, bytes(data), base=base if not is_record else 0)]
+            [examine(world, bytes(data), base=base if not is_record else 0)]
             + [record.check(bytes(data), 0, len(data), base, checks) for checks in range(8)]
             + [world.module("commitlog._scan_cy").find_record(bytes(data), 0, len(data), base)]
             + [world.commitlog.decode_properties(bytes(data))]

@@ -53,10 +53,10 @@ def whole(world: World, *folders: Path) -> list[Any]:
 
 def test_progress_adds_up_to_the_log(world: World, log: Path) -> None:
     """The sum is that of records and blanks in bytes; there are no findings."""
-    told: list[int] = []
-    report = verify(world, log, progress=told.append)
+    reported: list[int] = []
+    report = verify(world, log, progress=reported.append)
     assert report.is_ok and (report.records, report.blanks) == (COUNT, 2)
-    assert sum(told) == report.end_offset == report.counts()["end_offset"]
+    assert sum(reported) == report.end_offset == report.counts()["end_offset"]
 
 
 def test_a_file_that_is_there_twice_is_named(world: World, log: Path) -> None:

@@ -417,16 +417,20 @@ def test_store_time_never_goes_back(world: World) -> None:
     assert log.appender.append(world.commitlog.Message("T", b"", queue_id=0)).store_timestamp_ms == 1000
 
 
-ODD_TEXT = st.text(st.sampled_from("ab \x01\x02\x00é中😀\ud800") | st.characters(), max_size=6)
+UNUSUAL_TEXT = st.text(st.sampled_from("ab \x01\x02\x00é中😀\ud800") | st.characters(), max_size=6)
 
 
-ODD_NAME = ODD_TEXT | st.sampled_from(["DELAY", "INNER_NUM", "INNER_BASE", "INNER_X", "__CRC32#", "__CRC32", "TAGS", "KEYS"])
-ODD_PROPERTIES = st.none() | st.dictionaries(ODD_NAME, ODD_TEXT | st.sampled_from(["7", "INNER_", "__CRC32#"]), max_size=3)
+UNUSUAL_NAME = UNUSUAL_TEXT | st.sampled_from(
+    ["DELAY", "INNER_NUM", "INNER_BASE", "INNER_X", "__CRC32#", "__CRC32", "TAGS", "KEYS"]
+)
+UNUSUAL_PROPERTIES = st.none() | st.dictionaries(
+    UNUSUAL_NAME, UNUSUAL_TEXT | st.sampled_from(["7", "INNER_", "__CRC32#"]), max_size=3
+)
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.none() | ODD_TEXT, ODD_TEXT | st.lists(ODD_TEXT, max_size=3), ODD_PROPERTIES,
+    st.none() | UNUSUAL_TEXT, UNUSUAL_TEXT | st.lists(UNUSUAL_TEXT, max_size=3), UNUSUAL_PROPERTIES,
     st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX"]),
 )  # fmt: skip
 def test_properties_are_written_in_one_go_as_when_looked_at(

@@ -266,13 +266,13 @@ def test_flush_reaches_every_file_and_moves_the_offset(world: World, tmp_path: P
 def test_the_flush_rule(world: World, tmp_path: Path) -> None:
     """A flush needs the least pages, or any bytes, or a full file (docs/formats/mapped-files.md#flush-rule)."""
     mapped = world.commitlog.MappedFile.create(REAL_DISK, str(tmp_path / "f"), 0, 10 * 4096)
-    for written, flushed, least, wanted in (
+    for written, flushed, least, expected in (
         (0, 0, 0, False), (1, 0, 0, True), (4095, 0, 1, False), (4096, 4095, 1, True), (3 * 4096, 4095, 4, False),
         (4 * 4096, 0, 4, True), (10 * 4096, 9 * 4096, 4, True), (10 * 4096, 10 * 4096, 0, False),
     ):  # fmt: skip
         mapped.written = mapped.committed = written
         mapped.flushed = flushed
-        assert mapped.can_flush(least) is wanted, (written, flushed, least)
+        assert mapped.can_flush(least) is expected, (written, flushed, least)
     mapped.set_positions(100)
     assert (bytes(mapped.select(90, 10)), mapped.select(90, 11), mapped.select(-1, 2)) == (bytes(10), None, None)
     mapped.write(5, b"abc")
@@ -330,8 +330,8 @@ def test_threads_that_append_at_once_lose_and_mix_nothing(world: World, tmp_path
     for thread in threads:
         thread.join()
     found = list(log.messages())
-    for topic, wanted in (("T0", 2 * count), ("T1", 4 * count)):
-        assert [message.queue_offset for message in found if message.topic == topic] == list(range(wanted))
+    for topic, expected in (("T0", 2 * count), ("T1", 4 * count)):
+        assert [message.queue_offset for message in found if message.topic == topic] == list(range(expected))
     assert log.flush() == log.written_offset
     log.close()
 
@@ -359,10 +359,10 @@ def test_reading_changes_nothing(world: World, tmp_path: Path) -> None:
     put(world, log, 9)
     log.close()
 
-    def look() -> list[tuple[str, bytes, int]]:
+    def examine() -> list[tuple[str, bytes, int]]:
         return sorted((path.name, path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir())
 
-    before = look()
+    before = examine()
     disk = CountingDisk()
     reader = world.commitlog.open_log(str(tmp_path), disk)
     assert len(list(reader.messages())) == 9
@@ -370,7 +370,7 @@ def test_reading_changes_nothing(world: World, tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         reader.select(0, 10)[0] = 1
     reader.close()
-    assert look() == before
+    assert examine() == before
     assert set(disk.counts) <= {"open", "list", "stat", "map", "size"}
 
 

@@ -20,8 +20,8 @@ def test_long_encoded_properties_without_checksum_stay_inside_the_file(world: Wo
     """Properties of 32748 to 32767 bytes skipped the check of the record's size and were written past the file's end."""
     log = MemoryLog(world, 65536)
     properties = b"a\x01" + b"v" * 32757 + b"\x02"
-    places = [log.appender.append_encoded("T", 0, b"", properties)[0] for _ in range(3)]
-    assert places == [0, 65536, 131072]
+    positions = [log.appender.append_encoded("T", 0, b"", properties)[0] for _ in range(3)]
+    assert positions == [0, 65536, 131072]
     assert [len(file) for file in log.files] == [65536] * len(log.files)
 
 
@@ -123,13 +123,13 @@ def test_properties_that_are_no_text_are_refused_by_both_builds(world: World, wr
         world.commitlog.encode_properties(message)
 
 
-@pytest.mark.parametrize("place", [1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)])
-def test_columns_of_places_that_hold_no_record_are_refused(world: World, place: int) -> None:
+@pytest.mark.parametrize("position", [1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)])
+def test_columns_of_places_that_hold_no_record_are_refused(world: World, position: int) -> None:
     """The kernels accepted any position and read outside the buffer."""
     log = MemoryLog(world)
     log.appender.append_encoded("T", 0, b"x", b"a\x01b\x02")
-    view, places = log.files[0], array("q", [place])
-    batch = world.module("commitlog.columns").Batch(view, 0, np.array(places), np.array([120], np.int32))
+    view, positions = log.files[0], array("q", [position])
+    batch = world.module("commitlog.columns").Batch(view, 0, np.array(positions), np.array([120], np.int32))
     with pytest.raises(ValueError, match="no record"):
         world.module("commitlog.columns").fixed_columns(batch)
     with pytest.raises(ValueError, match="no record"):

@@ -101,7 +101,7 @@ def test_a_flipped_byte_ends_the_rows(world: World, at: int) -> None:
 def test_any_bytes_and_any_places_are_refused_or_read(world: World, data: bytes, units: list[tuple[int, int]]) -> None:
     """The record at 9 has arbitrary lengths."""
     held = data[:9] + struct.pack(">ii", 150, -626843481) + data[17:]
-    positions = np.array([9, *(place for place, _ in units)], np.int64)
+    positions = np.array([9, *(position for position, _ in units)], np.int64)
     sizes = np.array([150, *(size for _, size in units)], np.int32)
     for checks in (0, 7):
         assert len(rows_of(world, (memoryview(held), 0, positions, sizes), checks)) <= len(positions)
@@ -123,8 +123,8 @@ def test_the_walk_stops_before_a_row_that_does_not_fit(world: World, missing: st
     view, base, positions, sizes = some(world)
     guard = np.full(4096, 0x77, np.uint8)
     data = guard[: 14 if missing == "data" else 1000]
-    places = 3 if missing == "places" else 50
-    body = kernel.TextColumn(np.empty(places + 1, np.int32), data)
+    locations = 3 if missing == "places" else 50
+    body = kernel.TextColumn(np.empty(locations + 1, np.int32), data)
     words = kernel.TextColumn(np.empty((5 if missing == "words" else 50) + 1, np.int32), np.empty(200, np.uint8))
     none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
     keys = np.empty(7, np.int32)
@@ -134,18 +134,18 @@ def test_the_walk_stops_before_a_row_that_does_not_fit(world: World, missing: st
     assert set(guard[len(data) :].tolist()) == {0x77}
 
 
-@pytest.mark.parametrize(("name", "room"), [("topic", 0), ("topic", 5), ("tags", 0), ("tags", 6)])
-def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str, room: int) -> None:
+@pytest.mark.parametrize(("name", "capacity"), [("topic", 0), ("topic", 5), ("tags", 0), ("tags", 6)])
+def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str, capacity: int) -> None:
     """The text is a topic or a tag: the rows before it are whole, and nothing is written after the room."""
     kernel = world.module("commitlog._rows_cy")
     source = log_of(world, [world.commitlog.Message("T" * 3, b"", "g" * 4) for _ in range(3)])
     guard = np.full(64, 0x77, np.uint8)
-    text = kernel.TextColumn(np.empty(4, np.int32), guard[:room], np.zeros(1, np.uint8))
+    text = kernel.TextColumn(np.empty(4, np.int32), guard[:capacity], np.zeros(1, np.uint8))
     none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32)
     texts = (None, text, None) if name == "topic" else (None, None, text)
     columns = kernel.Columns(3, *none, *texts, None, np.empty(0, np.int32))
-    assert columns.fill(*source, 3, 7) == room // {"topic": 3, "tags": 4}[name]
-    assert set(guard[room:].tolist()) == {0x77}
+    assert columns.fill(*source, 3, 7) == capacity // {"topic": 3, "tags": 4}[name]
+    assert set(guard[capacity:].tolist()) == {0x77}
 
 
 def test_wrong_room_is_refused(world: World) -> None:
@@ -161,7 +161,7 @@ def test_wrong_room_is_refused(world: World) -> None:
     with pytest.raises(ValueError, match="4-byte"):
         kernel.TextColumn(i64(3), u8(5))
     text = kernel.TextColumn(i32(3), u8(5))
-    for wide, places, narrow, narrow_places, keys, match in (
+    for wide, positions, narrow, narrow_positions, keys, match in (
         (i64(3), np.array([20], np.int32), i32(0), i32(0), i32(5), "rows"),
         (i64(4), np.array([84], np.int32), i32(0), i32(0), i32(5), "lies at"),
         (i64(4), np.array([-1], np.int32), i32(0), i32(0), i32(5), "lies at"),
@@ -170,7 +170,7 @@ def test_wrong_room_is_refused(world: World) -> None:
         (i32(0), i32(0), i32(0), i32(0), i32(5), "8-byte"),
     ):
         with pytest.raises(ValueError, match=match):
-            kernel.Columns(4, wide, places, narrow, narrow_places, None, None, None, text, keys)
+            kernel.Columns(4, wide, positions, narrow, narrow_positions, None, None, None, text, keys)
     columns = kernel.Columns(4, i64(0), i32(0), i32(0), i32(0), None, None, None, None, i32(0))
     with pytest.raises(ValueError, match="rows"):
         columns.fill(bytes(100), 0, i64(5), i32(5), 5, 7)

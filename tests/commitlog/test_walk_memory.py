@@ -11,7 +11,7 @@ from commitlog import CommitLog, LogPaths
 from storageio import REAL_DISK
 
 FILE_BYTES, GROWTH_MAX = 192 << 20, 100 << 20
-LOOK = """
+POLL = """
 import sys
 from pathlib import Path
 from commitlog.walk import LogFiles
@@ -34,7 +34,7 @@ def test_a_look_for_the_end_does_not_hold_the_pages_of_the_whole_file(tmp_path):
         log.appender.append_columns("Topic", 0, np.arange(0, 1001 * len(bodies), len(bodies), dtype=np.int64), bodies * 1000)
     written = log.written_offset
     log.close()
-    made = subprocess.run([sys.executable, "-c", LOOK, str(tmp_path)], capture_output=True, text=True, check=True)
+    made = subprocess.run([sys.executable, "-c", POLL, str(tmp_path)], capture_output=True, text=True, check=True)
     end, growth = map(int, made.stdout.split())
     assert end == written > 160_000_000
     assert growth < GROWTH_MAX, growth

@@ -17,7 +17,7 @@ def queues(tmp_path: Path, world: World) -> Callable[..., Any]:
     """Open the queues in `tmp_path/consumequeue`, by default with files of ten units."""
 
     def make(units: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
-        place = folder or tmp_path / "consumequeue"
-        return world.consumequeue.ConsumeQueues(disk, str(place), writable=writable, file_size_bytes=units * 20)
+        position = folder or tmp_path / "consumequeue"
+        return world.consumequeue.ConsumeQueues(disk, str(position), writable=writable, file_size_bytes=units * 20)
 
     return make

@@ -88,8 +88,8 @@ def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path
     """Step 3: the file before the first unit is filled with blanks, which are no units of the queue."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(23, packed(50, 2))
-    want = {"T/0/00000000000000000400": 3 * PRE_BLANK + packed(50, 2) + bytes(100)}
-    assert contents(tmp_path / "consumequeue") == want
+    expected = {"T/0/00000000000000000400": 3 * PRE_BLANK + packed(50, 2) + bytes(100)}
+    assert contents(tmp_path / "consumequeue") == expected
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (23, 25, 5200)
 
 
@@ -202,7 +202,7 @@ def test_the_units_of_a_real_store_give_its_files(name: str, fixture_store: Any,
     """Every queue file is equal byte by byte, except those with addresses of extended units."""
     fixture = fixture_store(name)
     opened = queues(units=100)
-    for queue in fixture.truth()["queues"]:
+    for queue in fixture.expected()["queues"]:
         if "cq" in queue and not queue.get("ext"):
             units = b"".join(UNIT.pack(*unit) for unit in queue["cq"])
             opened.get_or_add(queue["topic"], queue["queueId"]).append_run(0, units)

@@ -20,20 +20,20 @@ def batch_queue(world: Any, root: Path, topic: str, queue_id: int, writable: boo
 def test_every_unit_of_a_real_store(fixture_store: Any, world: Any) -> None:
     """Bounds and units are those of the real store, in three files of twenty units."""
     fixture = fixture_store("batchcq")
-    for truth in fixture.truth()["queues"]:
-        if "batchCq" in truth:
-            queue = batch_queue(world, fixture.store / "batchconsumequeue", truth["topic"], truth["queueId"], False)
-            assert [[*unit[:7]] for unit in queue.units()] == truth["batchCq"]
-            bounds = (truth["minOffset"], truth["maxOffset"], truth["maxPhysicOffset"])
+    for expected in fixture.expected()["queues"]:
+        if "batchCq" in expected:
+            queue = batch_queue(world, fixture.store / "batchconsumequeue", expected["topic"], expected["queueId"], False)
+            assert [[*unit[:7]] for unit in queue.units()] == expected["batchCq"]
+            bounds = (expected["minOffset"], expected["maxOffset"], expected["maxPhysicOffset"])
             assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == bounds
 
 
 def test_the_units_of_a_real_store_give_its_files(fixture_store: Any, world: Any, tmp_path: Path) -> None:
     """The files are equal to the last byte, although every unit is appended twice."""
     fixture = fixture_store("batchcq")
-    for truth in fixture.truth()["queues"]:
-        for unit in truth.get("batchCq", ()):
-            queue = batch_queue(world, tmp_path, truth["topic"], truth["queueId"], True)
+    for expected in fixture.expected()["queues"]:
+        for unit in expected.get("batchCq", ()):
+            queue = batch_queue(world, tmp_path, expected["topic"], expected["queueId"], True)
             assert queue.append(world.consumequeue.BatchUnit(*unit))
             assert not queue.append(world.consumequeue.BatchUnit(*unit))
     assert contents(tmp_path) == contents(fixture.store / "batchconsumequeue")
@@ -53,15 +53,15 @@ def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any)
     """LOWER and UPPER give the store's answer for every time that it was asked for, with the oddities of UPPER."""
     fixture = fixture_store("batchcq")
     search, boundary = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary
-    asked = 0
-    for truth in fixture.truth()["queues"]:
-        if "batchCq" in truth:
-            queue = batch_queue(world, fixture.store / "batchconsumequeue", truth["topic"], truth["queueId"], False)
-            for answer in truth["offsetByTime"]:
+    requested = 0
+    for expected in fixture.expected()["queues"]:
+        if "batchCq" in expected:
+            queue = batch_queue(world, fixture.store / "batchconsumequeue", expected["topic"], expected["queueId"], False)
+            for answer in expected["offsetByTime"]:
                 assert search(queue, answer["timestamp"], boundary.LOWER) == answer["lower"], answer
                 assert search(queue, answer["timestamp"], boundary.UPPER) == answer["upper"], answer
-                asked += 1
-    assert asked > 50
+                requested += 1
+    assert requested > 50
 
 
 def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:

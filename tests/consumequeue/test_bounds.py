@@ -20,14 +20,14 @@ def test_a_real_store_has_the_bounds_and_units_that_it_says(name: str, fixture_s
     """Minimum, maximum, greatest record end and every unit are the real store's; the end of files is detected."""
     fixture = fixture_store(name)
     opened = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
-    truth = fixture.truth()["queues"]
-    assert len(opened) == len(truth)
-    for queue in truth:
+    expected = fixture.expected()["queues"]
+    assert len(opened) == len(expected)
+    for queue in expected:
         found = opened.get(queue["topic"], queue["queueId"])
         bounds = (queue["minOffset"], queue["maxOffset"], queue["maxPhysicOffset"])
         assert (found.min_offset, found.max_offset, found.max_physical_offset) == bounds
         assert [[*unit] for _, unit in found.units()] == queue["cq"]
-    assert opened.max_physical_offset() == max(queue["maxPhysicOffset"] for queue in truth)
+    assert opened.max_physical_offset() == max(queue["maxPhysicOffset"] for queue in expected)
 
 
 def test_an_empty_queue(queues: Any) -> None:
@@ -100,15 +100,15 @@ MINIMA = [
 ]
 
 
-@pytest.mark.parametrize(("log_min", "earlier", "want"), MINIMA)
-def test_the_minimum_follows_the_log(queues: Any, log_min: int, earlier: int, want: int) -> None:
+@pytest.mark.parametrize(("log_min", "earlier", "expected"), MINIMA)
+def test_the_minimum_follows_the_log(queues: Any, log_min: int, earlier: int, expected: int) -> None:
     """The minimum is the first unit whose record is still in the log."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 25))
     queue.correct_min_offset(earlier)
-    assert queue.correct_min_offset(log_min) == want
-    assert queue.min_offset == want
-    assert (queue.index_buffer(want - 1) is None) and (want == 25 or queue.index_buffer(want) is not None)
+    assert queue.correct_min_offset(log_min) == expected
+    assert queue.min_offset == expected
+    assert (queue.index_buffer(expected - 1) is None) and (expected == 25 or queue.index_buffer(expected) is not None)
 
 
 def test_blanks_before_the_first_unit_are_below_the_minimum_after_a_restart(queues: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_queue_of_blanks_alone_has_no_record_end(queues: Any) -> None:
 
 @PROPERTY
 @given(st.integers(0, 60), st.integers(1, 9), st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(-10, 2100))
-def test_find_physical_is_a_plain_search(world: World, first: int, units: int, gaps: list[int], wanted: int) -> None:
+def test_find_physical_is_a_plain_search(world: World, first: int, units: int, gaps: list[int], expected: int) -> None:
     """It returns the first unit at or behind a log offset, or the maximum if there is none."""
     offsets = [sum(gaps[: count + 1]) for count in range(len(gaps))]
     with tempfile.TemporaryDirectory() as folder:
@@ -147,8 +147,8 @@ def test_find_physical_is_a_plain_search(world: World, first: int, units: int, g
             "T", 0
         )
         queue.append_run(first, b"".join(UNIT.pack(offset, 1, 0) for offset in offsets))
-        plain = [first + number for number, offset in enumerate(offsets) if offset >= wanted]
-        assert queue.find_physical(wanted) == (plain[0] if plain else first + len(offsets))
+        plain = [first + number for number, offset in enumerate(offsets) if offset >= expected]
+        assert queue.find_physical(expected) == (plain[0] if plain else first + len(offsets))
 
 
 def test_disorder_names_the_damaged_unit(queues: Any) -> None:

@@ -145,15 +145,15 @@ def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: Worl
         folder = tmp_path / "T" / str(number)
         folder.mkdir(parents=True)
         (folder / name_of(0)).write_bytes(bytes(140 if number % 3 else 200))
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Disk(type(REAL_DISK)):  # type: ignore[misc]
         def list(self, folder: str) -> Any:
-            asked.append(folder)
+            requested.append(folder)
             return super().list(folder)
 
     assert world.consumequeue.find_file_size(Disk(), str(tmp_path)) == 140
-    assert len(asked) == 2 + 100
+    assert len(requested) == 2 + 100
 
 
 @pytest.mark.parametrize("base", [0, 5 << 30])
@@ -281,18 +281,18 @@ def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World,
     queue = batch_queue(world, tmp_path, "T", 0, True)
     for number in range(45):
         queue.append(world.consumequeue.BatchUnit(100 * number, 100, 0, 1000 + number, 5 * number, 5))
-    real, asked = queue.unit, []
+    real, requested = queue.unit, []
 
     class Cut(type(queue)):  # type: ignore[misc]
         __slots__ = ()
 
         def unit(self, index: int) -> Any:
-            asked.append(index)
-            return real(index) if len(asked) < 6 else None
+            requested.append(index)
+            return real(index) if len(requested) < 6 else None
 
     cut = Cut(str(tmp_path), "T", 0, 920, queue._files)
     for boundary in world.consumequeue.Boundary:
-        asked.clear()
+        requested.clear()
         assert world.consumequeue.batch_offset_by_time(cut, 1020, boundary) == 0
 
 

@@ -21,15 +21,15 @@ def test_every_unit_of_a_real_store(name: str, fixture_store: Any, queues: Any, 
     fixture = fixture_store(name)
     plain = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
     seen = 0
-    for queue in fixture.truth()["queues"]:
-        place = Path(queue["topic"]) / str(queue["queueId"])
-        ext = opened(world, fixture.store / "consumequeue_ext" / place)
+    for queue in fixture.expected()["queues"]:
+        position = Path(queue["topic"]) / str(queue["queueId"])
+        ext = opened(world, fixture.store / "consumequeue_ext" / position)
         units = [unit for _, unit in plain.get(queue["topic"], queue["queueId"]).units()]
-        for unit, resolved, want in zip(units, queue["cq"], queue["ext"], strict=True):
-            assert world.consumequeue.is_ext_address(unit.tags_code) == (want is not None)
+        for unit, resolved, expected in zip(units, queue["cq"], queue["ext"], strict=True):
+            assert world.consumequeue.is_ext_address(unit.tags_code) == (expected is not None)
             assert ext.tags_code(unit.tags_code) == resolved[2]
-            if want is not None:
-                tags_code, store_time, bitmap, size = want
+            if expected is not None:
+                tags_code, store_time, bitmap, size = expected
                 assert ext.unit(unit.tags_code) == (tags_code, store_time, base64.b64decode(bitmap or ""), size)
                 seen += 1
         addresses = [unit.tags_code for unit in units if unit.tags_code < -(1 << 31)]
@@ -56,13 +56,13 @@ UNITS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "place", "data"), UNITS, ids=[row[0] for row in UNITS])
-def test_an_address_of_nothing_whole(world: Any, tmp_path: Path, name: str, place: int, data: bytes) -> None:
+@pytest.mark.parametrize(("name", "position", "data"), UNITS, ids=[row[0] for row in UNITS])
+def test_an_address_of_nothing_whole(world: Any, tmp_path: Path, name: str, position: int, data: bytes) -> None:
     """The lookup returns None instead of other bytes; iterating over the file raises an error with the position."""
     (tmp_path / f"{0:020d}").write_bytes(data)
     ext = opened(world, tmp_path)
-    assert ext.unit(BASE + place) is None
-    assert ext.tags_code(BASE + place) is None
+    assert ext.unit(BASE + position) is None
+    assert ext.tags_code(BASE + position) is None
     if data != bytes(64):
         with pytest.raises(StoreCorrupt, match="extended unit"):
             list(ext.units())

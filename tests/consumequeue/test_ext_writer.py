@@ -69,25 +69,25 @@ def test_after_a_crash_an_address_leads_to_what_was_written_or_to_nothing(world:
 
 def test_units_go_on_behind_the_last_after_every_opening(world: World, tmp_path: Path) -> None:
     """Each file but the last is closed by -1, and addresses count the unused rest of files too."""
-    addresses, wanted = [], []
-    place = 0
+    addresses, expected = [], []
+    position = 0
     for number in range(100):
         size = 20 + number % 3 * 7
-        if place % SIZE + size + 4 > SIZE:
-            place += SIZE - place % SIZE
-        wanted.append(BASE + place)
-        place += size
+        if position % SIZE + size + 4 > SIZE:
+            position += SIZE - position % SIZE
+        expected.append(BASE + position)
+        position += size
     writer = opened(world, REAL_DISK, str(tmp_path))
     for number in range(100):
         if number % 20 == 0:
             assert writer.flush() == (number > 0)
             assert not writer.flush()
             writer = opened(world, REAL_DISK, str(tmp_path))
-            assert writer.end == (wanted[number - 1] - BASE + 20 + (number - 1) % 3 * 7 if number else 0)
+            assert writer.end == (expected[number - 1] - BASE + 20 + (number - 1) % 3 * 7 if number else 0)
         addresses.append(writer.append(unit(world, number)))
-    assert addresses == wanted and named(tmp_path) == [0, SIZE, 2 * SIZE]
-    assert list(read(world, REAL_DISK, str(tmp_path)).units()) == [(wanted[n], unit(world, n)) for n in range(100)]
-    closed = max(address for address in wanted if address < BASE + SIZE) - BASE
+    assert addresses == expected and named(tmp_path) == [0, SIZE, 2 * SIZE]
+    assert list(read(world, REAL_DISK, str(tmp_path)).units()) == [(expected[n], unit(world, n)) for n in range(100)]
+    closed = max(address for address in expected if address < BASE + SIZE) - BASE
     first = (tmp_path / "T/0" / f"{0:020d}").read_bytes()
     size = int.from_bytes(first[closed : closed + 2], "big")
     assert first[closed + size : closed + size + 2] == b"\xff\xff" and not any(first[closed + size + 2 :])
@@ -224,8 +224,8 @@ def test_a_unit_that_lost_its_part_behind_a_sectors_border_is_not_whole(world: W
     units = [world.consumequeue.ExtUnit(7, 1_700_000_000_000, bytes([255]) * 40, 60) for _ in range(40)]
     addresses = [writer.append(each) for each in units]
     start = 1100 * first
-    places = [address - BASE for address in addresses if start <= address - BASE < start + 1100]
-    torn = next(place for place in places if (place - start) // 512 != (place - start + 59) // 512)
+    positions = [address - BASE for address in addresses if start <= address - BASE < start + 1100]
+    torn = next(position for position in positions if (position - start) // 512 != (position - start + 59) // 512)
     path = tmp_path / "T/0" / f"{start:020d}"
     data = bytearray(path.read_bytes())
     border = (torn - start) // 512 * 512 + 512
@@ -233,5 +233,5 @@ def test_a_unit_that_lost_its_part_behind_a_sectors_border_is_not_whole(world: W
     path.write_bytes(data)
     again = opened(world, REAL_DISK, str(tmp_path), 1100)
     assert not again.truncate(torn + BASE)
-    assert again.truncate(max(place for place in places if place < torn) + BASE)
+    assert again.truncate(max(position for position in positions if position < torn) + BASE)
     assert again.end == torn

@@ -52,10 +52,10 @@ def test_the_worked_example_is_in_the_fixture(fixture_store: Any) -> None:
     assert bytes.fromhex("".join(example)) == data[:40]
 
 
-@pytest.mark.parametrize(("size", "want"), [(1, 20), (20, 20), (2001, 2020), (6_000_000, 6_000_000)])
-def test_sizes_are_rounded_up(size: int, want: int) -> None:
+@pytest.mark.parametrize(("size", "expected"), [(1, 20), (20, 20), (2001, 2020), (6_000_000, 6_000_000)])
+def test_sizes_are_rounded_up(size: int, expected: int) -> None:
     """Configured sizes are rounded up to whole units."""
-    assert layout.round_up(size) == want
+    assert layout.round_up(size) == expected
 
 
 def test_the_defaults() -> None:

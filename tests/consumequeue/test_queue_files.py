@@ -121,7 +121,7 @@ def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> No
     queue = opened.get_or_add("T", 0)
     queue.append_run(0, packed(0, 12))
     opened.close()
-    asks = (lambda: queue.unit(3), lambda: queue.index_buffer(3), lambda: queue.read_unit(60))
+    requests = (lambda: queue.unit(3), lambda: queue.index_buffer(3), lambda: queue.read_unit(60))
     real, kept = disk.before, list(queue.starts)
 
     def before(operation: str, path: str) -> None:
@@ -131,13 +131,13 @@ def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> No
         real(operation, path)
 
     disk.before = before  # type: ignore[method-assign]
-    for ask in asks:
+    for invoke in requests:
         queue._starts, queue._min_offset = kept, 0
         if is_deleted:
-            assert ask() is None
+            assert invoke() is None
         else:
             with pytest.raises(DiskError):
-                ask()
+                invoke()
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "../T", "a\0b", "x" * 256, "中" * 100])
@@ -181,6 +181,6 @@ def test_a_file_that_a_reader_cannot_read_is_not_taken_for_deleted(queues: Any) 
     assert queue.max_offset == 12
     opened.close()
     disk.fail_at = len(disk.calls) + 1
-    for ask in (lambda: queue.unit(3), lambda: queue.rest(60)):
+    for invoke in (lambda: queue.unit(3), lambda: queue.rest(60)):
         with pytest.raises(DiskError):
-            ask()
+            invoke()

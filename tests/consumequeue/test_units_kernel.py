@@ -22,10 +22,10 @@ def leading(units: list[Any], holds: Any) -> int:
 
 @PROPERTY
 @given(UNITS, st.integers(0, 60) | I64)
-def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, int, int]], place: int) -> None:
+def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, int, int]], position: int) -> None:
     """Counts of valid units, units below an offset, repeats and new units are those of a plain loop."""
     data = b"".join(UNIT.pack(*unit) for unit in units)
-    top = max(place, -1)
+    top = max(position, -1)
     ends: list[int] = [top]
     for offset, size, _ in units:
         if offset < 0 or size <= 0 or offset > OFFSET_MAX or offset + size <= ends[-1]:
@@ -33,7 +33,7 @@ def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, i
         ends.append(offset + size)
     kernel = world.module("consumequeue._units_cy")
     assert kernel.count_valid(data) == leading(units, lambda unit: unit[0] >= 0 and unit[1] > 0)
-    assert kernel.count_below(data, place) == leading(units, lambda unit: 0 <= unit[0] < place and unit[1] > 0)
+    assert kernel.count_below(data, position) == leading(units, lambda unit: 0 <= unit[0] < position and unit[1] > 0)
     assert kernel.count_new(data, top) == (len(ends) - 1, ends[-1])
     repeats = leading(units, lambda unit: 0 <= unit[0] <= OFFSET_MAX and unit[1] > 0 and unit[0] + unit[1] <= top)
     assert kernel.count_repeated(data, top) == repeats

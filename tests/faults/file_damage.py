@@ -73,9 +73,9 @@ class Damager:
         """Take the same file of another store, or one beside it there."""
         if self.other is None:
             return False
-        place = path.relative_to(folder)
-        near = sorted(one for one in (self.other / place.parts[0]).rglob("*") if one.is_file() and one.name == path.name)
-        source = self.other / place if (self.other / place).is_file() else next(iter(near), None)
+        position = path.relative_to(folder)
+        near = sorted(one for one in (self.other / position.parts[0]).rglob("*") if one.is_file() and one.name == path.name)
+        source = self.other / position if (self.other / position).is_file() else next(iter(near), None)
         return source is not None and _written(path, source.read_bytes())
 
     def _folder_missing(self, folder: Path, path: Path) -> bool:
@@ -88,11 +88,11 @@ class Damager:
 
     def _other_name(self, folder: Path, path: Path) -> bool:
         """Put a copy with a name that is not ASCII beside the file or beside one of the folders above it."""
-        place = self.random.choice([path, *(one for one in path.parents if folder in one.parents)])
-        copy = place.with_name(self.random.choice(NOT_ASCII))
+        position = self.random.choice([path, *(one for one in path.parents if folder in one.parents)])
+        copy = position.with_name(self.random.choice(NOT_ASCII))
         if copy.exists():
             return False
-        shutil.copytree(place, copy) if place.is_dir() else shutil.copy(place, copy)
+        shutil.copytree(position, copy) if position.is_dir() else shutil.copy(position, copy)
         return True
 
 

@@ -48,12 +48,12 @@ class Field(NamedTuple):
 
 def record_fields(data: bytes, at: int) -> Iterator[Field]:
     """Yield the fields of the commit-log record at `at`, as docs/formats/commitlog.md lists them."""
-    place = at
+    position = at
 
     def field(name: str, size_bytes: int) -> Field:
-        nonlocal place
-        place += size_bytes
-        return Field(place - size_bytes, place, name, at)
+        nonlocal position
+        position += size_bytes
+        return Field(position - size_bytes, position, name, at)
 
     sys_flag = struct.unpack_from(">i", data, at + 36)[0]
     is_v2 = struct.unpack_from(">I", data, at + 4)[0] == MAGIC_V2
@@ -63,19 +63,19 @@ def record_fields(data: bytes, at: int) -> Iterator[Field]:
     fixed += [("prepared_offset", 8), ("body_size", 4)]
     for name, size_bytes in fixed:
         yield field(name, size_bytes)
-    yield field("body", struct.unpack_from(">i", data, place - 4)[0])
+    yield field("body", struct.unpack_from(">i", data, position - 4)[0])
     yield field("topic_size", 2 if is_v2 else 1)
-    yield field("topic", struct.unpack_from(">h", data, place - 2)[0] if is_v2 else data[place - 1])
+    yield field("topic", struct.unpack_from(">h", data, position - 2)[0] if is_v2 else data[position - 1])
     yield field("properties_size", 2)
-    size_bytes = struct.unpack_from(">h", data, place - 2)[0]
-    has_crc = data[place + size_bytes - 20 : place + size_bytes - 11] == CRC_START
+    size_bytes = struct.unpack_from(">h", data, position - 2)[0]
+    has_crc = data[position + size_bytes - 20 : position + size_bytes - 11] == CRC_START
     before = size_bytes - 20 if has_crc else size_bytes
     yield field("properties", before - 1 if has_crc and before else before)
     if has_crc and before:
         yield field("separator", 1)  # without it, the checksum is part of the previous property
     if has_crc:
         yield field("checksum", 20)
-    assert place == at + struct.unpack_from(">i", data, at)[0], "the fields fill the record"
+    assert position == at + struct.unpack_from(">i", data, at)[0], "the fields fill the record"
 
 
 class LogFile:

@@ -20,7 +20,7 @@ READING = [
 WRITING = ["rebuild all --apply", "put T --body-file -", "recover --apply --skip-bad", "put T body"]
 
 
-def look(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
+def examine(folder: Path, commands: list[str]) -> dict[str, tuple[int, str]]:
     """Run the commands in a limited child; return the exit code and the end of stderr of each."""
     reading, writing = os.pipe()
     child = os.fork()

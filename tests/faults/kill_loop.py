@@ -116,8 +116,8 @@ class KillLoop:
         """
         with MessageStore.open(self.folder, "a", small(FlushMode.SYNC)) as store:
             for writer, bodies in enumerate(self._read(store)):
-                wanted = [body_of(writer, number) for number in range(len(bodies))]
-                assert bodies == wanted, f"cycle {self.cycles}: writer {writer} has other messages than it put"
+                expected = [body_of(writer, number) for number in range(len(bodies))]
+                assert bodies == expected, f"cycle {self.cycles}: writer {writer} has other messages than it put"
                 assert len(bodies) >= self.acknowledged(writer), f"cycle {self.cycles}: acknowledged and lost"
         if self.cycles % 10 == 0:
             assert verify_store(str(self.folder)).problems == []

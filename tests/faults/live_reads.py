@@ -122,11 +122,11 @@ class LiveReads:
         verb = VERBS[number % len(VERBS)]
         acknowledged, end = self.shared[ACKNOWLEDGED], self.shared[END_OFFSET]
         self.shared[PIN] = first = max(self.shared[PIN], acknowledged - KEPT)
-        wanted = self.chance.randrange(first, acknowledged)
+        expected = self.chance.randrange(first, acknowledged)
         words = {
             "verify": ["verify", str(self.folder), "--json"],
             "dump": ["dump", str(self.folder), "--json"],
-            "query": ["query", str(self.folder), f"T{wanted % TOPICS}", f"k{wanted}", "--json"],
+            "query": ["query", str(self.folder), f"T{expected % TOPICS}", f"k{expected}", "--json"],
             "tail": ["tail", str(self.folder), "--json", "-n", str(TAIL_LINES)],
         }[verb]
         start = run_process if number % PROCESS_EVERY == 0 else run
@@ -134,11 +134,11 @@ class LiveReads:
         where = f"run {number}, {' '.join(words)}: "
         assert ran.code == 0 and not ran.talk, f"{where}exit {ran.code}, {ran.talk[:2000]}{ran.out[:2000]}"
         rows = [json.loads(line) for line in ran.out.splitlines()]
-        problem = self.judge(verb, rows, range(first, acknowledged), wanted, end)
+        problem = self.judge(verb, rows, range(first, acknowledged), expected, end)
         assert not problem, where + problem
         self.runs[verb] += 1
 
-    def judge(self, verb: str, rows: list[dict[str, Any]], known: range, wanted: int, end: int) -> str:
+    def judge(self, verb: str, rows: list[dict[str, Any]], known: range, expected: int, end: int) -> str:
         """Return what is wrong with an answer, or ""."""
         if verb == "verify":
             (report,) = rows
@@ -146,7 +146,7 @@ class LiveReads:
             return "" if is_right else f"{report}, put up to {end}"
         numbers = [int(row["keys"][0][1:]) for row in rows]
         if verb == "query":
-            return "" if numbers == [wanted] else f"{wanted} wanted, {numbers} found"
+            return "" if numbers == [expected] else f"{expected} wanted, {numbers} found"
         if verb == "dump":
             lost = sorted(set(known).difference(numbers))
             return f"{len(lost)} lost, the first {lost[:3]}" if lost else ""

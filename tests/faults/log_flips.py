@@ -75,9 +75,9 @@ class Stretch:
         node = self.disk._find(path)
         assert isinstance(node, FileNode)
         self.live = node.live
-        self.usual = {problem.kind for problem in self.look()[0].problems}  # the file's name is not a multiple of its size
+        self.usual = {problem.kind for problem in self.examine()[0].problems}  # the file's name is not a multiple of its size
 
-    def look(self) -> tuple[LogReport, set[int]]:
+    def examine(self) -> tuple[LogReport, set[int]]:
         """Return the report of a verification, and the positions of the records that its walk yields."""
         given: set[int] = set()
 
@@ -97,7 +97,7 @@ class Stretch:
         where = f"{self.file.path.name} bit {bit} ({field.name})"
         at, mask = bit // 8 - self.start, 1 << bit % 8
         self.live[at] ^= mask
-        report, given = self.look()
+        report, given = self.examine()
         self.live[at] ^= mask
         assert given <= self.records, f"{where}: records that nobody wrote at {sorted(given - self.records)}"
         others = self.records - given - {field.record - self.start}

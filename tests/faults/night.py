@@ -126,10 +126,10 @@ def rabbit_entries(number: int) -> Callable[[int], int]:
     return step
 
 
-def rabbit_places() -> list[tuple[str, int]]:
+def rabbit_locations() -> list[tuple[str, int]]:
     """Return the name and the number of places of each sweep."""
     with fast_folder() as folder:
-        return [(sweep.name, len(sweep.places)) for sweep in sweeps(folder)]
+        return [(sweep.name, len(sweep.paths)) for sweep in sweeps(folder)]
 
 
 def decoders(done: int) -> int:
@@ -161,30 +161,30 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=("kills", "shared", "live", "bits", "rabbit", "decoders", "folders", "nodes", "planted")
     )
-    asked = parser.parse_args()
-    asked.state.parent.mkdir(exist_ok=True)
+    requested = parser.parse_args()
+    requested.state.parent.mkdir(exist_ok=True)
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
-    night = Night(asked.state)
-    if asked.only in (None, "kills"):
-        night.until("SIGKILL cycles", asked.kills, kills(KillLoop))
-        night.until("SIGKILL cycles of RabbitMQ's store", asked.kills, kills(RabbitKillLoop))
-    if asked.only in (None, "shared"):
-        night.until("SIGKILLs of processes that share a store", asked.shared, shared_kills)
-    if asked.only in (None, "live"):
-        night.until("reading commands beside a writer", asked.live, live)
-    for name in GOLDEN_LOGS if asked.only in (None, "bits") else ():
+    night = Night(requested.state)
+    if requested.only in (None, "kills"):
+        night.until("SIGKILL cycles", requested.kills, kills(KillLoop))
+        night.until("SIGKILL cycles of RabbitMQ's store", requested.kills, kills(RabbitKillLoop))
+    if requested.only in (None, "shared"):
+        night.until("SIGKILLs of processes that share a store", requested.shared, shared_kills)
+    if requested.only in (None, "live"):
+        night.until("reading commands beside a writer", requested.live, live)
+    for name in GOLDEN_LOGS if requested.only in (None, "bits") else ():
         night.until(f"bits of the log of {name}", bits_in(name), bits(name))
-    for number, (name, places) in enumerate(rabbit_places()) if asked.only in (None, "rabbit") else ():
-        night.until(f"RabbitMQ folder, {name}", places, rabbit_entries(number))
-    if asked.only in (None, "planted") and not night.done.get("planted bugs, all caught"):
+    for number, (name, paths) in enumerate(rabbit_locations()) if requested.only in (None, "rabbit") else ():
+        night.until(f"RabbitMQ folder, {name}", paths, rabbit_entries(number))
+    if requested.only in (None, "planted") and not night.done.get("planted bugs, all caught"):
         subprocess.run([sys.executable, str(ROOT / "scripts" / "planted_bugs.py")], check=True)
         night.add("planted bugs, all caught", 1)
-    if asked.only in (None, "decoders"):
-        night.until("decoder fuzz runs", asked.decoders, decoders)
-    if asked.only in (None, "folders"):
-        night.until("folder fuzz runs", asked.folders, folders)
-    if asked.only in (None, "nodes"):
-        night.until("folder fuzz runs of RabbitMQ 4 nodes", asked.nodes, nodes)
+    if requested.only in (None, "decoders"):
+        night.until("decoder fuzz runs", requested.decoders, decoders)
+    if requested.only in (None, "folders"):
+        night.until("folder fuzz runs", requested.folders, folders)
+    if requested.only in (None, "nodes"):
+        night.until("folder fuzz runs of RabbitMQ 4 nodes", requested.nodes, nodes)
     print(night.report())
 
 

@@ -318,14 +318,14 @@ class Sweep(NamedTuple):
     """One kind of damage: its places, and the function that damages one; with a folder it recovers a copy there too."""
 
     name: str
-    places: list[tuple[Any, ...]]
+    paths: list[tuple[Any, ...]]
     do: Callable[..., str]
 
     def run(self, start: int, stop: int, step: int, copy: Path, recovers_every: int) -> Counter[str]:
         """Damage each `step`-th of the places start..stop; count the results."""
         found: Counter[str] = Counter()
-        for number, place in enumerate(self.places[start:stop:step]):
-            found[self.do(*place, copy if number % recovers_every == 0 else None)] += 1
+        for number, position in enumerate(self.paths[start:stop:step]):
+            found[self.do(*position, copy if number % recovers_every == 0 else None)] += 1
         return found
 
 

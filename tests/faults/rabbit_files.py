@@ -173,8 +173,12 @@ class Judge:
         """Return why no file shows a loss; an empty text if one does."""
         if "the server" in text:
             return ""
-        places = [one.path for one in damages]
-        found = (why for place, words, why in LIMITS if re.search(words, text) and any(re.search(place, one) for one in places))
+        positions = [one.path for one in damages]
+        found = (
+            why
+            for position, words, why in LIMITS
+            if re.search(words, text) and any(re.search(position, one) for one in positions)
+        )
         return next((why for why in found if self.is_killed or why == _NO_CHECKSUM), "")
 
     def _lost(self, witnesses: Witnesses, rows: list[Message]) -> list[Message]:

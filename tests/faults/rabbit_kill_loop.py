@@ -106,8 +106,8 @@ class RabbitKillLoop(KillLoop):
             assert bodies == [body_of(writer, number) for number in numbers], f"{at}: other messages than were published"
             assert numbers == sorted(set(numbers)), f"{at}: twice, or out of order"
             confirmed = set(range(self.first[writer], self.count(CONFIRMED, writer)))
-            wanted = {n for n in self.present[writer] | confirmed if n >= self.count(TAKEN, writer)}
-            assert wanted <= set(numbers), f"{at}: confirmed and lost: {sorted(wanted - set(numbers))[:5]}"
+            expected = {n for n in self.present[writer] | confirmed if n >= self.count(TAKEN, writer)}
+            assert expected <= set(numbers), f"{at}: confirmed and lost: {sorted(expected - set(numbers))[:5]}"
             back = [n for n in numbers if n < self.count(GONE, writer)]
             assert not back, f"{at}: acknowledged for good, and back: {back[:5]}"
             self.present[writer] = set(numbers)

@@ -95,17 +95,17 @@ def test_a_fault_of_the_system_below_the_tool_loses_nothing(name: str, shim: Pat
     make, _text, _result, count = COMMANDS[name]
     (tmp_path / "golden").mkdir()
     make(tmp_path / "golden")
-    calls = _once(name, shim, tmp_path, {}, wanted=count).calls
+    calls = _once(name, shim, tmp_path, {}, expected=count).calls
     assert calls > 20
     numbers = range(1, calls + 1, max(calls // POINTS, 1) if POINTS else 1)
-    for place, number in enumerate(numbers):
-        kind, more = KINDS[(place + len(name)) % len(KINDS)]
+    for position, number in enumerate(numbers):
+        kind, more = KINDS[(position + len(name)) % len(KINDS)]
         fault = {"FAULT_AT": str(number), "FAULT_ERRNO": str(getattr(errno, kind)), **more}
-        _once(name, shim, tmp_path, fault, wanted=count)
+        _once(name, shim, tmp_path, fault, expected=count)
     print(f"{name}: {len(numbers)} of {calls} calls failed")
 
 
-def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, wanted: int) -> Ended:
+def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, expected: int) -> Ended:
     _make, text, result, _count = COMMANDS[name]
     folder = above / "work"
     shutil.copytree(above / "golden", folder)
@@ -123,7 +123,7 @@ def _once(name: str, shim: Path, above: Path, fault: dict[str, str], *, wanted: 
             ended = run_tool(shim, folder, command, {})
     assert ended.code in FINE, f"{where}\nand again: code {ended.code}\n{ended.talk}"
     found = bodies(folder / result)
-    assert len(found) == wanted and set(found.values()) == {1}, f"{where}\n{len(found)} messages, {found.most_common(1)}"
+    assert len(found) == expected and set(found.values()) == {1}, f"{where}\n{len(found)} messages, {found.most_common(1)}"
     shutil.rmtree(folder)
     return first
 

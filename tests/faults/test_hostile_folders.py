@@ -18,7 +18,7 @@ from rabbitstore import RabbitStore
 from storageio import StoreCorrupt
 from storebytes.java_hash import java_hash_code
 from tests.faults.golden import fast_folder, unpacked
-from tests.faults.hostile import READING, WRITING, look
+from tests.faults.hostile import READING, WRITING, examine
 from tests.stores import small_config
 
 HUGE = 1 << 42  # a sparse file of 4 TiB takes no space
@@ -60,9 +60,9 @@ def picture(folder: Path) -> dict[str, bytes]:
     }
 
 
-def looked_at(store: Path, commands: list[str] = READING) -> dict[str, tuple[int, str]]:
+def examined(store: Path, commands: list[str] = READING) -> dict[str, tuple[int, str]]:
     before = picture(store.parent)
-    answer = look(store, commands)
+    answer = examine(store, commands)
     assert picture(store.parent) == before, "something outside of the folder was changed"
     return answer
 
@@ -71,7 +71,7 @@ def first(store: Path, pattern: str) -> Path:
     return next(path for path in sorted(store.glob(pattern)) if path.is_file())
 
 
-PLACES = [
+LOCATIONS = [
     "commitlog/*", "consumequeue/T/0/*", "index/*", "checkpoint", "config/topics.json", "lock", "abort",
     "brokerstore/clean.json", "brokerstore/index.json", "brokerstore/queues.json",
 ]  # fmt: skip
@@ -98,7 +98,7 @@ def link_to_itself(path: Path) -> None:
     path.symlink_to(path)
 
 
-def folder_in_its_place(path: Path) -> None:
+def folder_instead(path: Path) -> None:
     path.mkdir()
 
 
@@ -115,23 +115,23 @@ def device(path: Path) -> None:
 
 
 STRANGE: list[Callable[[Path], None]] = [
-    fifo, link_to_a_file, link_to_a_device, link_to_itself, folder_in_its_place, sparse, device,
+    fifo, link_to_a_file, link_to_a_device, link_to_itself, folder_instead, sparse, device,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path], None]) -> None:
     """Pipes, devices, links, folders and 4 TiB files replace each kind of file, one at a time."""
-    for place in PLACES:
+    for position in LOCATIONS:
         copy = store.parent / "copy"
         shutil.copytree(store, copy / "store", symlinks=True)
         shutil.copytree(store.parent / "precious", copy / "precious")
         shutil.copy(store.parent / "precious.json", copy / "precious.json")
-        path = next(iter(sorted((copy / "store").glob(place))), copy / "store" / place)
+        path = next(iter(sorted((copy / "store").glob(position))), copy / "store" / position)
         if path.exists():
             path.unlink()
         strange(path)
-        looked_at(copy / "store", ["info", "verify", "dump --limit 50", "recover", *WRITING[2:]])
+        examined(copy / "store", ["info", "verify", "dump --limit 50", "recover", *WRITING[2:]])
         shutil.rmtree(copy)
 
 
@@ -140,7 +140,7 @@ def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
     """A rebuild and a recovery remove the link and leave its target alone."""
     shutil.rmtree(store / name)
     (store / name).symlink_to(store.parent / "precious")
-    looked_at(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
+    examined(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
 
 
 def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(store: Path) -> None:
@@ -152,14 +152,14 @@ def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(stor
     path.write_bytes(data)
     log.rename(outside)
     log.symlink_to(outside)
-    answer = looked_at(store, ["verify", "recover", "recover --apply --skip-bad"])
+    answer = examined(store, ["verify", "recover", "recover --apply --skip-bad"])
     assert answer["verify"][0] == 1 and "--follow-links" in answer["recover --apply --skip-bad"][1]
     linked = store.parent / "linked" / "store"
     linked.parent.mkdir()
     linked.symlink_to(store)
-    code, talk = look(linked, ["recover --apply --skip-bad --follow-links"])["recover --apply --skip-bad --follow-links"]
+    code, talk = examine(linked, ["recover --apply --skip-bad --follow-links"])["recover --apply --skip-bad --follow-links"]
     assert code == 6, talk
-    assert look(linked, ["verify"])["verify"][0] == 0
+    assert examine(linked, ["verify"])["verify"][0] == 0
 
 
 def crafted(topic: bytes, *, queue_id: int = 0, queue_offset: int = 0, at: int = 0, properties: bytes = b"", body: bytes = b"b",
@@ -192,7 +192,7 @@ def test_topics_that_are_paths(store: Path) -> None:
     """The records pass every check; queues rebuilt from them create no folder outside."""
     for name in NAMES:
         write_log(store, {"topic": b"T"}, {"topic": name}, {"topic": b"T", "queue_offset": 1})
-        looked_at(store, ["verify", "dump --limit 50", "ls", *WRITING])
+        examined(store, ["verify", "dump --limit 50", "ls", *WRITING])
 
 
 @pytest.mark.default
@@ -202,7 +202,7 @@ def test_lmq_names_and_keys_that_are_paths(store: Path) -> None:
                            (b"%LMQ%x", "٣".encode()), (b"%LMQ%x", b"99999999999999999")):  # fmt: skip
         properties = b"INNER_MULTI_DISPATCH\1" + names + b"\2INNER_MULTI_QUEUE_OFFSET\1" + numbers + b"\2KEYS\1../k \0 k\2"
         write_log(store, {"topic": b"T", "properties": properties})
-        looked_at(store, ["verify", "query T ../k", *WRITING])
+        examined(store, ["verify", "query T ../k", *WRITING])
 
 
 def test_numbers_at_their_limits(store: Path) -> None:
@@ -210,7 +210,7 @@ def test_numbers_at_their_limits(store: Path) -> None:
     for fields in ({"queue_id": -1}, {"queue_id": 2**31 - 1}, {"queue_id": -(2**31)}, {"queue_offset": 2**63 - 1},
                    {"queue_offset": -(2**63)}, {"queue_offset": 2**62 // 20}, {"queue_offset": 2**59}):  # fmt: skip
         write_log(store, {"topic": b"T"}, {"topic": b"T", **fields}, {"topic": b"U", **fields})
-        looked_at(store, ["verify", "dump --limit 50", "get --at 0", *WRITING])
+        examined(store, ["verify", "dump --limit 50", "get --at 0", *WRITING])
 
 
 @pytest.mark.parametrize("start", [2**63 - 65536, 2**63 - 1, 2**62, 2**40, 10**18])
@@ -220,7 +220,7 @@ def test_a_log_that_begins_near_the_end_of_numbers(store: Path, start: int) -> N
     (store / "commitlog" / "00000000000000000000").unlink()
     data = crafted(b"T", at=start).ljust(65536, b"\0")
     (store / "commitlog" / f"{start:020d}").write_bytes(data)
-    looked_at(store, [*READING, *WRITING])
+    examined(store, [*READING, *WRITING])
 
 
 def test_names_in_the_queue_folder(store: Path) -> None:
@@ -231,7 +231,7 @@ def test_names_in_the_queue_folder(store: Path) -> None:
         Path(os.fsdecode(queues + b"/" + name + b"/0/00000000000000000000")).write_bytes(bytes(2000))
     for name in ("007", "9" * 200, "-1", "2147483648", "1e9", "\u0663"):
         (store / "consumequeue" / "T" / name).mkdir()
-    answer = looked_at(store, [*READING, *WRITING])
+    answer = examined(store, [*READING, *WRITING])
     assert all("\x1b" not in talk for _code, talk in answer.values())
 
 
@@ -239,7 +239,7 @@ def test_many_queues(store: Path) -> None:
     """Three thousand empty queues need only a bounded number of descriptors."""
     for number in range(3000):
         (store / "consumequeue" / f"topic-{number:04d}" / "0").mkdir(parents=True)
-    looked_at(store, ["info", "ls", "verify", "put T body"])
+    examined(store, ["info", "ls", "verify", "put T body"])
 
 
 @pytest.mark.night
@@ -250,7 +250,7 @@ def test_a_million_queues(store: Path) -> None:
     for number in range(1, 1_000_000):
         (above / str(number)).mkdir()
     for command in ("info", "ls", "verify"):
-        looked_at(store, [command])
+        examined(store, [command])
 
 
 @pytest.mark.default
@@ -260,18 +260,18 @@ def test_deep_and_absurd_json(store: Path) -> None:
     infinite = '{"end_offset": Infinity, "last_offset": 1, "store_timestamp_ms": 1, "name": "x", "next_item": Infinity}'
     paths = '{"../../precious": [0], "T": [-1, 99999999999999, 1e400], "\\u0000": [0]}'
     for text in (deep, long_number, infinite, paths, '{"a":' * 200_000, '"\\ud800"', "\x00", "{}" * 9):
-        for place in PLACES[4:]:
-            path = store / place
+        for position in LOCATIONS[4:]:
+            path = store / position
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        looked_at(store, ["info", "ls", "verify", "recover", "put T body"])
+        examined(store, ["info", "ls", "verify", "recover", "put T body"])
 
 
 def test_a_compressed_body_that_grows_without_end(store: Path) -> None:
     """Decompression stops with a named error at 64 MiB; a raw dump shows the stored bytes."""
     bomb = zlib.compress(bytes(65 << 20), 9)  # 66 KB: a longer file than the others
     write_log(store, {"topic": b"T", "body": bomb, "sys_flag": 1}, {"topic": b"T", "queue_offset": 1})
-    looked_at(store, ["dump --limit 50", "verify", "export"])
+    examined(store, ["dump --limit 50", "verify", "export"])
     with MessageStore.open(store, "r") as opened:
         message = opened.message_at(0)
         assert message is not None and message.body == bomb
@@ -292,7 +292,7 @@ def test_other_compressions_that_grow_without_end(store: Path, kind: str) -> Non
     size = 1 << (len(data) + 64).bit_length()
     write_log(store)
     (store / "commitlog" / "00000000000000000000").write_bytes(data.ljust(size, b"\0"))
-    looked_at(store, ["dump --limit 50", "verify", "export"])
+    examined(store, ["dump --limit 50", "verify", "export"])
     with MessageStore.open(store, "r") as opened:
         message = opened.message_at(0)
         assert message is not None
@@ -317,7 +317,7 @@ def test_a_million_false_beginnings_of_records(store: Path) -> None:
     write_log(store)
     data[-200:] = bytes(200)
     (store / "commitlog" / "00000000000000000000").write_bytes(data)
-    looked_at(store, ["verify", "recover"])
+    examined(store, ["verify", "recover"])
 
 
 def test_hash_collisions_in_the_index(store: Path) -> None:
@@ -327,7 +327,7 @@ def test_hash_collisions_in_the_index(store: Path) -> None:
     with MessageStore.open(store, "a", small_config(max_index_num=200)) as opened:
         for key in keys[:150]:
             opened.put(type(made_message(0))("T", b"b", keys=[key], queue_id=0))  # type: ignore[call-arg]
-    looked_at(store, ["query T key", "verify"])
+    examined(store, ["query T key", "verify"])
 
 
 def _colliding(pairs: int) -> list[tuple[str, ...]]:
@@ -344,7 +344,7 @@ def vhost(outside: Path) -> Path:
     return folder
 
 
-RABBIT_PLACES = [
+RABBIT_LOCATIONS = [
     "msg_store_persistent/0.rdq", "msg_store_persistent/clean.dot", "msg_store_persistent/msg_store_index.ets",
     "msg_store_persistent/file_summary.ets", "queues/434QJ29PS1F7KJO6A26YZF1Z8/0.idx",
     "queues/434QJ29PS1F7KJO6A26YZF1Z8/journal.jif", "queues/434QJ29PS1F7KJO6A26YZF1Z8/.queue_name", ".vhost", ".config",
@@ -352,16 +352,16 @@ RABBIT_PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("strange", [fifo, link_to_a_device, folder_in_its_place, sparse], ids=lambda strange: strange.__name__)
+@pytest.mark.parametrize("strange", [fifo, link_to_a_device, folder_instead, sparse], ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callable[[Path], None]) -> None:
     """Pipes, links, folders and 4 TiB files replace each kind of file of a virtual host."""
-    for place in RABBIT_PLACES:
-        path = vhost / place
+    for position in RABBIT_LOCATIONS:
+        path = vhost / position
         path.parent.mkdir(exist_ok=True)
         kept = path.read_bytes() if path.exists() else None
         path.unlink(missing_ok=True)
         strange(path)
-        looked_at(vhost, ["verify", "recover"])
+        examined(vhost, ["verify", "recover"])
         path.rmdir() if path.is_dir() else path.unlink()
         if kept is not None:
             path.write_bytes(kept)
@@ -377,7 +377,7 @@ def test_unusable_sidecars_of_a_rabbitmq_folder_are_ignored(vhost: Path) -> None
     for text in kinds:
         for name in ("clean.json", "queues.json"):
             (own / name).write_text(text)
-        looked_at(vhost, RABBIT)
+        examined(vhost, RABBIT)
         with RabbitStore.open(str(vhost), "r+") as opened:
             assert "q.mixed" in opened.queue_names()
 
@@ -388,21 +388,23 @@ def test_deep_terms_in_place_of_a_message(vhost: Path) -> None:
     tuples = b"\x83" + b"h\1" * 100_000 + b"j"
     terms = (deep, tuples, b"\x83l\xff\xff\xff\xffj", b"\x83i\x7f\xff\xff\xff", b"\x83t\xff\xff\xff\xff", b"\x83n\xff\0",
              b"\x83o\xff\xff\xff\xff\0", b"\x83P\xff\xff\xff\xff" + zlib.compress(bytes(65 << 20)))  # fmt: skip
-    places = [vhost / place for place in (*RABBIT_PLACES[1:4], "queues/434QJ29PS1F7KJO6A26YZF1Z8/clean.dot", "recovery.dets")]
+    positions = [
+        vhost / position for position in (*RABBIT_LOCATIONS[1:4], "queues/434QJ29PS1F7KJO6A26YZF1Z8/clean.dot", "recovery.dets")
+    ]
     for term in terms:
         record = struct.pack(">Q16s", 16 + len(term), b"i" * 16) + term + b"\xff"
         (vhost / "msg_store_persistent" / "0.rdq").write_bytes(record)
-        for path in places:
+        for path in positions:
             path.write_bytes(term)
-        looked_at(vhost, ["verify"])
-    looked_at(vhost, ["dump", "recover", "info"])
+        examined(vhost, ["verify"])
+    examined(vhost, ["dump", "recover", "info"])
 
 
 def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:
     """The tool shows the names with escapes and never uses them as paths."""
     for name in (b"../../precious", b"\x1b[31m", b"<script>", b"nul\0x", b"\xff\xfe"):
         (vhost / "queues" / "434QJ29PS1F7KJO6A26YZF1Z8" / ".queue_name").write_bytes(b"VHOST: /\nQUEUE: " + name + b"\n")
-        answer = looked_at(vhost, RABBIT)
+        answer = examined(vhost, RABBIT)
         assert all("\x1b" not in talk for _code, talk in answer.values())
 
 

@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def requested(store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Collect the paths outside of the store that any call asks the system about."""
     outside: list[str] = []
 
@@ -105,7 +105,7 @@ def words(command: str, store: Path) -> list[str]:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("file", offset_files([]))
-def test_no_command_fails_or_leaves_the_store(store: Path, asked: list[str], file: str) -> None:
+def test_no_command_fails_or_leaves_the_store(store: Path, requested: list[str], file: str) -> None:
     """With all names in one file, no command fails or looks at a path outside of the store."""
     write(store, file.split()[0], offset_files(NAMES)[file])
     before = sorted(str(path) for path in store.parent.parent.rglob("*"))
@@ -117,23 +117,23 @@ def test_no_command_fails_or_leaves_the_store(store: Path, asked: list[str], fil
         assert "internal error" not in ran.talk, (command, ran.talk)
         is_refused = command == "copy --all" and ran.code == 2  # the error names the topic; the others can be copied
         assert ran.code in (0, 1, 6, 7) or is_refused, (command, ran.talk)
-        assert asked == [], command
+        assert requested == [], command
     after = sorted(str(path) for path in store.parent.parent.rglob("*"))
     assert [path for path in after if path not in before and not path.startswith(str(store))] == []
 
 
-def test_offsets_show_has_every_group_and_topic(store: Path, asked: list[str]) -> None:
+def test_offsets_show_has_every_group_and_topic(store: Path, requested: list[str]) -> None:
     """An impossible topic has no queue, but its offsets are shown."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7} for name in [*NAMES, "T"]}})
     rows = run("offsets", "show", store, "--json").json["offsets"]
     assert sorted((row["topic"], row["offset"], row["max_offset"]) for row in rows) == sorted(
         [(name, 7, 0) for name in NAMES] + [("T", 7, 5)]
     )
-    assert asked == []
+    assert requested == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str) -> None:
+def test_offsets_reset_of_such_a_topic(store: Path, requested: list[str], name: str) -> None:
     """The topic has no queue, so the command refuses; other topics' offsets are set."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7}, "T@g": {"0": 1}}})
     refused = run("offsets", "reset", "--apply", store, "--group", "g", "--topic", name, "--to", "earliest")
@@ -142,11 +142,11 @@ def test_offsets_reset_of_such_a_topic(store: Path, asked: list[str], name: str)
     assert done.code == 0, done.talk
     kept = ConsumerOffsets(REAL_DISK, str(store / "config"))
     assert (kept.offsets_of(name, "g"), kept.offsets_of("T", "g")) == ({0: 7}, {0: 5})
-    assert asked == []
+    assert requested == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], name: str) -> None:
+def test_a_reader_finds_no_queue_of_such_a_name(store: Path, requested: list[str], name: str) -> None:
     """Every reading method finds nothing and asks about no path outside."""
     with MessageStore.open(store, "r", SIZES) as opened:
         assert opened.queue_ids(name) == []
@@ -156,19 +156,19 @@ def test_a_reader_finds_no_queue_of_such_a_name(store: Path, asked: list[str], n
         assert list(opened.read(name, 0)) == []
         for queue_id in (-1, 1 << 31, 1 << 70):
             assert opened.max_offset("T", queue_id) == 0
-    assert asked == []
+    assert requested == []
 
 
 def test_thousands_of_groups_need_one_scan(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group used to scan all keys, and each pair all folders: 100,000 groups took hours."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"T@g{number}": {"0": 1} for number in range(300)}})
-    looks: list[str] = []
+    reads: list[str] = []
     keys, discover = ConsumerOffsets._keys, MessageStore._discover
-    monkeypatch.setattr(ConsumerOffsets, "_keys", lambda table: (looks.append("keys"), keys(table))[1])
-    monkeypatch.setattr(MessageStore, "_discover", lambda store: (looks.append("folders"), discover(store))[1])
+    monkeypatch.setattr(ConsumerOffsets, "_keys", lambda table: (reads.append("keys"), keys(table))[1])
+    monkeypatch.setattr(MessageStore, "_discover", lambda store: (reads.append("folders"), discover(store))[1])
     rows = run("offsets", "show", store, "--json").json["offsets"]
     assert [(row["group"], row["lag"]) for row in rows] == sorted((f"g{number}", 4) for number in range(300))
-    assert len(looks) < 10
+    assert len(reads) < 10
 
 
 def test_a_table_of_topics_is_not_sorted_for_each_record(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
     with fast_folder() as above:
         sweep = sweeps(above)[number]
         step, recovers_every = SHARES[sweep.name]
-        found = sweep.run(0, len(sweep.places), step * SCARCE, above / "copy", recovers_every)
+        found = sweep.run(0, len(sweep.paths), step * SCARCE, above / "copy", recovers_every)
     assert any("named" in answer for answer in found)
-    print(f"{sweep.name}: {found.total()} of {len(sweep.places)}: {dict(found)}")
+    print(f"{sweep.name}: {found.total()} of {len(sweep.paths)}: {dict(found)}")
 
 
 def test_the_entries_cover_all_bytes_of_the_golden_files() -> None:

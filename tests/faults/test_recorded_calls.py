@@ -100,9 +100,9 @@ class Sessions:
 def early_names(calls: list[Call]) -> list[str]:
     """Return new folders whose parent was not synced by the same thread's next call."""
     found = []
-    for place, call in enumerate(calls):
+    for position, call in enumerate(calls):
         if call.name == "mkdir":
-            following = next((other for other in calls[place + 1 :] if other.thread == call.thread), None)
+            following = next((other for other in calls[position + 1 :] if other.thread == call.thread), None)
             if following is None or following[1:] != ("fsync", os.path.dirname(call.path)):
                 found.append(call.path)
     return found
@@ -156,9 +156,9 @@ def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, 
     sessions = Sessions(shim, tmp_path)
     for program, more, mark in ((ROCKETMQ, ("ASYNC",), ("unlink", "abort")), (RABBITMQ, (), ("to", "clean.dot"))):
         calls = sessions.run(program, "stop", *more)
-        (place,) = [place for place, call in enumerate(calls) if (call.name, os.path.basename(call.path)) == mark]
-        folder = os.path.dirname(calls[place].path)
-        assert [call[1:] for call in calls[place + 1 :]] == [("fsync", folder)], "of the mark's own name"
+        (position,) = [position for position, call in enumerate(calls) if (call.name, os.path.basename(call.path)) == mark]
+        folder = os.path.dirname(calls[position].path)
+        assert [call[1:] for call in calls[position + 1 :]] == [("fsync", folder)], "of the mark's own name"
 
 
 def test_a_folder_is_made_with_its_parents_and_each_name_is_synced(shim: Path, tmp_path: Path) -> None:

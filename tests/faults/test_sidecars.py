@@ -90,15 +90,15 @@ def _above(path: Path) -> Path:
 OTHERS: list[Callable[[Path], None]] = [link_to_a_file, link_to_a_folder, link_to_nothing, pipe]
 
 
-def outside(place: Path) -> dict[str, bytes]:
+def outside(position: Path) -> dict[str, bytes]:
     """Return the names and files beside the store's folder."""
-    kept = {str(path): path.read_bytes() for path in (place.parent / "precious").rglob("*") if path.is_file()}
-    return kept | {"names": " ".join(sorted(os.listdir(place.parent))).encode()}
+    kept = {str(path): path.read_bytes() for path in (position.parent / "precious").rglob("*") if path.is_file()}
+    return kept | {"names": " ".join(sorted(os.listdir(position.parent))).encode()}
 
 
-def put_in_place(place: Path, name: str, strange: Callable[[Path], None]) -> Path:
+def swap_in(position: Path, name: str, strange: Callable[[Path], None]) -> Path:
     """Replace a sidecar by something else."""
-    path = place / "brokerstore" / name
+    path = position / "brokerstore" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         shutil.rmtree(path)
@@ -112,30 +112,30 @@ def kinds(ran: Any) -> list[tuple[str, str]]:
     return [(problem["kind"], problem["file"]) for problem in ran.json["problems"]]
 
 
-def check_moved(place: Path, paths: list[Path], before: dict[str, bytes]) -> None:
+def check_moved(position: Path, paths: list[Path], before: dict[str, bytes]) -> None:
     """Assert that the paths are reported and moved aside unchanged, and that nothing outside changes."""
     was = [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in paths]
-    found = kinds(run("verify", place, "--json"))
+    found = kinds(run("verify", position, "--json"))
     assert [path for path in paths if ("strange_sidecar", str(path)) not in found] == []
-    plan = run("recover", place)
+    plan = run("recover", position)
     assert plan.code == 1
     moved = {words[1] for line in plan.out.splitlines() if (words := line.split())[:1] == ["move_aside"]}
-    assert {str(path.relative_to(place)) for path in paths} <= moved
+    assert {str(path.relative_to(position)) for path in paths} <= moved
     assert [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in paths] == was, "a plan changes nothing"
-    done = run("recover", place, "--apply")
+    done = run("recover", position, "--apply")
     assert done.code == 7, done.talk
     asides = [next(path.parent.glob(f"{path.name}.aside-*")) for path in paths]
     assert [(os.lstat(path).st_ino, os.lstat(path).st_mode) for path in asides] == was
-    assert run("verify", place).code == 0
-    assert run("recover", place).code == 0
-    assert outside(place) == before
+    assert run("verify", position).code == 0
+    assert run("recover", position).code == 0
+    assert outside(position) == before
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
 def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
     """With each kind of sidecar replaced, messages stay, and the store can be written again."""
     before = outside(store)
-    check_moved(store, [put_in_place(store, name, strange) for name in FILES], before)
+    check_moved(store, [swap_in(store, name, strange) for name in FILES], before)
     with MessageStore.open(store, "a", SIZES) as opened:
         assert opened.put(made_message(20)).queue_offset == 20  # type: ignore[arg-type]
     assert run("dump", store, "--json").out.count("\n") == 21
@@ -145,15 +145,15 @@ def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Call
 def test_something_else_in_place_of_a_folder_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
     """Strays, rebuilt queues and parts of a sink would be written through a link."""
     before = outside(store)
-    check_moved(store, [put_in_place(store, name, strange) for name in FOLDERS], before)
-    check_moved(store, [put_in_place(store, "sink/job", strange)], before)
+    check_moved(store, [swap_in(store, name, strange) for name in FOLDERS], before)
+    check_moved(store, [swap_in(store, "sink/job", strange)], before)
 
 
 def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
     """The link at `strays` is moved aside first."""
     before = outside(store)
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")
-    put_in_place(store, "strays", link_to_a_folder)
+    swap_in(store, "strays", link_to_a_folder)
     assert run("recover", store, "--apply").code == 7
     assert (store / "brokerstore" / "strays" / "notes.txt").read_bytes() == b"stray"
     assert outside(store) == before
@@ -171,12 +171,14 @@ def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
 
 def test_an_unreadable_marker_of_a_failed_sync_still_counts(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unreadable marker of a failed sync makes the next opening rewrite the whole log."""
-    from messagestore.write import sync_failure as doubt
+    from messagestore.write import sync_failure as marker
 
     again: list[tuple[str, int]] = []
-    real = doubt._write_again
-    monkeypatch.setattr(doubt, "_write_again", lambda disk, path, start: (again.append((path, start)), real(disk, path, start)))
-    put_in_place(store, "doubt.json", folder)
+    real = marker._write_again
+    monkeypatch.setattr(
+        marker, "_write_again", lambda disk, path, start: (again.append((path, start)), real(disk, path, start))
+    )
+    swap_in(store, "doubt.json", folder)
     assert run("recover", store, "--apply").code == 7
     assert (str(store / "commitlog" / f"{0:020d}"), 0) in again
     assert not (store / "brokerstore" / "doubt.json").exists()
@@ -184,14 +186,14 @@ def test_an_unreadable_marker_of_a_failed_sync_still_counts(store: Path, monkeyp
 
 def test_a_backup_of_a_recovery_may_be_a_link(store: Path) -> None:
     """A backup may be a link that stood in place of a folder of the store."""
-    put_in_place(store, "kept-consumequeue-0", link_to_a_folder)
+    swap_in(store, "kept-consumequeue-0", link_to_a_folder)
     assert run("verify", store).code == 0
 
 
 @pytest.mark.parametrize("name", ["clean.json", "queues.json", "doubt.json", "ring", "clean.json.new"])
 def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> None:
     """The error suggests `recover`, not a fault of the disk; after the recovery puts work."""
-    put_in_place(store, name, folder)
+    swap_in(store, name, folder)
     refused = run("put", store, "T", "body")
     assert refused.code == 5 and f"run: brokerstore recover {store}  (with --apply, moves aside" in refused.talk
     assert run("recover", store, "--apply").code == 7
@@ -204,14 +206,14 @@ def test_a_link_of_any_name_is_reported(store: Path) -> None:
     (store / "brokerstore" / "unknown.json").write_bytes(b"{}")
     (store / "brokerstore" / "unknown").mkdir()
     assert run("verify", store).code == 0
-    check_moved(store, [put_in_place(store, "later.json", link_to_a_file)], outside(store))
+    check_moved(store, [swap_in(store, "later.json", link_to_a_file)], outside(store))
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
 def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[Path], None]) -> None:
     """The sidecars in a virtual host's folder, the lock among them, are moved aside."""
     before = outside(vhost)
-    paths = [put_in_place(vhost, name, strange) for name in RABBIT_FILES]
+    paths = [swap_in(vhost, name, strange) for name in RABBIT_FILES]
     was = [os.lstat(path).st_ino for path in paths]
     names = {f"brokerstore/{name}" for name in RABBIT_FILES}
     assert set(kinds(run("verify", vhost, "--json"))) == {("strange_sidecar", name) for name in names}
@@ -229,7 +231,7 @@ def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[P
 def test_kept_bytes_do_not_go_through_a_link(vhost: Path, strange: Callable[[Path], None]) -> None:
     """`recover` keeps cut bytes below `brokerstore/cut`."""
     before = outside(vhost)
-    put_in_place(vhost, "cut", strange)
+    swap_in(vhost, "cut", strange)
     (vhost / "msg_store_persistent" / "clean.dot").write_bytes(b"x")
     assert run("recover", vhost, "--apply").code in (6, 7)
     assert list((vhost / "brokerstore" / "cut").iterdir())
@@ -245,23 +247,23 @@ def test_the_tables_have_every_name_that_is_written(store: Path, vhost: Path) ->
     run("recover", store, "--apply")
     run("rebuild", "--apply", store, "all")
     tables = (store, rocket_names.OWN_FILES), (vhost, rabbit_names.SIDECAR_FILES)
-    for place, table in tables:
-        own = place / "brokerstore"
+    for position, table in tables:
+        own = position / "brokerstore"
         for path in own.iterdir():
             pattern = misplaced.pattern_of((path.name,), table)
             assert pattern is not None, f"{path.name} is in no table"
             assert table[pattern] in (None, Kind.FOLDER if path.is_dir() else Kind.FILE)
         assert list(misplaced.find(REAL_DISK, str(own), table)) == []
     from messagestore import clean_stop, store_settings
-    from messagestore import index_hint as index_note
+    from messagestore import index_hint as index_sidecar
     from messagestore.broker.services import delay_resume
     from messagestore.recovery import queue_list
     from messagestore.write import ring
-    from messagestore.write import sync_failure as doubt
+    from messagestore.write import sync_failure as marker
 
     names = [
-        doubt.NAME,
-        index_note.NAME,
+        marker.NAME,
+        index_sidecar.NAME,
         queue_list.NAME,
         clean_stop.CLEAN_NAME,
         ring.RING_NAME,

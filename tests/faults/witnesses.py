@@ -84,8 +84,8 @@ class Witnesses:
 
     def lost(self, read: set[int]) -> set[int]:
         """Return what is named, was not read, and lay in a hole or behind the end; any other unit is a wrong one."""
-        places = [*self.holes, (self.log_end(), 1 << 62)]  # where a record could have been
-        return {at for at in self.named() - read if any(start <= at < stop for start, stop in places)}
+        positions = [*self.holes, (self.log_end(), 1 << 62)]  # where a record could have been
+        return {at for at in self.named() - read if any(start <= at < stop for start, stop in positions)}
 
     def missing_numbers(self, read: set[int]) -> set[Message]:
         """Return queue offsets between those of a queue's records: messages that were there once."""
@@ -226,7 +226,7 @@ def _behind(data: bytes, at: int, base: int, found: Witnesses) -> int:
     """Return the next record's position behind one where there is none, and note the hole."""
     following = at + 1
     while following < len(data) and _record(data, following, base) is None:
-        magics = [place for magic in MAGICS if (place := data.find(struct.pack(">I", magic), following + 5)) >= 0]
+        magics = [position for magic in MAGICS if (position := data.find(struct.pack(">I", magic), following + 5)) >= 0]
         following = min(magics, default=len(data) + 4) - 4
     found.holes.append((base + at, base + following))
     if not data[at:following].strip(b"\0"):
@@ -241,20 +241,20 @@ def _record(data: bytes, at: int, base: int) -> Record | None:
     size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(data, at)
     if magic not in MAGICS or physical != base + at or not 91 <= size <= len(data) - at:
         return None
-    place = at + HEAD.size + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 4 + 8
-    (length,) = struct.unpack_from(">i", data, place)
-    body = data[place + 4 : place + 4 + max(length, 0)]
-    place += 4 + max(length, 0)
+    position = at + HEAD.size + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 4 + 8
+    (length,) = struct.unpack_from(">i", data, position)
+    body = data[position + 4 : position + 4 + max(length, 0)]
+    position += 4 + max(length, 0)
     width = 1 if magic == MAGICS[0] else 2
-    if place + width + 2 > at + size or (body and zlib.crc32(body) & 0x7FFFFFFF != crc):
+    if position + width + 2 > at + size or (body and zlib.crc32(body) & 0x7FFFFFFF != crc):
         return None
-    topic_size = int.from_bytes(data[place : place + width], "big")
-    topic = data[place + width : place + width + topic_size]
-    place += width + topic_size
-    (properties_size,) = struct.unpack_from(">h", data, place)
-    if place + 2 + properties_size != at + size or b"\0" in topic + data[place + 2 : at + size]:
+    topic_size = int.from_bytes(data[position : position + width], "big")
+    topic = data[position + width : position + width + topic_size]
+    position += width + topic_size
+    (properties_size,) = struct.unpack_from(">h", data, position)
+    if position + 2 + properties_size != at + size or b"\0" in topic + data[position + 2 : at + size]:
         return None
-    pairs = data[place + 2 : at + size].decode("utf-8", "replace").split("\x02")
+    pairs = data[position + 2 : at + size].decode("utf-8", "replace").split("\x02")
     properties = dict(pair.split("\x01", 1) for pair in pairs if "\x01" in pair)
     is_filler = sys_flag & 0xC0 == 0xC0 and (len(body) <= 10 or sys_flag & TRANSACTION_BITS == ROLLED_BACK)
     return Record(physical, size, topic.decode("utf-8", "replace"), queue_id, queue_offset, sys_flag, properties, is_filler)

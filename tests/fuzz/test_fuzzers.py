@@ -67,7 +67,7 @@ def test_a_recovery_that_loses_a_queue_of_a_node_is_noticed(monkeypatch: pytest.
     log = next(name for name in node.names if name.endswith(".wal") and "/quorum/" in name)
     monkeypatch.setattr(node_folders, "apply_recovery", lambda _path, disk: disk.stat(log) and disk.delete(log))
     with pytest.raises(AssertionError, match="readable messages are gone"):
-        node.mend(node._disk(node.image), None)
+        node.repair(node._disk(node.image), None)
 
 
 def refuse(*_: object, **__: object) -> None:

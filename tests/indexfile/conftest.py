@@ -36,7 +36,7 @@ def index(tmp_path: Path, world: World) -> Callable[..., Any]:
     """Open the files in `tmp_path/index`, by default with seven slots and ten items."""
 
     def make(slots: int = 7, items: int = 10, writable: bool = True, disk: Any = REAL_DISK, folder: Path | None = None) -> Any:
-        place = str(folder or tmp_path / "index")
-        return world.indexfile.IndexFiles(disk, place, writable=writable, slots=slots, items=items)
+        position = str(folder or tmp_path / "index")
+        return world.indexfile.IndexFiles(disk, position, writable=writable, slots=slots, items=items)
 
     return make

@@ -84,7 +84,7 @@ def mixed(code: int, factor: int) -> int:
     return (code * factor >> 31) ^ (code * factor % 2**31)
 
 
-def filter_place(code: int, blocks: int) -> tuple[int, list[int]]:
+def filter_position(code: int, blocks: int) -> tuple[int, list[int]]:
     """Return the block and the six rows of a key hash."""
     rows = mixed(code, 0x1B873593) * 0x2545F491 >> 7
     return mixed(mixed(code, 0x5BD1E995), 0x1B873593) % blocks, [32 + (rows >> 9 * n) % 512 * 480 // 512 for n in range(6)]
@@ -108,7 +108,7 @@ def filter_file(slots: int, items: int, files: list[tuple[int, bytes, list[int]]
     head = sealed_head(FILTER_HEAD.pack(b"BSKEYS\0\1", width, slots, items, blocks) + columns)
     table = [[0] * 512 for _ in range(blocks)]
     for bit, (_, _, codes) in enumerate(files):
-        for block, rows in (filter_place(code, blocks) for code in codes):
+        for block, rows in (filter_position(code, blocks) for code in codes):
             for row in rows:
                 table[block][row] |= 1 << bit
     return head + sealed_blocks(zlib.crc32(head[:4092]), [_block(rows, width)[4:] for rows in table])
@@ -117,4 +117,4 @@ def filter_file(slots: int, items: int, files: list[tuple[int, bytes, list[int]]
 def _block(rows: list[int], width: int) -> bytes:
     if width >= 8:
         return b"".join(row.to_bytes(width // 8, "big") for row in rows)
-    return sum(row << width * place for place, row in enumerate(rows)).to_bytes(64 * width, "little")
+    return sum(row << width * position for position, row in enumerate(rows)).to_bytes(64 * width, "little")

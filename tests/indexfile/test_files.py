@@ -141,10 +141,10 @@ def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, t
     """Without a default shape the slots must be given; with them the size gives the items."""
     find = world.indexfile.find_shape
     assert find(REAL_DISK, []) is None
-    for slots, items, want in ((7, 28, (7, 28)), (7, 10, None)):
+    for slots, items, expected in ((7, 28, (7, 28)), (7, 10, None)):
         opened = index(slots, items, folder=tmp_path / str(items))
         opened.active()
-        assert find(REAL_DISK, [file.path for file in opened.files]) == want
+        assert find(REAL_DISK, [file.path for file in opened.files]) == expected
     assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 7) == (7, 10)
     assert world.indexfile.shape_for(40 + 4 * 7 + 20 * 10, 8) is None
     assert world.indexfile.shape_for(420_000_040, 5_000_000) == (5_000_000, 20_000_000)
@@ -177,8 +177,8 @@ def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
     (tmp_path / "1").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "2").write_bytes(b"\0" * 39)
     (tmp_path / "3").write_bytes(b"")
-    for name, want in (("1", None), ("2", None), ("3", None)):
-        assert world.indexfile.find_shape(REAL_DISK, [str(tmp_path / name)]) == want
+    for name, expected in (("1", None), ("2", None), ("3", None)):
+        assert world.indexfile.find_shape(REAL_DISK, [str(tmp_path / name)]) == expected
 
 
 def test_the_shape_of_one_record_at_the_logs_begin_is_found(index: Any, world: Any) -> None:

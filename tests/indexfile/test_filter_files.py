@@ -45,12 +45,12 @@ def check_files(index: Any, folder: Path, *widths: int) -> None:
     """Compare all files of the folder with the model; `widths` are those of the filters, from the oldest index file on."""
     found = {path.name: path.read_bytes() for path in folder.iterdir()}
     firsts = [sum(widths[:n]) for n in range(len(widths))]
-    wanted = {
+    requested = {
         f"{int(index.files[first].name)}-{width}.keys": expected(index, first, width)
         for first, width in zip(firsts, widths, strict=True)
     }
-    assert sorted(found) == sorted(wanted)
-    for name, data in wanted.items():
+    assert sorted(found) == sorted(requested)
+    for name, data in requested.items():
         assert found[name] == data, name
 
 
@@ -441,7 +441,7 @@ def test_a_power_failure_leaves_filters_that_are_right_or_unused(world: World, t
     images: list[Any] = []
     disk.watch = lambda *_: images.extend(disk.images(Random(len(images)), chances=2))
     world.indexfile.KeyFilters(disk, "/keys", two.opened).step(clock(0.0))
-    places = {file.path: place for place, file in enumerate(two.opened.files)}
+    positions = {file.path: position for position, file in enumerate(two.opened.files)}
     seen = 0
     for image in {repr(sorted(image.files.items())): image for image in images}.values():
         two.opened.use_filters([])
@@ -449,6 +449,6 @@ def test_a_power_failure_leaves_filters_that_are_right_or_unused(world: World, t
         for one in used(two.opened):
             seen += 1
             for bit, file in enumerate(one.files):
-                for key in range(places[file.path] * KEYS, places[file.path] * KEYS + KEYS, 3):
+                for key in range(positions[file.path] * KEYS, positions[file.path] * KEYS + KEYS, 3):
                     assert one.buffer.mask(key_hash(f"T#k{key}")) >> bit & 1
     assert seen > 20

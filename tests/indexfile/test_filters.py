@@ -60,9 +60,9 @@ def test_a_filter_has_every_key_of_its_files(filled: tuple[Any, Path]) -> None:
     assert [len(one.files) for one in groups] == [8, 4, 1] and len(paths(folder)) == 3
     assert opened.searched[-1] is opened.files[-1]
     for number in range(1300):
-        place = number // 100
-        group = 0 if place < 8 else 1 if place < 12 else 2
-        assert masks(opened, number)[group] >> (place - (0, 8, 12)[group]) & 1, number
+        position = number // 100
+        group = 0 if position < 8 else 1 if position < 12 else 2
+        assert masks(opened, number)[group] >> (position - (0, 8, 12)[group]) & 1, number
 
 
 def test_few_other_keys_pass(world: World) -> None:
@@ -96,11 +96,11 @@ def test_a_flipped_byte_lets_everything_pass_and_is_found(world: World, filled: 
             reader = index(SLOTS, ITEMS, writable=False)
             world.indexfile.KeyFilters(REAL_DISK, str(folder), reader).load()
             for number in range(0, 1300, 7):
-                place = number // 100
+                position = number // 100
                 groups = [one for one in reader.searched if hasattr(one, "live")]
-                group = next((one for one in groups if reader.files[place] in one.files), None)
+                group = next((one for one in groups if reader.files[position] in one.files), None)
                 if group is not None:
-                    bit = group.files.index(reader.files[place])
+                    bit = group.files.index(reader.files[position])
                     assert group.buffer.mask(key_hash(f"T#k{number}")) >> bit & 1, (path, at, number)
             assert [name for name, _ in world.indexfile.damaged_filters(REAL_DISK, str(folder))] == [str(path)]
             reader.close()

@@ -54,11 +54,11 @@ def parts(pairs: list[Pair], size: int) -> list[list[Pair]]:
 
 def check(matcher: Any, made: list[Pair], found: list[Pair]) -> None:
     """Offsets that are not listed must have equal sets of items, and their different items must have been counted."""
-    wanted = {pair for pair in made if LOW <= pair[0] < END}
+    expected = {pair for pair in made if LOW <= pair[0] < END}
     present = {pair for pair in found if LOW <= pair[0] < END}
-    own, others = set(matcher.odd_made), set(matcher.odd_found)
-    assert {pair for pair in wanted ^ present if pair[0] not in own | others} == set()
-    assert matcher.unique == sum(pair[0] not in own for pair in wanted)
+    own, others = set(matcher.differing_made), set(matcher.differing_found)
+    assert {pair for pair in expected ^ present if pair[0] not in own | others} == set()
+    assert matcher.unique == sum(pair[0] not in own for pair in expected)
 
 
 @PROPERTY
@@ -78,12 +78,12 @@ def test_a_few_foreign_items_list_only_a_few_offsets(
     """An item that does not belong there must not make the two sides lose each other."""
     made = [pair for pair in made if LOW <= pair[0] < END]  # the look ahead is one item, whether it counts or not
     found = list(made)
-    for place, pair in added:
-        found.insert(min(place, len(found)), pair)
+    for position, pair in added:
+        found.insert(min(position, len(found)), pair)
     matcher = matched(world, [made], parts(found, file))
     check(matcher, made, found)
     if len(added) <= 1:
-        assert len(set(matched(world, [made], [found]).odd_made)) <= 2
+        assert len(set(matched(world, [made], [found]).differing_made)) <= 2
 
 
 @PROPERTY
@@ -91,7 +91,7 @@ def test_a_few_foreign_items_list_only_a_few_offsets(
 def test_an_index_in_log_order_lists_nothing(world: World, made: list[Pair], file: int) -> None:
     """This is the index of a dispatcher that never crashed, and it needs no comparison as sets."""
     matcher = matched(world, [made], parts(made, file))
-    assert (list(matcher.odd_made), list(matcher.odd_found)) == ([], [])
+    assert (list(matcher.differing_made), list(matcher.differing_found)) == ([], [])
     assert matcher.unique == len({pair for pair in made if LOW <= pair[0] < END})
 
 
@@ -105,18 +105,18 @@ def test_an_index_may_have_or_lack_the_optional_items_of_each_record(
     world: World, made: list[tuple[list[int], str]], batch: int, file: int
 ) -> None:
     """They follow the others of their record, and count for nothing."""
-    wanted: list[Pair] = []
+    expected: list[Pair] = []
     found: list[Pair] = []
     for number, (codes, tag) in enumerate(made):
         offset = LOW + 25 * number
-        wanted += [(offset, code) for code in codes] + ([] if tag == "no tag" else [(offset, -2)])
+        expected += [(offset, code) for code in codes] + ([] if tag == "no tag" else [(offset, -2)])
         found += [(offset, code) for code in codes] + ([(offset, 2)] if tag == "has it" else [])
-    required = [pair for pair in wanted if pair[1] >= 0]
-    matcher = matched(world, [wanted], parts(found, file))
-    assert (list(matcher.odd_made), list(matcher.odd_found)) == ([], [])
+    required = [pair for pair in expected if pair[1] >= 0]
+    matcher = matched(world, [expected], parts(found, file))
+    assert (list(matcher.differing_made), list(matcher.differing_found)) == ([], [])
     assert matcher.unique == len({pair for pair in required if pair[0] < END})
-    split = matched(world, parts(wanted, batch), parts(found, file))
-    own, others = set(split.odd_made), set(split.odd_found)
+    split = matched(world, parts(expected, batch), parts(found, file))
+    own, others = set(split.differing_made), set(split.differing_found)
     assert {pair for pair in set(required) - set(found) if pair[0] not in own | others and pair[0] < END} == set()
     assert split.unique == len({pair for pair in required if pair[0] < END and pair[0] not in own})
 
@@ -125,13 +125,13 @@ def test_a_record_with_many_keys_is_listed_and_not_counted(world: World) -> None
     """Comparing its items with each other would take quadratic time."""
     pairs = [(200, code) for code in range(100)] + [(300, 1)]
     matcher = matched(world, [pairs], [pairs])
-    assert (list(matcher.odd_made), list(matcher.odd_found), matcher.unique) == ([200], [], 1)
+    assert (list(matcher.differing_made), list(matcher.differing_found), matcher.unique) == ([200], [], 1)
 
 
 def test_thousands_of_offsets_are_listed(world: World) -> None:
     """The kernel lists a few thousand in one call."""
-    made = [(200, 1)] + [(300 + place // 20, place % 20) for place in range(10_000)]
-    found = [(300 + place // 20, 50) for place in range(10_000)]
+    made = [(200, 1)] + [(300 + position // 20, position % 20) for position in range(10_000)]
+    found = [(300 + position // 20, 50) for position in range(10_000)]
     matcher = matched(world, [made], [found])
-    assert set(matcher.odd_made) == {offset for offset, _ in made[1:]} | {200}
+    assert set(matcher.differing_made) == {offset for offset, _ in made[1:]} | {200}
     check(matcher, made, found)

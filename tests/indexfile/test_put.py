@@ -51,13 +51,13 @@ def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slo
     assert buffer == plain.as_bytes()
     assert made.check(items) == (0, 0)
     damaged = bytearray(buffer)
-    for place in range(24, len(buffer), 7):
-        damaged[place] ^= 1
+    for position in range(24, len(buffer), 7):
+        damaged[position] ^= 1
         other = world.module("indexfile._index_cy").IndexBuffer(damaged, slots, items)
         replayed = other.new_replay()
         found = [other.check(limit, replayed) for limit in (*range(1, items, 3), items)]
         assert next((one for one in found if one[0]), (0, 0)) == other.check(items), "in pieces as at once"
-        damaged[place] ^= 1
+        damaged[position] ^= 1
 
 
 def test_399_of_400(index: Any, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_399_of_400(index: Any, tmp_path: Path) -> None:
         opened.build("T", f"k{number}", None, number, 1_700_000_000_000)
     assert len(opened.files) == 1
     assert opened.files[0].is_full
-    assert opened.files[0].buffer.room() == 0
+    assert opened.files[0].buffer.space() == 0
     assert opened.files[0].header.next_item == 400
     opened.build("T", "k399", None, 399, 1_700_000_000_000)
     assert len(opened.files) == 2
@@ -136,14 +136,14 @@ def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "key", "code", "want"),
+    ("topic", "key", "code", "expected"),
     [
         ("FooBar", "k1", -78142500, 78142500),  # the format page's vector
         ("T", "DWIECHC", -(1 << 31), 0),  # the hash without a positive counterpart
         ("主题", "键", key_hash("主题#键"), key_hash("主题#键")),
     ],
 )
-def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: int, want: int) -> None:
+def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: int, expected: int) -> None:
     """It is |JHash(topic#key)|, over UTF-16 units."""
     kernel = world.module("indexfile._index_cy")
     assert kernel.hash_of(topic.encode(), key.encode()) == code
@@ -151,7 +151,7 @@ def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: i
     opened = index()
     opened.build(topic, key, None, 100, 5000)
     item = Path(opened.files[0].path).read_bytes()[40 + 28 + 20 :]
-    assert int.from_bytes(item[:4], "big") == want
+    assert int.from_bytes(item[:4], "big") == expected
     assert opened.select(topic, key) == [100]
 
 
@@ -160,8 +160,8 @@ def test_the_hash_of_half_a_character(world: Any, half: str) -> None:
     """It counts as a question mark, as Java encodes it, in a topic and in a key."""
     kernel = world.module("indexfile._index_cy")
     for topic, key in ((half, "k"), ("T", half), (half, half)):
-        wanted = kernel.hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
-        assert kernel.hash_of_texts(topic, key) == wanted
+        expected = kernel.hash_of(topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"))
+        assert kernel.hash_of_texts(topic, key) == expected
 
 
 def test_files_made_in_one_millisecond_have_names_in_order(index: Any, clock_disk: Any, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def buffer_of(world: World, *puts: tuple[str, int], slots: int = 3, items: int =
 def test_the_room_is_what_the_file_still_takes(world: World) -> None:
     """Ten items with item 0 unused hold nine keys, two of which are used."""
     made, _ = buffer_of(world, ("a", 0), ("b", 100))
-    assert made.room() == 7
+    assert made.space() == 7
 
 
 @pytest.mark.parametrize("head", [-5, 1000])

@@ -18,7 +18,7 @@ def test_every_query_of_the_manifest(name: str, fixture_store: Any, index: Any) 
     """Physical offsets, their order, limits, time ranges and the reported last update are the store's."""
     fixture = fixture_store(name)
     opened = index(500, 2000, writable=False, folder=fixture.store / "index")
-    queries = fixture.truth()["queries"]
+    queries = fixture.expected()["queries"]
     assert len(queries) > 60
     for query in queries:
         got = opened.select(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
@@ -36,7 +36,7 @@ def test_the_messages_of_a_real_store_give_its_files(
     fixture = fixture_store(name)
     real = {path.name: path.read_bytes() for path in sorted((fixture.store / "index").iterdir())}
     opened = index(500, 2000, disk=clock_disk(*real))
-    messages = fixture.truth()["messages"]
+    messages = fixture.expected()["messages"]
     for _ in range(2):
         for message in messages:
             opened.build(
@@ -77,7 +77,7 @@ def test_slots_in_a_hole_are_empty(fixture_store: Any, index: Any) -> None:
     assert 1 < len(used) < 500
     written = array("q", [bound for slot in used for bound in (slot, slot + 1)])
     assert buffer.check(items, None, written) == buffer.check(items) == (SOUND, 0)
-    for place in (0, len(used) // 2, len(used) - 1):
-        lacking = written[: 2 * place] + written[2 * place + 2 :]
-        assert buffer.check(items, None, lacking) == (BAD_SLOT, used[place])
+    for position in (0, len(used) // 2, len(used) - 1):
+        lacking = written[: 2 * position] + written[2 * position + 2 :]
+        assert buffer.check(items, None, lacking) == (BAD_SLOT, used[position])
     assert buffer.check(items, None, array("q")) == (BAD_SLOT, used[0])

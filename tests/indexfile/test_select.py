@@ -45,13 +45,13 @@ def test_any_question_is_answered_as_by_plain_lists(
                 plain.append(PlainIndex(SLOTS, items, plain[-1].end_ms, plain[-1].end_offset))
                 plain[-1].put(f"T#{key}", number, store_ms)
         for key in "abcde":
-            want: list[int] = []
+            expected: list[int] = []
             for file in reversed(plain):
                 if file.begin_ms <= end_ms and begin_ms <= file.end_ms and begin_ms <= end_ms:
-                    want += file.select(f"T#{key}", begin_ms, end_ms)
+                    expected += file.select(f"T#{key}", begin_ms, end_ms)
                 if file.begin_ms < begin_ms:
                     break
-            assert opened.select("T", key, most, begin_ms, end_ms) == want[:most]
+            assert opened.select("T", key, most, begin_ms, end_ms) == expected[:most]
         opened.close()
 
 

@@ -38,23 +38,23 @@ def test_recover_apply_crashed_at_every_call_reaches_the_same_bytes(
 ) -> None:
     """Every call crashes, with all, none or some of the unsynced changes kept; then `recover` runs again."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
-    mending = world.module("messagestore.repair.recover")
+    repairing = world.module("messagestore.repair.recover")
     monkeypatch.setattr(world.module("messagestore.repair.store_queues"), "Engine", lab.StillEngine)
     run, image = damaged(lab)
 
     def apply(disk: ForgettingDisk) -> None:
-        mending.Recovery(lab.ROOT, mending.Choice[choice], run.config, disk).apply()
+        repairing.Recovery(lab.ROOT, repairing.Choice[choice], run.config, disk).apply()
 
     undisturbed = ForgettingDisk.of(image, run.disk.time_ms)
     apply(undisturbed)
-    wanted = content(undisturbed)
-    assert wanted != {path: data for path, data in image.files.items() if path in wanted}, "nothing was to be mended"
+    expected = content(undisturbed)
+    assert expected != {path: data for path, data in image.files.items() if path in expected}, "nothing was to be mended"
 
     def apply_and_compare(disk: ForgettingDisk) -> None:
         apply(disk)
         disk.watch = None
         found = content(disk)
-        differing = [path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path)]
+        differing = [path for path in expected.keys() | found.keys() if expected.get(path) != found.get(path)]
         assert not differing, f"other bytes in {differing}"
 
     chances = 1 if world.build == "compiled" else 0

@@ -59,8 +59,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(is_sync=st.booleans(), with_crc=st.booleans())
     def start(self, is_sync: bool, with_crc: bool) -> None:
-        self.room = Path(tempfile.mkdtemp(prefix="machine-"))
-        self.folder = self.room / "store-0"
+        self.space = Path(tempfile.mkdtemp(prefix="machine-"))
+        self.folder = self.space / "store-0"
         self.copies = 0
         self.clock = Clock()
         self.puts: list[Put] = []
@@ -85,7 +85,7 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
-            shutil.rmtree(self.room)
+            shutil.rmtree(self.space)
 
     # Putting
 
@@ -110,11 +110,11 @@ class StoreMachine(RuleBasedStateMachine):
         if self.is_sync:
             self.flushed_count = len(self.puts)
 
-    def remember_many(self, messages: list[Any], result: Any, wanted_at: int) -> None:
+    def remember_many(self, messages: list[Any], result: Any, expected_at: int) -> None:
         """Add messages; the result gives the offset of the first, and the others follow it, some in the next file."""
         assert result.message_count == len(messages)
         at = result.physical_offset
-        assert at >= wanted_at
+        assert at >= expected_at
         for message in messages:
             found = self.store.message_at(at)
             if found is None:
@@ -187,12 +187,12 @@ class StoreMachine(RuleBasedStateMachine):
         elif offset > len(queue):
             assert (page.status.name, page.next_offset) == ("OFFSET_OVERFLOW_BADLY", len(queue))
         else:
-            looked_at = queue[offset : page.next_offset]
-            wanted = [put for put in looked_at if tags is None or put.tags in tags]
-            self.same(page.messages, wanted)
+            examined = queue[offset : page.next_offset]
+            expected = [put for put in examined if tags is None or put.tags in tags]
+            self.same(page.messages, expected)
             assert offset < page.next_offset <= (offset // 100 + 1) * 100
-            assert len(wanted) <= min(count, 32)
-            assert page.status.name == ("FOUND" if wanted else "NO_MATCHED_MESSAGE")
+            assert len(expected) <= min(count, 32)
+            assert page.status.name == ("FOUND" if expected else "NO_MATCHED_MESSAGE")
 
     @rule(topic=st.sampled_from(TOPICS), queue_id=st.sampled_from(QUEUES), data=st.data())
     def read(self, topic: str, queue_id: int, data: Any) -> None:
@@ -201,8 +201,8 @@ class StoreMachine(RuleBasedStateMachine):
         stop = data.draw(st.one_of(st.none(), st.integers(0, len(queue) + 1)))
         self.same(list(self.store.read(topic, queue_id, start, stop)), queue[start:stop])
 
-    def same(self, found: list[Any], wanted: list[Put]) -> None:
-        for message, put in zip(found, wanted, strict=True):
+    def same(self, found: list[Any], expected: list[Put]) -> None:
+        for message, put in zip(found, expected, strict=True):
             assert (message.topic, message.queue_id, message.body) == put[:3]
             assert (message.tags or None, tuple(message.keys)) == (put.tags, put.keys)
             assert (message.queue_offset, message.physical_offset) == (put.queue_offset, put.physical_offset)
@@ -258,7 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_all()
 
     @rule()
-    def look_with_a_reader(self) -> None:
+    def examine_with_a_reader(self) -> None:
         if not self.puts:
             return
         last = self.puts[-1]
@@ -299,7 +299,7 @@ class StoreMachine(RuleBasedStateMachine):
     def copy(self) -> Path:
         """Copy the folder after settling the index; an index file that is just being created is tested elsewhere."""
         self.copies += 1
-        target = self.room / f"store-{self.copies}"
+        target = self.space / f"store-{self.copies}"
         with self.store.engine.dispatcher._round, self.store.engine.flusher._leader:
             shutil.copytree(self.folder, target)
         return target

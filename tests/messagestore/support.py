@@ -42,12 +42,12 @@ def failures(action: Callable[[FailingDisk], None], **how: Any) -> Iterator[int]
     raise AssertionError(f"still failing after {CALLS_MAX} calls")
 
 
-def folder_with(place: Path, **files: bytes) -> str:
+def folder_with(position: Path, **files: bytes) -> str:
     """Create a config folder; `topics_json="..."` is written as topics.json."""
-    place.mkdir(parents=True, exist_ok=True)
+    position.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
-        (place / name.replace("_", ".")).write_bytes(data)
-    return str(place)
+        (position / name.replace("_", ".")).write_bytes(data)
+    return str(position)
 
 
 def put_internally(store: Any, message: Any) -> Any:

@@ -36,11 +36,11 @@ def test_a_group_goes_on_where_it_left_off_in_a_batch_queue(world: Any, tmp_path
     with open_batch(world, tmp_path / "s") as store:
         for count in (3, 4, 2):
             put_inner(world, store, count)
-        for queues, left, wanted in (([0], 9, [0, 3, 7]), (None, 6, [3, 7]), ([0], 2, [7])):
+        for queues, left, expected in (([0], 9, [0, 3, 7]), (None, 6, [3, 7]), ([0], 2, [7])):
             with store.consumer("B", group="g", queues=queues) as consumer:
                 assert consumer.lag() == left
                 found = consumer.poll(9)
-                assert bases(found) == wanted
+                assert bases(found) == expected
                 assert consumer.ack(found[0])
         assert store.committed_offsets("B", "g") == {0: 9}
 
@@ -130,10 +130,10 @@ def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path:
 def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path, mode: str) -> None:
     """A consumer raises an error instead of skipping the record."""
     with open_batch(world, tmp_path / "s") as store:
-        places = [put_inner(world, store, count).physical_offset for count in (3, 4, 2)]
+        positions = [put_inner(world, store, count).physical_offset for count in (3, 4, 2)]
     path = min((tmp_path / "s" / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
-    data[places[1] + 88] ^= 0xFF  # a byte of its body
+    data[positions[1] + 88] ^= 0xFF  # a byte of its body
     path.write_bytes(data)
     with open_batch(world, tmp_path / "s", mode) as store:
         with pytest.raises(StoreCorrupt, match="unit 3 of B-0"):
@@ -149,12 +149,12 @@ def test_a_damaged_batch_is_an_error_and_not_left_out(world: Any, tmp_path: Path
 def test_a_real_stores_batches_are_consumed_once(world: Any, fixture_store: Any) -> None:
     """The records' base offsets are read as those of our own."""
     fixture = fixture_store("batchcq", own=True)
-    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
+    expected = {(queue["topic"], queue["queueId"]): queue for queue in fixture.expected()["queues"] if "batchCq" in queue}
     with world.messagestore.MessageStore.open(fixture.store, "r+") as store:
-        for topic in {topic for topic, _ in truth}:
+        for topic in {topic for topic, _ in expected}:
             with store.consumer(topic, group="g", timeout_s=0) as consumer:
                 for message in consumer:
                     assert consumer.ack(message)
                 assert consumer.lag() == 0
-        for (topic, queue_id), queue in truth.items():
+        for (topic, queue_id), queue in expected.items():
             assert store.committed_offsets(topic, "g")[queue_id] == queue["maxOffset"]

@@ -40,9 +40,9 @@ def units(store: Path, topic: str, queue_id: int) -> list[list[int]]:
     return [list(row[:7]) for row in rows if row[1] > 0]
 
 
-def truth(fixture: Any) -> dict[tuple[str, int], list[list[int]]]:
+def expected_of(fixture: Any) -> dict[tuple[str, int], list[list[int]]]:
     """Return the units that the real store wrote."""
-    queues = fixture.truth()["queues"]
+    queues = fixture.expected()["queues"]
     return {(queue["topic"], queue["queueId"]): queue["batchCq"] for queue in queues if queue.get("batchCq")}
 
 
@@ -98,21 +98,21 @@ DAMAGE = [a_wrong_size, zeros_in_the_last_file, a_unit_of_no_record, the_first_f
           a_stray_file]  # fmt: skip
 
 
-@pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "crashed"])
-def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path], None], is_clean: bool) -> None:
+def test_a_damaged_batch_queue_is_made_anew(fixture: Any, damage: Callable[[Path], None], is_clean: bool) -> None:
     """`verify` reports it and `recover` rebuilds it."""
-    store, wanted = fixture.store, truth(fixture)
+    store, expected = fixture.store, expected_of(fixture)
     others = {name: data for name, data in files_of(store).items() if not name.startswith(f"{TOPIC}/0")}
-    hurt(store)
+    damage(store)
     if not is_clean:
         (store / "abort").write_bytes(b"4711")
     assert verify_store(str(store)).problems
-    names_more = is_clean and hurt is a_unit_of_no_record  # nothing tells that its record never was there
+    names_more = is_clean and damage is a_unit_of_no_record  # nothing tells that its record never was there
     assert Recovery(str(store)).plan().needs_choice == names_more
     plan = Recovery(str(store), Choice.TRUNCATE if names_more else Choice.REFUSE).apply()
     assert any(step.text.startswith("rebuild batchconsumequeue") for step in plan.steps)
-    assert {queue_key: units(store, *queue_key) for queue_key in wanted} == wanted
+    assert {queue_key: units(store, *queue_key) for queue_key in expected} == expected
     assert others.items() <= files_of(store).items(), "queues that agree stay as they are"
     assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().steps == []
     with MessageStore.open(store, "r+") as opened:
@@ -122,7 +122,7 @@ def test_a_damaged_batch_queue_is_made_anew(fixture: Any, hurt: Callable[[Path],
 @pytest.mark.deep
 def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: Any, tmp_path: Path) -> None:
     """A queue has its old files, its new ones, or none; the next run repairs all of it."""
-    wanted = truth(fixture)
+    expected = expected_of(fixture)
     a_wrong_size(fixture.store)
     number, is_done = 0, False
     while not is_done:
@@ -133,7 +133,7 @@ def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: An
             is_done = True
         except StoreError:
             Recovery(str(copy)).apply()
-        assert {queue_key: units(copy, *queue_key) for queue_key in wanted} == wanted, number
+        assert {queue_key: units(copy, *queue_key) for queue_key in expected} == expected, number
         assert verify_store(str(copy)).problems == []
         shutil.rmtree(copy)
     assert number > 100
@@ -144,7 +144,7 @@ def test_what_is_cut_of_a_batch_queue_is_kept(fixture: Any) -> None:
     before = {data.rstrip(b"\0") for data in files_of(fixture.store).values()}
     write(fixture.store / "commitlog" / f"{0:020d}", 0, bytes(65536))
     Recovery(str(fixture.store), Choice.TRUNCATE).apply()
-    assert not any(units(fixture.store, topic, queue_id) for topic, queue_id in truth(fixture))
+    assert not any(units(fixture.store, topic, queue_id) for topic, queue_id in expected_of(fixture))
     kept = {path.read_bytes().rstrip(b"\0") for path in (fixture.store / "brokerstore").rglob("*") if path.is_file()}
     assert before <= kept
     assert not verify_store(str(fixture.store)).problems
@@ -169,13 +169,13 @@ def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: 
     at = data.index(b"INNER_NUM\x0110\x02") + len(b"INNER_NUM\x01")
     log.write_bytes(data[:at] + text + data[at + 2 :])
     (fixture.store / "abort").touch()
-    victim = max(row["physicalOffset"] for row in fixture.truth()["messages"] if row["physicalOffset"] < 65536 + at)
+    victim = max(row["physicalOffset"] for row in fixture.expected()["messages"] if row["physicalOffset"] < 65536 + at)
     assert [problem.offset for problem in verify_store(str(fixture.store)).problems] == [victim]
     Recovery(str(fixture.store)).apply()
     plan = Recovery(str(fixture.store)).plan()
     assert plan.steps == [] and len(plan.unrepaired) == 1
     assert [(found.kind, found.offset) for found in plan.findings] == [("batch_numbers", victim)]
-    assert {queue_key: units(fixture.store, *queue_key) for queue_key in truth(fixture)} == truth(fixture), (
+    assert {queue_key: units(fixture.store, *queue_key) for queue_key in expected_of(fixture)} == expected_of(fixture), (
         "the queue knows what the record lost"
     )
 
@@ -202,7 +202,7 @@ def test_what_was_prepared_or_rolled_back_is_in_no_batch_queue(tmp_path: Path) -
 @pytest.mark.parametrize("has_units", [True, False], ids=["sound-queue", "zeroed-queue"])
 def test_filler_of_a_batch_has_all_its_queue_offsets(fixture: Any, lost: set[int], has_units: bool) -> None:
     """RocketMQ's consumers get the batch below a gap again and again, so the numbers must continue."""
-    store, expected = fixture.store, truth(fixture)["BcqTopic", 0]
+    store, expected = fixture.store, expected_of(fixture)["BcqTopic", 0]
     rows = [expected[number] for number in sorted(lost)]
     (first, *_) = sorted((store / "commitlog").iterdir())
     for offset, size, *_ in rows:
@@ -273,7 +273,7 @@ def test_empty_batch_queue_of_a_topic_that_the_table_lacks_is_put_aside(tmp_path
 
 def test_lost_batch_queues_without_a_topic_table_are_made_again_from_the_batches(fixture: Any) -> None:
     """Nothing but the log tells that these topics have batch queues; as ordinary queues they would have gaps."""
-    store, expected = fixture.store, truth(fixture)
+    store, expected = fixture.store, expected_of(fixture)
     assert not (store / "config" / "topics.json").exists()
     shutil.rmtree(store / "batchconsumequeue")
     assert {problem.kind for problem in verify_store(str(store)).problems} == {"batch_unit"}

@@ -106,23 +106,23 @@ def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: An
 def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """Offsets continue over several queue files; after a kill, missing units are rebuilt, even without the folder."""
     folder = tmp_path / "s"
-    total, wanted = 0, []
+    total, expected = 0, []
     for part in range(3):
         with open_batch(world, folder) as store:
-            assert units(store) == wanted
+            assert units(store) == expected
             for count in range(1, 20):
                 assert put_inner(world, store, count).queue_offset == total
-                wanted.append((total, count))
+                expected.append((total, count))
                 total += count
-            assert units(store) == wanted
+            assert units(store) == expected
             if is_killed:
                 folder = crash_copy(folder, tmp_path / f"killed-{part}")
                 if part:
                     shutil.rmtree(folder / "batchconsumequeue")
     with open_batch(world, folder, "r+") as store:
-        assert units(store) == wanted
+        assert units(store) == expected
         assert store.max_offset("B", 0) == total
-        assert len(wanted) == 57
+        assert len(expected) == 57
     assert len(list((folder / "batchconsumequeue" / "B" / "0").iterdir())) == 3
 
 
@@ -131,14 +131,14 @@ def test_a_broken_batch_queue_is_cut_and_made_again(world: Any, tmp_path: Path) 
     with open_batch(world, tmp_path / "s") as store:
         for _ in range(30):
             put_inner(world, store, 3)
-        wanted = units(store)
+        expected = units(store)
         copy = crash_copy(tmp_path / "s", tmp_path / "killed")
     last = sorted((copy / "batchconsumequeue" / "B" / "0").iterdir())[-1]
     data = bytearray(last.read_bytes())
     data[46 * 7 + 3 : 46 * 9] = bytes(46 * 2 - 3)
     last.write_bytes(bytes(data))
     with open_batch(world, copy, "r+") as store:
-        assert units(store) == wanted
+        assert units(store) == expected
 
 
 def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: 
 def test_a_real_stores_batch_queues_go_on(world: Any, fixture_store: Any) -> None:
     """The queues are found by their folder, because that store has no topics.json."""
     fixture = fixture_store("batchcq", own=True)
-    truth = {(queue["topic"], queue["queueId"]): queue for queue in fixture.truth()["queues"] if "batchCq" in queue}
+    expected = {(queue["topic"], queue["queueId"]): queue for queue in fixture.expected()["queues"] if "batchCq" in queue}
     with open_small(world, fixture.store, "r+") as store:
-        for (topic, queue_id), queue in truth.items():
+        for (topic, queue_id), queue in expected.items():
             store.create_topic(topic, attributes={"queue.type": "BatchCQ"})
             message = world.commitlog.Message(topic, b"ours", queue_id=queue_id, sys_flag=0x80, properties={"INNER_NUM": "4"})
             assert store.put(message).queue_offset == queue["maxOffset"]
@@ -256,13 +256,13 @@ def test_what_is_prepared_or_rolled_back_is_in_no_batch_queue(world: Any, tmp_pa
     """As in a real store, no reader gets uncommitted records, even after the queues are rebuilt."""
     with open_batch(world, tmp_path / "s", clock=Clock()) as store:
         flags = (0x80, 0x84, 0x88, 0x8C, 0x80)
-        places = [put_inner(world, store, 2, sys_flag=flag).physical_offset for flag in flags]
-        wanted = [places[0], places[2], places[4]]
-        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        positions = [put_inner(world, store, 2, sys_flag=flag).physical_offset for flag in flags]
+        expected = [positions[0], positions[2], positions[4]]
+        assert [message.physical_offset for message in store.read("B", 0)] == expected
         copy = crash_copy(tmp_path / "s", tmp_path / "copy")
     shutil.rmtree(copy / "batchconsumequeue")
     with open_batch(world, copy) as store:
-        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        assert [message.physical_offset for message in store.read("B", 0)] == expected
 
 
 def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
@@ -278,12 +278,12 @@ def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Pa
         store.delete_before(2 << 16)
         after = [len(list((tmp_path / "s" / part).rglob("0*0"))) for part in ("batchconsumequeue", "consumequeue_ext")]
         assert all(new < old for new, old in zip(after, before, strict=True))
-        wanted = [message.physical_offset for message in store.read("B", 0)]
-        assert wanted[0] >= 2 << 16
+        expected = [message.physical_offset for message in store.read("B", 0)]
+        assert expected[0] >= 2 << 16
         tagged = store.get("T", 0, store.min_offset("T", 0), tags={"paid"})
         assert len(tagged.messages) > 0
     with open_batch(world, tmp_path / "s", "r+", **changes) as store:
-        assert [message.physical_offset for message in store.read("B", 0)] == wanted
+        assert [message.physical_offset for message in store.read("B", 0)] == expected
         assert put_inner(world, store, 3).queue_offset == 1200
         assert len(store.get("T", 0, store.min_offset("T", 0), tags={"paid"}).messages) == len(tagged.messages)
 
@@ -341,11 +341,11 @@ def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_pat
             if cut % size or not cut:
                 with pytest.raises(InvalidMessage):
                     store.put_wire_batch("T", 0, data[:cut])
-        for place in (0, 1, 2, 3, 16, 17, 18, 19, size - 9, size - 8):
-            hurt = bytearray(data)
-            hurt[place] ^= 0x81
+        for position in (0, 1, 2, 3, 16, 17, 18, 19, size - 9, size - 8):
+            damage = bytearray(data)
+            damage[position] ^= 0x81
             with pytest.raises(InvalidMessage):
-                store.put_wire_batch("T", 0, bytes(hurt))
+                store.put_wire_batch("T", 0, bytes(damage))
         assert store.log_end == 0
 
 
@@ -369,14 +369,14 @@ def test_a_page_counts_the_messages_in_a_record(world: Any, tmp_path: Path) -> N
     with open_batch(world, tmp_path / "s") as store:
         for _ in range(50):
             put_inner(world, store, 20)
-        for asked, records in ((1, 1), (20, 1), (39, 1), (40, 2), (59, 2), (60, 2), (1000, 2)):
-            page = store.get("B", 0, 0, asked)  # one answer has at most 32 members: 20 are below that, 40 are not
-            assert (len(page.messages), page.next_offset) == (records, 20 * records), asked
+        for requested, records in ((1, 1), (20, 1), (39, 1), (40, 2), (59, 2), (60, 2), (1000, 2)):
+            page = store.get("B", 0, 0, requested)  # one answer has at most 32 members: 20 are below that, 40 are not
+            assert (len(page.messages), page.next_offset) == (records, 20 * records), requested
         assert [one.queue_offset for one in store.get("B", 0, 33, 39).messages] == [20]
     more = {"max_transfer_count_on_message_in_memory": 1000}
     with open_batch(world, tmp_path / "s", **more) as store:
-        for asked, records in ((39, 1), (40, 2), (59, 2), (60, 3), (640, 32), (1000, 50)):
-            assert len(store.get("B", 0, 0, asked).messages) == records, asked
+        for requested, records in ((39, 1), (40, 2), (59, 2), (60, 3), (640, 32), (1000, 50)):
+            assert len(store.get("B", 0, 0, requested).messages) == records, requested
 
 
 def test_every_record_comes_page_by_page(world: Any, tmp_path: Path) -> None:
@@ -385,11 +385,11 @@ def test_every_record_comes_page_by_page(world: Any, tmp_path: Path) -> None:
         counts = [1, 5, 40, 2, 1, 33, 32, 31, 1, 1, 100, 3]
         for count in counts:
             put_inner(world, store, count)
-        for asked in (1, 7, 32, 64):
+        for requested in (1, 7, 32, 64):
             offset, found = 0, []
-            while (page := store.get("B", 0, offset, asked)).messages:
+            while (page := store.get("B", 0, offset, requested)).messages:
                 members = [int(one.properties["INNER_NUM"]) for one in page.messages]
-                assert len(members) == 1 or sum(members) <= asked
+                assert len(members) == 1 or sum(members) <= requested
                 found += members
                 offset = page.next_offset
             assert found == counts

@@ -63,7 +63,7 @@ def test_a_usual_file() -> None:
 @pytest.mark.parametrize("broker", BROKERS)
 def test_the_settings_of_the_fixtures(fixture_store: Any, tmp_path: Path, broker: str) -> None:
     """The values are those with which the real broker was started."""
-    config = fixture_store(broker).truth()["config"]
+    config = fixture_store(broker).expected()["config"]
     lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in config.items()]
     (tmp_path / "broker.conf").write_text("".join(lines))
     found = read_broker_properties(REAL_DISK, str(tmp_path / "broker.conf"))
@@ -72,7 +72,7 @@ def test_the_settings_of_the_fixtures(fixture_store: Any, tmp_path: Path, broker
 
 
 @pytest.mark.parametrize(
-    ("line", "want"),
+    ("line", "expected"),
     [
         (b"a=b", {"a": "b"}),
         (b"a = b ", {"a": "b"}),
@@ -94,9 +94,9 @@ def test_the_settings_of_the_fixtures(fixture_store: Any, tmp_path: Path, broker
         (b"a=C:\\\\store\\q", {"a": "C:\\storeq"}),
     ],
 )
-def test_the_syntax_is_javas(line: bytes, want: dict[str, str]) -> None:
+def test_the_syntax_is_javas(line: bytes, expected: dict[str, str]) -> None:
     """Separators, escapes, continued lines and Latin-1 work as in Java."""
-    assert parse_broker_properties(line, file="f") == want
+    assert parse_broker_properties(line, file="f") == expected
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def open_quiet(world: Any, folder: Path, mode: str = "r", **changes: Any) -> Any
     return open_small(world, folder, mode, deliver_delayed=False, enabled_append_prop_crc=False, **changes)
 
 
-def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
+def check_store(world: Any, store: Any, expected: dict[str, Any]) -> None:
     """Compare every queue, unit, message, query and search by time with the real store's."""
-    for queue in truth["queues"]:
+    for queue in expected["queues"]:
         name = queue["topic"], queue["queueId"]
         assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"]), name
         assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"], name
@@ -38,14 +38,18 @@ def check_store(world: Any, store: Any, truth: dict[str, Any]) -> None:
             assert found == [tuple(unit) for unit in queue["batchCq"]]
         else:
             check_units(store, name, queue)
-    for wanted in truth["messages"]:
-        found = store.message_at(wanted["physicalOffset"])
-        assert found.body == base64.b64decode(wanted["body"] or "")
-        assert (found.topic, found.queue_id, found.queue_offset) == (wanted["topic"], wanted["queueId"], wanted["queueOffset"])
-        assert (found.sys_flag, found.reconsume_times) == (wanted["sysFlag"], wanted["reconsumeTimes"])
-        assert found.prepared_transaction_offset == wanted["preparedTransactionOffset"]
-        assert (found.store_timestamp_ms, found.message_id) == (wanted["storeTimestamp"], wanted["msgId"])
-        assert found.all_properties == wanted["properties"]
+    for requested in expected["messages"]:
+        found = store.message_at(requested["physicalOffset"])
+        assert found.body == base64.b64decode(requested["body"] or "")
+        assert (found.topic, found.queue_id, found.queue_offset) == (
+            requested["topic"],
+            requested["queueId"],
+            requested["queueOffset"],
+        )
+        assert (found.sys_flag, found.reconsume_times) == (requested["sysFlag"], requested["reconsumeTimes"])
+        assert found.prepared_transaction_offset == requested["preparedTransactionOffset"]
+        assert (found.store_timestamp_ms, found.message_id) == (requested["storeTimestamp"], requested["msgId"])
+        assert found.all_properties == requested["properties"]
 
 
 def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> None:
@@ -68,8 +72,8 @@ def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixt
     fixture = fixture_store(name, own=True)
     before = contents(fixture.store)
     with open_quiet(world, fixture.store) as store:
-        check_store(world, store, fixture.truth())
-        check_answers(world, store, fixture.truth())
+        check_store(world, store, fixture.expected())
+        check_answers(world, store, fixture.expected())
     assert contents(fixture.store) == before
 
 
@@ -88,7 +92,7 @@ def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, f
     parts = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "config")
     before = {part: contents(fixture.store / part) for part in parts if (fixture.store / part).exists()}
     with open_quiet(world, fixture.store, "r+") as store:
-        check_store(world, store, fixture.truth())
+        check_store(world, store, fixture.expected())
     assert {part: contents(fixture.store / part) for part in before} == before
 
 
@@ -113,7 +117,7 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
     lmq = {"enable_multi_dispatch": True} if name == "lmq" else {}
     with open_quiet(world, fixture.store, "r+", mapper_file_size_batch_consume_queue=920, **lmq) as store:
         assert "LiveGone" not in store.topics()
-        for queue in fixture.truth()["queues"]:
+        for queue in fixture.expected()["queues"]:
             found = [message.physical_offset for message in store.read(queue["topic"], queue["queueId"])]
             assert found == queue["getMessagePhyOffsets"]
     assert any(True for _ in before)
@@ -129,32 +133,32 @@ def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixtu
     rebuild_store(str(fixture.store))
     assert {part: contents(fixture.store / part) for part in before} == before
     with open_quiet(world, fixture.store) as store:
-        check_store(world, store, fixture.truth())
+        check_store(world, store, fixture.expected())
 
 
-@pytest.mark.parametrize("hurt", ["gone", "time", "noise"])
+@pytest.mark.parametrize("damage", ["gone", "time", "noise"])
 def test_a_rebuild_says_that_extended_units_are_lost(
-    world: Any, fixture_store: Any, hurt: str, caplog: pytest.LogCaptureFixture
+    world: Any, fixture_store: Any, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If extended units are missing or of another record, units get their tags codes; the others keep their addresses."""
     fixture = fixture_store("cqext", own=True)
     folder = next(path for path in sorted((fixture.store / "consumequeue_ext").rglob("*")) if path.is_file()).parent
     name = folder.parent.name, int(folder.name)
-    queue = next(one for one in fixture.truth()["queues"] if (one["topic"], one["queueId"]) == name)
+    queue = next(one for one in fixture.expected()["queues"] if (one["topic"], one["queueId"]) == name)
     first = min(folder.iterdir())
-    if hurt == "gone":
+    if damage == "gone":
         shutil.rmtree(folder)
     else:
         with first.open("r+b") as file:
-            file.seek(10 if hurt == "time" else 0)  # size 2, tags code 8, store time 8
+            file.seek(10 if damage == "time" else 0)  # size 2, tags code 8, store time 8
             file.write(b"\x7f" * 8)
     with caplog.at_level(logging.WARNING):
         rebuild_store(str(fixture.store))
-    lost = len([unit for unit in queue["ext"] if unit]) if hurt == "gone" else 1
+    lost = len([unit for unit in queue["ext"] if unit]) if damage == "gone" else 1
     assert f"{lost} units have no extended unit any more" in caplog.text
     with open_quiet(world, fixture.store) as store:
         units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
-        plain = sum(unit == tuple(wanted) for unit, wanted in zip(units, queue["cq"], strict=True))
+        plain = sum(unit == tuple(expected) for unit, expected in zip(units, queue["cq"], strict=True))
         assert plain == lost + sum(not unit for unit in queue["ext"])
         assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"]
 
@@ -169,13 +173,13 @@ def test_extended_units_are_made_again_with_the_queues(world: Any, fixture_store
     size = EXT_SIZES[name]
     changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": size}
     with open_quiet(world, fixture.store, "r+", **changes) as store:
-        for queue in fixture.truth()["queues"]:
+        for queue in fixture.expected()["queues"]:
             key = queue["topic"], queue["queueId"]
             if not queue["cq"]:
                 continue
             reader = store.engine.derived.ext_reader(*key)
             units = [tuple(unit) for _, unit in store.engine.queues.get(*key).units()]
-            found = [(physical, place, reader.unit(code).tags_code) for physical, place, code in units]
+            found = [(physical, position, reader.unit(code).tags_code) for physical, position, code in units]
             assert found == [tuple(unit) for unit in queue["cq"]]
             assert [reader.unit(code).store_timestamp_ms for _, _, code in units] == [
                 unit[1] for unit in queue["ext"] if unit
@@ -188,12 +192,12 @@ def test_tags_are_found_through_extended_units(world: Any, fixture_store: Any, n
     """A filter by tag uses the tags code of the extended unit."""
     fixture = fixture_store(name)
     with open_quiet(world, fixture.store) as store:
-        for queue in fixture.truth()["queues"]:
-            wanted: dict[str, list[int]] = {}
+        for queue in fixture.expected()["queues"]:
+            expected: dict[str, list[int]] = {}
             for message in store.read(queue["topic"], queue["queueId"]):
                 if message.tags and queue["topic"] != "SCHEDULE_TOPIC_XXXX":  # its units hold times
-                    wanted.setdefault(message.tags, []).append(message.physical_offset)
-            for tag, offsets in wanted.items():
+                    expected.setdefault(message.tags, []).append(message.physical_offset)
+            for tag, offsets in expected.items():
                 got, at = [], 0
                 while at < queue["maxOffset"]:
                     page = store.get(queue["topic"], queue["queueId"], at, tags={tag})
@@ -237,8 +241,10 @@ def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lo
     with open_quiet(world, copy, "r+") as store:
         reader = store.engine.derived.ext_reader("ExtTopic", 0)
         units = [unit for _, unit in store.engine.queues.get("ExtTopic", 0).units()]
-        wanted = next(queue for queue in fixture.truth()["queues"] if (queue["topic"], queue["queueId"]) == ("ExtTopic", 0))
-        codes = [unit[2] for unit in wanted["cq"]] + [3433164] * 50
+        expected = next(
+            queue for queue in fixture.expected()["queues"] if (queue["topic"], queue["queueId"]) == ("ExtTopic", 0)
+        )
+        codes = [unit[2] for unit in expected["cq"]] + [3433164] * 50
         assert [reader.tags_code(unit.tags_code) for unit in units] == codes
         assert len(store.get("ExtTopic", 0, 130, tags={"paid"}).messages) > 0
 
@@ -247,9 +253,9 @@ def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lo
 def test_consumers_stand_where_the_broker_says(world: Any, fixture_store: Any, name: str) -> None:
     """Offset and lag of every group and queue are those in the broker's own statistics."""
     fixture = fixture_store(name)
-    truth = fixture.truth()
+    expected = fixture.expected()
     with open_quiet(world, fixture.store) as store:
-        table = truth["configFiles"]["consumerOffset.json"]["offsetTable"]
+        table = expected["configFiles"]["consumerOffset.json"]["offsetTable"]
         for key, offsets in table.items():
             parts = key.split("@")
             if len(parts) == 2:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from messagestore import checkpoint as room
+from messagestore import checkpoint as capacity
 from messagestore.checkpoint import (
     CHECKPOINT_SIZE,
     TIMES,
@@ -43,8 +43,8 @@ def test_the_page_and_the_constants_agree() -> None:
     """Every field has the same offset, and the sizes add up to the file."""
     at = 0
     for offset, size, field in ROW.findall(PAGE):
-        assert int(offset) == at == getattr(room, f"{field.upper()}_AT"), field
-        assert re.search(rf"^    {offset} +{size} +{field}\b", room.__doc__ or "", re.MULTILINE), field
+        assert int(offset) == at == getattr(capacity, f"{field.upper()}_AT"), field
+        assert re.search(rf"^    {offset} +{size} +{field}\b", capacity.__doc__ or "", re.MULTILINE), field
         at += int(size)
     assert at == CHECKPOINT_SIZE == 4096
     assert CheckpointValues._fields == tuple(field for _, _, field in ROW.findall(PAGE) if field != "rest")
@@ -75,16 +75,16 @@ def test_a_real_stores_checkpoint_comes_back_to_the_byte(fixture_store: Any, nam
 def test_the_values_are_those_the_real_store_had_in_memory(fixture_store: Any, broker: str) -> None:
     """The manifest was taken by a later open, whose recovery set the last value."""
     fixture = fixture_store(broker)
-    truth = fixture.truth()["checkpointInMemory"]
+    expected = fixture.expected()["checkpointInMemory"]
     values = read_checkpoint(REAL_DISK, str(fixture.store / "checkpoint")).values
-    assert values.physic_msg_timestamp_ms == truth["physicMsgTimestamp"]
-    assert values.logics_msg_timestamp_ms == truth["logicsMsgTimestamp"]
-    assert values.index_msg_timestamp_ms == truth["indexMsgTimestamp"]
-    assert values.master_flushed_offset == truth["masterFlushedOffset"]
+    assert values.physic_msg_timestamp_ms == expected["physicMsgTimestamp"]
+    assert values.logics_msg_timestamp_ms == expected["logicsMsgTimestamp"]
+    assert values.index_msg_timestamp_ms == expected["indexMsgTimestamp"]
+    assert values.master_flushed_offset == expected["masterFlushedOffset"]
 
 
 @pytest.mark.parametrize(
-    ("data", "want", "is_damaged"),
+    ("data", "expected", "is_damaged"),
     [
         (None, (0, 0, 0, 0, 0), False),
         (bytes(4096), (0, 0, 0, 0, 0), False),
@@ -106,19 +106,19 @@ def test_the_values_are_those_the_real_store_had_in_memory(fixture_store: Any, b
         (page(NOW, NOW, NOW, 0, -2), (0, 0, 0, 0, 0), True),
     ],
 )
-def test_what_damage_says(tmp_path: Path, data: bytes | None, want: tuple[int, ...], is_damaged: bool) -> None:
+def test_what_damage_says(tmp_path: Path, data: bytes | None, expected: tuple[int, ...], is_damaged: bool) -> None:
     """No exception is raised; implausible values count as 0."""
     if data is not None:
         write(tmp_path, data)
     found = read_checkpoint(REAL_DISK, str(tmp_path / "checkpoint"))
-    assert (found.values, found.is_damaged) == (want, is_damaged)
+    assert (found.values, found.is_damaged) == (expected, is_damaged)
     checkpoint = Checkpoint(REAL_DISK, str(tmp_path))
-    assert (checkpoint.values, checkpoint.is_damaged) == (want, is_damaged)
+    assert (checkpoint.values, checkpoint.is_damaged) == (expected, is_damaged)
     assert (tmp_path / "checkpoint").exists() == (data is not None)
 
 
 @pytest.mark.parametrize(
-    ("physic", "logics", "index", "want", "want_index"),
+    ("physic", "logics", "index", "expected", "expected_index"),
     [
         (NOW, NOW + 1, 0, NOW - 3000, 0),
         (NOW + 9000, NOW, NOW, NOW - 3000, NOW - 3000),
@@ -128,10 +128,10 @@ def test_what_damage_says(tmp_path: Path, data: bytes | None, want: tuple[int, .
         (3001, 5000, 5000, 1, 1),
     ],
 )
-def test_the_safe_times(tmp_path: Path, physic: int, logics: int, index: int, want: int, want_index: int) -> None:
+def test_the_safe_times(tmp_path: Path, physic: int, logics: int, index: int, expected: int, expected_index: int) -> None:
     """It is the lesser time of log and queues, less three seconds, and at least 0."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, page(physic, logics, index, 0, 0)))
-    assert (checkpoint.min_timestamp_ms, checkpoint.min_index_timestamp_ms) == (want, want_index)
+    assert (checkpoint.min_timestamp_ms, checkpoint.min_index_timestamp_ms) == (expected, expected_index)
 
 
 def test_nothing_is_written_before_flush_and_all_is_synced_after(tmp_path: Path) -> None:

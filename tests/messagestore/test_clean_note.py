@@ -29,17 +29,17 @@ def holds(world: World, log: Any, end: int, last: int) -> bool:
     return bool(recovery.still_holds(log, world.module("messagestore.clean_stop").CleanStop(end, last)))
 
 
-def places(log: Any) -> list[tuple[int, int]]:
+def positions(log: Any) -> list[tuple[int, int]]:
     return [(message.physical_offset, message.physical_offset + message.size) for message in log.messages()]
 
 
 def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log: Any) -> None:
     """Another end, another record, a position inside a record, and one behind the end do not match."""
-    last, end = places(log)[-1]
+    last, end = positions(log)[-1]
     assert holds(world, log, end, last)
     for wrong in (end - 1, end + 1, last, 0, SIZE, end + SIZE):
         assert not holds(world, log, wrong, last), wrong
-    for before, behind in places(log)[:-1]:
+    for before, behind in positions(log)[:-1]:
         assert not holds(world, log, behind, before), "records follow"
         assert not holds(world, log, end, before)
     for wrong in (last + 1, last - 1, end, SIZE - 4, SIZE, 5 * SIZE):
@@ -48,10 +48,10 @@ def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log
 
 def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) -> None:
     """A broker added a record, or cut the last one."""
-    last, end = places(log)[-1]
+    last, end = positions(log)[-1]
     put(world, log, 1)
     assert not holds(world, log, end, last)
-    again, behind = places(log)[-1]
+    again, behind = positions(log)[-1]
     assert (again, holds(world, log, behind, again)) == (end, True)
     log.queue.files[0].view[again : again + 8] = bytes(8)
     assert not holds(world, log, behind, again)
@@ -60,11 +60,11 @@ def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) ->
 
 def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World, log: Any) -> None:
     """The file was closed with a blank: the log ends with the file, whether or not the next one exists."""
-    last, end = places(log)[-1]
+    last, end = positions(log)[-1]
     file = log.queue.files[0]
     BLANK.pack_into(file.view, end, SIZE - end, BLANK_MAGIC)
     assert holds(world, log, SIZE, last)
-    assert not holds(world, log, SIZE, places(log)[0][0])
+    assert not holds(world, log, SIZE, positions(log)[0][0])
     assert not holds(world, log, SIZE - 1, last)
     assert not holds(world, log, 2 * SIZE, last)
     log.queue.next_file()

@@ -35,7 +35,7 @@ def test_the_messages_are_those_that_consumers_got(fixture_store: Any) -> None:
     """Every field of the copies, in order, from the queue's folder; nothing in the store changes."""
     fixture = fixture_store(NAME)
     before = snapshot(fixture.store)
-    delivered = fixture.truth("manifest.json")["read"]
+    delivered = fixture.expected("manifest.json")["read"]
     for topic in ("Compacted", "Fresh"):
         found = []
         for queue in compacted_queues(REAL_DISK, str(fixture.store)):
@@ -44,23 +44,23 @@ def test_the_messages_are_those_that_consumers_got(fixture_store: Any) -> None:
                 assert ran.code == 0
                 found += [json.loads(line) for line in ran.out.splitlines()]
         assert len(found) == len(delivered[topic]) == {"Compacted": 32, "Fresh": 5}[topic]
-        for own, told in zip(found, delivered[topic], strict=True):
+        for own, reported in zip(found, delivered[topic], strict=True):
             for name in ("physical_offset", "size", "queue_id", "queue_offset", "body_crc", "store_timestamp_ms", "flag"):
-                assert own[name] == told[name]
-            assert base64.b64decode(own["body_base64"]) == base64.b64decode(told["body"])
-            assert own["properties"].items() <= told["properties"].items()
+                assert own[name] == reported[name]
+            assert base64.b64decode(own["body_base64"]) == base64.b64decode(reported["body"])
+            assert own["properties"].items() <= reported["properties"].items()
     assert snapshot(fixture.store) == before
 
 
 def test_copies_with_the_checksum_of_their_original_are_read(fixture_store: Any) -> None:
     """With `enabledAppendPropCRC` each record has one over all of it, also over the place that its copy no longer has."""
     fixture = fixture_store("broker-compaction-crc")
-    delivered = fixture.truth("manifest.json")["read"]["C"]
+    delivered = fixture.expected("manifest.json")["read"]["C"]
     (queue,) = compacted_queues(REAL_DISK, str(fixture.store))
     found = [json.loads(line) for line in run("dump", "--json", queue.log_folder).out.splitlines()]
     names = ("physical_offset", "size", "queue_offset", "body_crc", "store_timestamp_ms")
-    assert [[own[name] for name in names] for own in found] == [[told[name] for name in names] for told in delivered]
-    assert [own["body_base64"] for own in found] == [told["body"] for told in delivered] and found
+    assert [[own[name] for name in names] for own in found] == [[reported[name] for name in names] for reported in delivered]
+    assert [own["body_base64"] for own in found] == [reported["body"] for reported in delivered] and found
     assert run("verify", fixture.store).code == 0
 
 
@@ -81,10 +81,10 @@ def test_a_damaged_body_of_a_copy_with_such_a_checksum_is_found(fixture_store: A
 def test_ls_stats_info_and_verify_have_them(fixture_store: Any) -> None:
     """The broker told its clients the first offset and the end of each queue."""
     fixture = fixture_store(NAME)
-    told = fixture.truth("manifest.json")["read"]
+    reported = fixture.expected("manifest.json")["read"]
     ends = {
         (one["topic"], one["queue_id"]): (int(one["properties"]["MIN_OFFSET"]), int(one["properties"]["MAX_OFFSET"]))
-        for topic in ("Compacted", "Fresh") for one in told[topic]
+        for topic in ("Compacted", "Fresh") for one in reported[topic]
     }  # fmt: skip
     for command in ("ls", "stats"):
         rows = run(command, "--json", fixture.store).json["compacted"]
@@ -163,7 +163,7 @@ def test_each_damage_is_named(store: Path, damage: Callable[[Path], None]) -> No
     assert ran.code == 1
     found = {(one["kind"], Path(one["file"]).relative_to(store).parts[0]) for one in ran.json["problems"]}
     assert (DAMAGES[damage], "compaction") in found
-    assert {place for _, place in found} == {"compaction"}
+    assert {position for _, position in found} == {"compaction"}
 
 
 @pytest.mark.parametrize("content", [b"", bytes(40), b'{"queueOffsetMap":[1]}'], ids=["empty", "zeros", "another table"])

@@ -36,9 +36,9 @@ DAMAGES = {
 
 
 CASES = [
-    pytest.param(name, damage, marks=() if number % len(DAMAGES) == place else pytest.mark.deep)
+    pytest.param(name, damage, marks=() if number % len(DAMAGES) == position else pytest.mark.deep)
     for number, name in enumerate(FILES)
-    for place, damage in enumerate(DAMAGES)
+    for position, damage in enumerate(DAMAGES)
 ]
 
 

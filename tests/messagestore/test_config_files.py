@@ -26,7 +26,7 @@ def file_in(folder: Path, data: bytes | None, backup: bytes | None) -> ConfigFil
 
 
 @pytest.mark.parametrize(
-    ("data", "backup", "want", "source", "is_damaged"),
+    ("data", "backup", "expected", "source", "is_damaged"),
     [
         (GOOD, OLD, {"a": 1}, Source.FILE, False),
         (GOOD, None, {"a": 1}, Source.FILE, False),
@@ -46,11 +46,11 @@ def file_in(folder: Path, data: bytes | None, backup: bytes | None) -> ConfigFil
     ],
 )
 def test_where_the_document_comes_from(
-    tmp_path: Path, data: bytes | None, backup: bytes | None, want: Any, source: Source, is_damaged: bool
+    tmp_path: Path, data: bytes | None, backup: bytes | None, expected: Any, source: Source, is_damaged: bool
 ) -> None:
     """Missing, blank, zeroed and unparsable files follow the table of the format page; reading changes nothing."""
     loaded = file_in(tmp_path, data, backup).load()
-    assert (loaded.document, loaded.source, loaded.damage is not None) == (want, source, is_damaged)
+    assert (loaded.document, loaded.source, loaded.damage is not None) == (expected, source, is_damaged)
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert left == {k: v for k, v in (("topics.json", data), ("topics.json.bak", backup)) if v is not None}
 
@@ -90,16 +90,16 @@ def test_a_save_that_fails_at_any_call_leaves_old_or_new(
 ) -> None:
     """The disk fails at every call, once or from then on; the next save succeeds."""
     runs = iter(range(1000))
-    places: list[Path] = []
+    positions: list[Path] = []
 
     def save(disk: Any) -> None:
-        places.append(tmp_path / str(next(runs)))
-        file_in(places[-1], data, backup)
-        ConfigFile(disk, str(places[-1] / "topics.json")).save({"a": 2})
+        positions.append(tmp_path / str(next(runs)))
+        file_in(positions[-1], data, backup)
+        ConfigFile(disk, str(positions[-1] / "topics.json")).save({"a": 2})
 
     seen = set()
     for _ in failures(save, **how):
-        again = ConfigFile(REAL_DISK, str(places[-1] / "topics.json"))
+        again = ConfigFile(REAL_DISK, str(positions[-1] / "topics.json"))
         seen.add(again.load().document["a"])
         again.save({"a": 3})
         assert again.load().document == {"a": 3}

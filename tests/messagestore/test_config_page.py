@@ -43,7 +43,7 @@ def test_the_page_names_every_file() -> None:
 )
 def test_the_page_has_every_field_that_a_broker_writes(fixture_store: Any, broker: str, file: str, name: str) -> None:
     """The order is the broker's, which is alphabetical."""
-    document = fixture_store(broker).truth()["configFiles"][file]
+    document = fixture_store(broker).expected()["configFiles"][file]
     assert list(table(name)) == sorted(table(name))
     assert name in PAGE
     for entry in document[name].values():

@@ -81,11 +81,11 @@ def test_waiting_burns_no_core(store: MessageStore) -> None:
     put_all(store, 0, 1)
     with store.consumer("t", group="g") as consumer:
         assert consumer.poll()
-        looks = []
+        reads = []
         take = consumer._take
-        consumer._take = lambda count: looks.append(1) or take(count)  # type: ignore[method-assign,func-returns-value]
+        consumer._take = lambda count: reads.append(1) or take(count)  # type: ignore[method-assign,func-returns-value]
         assert consumer.poll(1, 0.3) == []
-    assert len(looks) < 10
+    assert len(reads) < 10
 
 
 def test_a_time_out_ends_the_iteration(store: MessageStore) -> None:
@@ -166,10 +166,10 @@ def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: Me
     put_all(store, 0, 5, queues=1)
     with store.consumer("t", group="g") as consumer:
         found = consumer.poll(5)
-        for index, wanted in ((3, None), (1, None), (0, 2), (2, 4), (4, 5)):
+        for index, expected in ((3, None), (1, None), (0, 2), (2, 4), (4, 5)):
             assert consumer.ack(found[index])
             committed = store.committed_offsets("t", "g").get(0, 0)
-            assert committed == (wanted or 0)
+            assert committed == (expected or 0)
         assert not consumer.ack(found[2])
 
 
@@ -264,9 +264,9 @@ def test_seek_goes_to_an_offset_and_stays_inside_the_queue(store: MessageStore) 
     """Offsets in both directions and past both ends are accepted."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g", timeout_s=0) as consumer:
-        for offset, wanted in ((7, [7, 8, 9]), (0, list(range(10))), (-5, list(range(10))), (99, [])):
+        for offset, expected in ((7, [7, 8, 9]), (0, list(range(10))), (-5, list(range(10))), (99, [])):
             consumer.seek(0, offset)
-            assert numbers(consumer) == wanted
+            assert numbers(consumer) == expected
         with pytest.raises(InvalidMessage, match="queue 5"):
             consumer.seek(5, 0)
 

@@ -20,14 +20,14 @@ def test_a_brokers_file_read_whole_and_written_back_to_the_byte(fixture_store: A
     before = path.read_bytes()
     folder = folder_with(tmp_path / "config", consumerFilter_json=before)
     filters = ConsumerFilters(REAL_DISK, folder)
-    truth = fixture_store(name).truth()["configFiles"]["consumerFilter.json"]["filterDataByTopic"]
+    expected = fixture_store(name).expected()["configFiles"]["consumerFilter.json"]["filterDataByTopic"]
     for one in filters.all():
-        raw = truth[one.topic]["groupFilterData"][one.group]
+        raw = expected[one.topic]["groupFilterData"][one.group]
         assert (one.expression, one.expression_type, one.is_dead) == (raw["expression"], raw["expressionType"], raw["dead"])
         assert list(one.bits) == raw["bloomFilterData"]["bitPos"]
         assert (one.bit_count, one.born_time_ms) == (raw["bloomFilterData"]["bitNum"], raw["bornTime"])
         filters.put(one)
-    assert len(filters.all()) == sum(len(topic["groupFilterData"]) for topic in truth.values()) > 0
+    assert len(filters.all()) == sum(len(topic["groupFilterData"]) for topic in expected.values()) > 0
     assert filters.persist()
     assert (tmp_path / "config" / "consumerFilter.json").read_bytes() == before
 
@@ -38,16 +38,16 @@ def test_bitmaps_of_a_real_store_match_its_filter(fixture_store: Any) -> None:
     one = ConsumerFilters(REAL_DISK, str(fixture.store / "config")).get("LiveFilter", "G_sql")
     assert one is not None
     found = {True: 0, False: 0}
-    for message in fixture.truth()["messages"]:
+    for message in fixture.expected()["messages"]:
         if message["topic"] == "LiveFilter":
             pairs = message["properties"]
-            wanted = float(pairs.get("a", "nan")) > 5 and pairs.get("color") in ("red", "blue") and "b" in pairs
+            expected = float(pairs.get("a", "nan")) > 5 and pairs.get("color") in ("red", "blue") and "b" in pairs
             reader = ConsumeQueueExt(
                 REAL_DISK, str(fixture.store / "consumequeue_ext" / "LiveFilter" / str(message["queueId"]))
             )
             unit = [unit for _, unit in reader.units()][message["queueOffset"]]
-            assert one.matches_bitmap(unit.bitmap) == wanted
-            found[wanted] += 1
+            assert one.matches_bitmap(unit.bitmap) == expected
+            found[expected] += 1
     assert min(found.values()) > 0
     assert one.matches_bitmap(b"")
 

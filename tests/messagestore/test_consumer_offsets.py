@@ -19,7 +19,7 @@ def test_the_offsets_of_a_real_broker(fixture_store: Any, broker: str) -> None:
     """Every queue for which the admin tool showed an offset has it."""
     fixture = fixture_store(broker)
     offsets = ConsumerOffsets(REAL_DISK, str(fixture.store / "config"))
-    table = fixture.truth()["configFiles"]["consumerOffset.json"]["offsetTable"]
+    table = fixture.expected()["configFiles"]["consumerOffset.json"]["offsetTable"]
     checked = 0
     for key, queues in table.items():
         topic, group, *broadcast = key.split("@")

@@ -13,24 +13,24 @@ from tests.commitlog.test_mapped_files import SIZE, open_log, put
 from tests.messagestore.kit import message, open_small, sync_mode
 
 
-@pytest.mark.parametrize("place", [0, 1, 3, 4, 6, 8])
-def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 3, 4, 6, 8])
+def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Path, position: int) -> None:
     """They begin at the cut in its own file and at the first byte of later ones; earlier bytes stay unchanged."""
     log = open_log(world, tmp_path / "commitlog")
     put(world, log, 9)
     log.update_written()
     before = b"".join(bytes(file.view) for file in log.queue.files)
-    cut = [stored.physical_offset for stored in log.messages()][place]
-    wanted = {}
+    cut = [stored.physical_offset for stored in log.messages()][position]
+    expected = {}
     for start in range(0, 3 * SIZE, SIZE):
         first = max(start, cut)
         data = before[first : start + SIZE].rstrip(b"\0")
         if data:
-            wanted[f"cut-{first:020d}-0"] = data
+            expected[f"cut-{first:020d}-0"] = data
     count = world.module("messagestore.recovery.log_end").cut_tail(log, cut, REAL_DISK, str(tmp_path))
     kept = {path.name: path.read_bytes() for path in (tmp_path / "brokerstore").iterdir()}
-    assert kept == wanted
-    assert count == sum(map(len, wanted.values()))
+    assert kept == expected
+    assert count == sum(map(len, expected.values()))
     after = b"".join(path.read_bytes() for path in sorted((tmp_path / "commitlog").iterdir()))
     assert after == before[:cut].ljust(len(before), b"\0")
     log.close()

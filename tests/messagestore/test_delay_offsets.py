@@ -19,7 +19,7 @@ def test_the_levels_of_a_real_broker(fixture_store: Any, broker: str) -> None:
     """Each is at most the end of queue level - 1, and the levels that delivered everything are present."""
     fixture = fixture_store(broker)
     offsets = DelayOffsets(REAL_DISK, str(fixture.store / "config"))
-    ends = {q["queueId"] + 1: q["maxOffset"] for q in fixture.truth()["queues"] if q["topic"] == "SCHEDULE_TOPIC_XXXX"}
+    ends = {q["queueId"] + 1: q["maxOffset"] for q in fixture.expected()["queues"] if q["topic"] == "SCHEDULE_TOPIC_XXXX"}
     assert set(offsets.levels()) <= set(ends)
     assert all(offset <= ends[level] for level, offset in offsets.levels().items())
     assert offsets.get(1) == ends[1] > 0

@@ -95,16 +95,16 @@ def test_killed_after_the_delivery_of_any_kind(
             put_waiting(world, store, b"%d" % number, pairs)
         clock.now_ms += 1000
         deliver(store)
-        wanted = bodies(store)
+        expected = bodies(store)
         put_waiting(world, store, b"later", PLAIN)
         copy = crash_copy(tmp_path / "s", tmp_path / "killed")
-    assert len(wanted) >= 1
+    assert len(expected) >= 1
     with open_idle(world, copy, clock, enable_lmq=True) as store:
         deliver(store)
-        assert bodies(store) == wanted
+        assert bodies(store) == expected
         clock.now_ms += 1000
         deliver(store)
-        assert bodies(store) == [*wanted, b"later"]
+        assert bodies(store) == [*expected, b"later"]
 
 
 def test_one_of_several_equal_messages_was_delivered_by_a_broker(world: Any, tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_promoted_slave_goes_on_where_its_master_was(world: Any, tmp_path: Pat
                 copy_of_master(tmp_path / "m", tmp_path / "s")
             put_waiting(world, master, b"late %d" % number, PLAIN)
             clock.now_ms += 1000
-            wanted = bodies(master)
+            expected = bodies(master)
             with open_idle(world, tmp_path / "s", clock, broker_role=role.SLAVE) as slave:
                 replicate(master, slave)
     with open_idle(world, tmp_path / "s", clock) as promoted:
         deliver(promoted)
-        assert bodies(promoted) == [*wanted, b"late %d" % (rounds - 1)]
+        assert bodies(promoted) == [*expected, b"late %d" % (rounds - 1)]

@@ -45,8 +45,8 @@ def test_a_delayed_message_waits_as_a_real_broker_has_it(world: Any, tmp_path: P
         store.engine.settle()
         stored = store.message_at(result.physical_offset)
         assert (stored.topic, stored.queue_id) == (SCHEDULE, real - 1)
-        wanted = {"DELAY": str(real), "REAL_TOPIC": "T", "REAL_QID": "1", "KEYS": "k7", "TAGS": "paid"}
-        assert stored.properties == wanted
+        expected = {"DELAY": str(real), "REAL_TOPIC": "T", "REAL_QID": "1", "KEYS": "k7", "TAGS": "paid"}
+        assert stored.properties == expected
         unit = store.engine.queues.get(SCHEDULE, real - 1).unit(0)
         assert unit.tags_code == clock.now_ms + 1000 * LEVELS_S[real - 1]
         assert delivered_numbers(store) == []
@@ -333,10 +333,10 @@ def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture
     fixture = fixture_store(name, own=True)
     pending = [
         message
-        for message in fixture.truth()["messages"]
+        for message in fixture.expected()["messages"]
         if message["topic"] == SCHEDULE and message["properties"]["DELAY"] in ("6", "12", "18")
     ]
-    before = [message for message in fixture.truth()["messages"] if message["topic"] == "LiveDelay"]
+    before = [message for message in fixture.expected()["messages"] if message["topic"] == "LiveDelay"]
     with open_idle(world, fixture.store, Clock(2_000_000_000_000)) as store:
         deliver(store)
         found = list(store.read("LiveDelay", 0))

@@ -30,9 +30,9 @@ def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path
             store.put(message(world, number, topic=topics[number % 150], queue_id=number % 2))
         resume()
         store.engine.settle()
-        for place, topic in enumerate(topics):
+        for position, topic in enumerate(topics):
             found = {number_of(stored) for queue in (0, 1) for stored in store.read(topic, queue)}
-            assert found == set(range(place, 900, 150))
+            assert found == set(range(position, 900, 150))
 
 
 def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path:
         store.engine.settle()
         resume = hold_dispatch(store)
         offsets = []
-        for number, place in enumerate((1, 2, 7, 8, 3, 20)):
-            store.engine.offsets.set_next_offset("T", 0, place)
+        for number, position in enumerate((1, 2, 7, 8, 3, 20)):
+            store.engine.offsets.set_next_offset("T", 0, position)
             offsets.append(store.put(message(world, number)).physical_offset)
             put_numbers(world, store, range(number, number + 1), topic="other")
         resume()
@@ -69,8 +69,8 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
         store.put_many([world.commitlog.Message("T", b"x", queue_id=0) for _ in range(count)])
         resume()
         store.engine.settle()
-        places = [unit[0] for unit in units_of(store, "T")]
-        assert places == sorted(set(places)) and len(places) == count
+        positions = [unit[0] for unit in units_of(store, "T")]
+        assert positions == sorted(set(positions)) and len(positions) == count
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 11), (11, 11)])
@@ -126,9 +126,9 @@ def test_properties_without_a_name_or_a_value_are_none(world: Any, tmp_path: Pat
         store.put(world.commitlog.Message("T", b"1", queue_id=0, tags="paid", properties={"KEYS": "a  b "}))
         path = min((tmp_path / "commitlog").iterdir())
     data = path.read_bytes()
-    for whole, odd in ((b"KEYS\x01abc\x02", b"KEYSabc\x01\x02"), (b"UNIQ_KEY\x01uuuuu\x02", b"\x01NIQ_KEY_uuuuu\x02")):
-        assert data.count(whole) == 1 and len(whole) == len(odd)
-        data = data.replace(whole, odd)
+    for whole, differing in ((b"KEYS\x01abc\x02", b"KEYSabc\x01\x02"), (b"UNIQ_KEY\x01uuuuu\x02", b"\x01NIQ_KEY_uuuuu\x02")):
+        assert data.count(whole) == 1 and len(whole) == len(differing)
+        data = data.replace(whole, differing)
     path.write_bytes(data)
     (tmp_path / "abort").write_bytes(b"1")
     for derived in ("consumequeue", "index"):

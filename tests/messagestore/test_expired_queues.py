@@ -76,7 +76,7 @@ def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folde
     """No task of Spark knows of a queue without records."""
     commit = pytest.importorskip("sparkstore.jobs.reindex_commit")
     work = folder / "brokerstore" / "rebuild-spark-1"
-    commit.put_in_place(REAL_DISK, StorePaths(str(folder)), str(work), [], ["consumequeue"])
+    commit.swap_in(REAL_DISK, StorePaths(str(folder)), str(work), [], ["consumequeue"])
     with MessageStore.open(folder, "r", SMALL) as store:
         assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
 

@@ -45,8 +45,8 @@ def test_a_number_that_cannot_be_set_back_keeps_the_store_closed(tmp_path: Path)
     with pytest.raises(DiskError):
         open_store(folder, "r+", disk=FullFor("consumerOffset"))
     with open_store(folder, "r+") as store:
-        wanted = store.max_offset("t", 1)
-        assert store.engine.consumer_offsets().get("t", "g", 1) == wanted < 900
+        expected = store.max_offset("t", 1)
+        assert store.engine.consumer_offsets().get("t", "g", 1) == expected < 900
         assert store.engine.consumer_offsets().get("t", "g", 0) == 5
 
 

@@ -23,13 +23,13 @@ def test_every_file_of_a_real_broker_comes_back_to_the_byte(fixture_store: Any, 
     for suffix in ("", ".bak"):
         data = (fixture.store / "config" / f"{name}{suffix}").read_bytes()
         value = loads(data, file=name)
-        truth = json.loads(data) if name in ONE_LINE else fixture.truth()["configFiles"][f"{name}{suffix}"]
-        assert quoted(value) == truth
+        expected = json.loads(data) if name in ONE_LINE else fixture.expected()["configFiles"][f"{name}{suffix}"]
+        assert quoted(value) == expected
         assert dumps(value, pretty=name not in ONE_LINE) == data
 
 
 @pytest.mark.parametrize(
-    ("text", "want"),
+    ("text", "expected"),
     [
         ("{0:12,1:30}", {0: 12, 1: 30}),
         ('{"0":12}', {"0": 12}),
@@ -50,9 +50,9 @@ def test_every_file_of_a_real_broker_comes_back_to_the_byte(fixture_store: Any, 
         ('"\\ud83d\\u0041"', "\ud83dA"),
     ],
 )
-def test_what_the_broker_would_take_is_taken(text: str, want: Any) -> None:
+def test_what_the_broker_would_take_is_taken(text: str, expected: Any) -> None:
     """The spellings that fastjson accepts are read."""
-    assert loads(text.encode(), file="f") == want
+    assert loads(text.encode(), file="f") == expected
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_strings_are_escaped_as_fastjson_does() -> None:
 def test_the_shape_of_maps_and_lists() -> None:
     """Integer keys are on one line, the closing brace on the next; fields that are None are omitted."""
     value = {"b": {0: 1, 1: 2}, "a": [1, "x"], "e": {}, "n": None, "l": [], "t": True}
-    want = '{\n\t"b":{0:1,1:2\n\t},\n\t"a":[1,"x"],\n\t"e":{},\n\t"l":[],\n\t"t":true\n}'
-    assert dumps(value) == want.encode()
+    expected = '{\n\t"b":{0:1,1:2\n\t},\n\t"a":[1,"x"],\n\t"e":{},\n\t"l":[],\n\t"t":true\n}'
+    assert dumps(value) == expected.encode()
     assert dumps({"n": None}) == b"{}"
-    assert dumps(value, pretty=False) == want.replace("\n", "").replace("\t", "").encode()
+    assert dumps(value, pretty=False) == expected.replace("\n", "").replace("\t", "").encode()
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

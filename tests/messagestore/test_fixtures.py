@@ -30,12 +30,12 @@ def drop_derived(store: Path) -> dict[str, bytes]:
     return queues
 
 
-def check_queues(world: Any, store: Any, truth: dict[str, Any]) -> None:
+def check_queues(world: Any, store: Any, expected: dict[str, Any]) -> None:
     """Compare bounds, units and messages of every queue with the manifest."""
-    assert [(queue["topic"], queue["queueId"]) for queue in truth["queues"]] == sorted(
+    assert [(queue["topic"], queue["queueId"]) for queue in expected["queues"]] == sorted(
         (topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)
     )
-    for queue in truth["queues"]:
+    for queue in expected["queues"]:
         name = queue["topic"], queue["queueId"]
         assert (store.min_offset(*name), store.max_offset(*name)) == (queue["minOffset"], queue["maxOffset"])
         units = [tuple(unit) for _, unit in store.engine.queues.get(*name).units()]
@@ -45,27 +45,31 @@ def check_queues(world: Any, store: Any, truth: dict[str, Any]) -> None:
         assert [message.physical_offset for message in store.read(*name)] == queue["getMessagePhyOffsets"]
 
 
-def check_messages(store: Any, truth: dict[str, Any]) -> None:
+def check_messages(store: Any, expected: dict[str, Any]) -> None:
     """Compare every record with the manifest, with all of its fields."""
-    for wanted in truth["messages"]:
-        found = store.message_at(wanted["physicalOffset"])
-        assert found.body == base64.b64decode(wanted["body"] or "")
-        assert (found.topic, found.queue_id, found.queue_offset) == (wanted["topic"], wanted["queueId"], wanted["queueOffset"])
-        assert (found.store_timestamp_ms, found.message_id) == (wanted["storeTimestamp"], wanted["msgId"])
-        assert found.all_properties == wanted["properties"]
+    for requested in expected["messages"]:
+        found = store.message_at(requested["physicalOffset"])
+        assert found.body == base64.b64decode(requested["body"] or "")
+        assert (found.topic, found.queue_id, found.queue_offset) == (
+            requested["topic"],
+            requested["queueId"],
+            requested["queueOffset"],
+        )
+        assert (found.store_timestamp_ms, found.message_id) == (requested["storeTimestamp"], requested["msgId"])
+        assert found.all_properties == requested["properties"]
 
 
-def check_answers(world: Any, store: Any, truth: dict[str, Any], name: str = "queryMessagePhyOffsets") -> None:
+def check_answers(world: Any, store: Any, expected: dict[str, Any], name: str = "queryMessagePhyOffsets") -> None:
     """Compare every query and every search by time."""
     boundary = world.consumequeue.Boundary
-    for query in truth["queries"]:
+    for query in expected["queries"]:
         found = store.query(query["topic"], query["key"], query["begin"], query["end"], query["maxNum"])
         assert [message.physical_offset for message in found] == query[name], query
-    for queue in truth["queues"]:
+    for queue in expected["queues"]:
         for time in queue["offsetByTime"]:
-            place = queue["topic"], queue["queueId"], time["timestamp"]
-            found = store.offset_by_time(*place), store.offset_by_time(*place, boundary.UPPER)
-            assert found == (time["lower"], time["upper"]), place
+            position = queue["topic"], queue["queueId"], time["timestamp"]
+            found = store.offset_by_time(*position), store.offset_by_time(*position, boundary.UPPER)
+            assert found == (time["lower"], time["upper"]), position
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -74,9 +78,9 @@ def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, f
     fixture = fixture_store(name, own=True)
     before = contents(fixture.store)
     with open_small(world, fixture.store, "r") as store:
-        check_queues(world, store, fixture.truth())
-        check_messages(store, fixture.truth())
-        check_answers(world, store, fixture.truth())
+        check_queues(world, store, fixture.expected())
+        check_messages(store, fixture.expected())
+        check_answers(world, store, fixture.expected())
     assert contents(fixture.store) == before
 
 
@@ -87,8 +91,8 @@ def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_sto
     log = contents(fixture.store / "commitlog")
     queues = drop_derived(fixture.store)
     with open_small(world, fixture.store, "r+") as store:
-        check_queues(world, store, fixture.truth())
-        check_answers(world, store, fixture.truth())
+        check_queues(world, store, fixture.expected())
+        check_answers(world, store, fixture.expected())
     assert contents(fixture.store / "consumequeue") == queues
     assert contents(fixture.store / "commitlog") == log
     assert not (fixture.store / "abort").exists()
@@ -112,13 +116,13 @@ def test_sizes_are_found_from_a_real_stores_files(world: Any, fixture_store: Any
         config = store.config
         found = config.mapped_file_size_consume_queue, config.max_hash_slot_num, config.max_index_num
         assert found == (2000, 500, 2000)
-        check_answers(world, store, fixture.truth())
+        check_answers(world, store, fixture.expected())
 
 
 def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
     """Offsets continue in a broker's folder, and old and new messages exist after another open."""
     fixture = fixture_store("plain", own=True)
-    truth = fixture.truth()
+    expected = fixture.expected()
     with open_small(world, fixture.store, "r+") as store:
         for number in range(30):
             message = world.commitlog.Message("HotTopic", b"new", keys=[f"new-{number}"], queue_id=0)
@@ -126,11 +130,11 @@ def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
         other = store.put(world.commitlog.Message("Fresh", b"new"))
         assert other.queue_offset == 0
     with open_small(world, fixture.store, "r+") as store:
-        check_messages(store, truth)
+        check_messages(store, expected)
         assert store.max_offset("HotTopic", 0) == 735
         assert [message.keys for message in store.query("HotTopic", "new-7")] == [["new-7"]]
         assert len(read_all(store, "HotTopic")) == 735
-        assert set(store.topics()) == {queue["topic"] for queue in truth["queues"]} | {"Fresh"}
+        assert set(store.topics()) == {queue["topic"] for queue in expected["queues"]} | {"Fresh"}
 
 
 def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world: Any, fixture_store: Any) -> None:
@@ -149,7 +153,7 @@ def test_putting_to_a_new_topic_never_makes_the_old_ones_count_as_deleted(world:
 def test_after_a_crash_every_message_unit_and_key_is_there(world: Any, fixture_store: Any, name: str) -> None:
     """RocketMQ loses keys after any crash, and units if a queue folder is lost."""
     fixture = fixture_store(name, own=True)
-    before, recovered = fixture.truth("before.json"), fixture.truth("recovered.json")
+    before, recovered = fixture.expected("before.json"), fixture.expected("recovered.json")
     with open_small(world, fixture.store, "r+") as store:
         check_messages(store, recovered)
         end = recovered["maxPhyOffset"]
@@ -159,16 +163,16 @@ def test_after_a_crash_every_message_unit_and_key_is_there(world: Any, fixture_s
             found = store.engine.queues.get(queue["topic"], queue["queueId"]).units()
             assert [tuple(unit) for _, unit in found] == units
         for query in before["queries"]:
-            wanted = [offset for offset in query["queryMessagePhyOffsets"] if offset < end]
+            expected = [offset for offset in query["queryMessagePhyOffsets"] if offset < end]
             found = store.query(query["topic"], query["key"], query["begin"], query["end"], query["maxNum"])
-            assert [message.physical_offset for message in found] == wanted
+            assert [message.physical_offset for message in found] == expected
     assert not (fixture.store / "abort").exists()
 
 
 def test_the_cut_bytes_of_a_torn_record_are_kept_and_the_log_is_zero_behind_its_end(world: Any, fixture_store: Any) -> None:
     """Stale bytes never follow a new record, and nothing of them is lost."""
     fixture = fixture_store("crash-torn", own=True)
-    end = fixture.truth("recovered.json")["maxPhyOffset"]
+    end = fixture.expected("recovered.json")["maxPhyOffset"]
     path = fixture.store / "commitlog" / f"{end // 65536 * 65536:020d}"
     torn = path.read_bytes()[end % 65536 :].rstrip(b"\0")
     with open_small(world, fixture.store, "r+"):

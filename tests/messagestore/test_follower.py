@@ -90,7 +90,7 @@ def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPat
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
     assert [bench.polled() for _ in range(3)] == [[], [], []]
-    clock.now += follower.LOOK_S
+    clock.now += follower.POLL_S
     assert bench.polled() == [0]
 
 
@@ -546,12 +546,12 @@ with open_store(root) as store:
         with open_store(tmp_path, "r") as reader, reader.follow(timeout_s=20) as follower:
             for part in range(20):
                 assert writer.hear() == str(part)
-                wanted = list(range(100 * part, 100 * part + 100))
-                assert [number_of(next(follower)) for _ in wanted] == wanted
-                until(lambda last=wanted[-1]: reader.query("t", f"k{last}"))
-                until(lambda last=wanted[-1]: reader.max_offset("t", last % 3) == last // 3 + 1)  # units follow keys
-                last = reader.get("t", wanted[-1] % 3, wanted[-1] // 3)
-                assert [number_of(stored) for stored in last.messages] == [wanted[-1]]
+                expected = list(range(100 * part, 100 * part + 100))
+                assert [number_of(next(follower)) for _ in expected] == expected
+                until(lambda last=expected[-1]: reader.query("t", f"k{last}"))
+                until(lambda last=expected[-1]: reader.max_offset("t", last % 3) == last // 3 + 1)  # units follow keys
+                last = reader.get("t", expected[-1] % 3, expected[-1] // 3)
+                assert [number_of(stored) for stored in last.messages] == [expected[-1]]
                 writer.tell()
             assert writer.wait() == 0
             assert reader.min_offset("t", 0) > 0
@@ -786,6 +786,6 @@ def test_reading_stays_reading(tmp_path: Path) -> None:
 def test_it_reads_what_a_real_store_left(fixture_store: Any, name: str) -> None:
     """Every record of a folder that RocketMQ wrote is returned in log order."""
     with MessageStore.open(fixture_store(name).store, "r") as reader:
-        wanted = [stored.physical_offset for stored in reader.engine.log.messages()]
-        assert [stored.physical_offset for stored in reader.follow(timeout_s=0.1)] == wanted
-        assert len(wanted) > 20
+        expected = [stored.physical_offset for stored in reader.engine.log.messages()]
+        assert [stored.physical_offset for stored in reader.follow(timeout_s=0.1)] == expected
+        assert len(expected) > 20

@@ -71,7 +71,7 @@ def test_nobody_is_let_go_before_a_sync_that_covers_him(world: World) -> None:
 
 def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World) -> None:
     """Puts that wrote during the sync fail as well."""
-    is_syncing, goes_on, told = threading.Event(), threading.Event(), []
+    is_syncing, goes_on, reported = threading.Event(), threading.Event(), []
 
     def sync(group: Any) -> None:
         is_syncing.set()
@@ -83,7 +83,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World)
         try:
             group.wait(end)
         except DiskError as error:
-            told.append(error)
+            reported.append(error)
 
     group = group_of(world, sync)
     threads = started(lambda: put(1))
@@ -93,12 +93,12 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World)
     goes_on.set()
     assert ended(threads)
     put(4)
-    assert told == [group.failure] * 4
+    assert reported == [group.failure] * 4
 
 
 def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
     """The put that times out leaves; the sync that ends later releases the others."""
-    is_syncing, goes_on, told = threading.Event(), threading.Event(), []
+    is_syncing, goes_on, reported = threading.Event(), threading.Event(), []
 
     def sync(group: Any) -> None:
         goal = group.written
@@ -109,9 +109,9 @@ def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
     def put(end: int) -> None:
         try:
             group.wait(end)
-            told.append(end)
+            reported.append(end)
         except FlushTimeout as error:
-            told.append(str(error))
+            reported.append(str(error))
 
     group = group_of(world, sync, timeout_ms=150)
     group.written = 1
@@ -122,7 +122,7 @@ def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
     goes_on.set()
     assert ended(threads)
     put(2)
-    assert told == ["no sync covered 2 within 150 ms", 1, 2]
+    assert reported == ["no sync covered 2 within 150 ms", 1, 2]
 
 
 def test_a_leader_that_is_interrupted_leaves_the_lead_to_the_next(world: World) -> None:

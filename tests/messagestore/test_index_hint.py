@@ -100,12 +100,12 @@ def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig
     """Return where dispatch begins at an open, and the queue offsets that exist then."""
     began: list[int] = []
 
-    def looking(self: DispatchService, **options: bool) -> None:
+    def watching(self: DispatchService, **options: bool) -> None:
         began.append(self.position)
         catch_up(self, **options)
 
     catch_up = DispatchService.catch_up
-    patch.setattr(DispatchService, "catch_up", looking)
+    patch.setattr(DispatchService, "catch_up", watching)
     with MessageStore.open(folder, "r+", config) as store:
         end = store.engine.log.written_offset
         found = [message.queue_offset for message in store.read("T", 0)]
@@ -284,19 +284,19 @@ def test_index_files_that_lose_what_the_checkpoint_vouched_for_are_vouched_for_n
         file.seek(offsets[25])
         file.write(bytes(offsets[-1] + 1000 - offsets[25]))
     index = IndexFiles.keep_until, IndexFiles.keep_sound
-    said: list[int] = []
+    printed: list[int] = []
 
-    def looking(call: Any) -> Any:
-        def look(self: IndexFiles, *given: Any) -> Any:
-            said.append(Checkpoint(REAL_DISK, str(folder)).index_msg_timestamp_ms)
+    def watching(call: Any) -> Any:
+        def examine(self: IndexFiles, *given: Any) -> Any:
+            printed.append(Checkpoint(REAL_DISK, str(folder)).index_msg_timestamp_ms)
             return call(self, *given)
 
-        return look
+        return examine
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(witnesses, "lacks_synced_records", lambda *_: False)  # as after a clock that was set back
-        patch.setattr(IndexFiles, "keep_until", looking(index[0]))
-        patch.setattr(IndexFiles, "keep_sound", looking(index[1]))
+        patch.setattr(IndexFiles, "keep_until", watching(index[0]))
+        patch.setattr(IndexFiles, "keep_sound", watching(index[1]))
         with MessageStore.open(folder, config=config) as store:
-            assert said and set(said) == {0}, "on the disk before the index is changed"
+            assert printed and set(printed) == {0}, "on the disk before the index is changed"
             assert hits(store, "k", range(COUNT)) == [1] * 25 + [0] * (COUNT - 25)

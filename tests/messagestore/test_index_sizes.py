@@ -61,10 +61,10 @@ def _cut(path: Path) -> None:
         file.truncate(0)
 
 
-@pytest.mark.parametrize("hurt", [_beside_header, _cut])
-def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, hurt: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", [_beside_header, _cut])
+def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It is rebuilt from the log, and all keys are found."""
-    hurt(made(tmp_path / "store", ["key"]))
+    damage(made(tmp_path / "store", ["key"]))
     put_and_read(tmp_path / "store", OTHER)
     with MessageStore.open(tmp_path / "store", "r", OTHER) as store:
         assert len(store.query("topic", "key", max_count=2 * COUNT)) == COUNT
@@ -77,12 +77,12 @@ def test_an_index_without_items_is_sound_whatever_its_shape(tmp_path: Path) -> N
     assert not Recovery(str(tmp_path / "store"), Choice.SKIP).plan().steps
 
 
-ODD = SMALL.but(max_hash_slot_num=100, max_index_num=1000)  # 240 slots and 972 items are as long
+UNUSUAL = SMALL.but(max_hash_slot_num=100, max_index_num=1000)  # 240 slots and 972 items are as long
 
 
 def without_key(folder: Path, *, has_settings: bool) -> Path:
     """Return a store of that shape without a key; without settings as RocketMQ leaves it."""
-    with MessageStore.open(folder, config=ODD) as store:
+    with MessageStore.open(folder, config=UNUSUAL) as store:
         store.put(Message("topic", b"0", queue_id=0))
     if not has_settings:
         shutil.rmtree(folder / "brokerstore")
@@ -98,7 +98,7 @@ def found_with(folder: Path, slots: int, items: int) -> list[int]:
         index.close()
 
 
-@pytest.mark.parametrize("config", [None, ODD], ids=["sizes-not-given", "sizes-given"])
+@pytest.mark.parametrize("config", [None, UNUSUAL], ids=["sizes-not-given", "sizes-given"])
 def test_an_index_without_a_key_keeps_its_shape(tmp_path: Path, config: StoreConfig | None) -> None:
     """The first key is placed by the shape with which the index was created, so that a real store finds it."""
     folder = without_key(tmp_path / "store", has_settings=config is None)

@@ -33,22 +33,22 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def hurt_queue(store: Path) -> str:
+def damage_queue(store: Path) -> str:
     overwrite(store / "consumequeue" / "T" / "0" / ("0" * 20), 100, b"\x07" * 8)
     return "consumequeue"
 
 
-def hurt_index(store: Path) -> str:
+def damage_index(store: Path) -> str:
     overwrite(next((store / "index").iterdir()), 40 + 400 + 100, b"\x11" * 12)
     return "index"
 
 
-def hurt_checkpoint(store: Path) -> str:
+def damage_checkpoint(store: Path) -> str:
     overwrite(store / "checkpoint", 0, b"\x80" * 24)
     return "checkpoint"
 
 
-def hurt_offsets(store: Path) -> str:
+def damage_offsets(store: Path) -> str:
     path = store / "config" / "consumerOffset.json"
     shutil.copy(path, path.with_suffix(".json.bak"))
     path.write_bytes(path.read_bytes()[:-7])
@@ -66,7 +66,7 @@ def add_a_stray(store: Path) -> str:
     return "commitlog/notes.txt"
 
 
-HURTS = [hurt_queue, hurt_index, hurt_checkpoint, hurt_offsets, set_offsets_ahead, add_a_stray]
+DAMAGES = [damage_queue, damage_index, damage_checkpoint, damage_offsets, set_offsets_ahead, add_a_stray]
 
 
 def files_of(folder: Path) -> Bytes:
@@ -82,29 +82,29 @@ def own_files(store: Path) -> list[Path]:
     return sorted([*own.glob("kept-*"), *own.glob("cut-*"), *own.glob("strays/*")])
 
 
-def damage(store: Path, hurt: Callable[[Path], str]) -> Bytes:
-    hurt_name = hurt(store)
-    return files_of(store / hurt_name)
+def damage(store: Path, damaged: Callable[[Path], str]) -> Bytes:
+    damage_name = damaged(store)
+    return files_of(store / damage_name)
 
 
-@pytest.mark.parametrize("hurt", HURTS)
-def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
+@pytest.mark.parametrize("damaged", DAMAGES)
+def test_what_is_removed_or_written_over_is_kept(original: Path, tmp_path: Path, damaged: Callable[[Path], str]) -> None:
     """It is kept byte for byte as it was before the recovery, with its damage."""
     store = tmp_path / "store"
     shutil.copytree(original, store)
-    before = damage(store, hurt)
+    before = damage(store, damaged)
     plan = Recovery(str(store), Choice.SKIP).apply()
     assert plan.steps and not Recovery(str(store)).plan().steps
     kept = [files_of(path) for path in own_files(store)]
     assert before in kept
 
 
-@pytest.mark.parametrize("hurt", [hurt for hurt in HURTS if hurt is not add_a_stray])
-def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, hurt: Callable[[Path], str]) -> None:
+@pytest.mark.parametrize("damaged", [damaged for damaged in DAMAGES if damaged is not add_a_stray])
+def test_without_backup_nothing_is_kept(original: Path, tmp_path: Path, damaged: Callable[[Path], str]) -> None:
     """Only a stray file is moved, because it belongs to another program."""
     store = tmp_path / "store"
     shutil.copytree(original, store)
-    hurt(store)
+    damaged(store)
     assert Recovery(str(store), Choice.SKIP, keep_backup=False).apply().steps
     assert own_files(store) == []
     assert not Recovery(str(store)).plan().steps

@@ -94,14 +94,14 @@ def test_something_else_in_place_of_the_filters(tmp_path: Path, kind: str) -> No
     """Queries of a reader and of a writer find everything, and nothing is written through a symlink."""
     with open_store(tmp_path) as store:
         put_all(store, 0, COUNT)
-    place, other = tmp_path / "brokerstore/keys", tmp_path / "other"
+    position, other = tmp_path / "brokerstore/keys", tmp_path / "other"
     other.mkdir()
     if kind == "file":
-        place.write_bytes(b"x")
+        position.write_bytes(b"x")
     elif kind == "symlink":
-        place.symlink_to(other)
+        position.symlink_to(other)
     else:
-        (place / "1-1.keys").mkdir(parents=True)
+        (position / "1-1.keys").mkdir(parents=True)
     with open_store(tmp_path, "r") as reader:
         assert answers(reader) == EXPECTED
     with open_store(tmp_path) as store:
@@ -138,8 +138,8 @@ def test_filters_that_cannot_be_read(tmp_path: Path, operation: str, caplog: pyt
         reader.engine.view._refreshed_s = reader.engine.view._filters_loaded_s = -1000.0
         assert answers(reader) == EXPECTED
         assert not reader.engine.index.filters
-    told = [one.message for one in caplog.records if one.message.startswith("key filters are not used")]
-    assert len(told) == (operation in ("stat", "list"))
+    reported = [one.message for one in caplog.records if one.message.startswith("key filters are not used")]
+    assert len(reported) == (operation in ("stat", "list"))
     with open_store(tmp_path, disk=NoFilters(operation)) as store:
         with store.engine.housekeeper.guard:
             store.engine.key_filters.step()

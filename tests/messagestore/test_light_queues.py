@@ -37,8 +37,8 @@ def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> 
         for number in range(300):
             names = [name for name, step in (("a", 1), ("b", 2), ("c", 7)) if number % step == 0]
             result = put_lmq(world, store, number, *names)
-            wanted = ",".join(str(number // step) for step in (1, 2, 7) if number % step == 0)
-            assert store.message_at(result.physical_offset).all_properties[NUMBERS] == wanted
+            expected = ",".join(str(number // step) for step in (1, 2, 7) if number % step == 0)
+            assert store.message_at(result.physical_offset).all_properties[NUMBERS] == expected
         assert bodies(store, "a") == list(range(300))
         assert bodies(store, "b") == list(range(0, 300, 2))
         assert bodies(store, "c") == list(range(0, 300, 7))
@@ -183,31 +183,31 @@ def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there
     recover = world.module("messagestore.repair.recover")
     folder = tmp_path / "s"
     with open_lmq(world, folder) as store:
-        places = [put_lmq(world, store, number, "a") for number in range(5)]
+        positions = [put_lmq(world, store, number, "a") for number in range(5)]
     with min((folder / "commitlog").iterdir()).open("r+b") as file:
-        file.seek(places[2].physical_offset)
-        file.write(b"\xee" * places[2].size_bytes)
+        file.seek(positions[2].physical_offset)
+        file.write(b"\xee" * positions[2].size_bytes)
     for gone in ("consumequeue/T", "consumequeue"):
         shutil.rmtree(folder / gone)
         recover.Recovery(str(folder), recover.Choice.SKIP, small(world)).apply()
         plan = recover.Recovery(str(folder)).plan()
         assert plan.steps == [] and len(plan.unrepaired) == len(plan.findings) == 1, "the number that T lacks stays"
         with open_lmq(world, folder, "r") as store:
-            units = [store.engine.queues.get("%LMQ%a", 0).unit(place) for place in range(5)]
+            units = [store.engine.queues.get("%LMQ%a", 0).unit(position) for position in range(5)]
             found = [store.message_at(unit.physical_offset) for unit in units]
         assert [message.body for message in found if message.topic == "T"] == [b"0", b"1", b"3", b"4"]
         assert (found[2].topic, found[2].queue_offset) == ("%LMQ%a", 2)
 
 
 LONG = "%LMQ%" + "x" * 300
-ODD_LISTS = [
+UNUSUAL_LISTS = [
     (LONG, "0"), ("%LMQ%a\\b", "0"), ("%LMQ%a\0b", "0"), ("%LMQ%a/b", "0"),  # not possible as folder names
     ("%LMQ%a", "0,1"), ("%LMQ%a,%LMQ%b", "0"),  # lists of different lengths
     ("%LMQ%a", "x"), ("%LMQ%a", "9" * 4000), ("plain", "0"), (" ", "0"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "numbers"), ODD_LISTS)
+@pytest.mark.parametrize(("names", "numbers"), UNUSUAL_LISTS)
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_record_whose_list_names_no_queue_stops_no_other(
     world: Any, tmp_path: Path, names: str, numbers: str, is_killed: bool
@@ -217,9 +217,9 @@ def test_a_record_whose_list_names_no_queue_stops_no_other(
     A name too long for a folder must not end dispatch.
     """
     folder = tmp_path / "s"
-    odd = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
+    differing = world.commitlog.Message("T", b"0", queue_id=0, properties={NAMES: names, NUMBERS: numbers})
     with open_lmq(world, folder, enable_lmq=False, enable_multi_dispatch=True) as store:
-        store.put(odd)
+        store.put(differing)
         put_lmq(world, store, 1)
         assert [message.body for message in read_all(store, "T")] == [b"0", b"1"]
         copied = crash_copy(folder, tmp_path / "copy")
@@ -290,7 +290,9 @@ def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
 def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> None:
     """The next number is the queue's length, as in the real store after a restart."""
     fixture = fixture_store("lmq", own=True)
-    lengths = {queue["topic"]: queue["maxOffset"] for queue in fixture.truth()["queues"] if queue["topic"].startswith("%LMQ%")}
+    lengths = {
+        queue["topic"]: queue["maxOffset"] for queue in fixture.expected()["queues"] if queue["topic"].startswith("%LMQ%")
+    }
     with open_lmq(world, fixture.store, "r+") as store:
         for topic, length in lengths.items():
             result = put_lmq(world, store, 0, topic.removeprefix("%LMQ%"))

@@ -57,7 +57,7 @@ def test_a_key_finds_its_messages_oldest_first(world: World, tmp_path: Path, clo
         times = [time for _, time, _ in put]
         for key in ("k0", "k6", "own17", "own299", "own", "", "k0 own0"):
             for low, high in ((None, None), (times[100], times[200]), (times[100] + 1, None), (None, times[9] - 1), (9, 5)):
-                wanted = [
+                expected = [
                     offset
                     for offset, time, keys in put
                     if key in keys and (low or 0) <= time <= (high if high is not None else 1 << 62)
@@ -65,7 +65,7 @@ def test_a_key_finds_its_messages_oldest_first(world: World, tmp_path: Path, clo
                 for most in (0, 1, 5, 64, 1000):
                     got = [found.physical_offset for found in store.query("T", key, low, high, most)]
                     kept = min(most, store.engine.index.max_matches)
-                    assert got == (wanted[-kept:] if kept else []), (key, low, high, most)
+                    assert got == (expected[-kept:] if kept else []), (key, low, high, most)
         assert store.query("U", "k0") == store.query("", "") == []
 
 
@@ -197,26 +197,26 @@ def test_times_are_found_as_in_a_plain_list(world: World, tmp_path: Path, clock:
         boundary = world.consumequeue.Boundary[build]
         for queue_id in (0, 1):
             times = [time for _, time, _ in put[queue_id::2]]
-            for asked in sorted({*times, *(time + 1 for time in times), times[0] - 9, 0, 1 << 62, 1 << 70}):
-                got = store.offset_by_time("T", queue_id, asked, boundary)
+            for requested in sorted({*times, *(time + 1 for time in times), times[0] - 9, 0, 1 << 62, 1 << 70}):
+                got = store.offset_by_time("T", queue_id, requested, boundary)
                 if build == "LOWER":
-                    assert got == sum(time < asked for time in times)
+                    assert got == sum(time < requested for time in times)
                 elif build == "UPPER":
-                    assert got == max(sum(time <= asked for time in times) - 1, 0)
+                    assert got == max(sum(time <= requested for time in times) - 1, 0)
                 else:
-                    assert abs(times[got] - asked) == min(abs(time - asked) for time in times)
+                    assert abs(times[got] - requested) == min(abs(time - requested) for time in times)
         assert store.offset_by_time("T", 7, 5) == store.offset_by_time("U", 0, 5) == 0
 
 
 @pytest.mark.parametrize("unit", [(1 << 50, 90, 0), (3, 90, 0), (0, 1 << 30, 0), ((1 << 63) - 1, 1, 0)])
-@pytest.mark.parametrize("place", [0, 10, 49])
+@pytest.mark.parametrize("position", [0, 10, 49])
 def test_units_that_point_at_no_record_have_no_time(
-    world: World, tmp_path: Path, clock: Clock, unit: tuple[int, int, int], place: int
+    world: World, tmp_path: Path, clock: Clock, unit: tuple[int, int, int], position: int
 ) -> None:
     """Outside the log, between records, of a wrong size: the result is within the bounds, and no byte outside is read."""
     with open_small(world, tmp_path, clock=clock) as store:
         put = fill(world, store, clock, 100)
-    overwrite(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), 20 * place, UNIT.pack(*unit))
+    overwrite(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), 20 * position, UNIT.pack(*unit))
     with open_small(world, tmp_path, "r") as store:
         for _, time, _ in put[::2]:
             for boundary in world.consumequeue.Boundary:
@@ -228,10 +228,10 @@ def test_a_closed_store_answers_nothing(world: World, tmp_path: Path) -> None:
     store = open_small(world, tmp_path)
     store.put(message(world, 1, keys=["k"]))
     store.close()
-    for ask in (
+    for invoke in (
         lambda: store.message_at(0),
         lambda: store.query("T", "k"),
         lambda: store.offset_by_time("T", 0, 0),
     ):
         with pytest.raises(StoreError, match="closed"):
-            ask()
+            invoke()

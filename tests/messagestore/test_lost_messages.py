@@ -45,8 +45,8 @@ def numbers(folder: Path, topic: str) -> dict[int, bytes]:
     with MessageStore.open(folder, "r", SMALL) as store:
         queue = store.engine.queues.get(topic, 0)
         assert queue is not None
-        units = [(place, store.message_at(unit.physical_offset)) for place, unit in queue.units()]
-    return {place: message.body for place, message in units if message is not None and not message.is_filler}
+        units = [(position, store.message_at(unit.physical_offset)) for position, unit in queue.units()]
+    return {position: message.body for position, message in units if message is not None and not message.is_filler}
 
 
 @pytest.mark.parametrize("has_queues", [True, False], ids=["sound-queues", "no-queues"])
@@ -114,7 +114,7 @@ def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(
     rebuild_store(str(folder), config=SMALL)
     with MessageStore.open(folder, "r", SMALL) as store:
         queue = store.engine.queues.get(name, 0)
-        assert not left_out and queue is not None and [place for place, _ in queue.units()] == [0, 1]
+        assert not left_out and queue is not None and [position for position, _ in queue.units()] == [0, 1]
 
 
 def test_the_fillers_of_small_messages_side_by_side_have_their_checksums(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: 
         (dead,) = read_all(store, DEAD)
         assert dead.physical_offset == result.physical_offset
         assert (dead.queue_id, dead.reconsume_times) == (0, 17)
-        wanted = {"DELAY": "0", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": first_id, "WAIT": "false"}
-        assert wanted.items() <= dead.properties.items()
+        expected = {"DELAY": "0", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": first_id, "WAIT": "false"}
+        assert expected.items() <= dead.properties.items()
         assert store.engine.topics.get(DEAD).perm == 6
         next_try(store, clock, 18)
         assert consumer.poll() == []

@@ -37,7 +37,7 @@ def change(path: Path, at: int, data: bytes) -> None:
         stream.write(data)
 
 
-def link_in_place_of_a_sidecar(store: Path) -> None:
+def link_instead_of_a_sidecar(store: Path) -> None:
     (store / "brokerstore" / "index.json").unlink()
     (store / "brokerstore" / "index.json").symlink_to("elsewhere")
 
@@ -139,7 +139,7 @@ def pooled(target: Path) -> Path:
 
 
 SCENARIOS: dict[str, tuple[Damage, Choice, set[str]]] = {
-    "sidecar": (link_in_place_of_a_sidecar, Choice.REFUSE, {"mark_unclean", "move_aside", "close_store"}),
+    "sidecar": (link_instead_of_a_sidecar, Choice.REFUSE, {"mark_unclean", "move_aside", "close_store"}),
     "stray": (stray_file, Choice.REFUSE, {"move_stray", "rebuild_differing"}),
     "short file": (short_file, Choice.SKIP, {"resize_file", "fill_holes"}),
     "missing file": (missing_file, Choice.SKIP, {"create_file", "fill_holes"}),

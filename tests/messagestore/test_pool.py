@@ -18,7 +18,7 @@ from commitlog import MappedFile, Message, PutStatus
 from messagestore import FlushMode, MessageStore, Role
 from messagestore.repair.recover import Recovery
 from messagestore.write import pool
-from messagestore.write.ring import NOTES_AT
+from messagestore.write.ring import HEADERS_AT
 from storageio import DiskError, InvalidMessage, Mode, PutRejected
 from storageio.testing import WrappedDisk
 from tests.helpers import until
@@ -354,7 +354,7 @@ def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) ->
     data = bytearray(path.read_bytes())
     kept = 30
     if damage == "notes":
-        for at in NOTES_AT:
+        for at in HEADERS_AT:
             data[at] ^= 1
     elif damage == "magic":
         data[3] ^= 1
@@ -365,7 +365,7 @@ def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) ->
     elif damage == "short":
         data = data[:5000]
     else:
-        newest = max(NOTES_AT, key=lambda at: int.from_bytes(data[at : at + 8], "little"))
+        newest = max(HEADERS_AT, key=lambda at: int.from_bytes(data[at : at + 8], "little"))
         data[newest] ^= 1  # the other mark covers less, and the log has the rest
         kept = 40
     path.write_bytes(data)
@@ -605,11 +605,11 @@ def test_zeros_ahead_never_touch_what_is_committed(
     monkeypatch.setattr(pool, "SMALL_GROUP", small)
     write = MappedFile.write_direct
 
-    def looked_at(file: MappedFile, position: int, pieces: list[memoryview]) -> None:
+    def examined(file: MappedFile, position: int, pieces: list[memoryview]) -> None:
         assert position >= file.committed or any(any(piece) for piece in pieces), "a crash now would lose what is committed"
         write(file, position, pieces)
 
-    monkeypatch.setattr(MappedFile, "write_direct", looked_at)
+    monkeypatch.setattr(MappedFile, "write_direct", examined)
     times: Any = {"clock": lambda: 1_700_000_000_000}
     with open_store(tmp_path / "mapped", **STILL, **times) as store:
         put_mix(store, 5, lambda: None)

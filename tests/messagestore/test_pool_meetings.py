@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from messagestore.write import flusher, pool
-from messagestore.write.ring import NOTE, NOTES_AT, Ring
+from messagestore.write.ring import HEADERS_AT, HEADER, Ring
 from storageio import REAL_DISK
 from storageio.testing import WrappedDisk
 from tests.messagestore.test_pool import all_numbers, commit, pooled
@@ -79,7 +79,7 @@ def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
     made = Ring(REAL_DISK, str(tmp_path), 1 << 14, 1 << 12)
     made.note(500)
     made.close(keep=True)
-    notes = [NOTE.unpack_from((tmp_path / "ring").read_bytes(), at) for at in NOTES_AT]
+    notes = [HEADER.unpack_from((tmp_path / "ring").read_bytes(), at) for at in HEADERS_AT]
     assert max(notes) == (1, 500)
 
 
@@ -108,12 +108,12 @@ def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Pa
     """The interrupted put is written or not, the next commit writes all others, and puts continue in the new file."""
     with pooled(tmp_path / "store") as store:
         buffers: Any = store.engine.log.buffers
-        make_room = buffers._more_room
+        grow = buffers._reserve_more
 
         def interrupted(position: int, size_bytes: int) -> None:
             if store.engine.log.appender.base != buffers._base:
                 raise KeyboardInterrupt
-            make_room(position, size_bytes)
+            grow(position, size_bytes)
 
         store.engine.log.appender.write_through(interrupted)
         number = 0
@@ -124,7 +124,7 @@ def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Pa
         assert len(store.engine.log.queue.files) == 2
         commit(store)
         assert all_numbers(store) == list(range(number))
-        store.engine.log.appender.write_through(make_room)
+        store.engine.log.appender.write_through(grow)
         put_all(store, number, number + 400)
         commit(store)
         assert all_numbers(store) == list(range(number + 400))

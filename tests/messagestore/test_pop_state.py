@@ -25,9 +25,9 @@ COMMITTED = {0: 2, 1: 1}  # the last finished checkpoints, of the fixture's cons
 CONFIG = small_config(max_hash_slot_num=500, max_index_num=2000)
 
 
-def bodies(truth: dict[str, Any], committed: dict[int, int]) -> list[tuple[str, dict[str, Any]]]:
+def bodies(expected: dict[str, Any], committed: dict[int, int]) -> list[tuple[str, dict[str, Any]]]:
     """Return tag and body of what the revive service has before it, from the real store's list of messages."""
-    rows = truth["messages"]
+    rows = expected["messages"]
     arrived = {(row["properties"]["UNIQ_KEY"], row["body"]) for row in rows if row["topic"] == REVIVE}
     found = []
     for row in rows:
@@ -60,7 +60,7 @@ def test_what_is_taken_and_not_acknowledged_is_the_lag(fixture_store: Any, commi
     if not committed:
         path = fixture.store / "config" / "consumerOffset.json"
         path.write_text(path.read_text().replace("CID_RMQ_SYS_REVIVE_GROUP", "another"))
-    left = left_by_the_log(bodies(fixture.truth("recovered.json"), committed))
+    left = left_by_the_log(bodies(fixture.expected("recovered.json"), committed))
     assert {topic: len(times) for topic, times in left.items()} == {
         "%RETRY%G_pop_PopTopic": 6, "PopTopic": 1 if committed else 7,
     }  # fmt: skip

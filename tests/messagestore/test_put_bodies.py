@@ -36,9 +36,9 @@ def test_the_log_is_that_of_message_objects(world: World, rows: list[Any], queue
             make(tags, name="tags", null_is_empty=True) if "t" in columns else None, b"", queues,
         )  # fmt: skip
         messages = [world.commitlog.Message("T", *row) for row in zip(bodies, tags, keys, strict=True)]
-        wanted = other.appender.append_many(messages, chosen)
+        expected = other.appender.append_many(messages, chosen)
         for field in ("status", "message_count", "queue_id", "queue_offset", "physical_offset", "size_bytes"):
-            assert getattr(result, field) == getattr(wanted, field), field
+            assert getattr(result, field) == getattr(expected, field), field
     assert one.bytes == other.bytes
     assert list(one.offsets.topic("T").queues()) == list(other.offsets.topic("T").queues())
 

@@ -42,9 +42,9 @@ def store(tmp_path: Path) -> Any:
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 500), (100, 101), (99, 301), (7, 7), (500, None), (-3, 9999)])
 def test_columns_are_what_read_gives(store: MessageStore, start: int, stop: int | None) -> None:
     """This holds for every range, across log files and queue files."""
-    wanted = [as_row(stored) for stored in store.read("t", 1, max(start, 0), stop)]
+    expected = [as_row(stored) for stored in store.read("t", 1, max(start, 0), stop)]
     found = rows_of(store, 1, start, stop)
-    assert [{name: row[name] for name in row if name not in ("magic", "properties")} for row in found] == wanted
+    assert [{name: row[name] for name in row if name not in ("magic", "properties")} for row in found] == expected
     assert len({row["physical_offset"] // LOG_SIZE for row in rows_of(store, 1)}) > 3
 
 
@@ -73,10 +73,10 @@ def test_a_fixture_of_the_real_store_gives_the_same_both_ways(fixture_store: Any
         seen = 0
         for topic in store.topics():
             for queue_id in store.queue_ids(topic):
-                wanted = [as_row(stored) for stored in store.read(topic, queue_id)]
+                expected = [as_row(stored) for stored in store.read(topic, queue_id)]
                 rows = store.read_columns(topic, queue_id).read_all().to_pylist()
                 found = [{name: row[name] for name in row if name not in ("magic", "properties")} for row in rows]
-                assert found == wanted
+                assert found == expected
                 seen += len(found)
         assert seen > 100
 
@@ -131,12 +131,12 @@ def test_damage_in_either_of_two_batches_ends_the_rows_before_it(
     root = tmp_path / "store"
     with open_store(root) as store:
         put_all(store, 0, 90)
-        places = [message.physical_offset for message in store.read("t", 0)]
-    assert places[-1] < LOG_SIZE
+        positions = [message.physical_offset for message in store.read("t", 0)]
+    assert positions[-1] < LOG_SIZE
     whole = log_files(root)[0].read_bytes()
-    for number, place in enumerate(places):
+    for number, position in enumerate(positions):
         data = bytearray(whole)
-        data[place + 90] ^= 1
+        data[position + 90] ^= 1
         log_files(root)[0].write_bytes(data)
         found: list[int] = []
         with open_store(root, "r") as reader, pytest.raises(StoreCorrupt):
@@ -151,11 +151,11 @@ def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeyp
     made_by: list[str] = []
     made = queue_columns.checked_batch
 
-    def looking(*given: Any) -> Any:
+    def watching(*given: Any) -> Any:
         made_by.append(threading.current_thread().name)
         return made(*given)
 
-    monkeypatch.setattr(queue_columns, "checked_batch", looking)
+    monkeypatch.setattr(queue_columns, "checked_batch", watching)
     for batch in store.read_columns("t", 0, columns=["size"]):
         assert batch.num_rows
         assert not [thread for thread in threading.enumerate() if thread.name == "brokerstore-columns"]

@@ -28,8 +28,8 @@ def test_a_lost_queue_is_built_again_when_the_store_is_opened_for_writing(folder
     shutil.rmtree(folder / "consumequeue" / "orders" / "1")
     with MessageStore.open(folder) as store:
         assert store.put(Message("orders", b"next", queue_id=1)).queue_offset == 30
-        wanted = [b"%d" % number for number in range(1, 60, 2)] + [b"next"]
-        assert [message.body for message in store.read("orders", 1)] == wanted
+        expected = [b"%d" % number for number in range(1, 60, 2)] + [b"next"]
+        assert [message.body for message in store.read("orders", 1)] == expected
 
 
 def test_a_damaged_list_is_no_reason_not_to_open(folder: Path) -> None:

@@ -33,9 +33,9 @@ def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, s
     """This holds for every range, across files of the queue and of the log."""
     with open_small(world, tmp_path) as store:
         fill(world, store)
-        wanted = [(one.physical_offset, one.size) for one in store.read("T", 0, max(start, 0), stop)]
+        expected = [(one.physical_offset, one.size) for one in store.read("T", 0, max(start, 0), stop)]
         log = b"".join(path.read_bytes() for path in sorted((tmp_path / "commitlog").iterdir()))
-        assert views_of(store, start, stop) == [log[offset : offset + size] for offset, size in wanted]
+        assert views_of(store, start, stop) == [log[offset : offset + size] for offset, size in expected]
         assert len(store.engine.log.queue.files) > 1
 
 
@@ -64,15 +64,15 @@ def test_a_view_outlives_the_store(world: World, tmp_path: Path) -> None:
         ((1 << 63) - 1, (1 << 31) - 1, 0), ((64 << 10) - 3, 120, 0),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("place", [0, 40])
+@pytest.mark.parametrize("position", [0, 40])
 def test_a_unit_that_points_at_no_record_of_its_size_is_said(
-    world: World, tmp_path: Path, unit: tuple[int, int, int], place: int
+    world: World, tmp_path: Path, unit: tuple[int, int, int], position: int
 ) -> None:
     """Outside the log, inside a record, too long, too short: earlier records are returned, then the error is raised."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 160)
     with open(tmp_path / "consumequeue" / "T" / "0" / ("0" * 20), "r+b") as file:
-        file.seek(20 * place)
+        file.seek(20 * position)
         file.write(UNIT.pack(*unit))
     with open_small(world, tmp_path, "r") as store:
         given = 0
@@ -80,10 +80,10 @@ def test_a_unit_that_points_at_no_record_of_its_size_is_said(
             for views in store.read_raw("T", 0):
                 given += len(views)
         except StoreCorrupt as error:
-            assert str(place) in str(error)
+            assert str(position) in str(error)
         assert given <= 80
         if unit[1] > 0 and unit[0] >= 0:
-            assert given == place
+            assert given == position
 
 
 def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: Path) -> None:

@@ -114,14 +114,14 @@ def test_a_page_ends_with_its_queue_file(world: Any, tmp_path: Path) -> None:
 # Limits
 
 
-@pytest.mark.parametrize(("max_count", "wanted"), [(32, 32), (20, 20), (10, 10), (1, 1), (64, 32)])
-def test_pull_sizes(world: Any, tmp_path: Path, max_count: int, wanted: int) -> None:
+@pytest.mark.parametrize(("max_count", "expected"), [(32, 32), (20, 20), (10, 10), (1, 1), (64, 32)])
+def test_pull_sizes(world: Any, tmp_path: Path, max_count: int, expected: int) -> None:
     """The sizes are 32, 20 and 10, and never more than 32 from memory."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(60))
         page = store.get("T", 0, 0, max_count)
-        assert [number_of(found) for found in page.messages] == list(range(wanted))
-        assert status_of(page) == ("FOUND", wanted)
+        assert [number_of(found) for found in page.messages] == list(range(expected))
+        assert status_of(page) == ("FOUND", expected)
 
 
 def test_a_page_of_old_records_holds_eight(world: Any, tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def maxima(found: dict[str, dict[bytes, bytes]]) -> dict[bytes, bytes]:
     return {key: value for key, value in found["offset"].items() if b"\1max\1" in key}
 
 
-def truth(fixture_store: Any) -> dict[str, dict[bytes, bytes]]:
+def expected_of(fixture_store: Any) -> dict[str, dict[bytes, bytes]]:
     """Return the rows that the real broker's own library listed."""
-    listed = fixture_store("broker-rocksdb").truth("manifest.json")["consumequeue"]
+    listed = fixture_store("broker-rocksdb").expected("manifest.json")["consumequeue"]
     return {
         family: {bytes.fromhex(row["key"]): bytes.fromhex(row["value"]) for row in listed[family]}
         for family in ("default", "offset")
@@ -67,7 +67,7 @@ def test_the_rebuilt_rows_are_the_brokers(fixture_store: Any, store: Path, damag
     """Every unit, with code, due time and store time, every end, and the checkpoint."""
     damage(store)
     made = rebuild_store(str(store), frozenset({"consumequeue"}))
-    expected, found = truth(fixture_store), rows(store / "consumequeue")
+    expected, found = expected_of(fixture_store), rows(store / "consumequeue")
     assert found["default"] == expected["default"]
     assert maxima(found) == maxima(expected)
     assert (made.units, made.queues) == (243, len(maxima(expected)) - 1)
@@ -92,9 +92,11 @@ def test_the_command_rebuilds_queues_and_index_and_keeps_the_old_database(store:
 def test_the_due_time_of_an_old_unit_is_kept(store: Path) -> None:
     """The folder does not show which delay levels the broker had; a time that no level could have is not kept."""
     found = rows(store / "consumequeue")["default"]
-    place, size, due, stored = (int.from_bytes(found[DUE][at:end], "big") for at, end in ((0, 8), (8, 12), (12, 20), (20, 28)))
+    position, size, due, stored = (
+        int.from_bytes(found[DUE][at:end], "big") for at, end in ((0, 8), (8, 12), (12, 20), (20, 28))
+    )
     for code, expected in ((due + 5000, due + 5000), (stored - 1, due)):
-        change(store / "consumequeue", "default", {DUE: unit(place, size, code, stored)})
+        change(store / "consumequeue", "default", {DUE: unit(position, size, code, stored)})
         rebuild_store(str(store), frozenset({"consumequeue"}))
         assert int.from_bytes(rows(store / "consumequeue")["default"][DUE][12:20], "big") == expected
 

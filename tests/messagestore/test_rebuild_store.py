@@ -43,8 +43,8 @@ def test_progress_adds_up_to_the_log(fixture_store: Any) -> None:
     fixture = fixture_store("plain", own=True)
     seen: list[int] = []
     made = rebuild_store(str(fixture.store), progress=seen.append)
-    assert sum(seen) == made.log_bytes == fixture.truth()["maxPhyOffset"]
-    assert made.units == sum(len(queue["cq"]) for queue in fixture.truth()["queues"])
+    assert sum(seen) == made.log_bytes == fixture.expected()["maxPhyOffset"]
+    assert made.units == sum(len(queue["cq"]) for queue in fixture.expected()["queues"])
 
 
 def test_a_crash_tail_is_no_damage(fixture_store: Any) -> None:

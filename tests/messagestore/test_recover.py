@@ -78,7 +78,7 @@ def bodies(folder: Path) -> list[bytes]:
         ]
 
 
-def wanted_bodies(messages: list[StoredMessage]) -> list[bytes]:
+def expected_bodies(messages: list[StoredMessage]) -> list[bytes]:
     queue_keys = sorted({(message.topic, message.queue_id) for message in messages})
     return [message.body for queue_key in queue_keys for message in messages if (message.topic, message.queue_id) == queue_key]
 
@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
     assert Recovery(str(store), force=force).plan().needs_choice
     plan = Recovery(str(store), Choice.SKIP, force=force).apply()
     assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
-    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
+    assert bodies(store) == expected_bodies([message for message in before if message is not victim])
     assert is_clean(store)
 
 
@@ -139,19 +139,19 @@ def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alon
         MessageStore.open(store, config=SMALL)
     plan = recover(store)
     assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
-    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
+    assert bodies(store) == expected_bodies([message for message in before if message is not victim])
     assert is_clean(store)
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1])
+def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, position: int) -> None:
     """A broker leaves no `clean.json`, so the end is searched for, even in a file that begins with a hole.
 
     Otherwise records behind the hole would be in no queue, and the next puts would overwrite them.
     """
     (store / "brokerstore" / "clean.json").unlink()
     before = log_records(store)
-    victim = [message for message in before if message.physical_offset >= 4 * FILE_SIZE][place]
+    victim = [message for message in before if message.physical_offset >= 4 * FILE_SIZE][position]
     overwrite(log_file(store, 4), victim.physical_offset % FILE_SIZE, bytes(victim.size))
     files = [contents(store / name) for name in ("commitlog", "consumequeue", "index")]
     with pytest.raises(StoreCorrupt, match="brokerstore recover"):
@@ -159,7 +159,7 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
     assert [contents(store / name) for name in ("commitlog", "consumequeue", "index")] == files
     plan = recover(store)
     assert (plan.messages_kept, plan.messages_lost) == (COUNT - 1, 1)
-    assert bodies(store) == wanted_bodies([message for message in before if message is not victim])
+    assert bodies(store) == expected_bodies([message for message in before if message is not victim])
 
 
 def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
@@ -191,10 +191,10 @@ def test_truncating_drops_everything_behind_the_first_bad_record(store: Path) ->
         len(kept),
         COUNT - len(kept),
     )
-    assert bodies(store) == wanted_bodies(kept) and is_clean(store)
+    assert bodies(store) == expected_bodies(kept) and is_clean(store)
 
 
-def hurt_torn_last_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_torn_last_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
     last = messages[-1]
     overwrite(
         log_file(folder, last.physical_offset // FILE_SIZE),
@@ -204,13 +204,13 @@ def hurt_torn_last_record(folder: Path, messages: list[StoredMessage]) -> set[in
     return {last.physical_offset}
 
 
-def hurt_half_header(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_half_header(folder: Path, messages: list[StoredMessage]) -> set[int]:
     last = messages[-1]
     overwrite(log_file(folder, last.physical_offset // FILE_SIZE), last.physical_offset % FILE_SIZE + 40, bytes(last.size - 40))
     return {last.physical_offset}
 
 
-def hurt_zeros_to_the_end(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_zeros_to_the_end(folder: Path, messages: list[StoredMessage]) -> set[int]:
     last_file = messages[-1].physical_offset // FILE_SIZE
     victims = [message for message in messages if message.physical_offset // FILE_SIZE == last_file][3:]
     start = victims[0].physical_offset % FILE_SIZE
@@ -218,73 +218,73 @@ def hurt_zeros_to_the_end(folder: Path, messages: list[StoredMessage]) -> set[in
     return {message.physical_offset for message in victims}
 
 
-def hurt_blank_in_the_wrong_place(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_blank_at_a_wrong_position(folder: Path, messages: list[StoredMessage]) -> set[int]:
     victim = second_record(messages, 1)
     at = victim.physical_offset % FILE_SIZE
     overwrite(log_file(folder, 1), at, (FILE_SIZE - at - 40).to_bytes(4, "big") + bytes.fromhex("cbd43194"))
     return {victim.physical_offset}
 
 
-def hurt_blank_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_blank_record(folder: Path, messages: list[StoredMessage]) -> set[int]:
     last = [message for message in messages if message.physical_offset // FILE_SIZE == 1][-1]
     overwrite(log_file(folder, 1), (last.physical_offset + last.size) % FILE_SIZE, b"\x00\x00\x00\x09")
     return set()
 
 
-def hurt_truncated_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_truncated_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     with log_file(folder, 1).open("r+b") as file:
         file.truncate(30000)
     return {m.physical_offset for m in messages if FILE_SIZE + 30000 < m.physical_offset + m.size <= 2 * FILE_SIZE}
 
 
-def hurt_over_long_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_over_long_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     with log_file(folder, 1).open("ab") as file:
         file.write(b"strange bytes")
     return set()
 
 
-def hurt_missing_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_missing_middle_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     log_file(folder, 1).unlink()
     return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == 1}
 
 
-def hurt_missing_first_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_missing_first_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     log_file(folder, 0).unlink()
     return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == 0}
 
 
-def hurt_missing_last_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_missing_last_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     last_file = messages[-1].physical_offset // FILE_SIZE
     log_file(folder, last_file).unlink()
     return {message.physical_offset for message in messages if message.physical_offset // FILE_SIZE == last_file}
 
 
-def hurt_empty_last_log_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_empty_last_log_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     log_file(folder, messages[-1].physical_offset // FILE_SIZE + 1).write_bytes(b"")
     return set()
 
 
-def hurt_stray_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_stray_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     (folder / "commitlog" / "notes.txt").write_text("mine")
     return set()
 
 
-def hurt_all_queues_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_all_queues_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
     shutil.rmtree(folder / "consumequeue")
     return set()
 
 
-def hurt_one_queue_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_one_queue_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
     shutil.rmtree(folder / "consumequeue" / "topic-1" / "1")
     return set()
 
 
-def hurt_queue_behind_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_queue_behind_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
     overwrite(sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1], 40, bytes(1960))
     return set()
 
 
-def hurt_queue_ahead_of_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_queue_ahead_of_the_log(folder: Path, messages: list[StoredMessage]) -> set[int]:
     path = sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1]
     data = path.read_bytes()
     end = len(data.rstrip(b"\0")) // 20 * 20 + 20
@@ -292,48 +292,48 @@ def hurt_queue_ahead_of_the_log(folder: Path, messages: list[StoredMessage]) -> 
     return set()
 
 
-def hurt_damaged_unit(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_damaged_unit(folder: Path, messages: list[StoredMessage]) -> set[int]:
     overwrite(sorted((folder / "consumequeue" / "topic-2" / "0").iterdir())[0], 200, b"\x00\x00\x00\x00\x00\x00\x07\x77")
     return set()
 
 
-def hurt_empty_last_queue_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_empty_last_queue_file(folder: Path, messages: list[StoredMessage]) -> set[int]:
     sorted((folder / "consumequeue" / "topic-0" / "0").iterdir())[-1].write_bytes(b"")
     return set()
 
 
-def hurt_index_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_index_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
     shutil.rmtree(folder / "index")
     return set()
 
 
-def hurt_index_item(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_index_item(folder: Path, messages: list[StoredMessage]) -> set[int]:
     overwrite(sorted((folder / "index").iterdir())[0], 40 + 4 * 50 + 20 * 7, b"\x11" * 12)
     return set()
 
 
-def hurt_index_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_index_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
     path = sorted((folder / "index").iterdir())[-1]
     path.write_bytes(bytes(path.stat().st_size))
     return set()
 
 
-def hurt_checkpoint_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_checkpoint_of_zeros(folder: Path, messages: list[StoredMessage]) -> set[int]:
     (folder / "checkpoint").write_bytes(bytes(4096))
     return set()
 
 
-def hurt_checkpoint_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_checkpoint_gone(folder: Path, messages: list[StoredMessage]) -> set[int]:
     (folder / "checkpoint").unlink()
     return set()
 
 
-def hurt_checkpoint_of_the_future(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_checkpoint_of_the_future(folder: Path, messages: list[StoredMessage]) -> set[int]:
     (folder / "checkpoint").write_bytes((CLOCK_START * 2).to_bytes(8, "big") * 3 + bytes(4072))
     return set()
 
 
-def hurt_nothing(folder: Path, messages: list[StoredMessage]) -> set[int]:
+def damage_nothing(folder: Path, messages: list[StoredMessage]) -> set[int]:
     return set()
 
 
@@ -344,17 +344,17 @@ DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
 
 @pytest.mark.deep
 @pytest.mark.parametrize("abort", ["clean", "abort", "abort-empty", "abort-zeros"])
-@pytest.mark.parametrize("hurt", DAMAGE, ids=lambda hurt: hurt.__name__.removeprefix("hurt_"))
-def test_every_record_that_is_not_hurt_survives(store: Path, hurt: Callable[..., set[int]], abort: str) -> None:
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__.removeprefix("hurt_"))
+def test_every_record_that_is_not_hurt_survives(store: Path, damage: Callable[..., set[int]], abort: str) -> None:
     """Only damaged records are lost, with and without the abort file; the second plan is empty."""
     before = log_records(store)
     if abort != "clean":
         (store / "abort").write_bytes({"abort": b"4711", "abort-empty": b"", "abort-zeros": bytes(10)}[abort])
         (store / "brokerstore" / "clean.json").unlink()
-    lost = hurt(store, before)
+    lost = damage(store, before)
     kept = [message for message in before if message.physical_offset not in lost]
     recover(store)
-    assert bodies(store) == wanted_bodies(kept)
+    assert bodies(store) == expected_bodies(kept)
     assert is_clean(store) and not (store / "abort").exists()
     with MessageStore.open(store, "r+") as opened:
         for message in kept[:: len(kept) // 20]:
@@ -390,7 +390,7 @@ def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
     messages = log_records(store)
     last = messages[-1]
     whole = log_file(store, last.physical_offset // FILE_SIZE).read_bytes()
-    hurt_half_header(store, messages)
+    damage_half_header(store, messages)
     recover(store, Choice.TRUNCATE)
     kept = next((store / "brokerstore").glob("cut-*")).read_bytes()
     assert whole.find(kept) == last.physical_offset % FILE_SIZE
@@ -420,7 +420,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
         shutil.copytree(original, copy)
         messages = log_records(copy)
         flip(log_file(copy, 1), second_record(messages, 1).physical_offset % FILE_SIZE + 90)
-        hurt_half_header(copy, messages)
+        damage_half_header(copy, messages)
         shutil.rmtree(copy / "consumequeue" / "topic-1")
         return copy
 
@@ -432,7 +432,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
 
     undisturbed = prepare("undisturbed")
     recover(undisturbed)
-    wanted = content(undisturbed)
+    expected = content(undisturbed)
     counting = FailingDisk(1 << 30)
     Recovery(str(prepare("counted")), Choice.SKIP, disk=counting).apply()
     calls = len(counting.calls)
@@ -443,7 +443,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
         with pytest.raises(StoreError):
             Recovery(str(folder), Choice.SKIP, disk=disk).apply()
         recover(folder)
-        assert content(folder) == wanted, f"killed at {disk.calls[number - 1]}"
+        assert content(folder) == expected, f"killed at {disk.calls[number - 1]}"
         shutil.rmtree(folder)
 
 
@@ -451,22 +451,22 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
 def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str) -> None:
     """The messages are at least those that the real store recovers, with every unit and key of them."""
     fixture = fixture_store(name, own=True)
-    truth = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
+    expected = fixture.expected("before.json" if name == "crash-lost-cq" else "recovered.json")
     recover(fixture.store)
     assert [message.physical_offset for message in log_records(fixture.store)] == [
-        one["physicalOffset"] for one in truth["messages"]
+        one["physicalOffset"] for one in expected["messages"]
     ]
     with MessageStore.open(fixture.store, "r") as opened:
-        for queue in truth["queues"]:
+        for queue in expected["queues"]:
             found = opened.engine.queues.get(queue["topic"], queue["queueId"])
             assert found is not None
             assert [list(unit) for _, unit in found.units()] == queue["cq"]
-        whole = {one["physicalOffset"] for one in truth["messages"]}
-        for query in fixture.truth("before.json")["queries"]:
+        whole = {one["physicalOffset"] for one in expected["messages"]}
+        for query in fixture.expected("before.json")["queries"]:
             if query["begin"] == 0 and query["end"] > 1 << 60:
-                wanted = sorted(offset for offset in query["phyOffsets"] if offset in whole)
+                requested = sorted(offset for offset in query["phyOffsets"] if offset in whole)
                 answer = opened.query(query["topic"], query["key"], max_count=query["maxNum"])
-                assert [message.physical_offset for message in answer] == wanted
+                assert [message.physical_offset for message in answer] == requested
 
 
 @pytest.mark.parametrize("way", ["open", "recover"])
@@ -483,12 +483,12 @@ def test_a_topic_that_only_its_queues_name_is_not_taken_for_a_deleted_one(store:
     before = log_records(store)
     (store / "abort").touch()
     (store / "brokerstore" / "clean.json").unlink(missing_ok=True)
-    hurt_queue_behind_the_log(store, before)
+    damage_queue_behind_the_log(store, before)
     if way == "recover":
         recover(store)
     else:
         MessageStore.open(store, "r+").close()
-    assert bodies(store) == wanted_bodies([message for message in before if message.topic != "topic-1"])
+    assert bodies(store) == expected_bodies([message for message in before if message.topic != "topic-1"])
     assert is_clean(store)
 
 

@@ -16,7 +16,7 @@ from tests.messagestore.kit import START_MS, Clock
 from tests.stores import small_config
 
 SMALL = small_config(max_hash_slot_num=50)
-COUNT, HURT = 300, 100
+COUNT, DAMAGED = 300, 100
 
 
 class Killed(BaseException):
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
             clock.now_ms = START_MS + number
             results.append(store.put(Message("topic", b"%d" % number, queue_id=0)))
     with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(results[HURT].physical_offset)
-        file.write(b"\xee" * results[HURT].size_bytes)
+        file.seek(results[DAMAGED].physical_offset)
+        file.write(b"\xee" * results[DAMAGED].size_bytes)
     kill(Recovery(str(folder), Choice.SKIP, SMALL))
     assert (folder / "abort").exists()
     return folder
@@ -66,4 +66,4 @@ def test_run_again_it_asks_for_a_choice_again_and_keeps_every_other_message(fold
     assert not verify_store(str(folder), SMALL).problems
     with MessageStore.open(folder, "r", SMALL) as store:
         found = [message.body for message in store.read("topic", 0)]
-    assert found == [b"%d" % n for n in range(COUNT) if n != HURT]
+    assert found == [b"%d" % n for n in range(COUNT) if n != DAMAGED]

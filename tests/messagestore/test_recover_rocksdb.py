@@ -20,7 +20,7 @@ from storageio import REAL_DISK, DiskError, RealDisk
 from tests.brokerstore.tool import run
 from tests.faults.test_unknown_formats import records, snapshot
 
-from .test_rebuild_rocksdb import maxima, rows, truth
+from .test_rebuild_rocksdb import expected_of, maxima, rows
 from .test_rocksdb import change
 
 pytestmark = pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
@@ -46,14 +46,14 @@ def spoil(store: Path, number: int) -> int:
 
 def group_offsets(fixture_store: Any) -> dict[str, dict[int, int]]:
     """Return the offsets that the real broker's own library listed."""
-    listed = fixture_store("broker-rocksdb").truth("manifest.json")["config/consumerOffsets"]["default"]
+    listed = fixture_store("broker-rocksdb").expected("manifest.json")["config/consumerOffsets"]["default"]
     tables = {row["keyText"]: json.loads(row["valueText"])["offsetTable"] for row in listed}
     return {key: {int(queue): offset for queue, offset in table.items()} for key, table in tables.items()}
 
 
 def units_before(cut: int, fixture_store: Any) -> dict[bytes, bytes]:
     """Return the real broker's units of records before an offset."""
-    units = truth(fixture_store)["default"]
+    units = expected_of(fixture_store)["default"]
     return {key: value for key, value in units.items() if int.from_bytes(value[:8], "big") < cut}
 
 
@@ -86,7 +86,7 @@ def test_a_sound_store_of_a_killed_broker_only_loses_its_abort_file(fixture_stor
     after = snapshot(store)
     assert {name for name in before if after.get(name) != before[name]} == {"abort"}
     assert not Recovery(str(store)).plan().steps
-    assert rows(store / "consumequeue")["default"] == truth(fixture_store)["default"]
+    assert rows(store / "consumequeue")["default"] == expected_of(fixture_store)["default"]
 
 
 @pytest.mark.deep
@@ -114,7 +114,7 @@ def test_fillers_keep_the_later_messages(fixture_store: Any, store: Path) -> Non
     """The lost message's number is a filler's, so no queue has a gap."""
     spoil(store, KEPT)
     assert run("recover", store, "--skip-bad", "--apply").code in DONE
-    found, expected = rows(store / "consumequeue")["default"], truth(fixture_store)["default"]
+    found, expected = rows(store / "consumequeue")["default"], expected_of(fixture_store)["default"]
     assert found.keys() == expected.keys()
     assert sum(found[key] != expected[key] for key in expected) == 1
     assert check_offsets(fixture_store, store, expected) == 0
@@ -130,7 +130,7 @@ def test_a_crash_tail_is_cut_without_a_choice(fixture_store: Any, store: Path) -
     assert run("recover", store, "--apply").code in DONE
     found = rows(store / "consumequeue")["default"]
     assert found == {
-        key: value for key, value in truth(fixture_store)["default"].items() if int.from_bytes(value[:8], "big") < cut
+        key: value for key, value in expected_of(fixture_store)["default"].items() if int.from_bytes(value[:8], "big") < cut
     }
 
 
@@ -148,7 +148,7 @@ def test_a_rebuild_clamps_offsets_too(fixture_store: Any, store: Path) -> None:
     assert json.loads(after["default"].pop(key)) == {"offsetTable": {"0": 30, "1": 30, "2": 29, "9": 0}}
     del before["default"][key]
     assert after == before and len(before) == 3
-    ends = ends_of(truth(fixture_store)["default"])
+    ends = ends_of(expected_of(fixture_store)["default"])
     assert DelayOffsets(REAL_DISK, str(store / "config")).get(9) == ends["SCHEDULE_TOPIC_XXXX", 8]
     assert Recovery(str(store)).queues.offsets_beyond() == []
 

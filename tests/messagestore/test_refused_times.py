@@ -20,7 +20,7 @@ SIZE = 20_000
 HOUR_MS = 3_600_000
 
 
-def no_room(operation: str, path: str) -> Exception | None:
+def no_space(operation: str, path: str) -> Exception | None:
     is_log = operation == "allocate" and "commitlog" in path
     return DiskFull(operation, path, errno.ENOSPC, "full") if is_log else None
 
@@ -56,7 +56,7 @@ def test_a_refused_put_moves_no_time_of_the_checkpoint(world: Any, tmp_path: Pat
     changes = {"flush_disk_type": sync_mode(world)} if is_sync else {}
     with open_small(world, tmp_path, disk=disk, clock=clock, **changes) as store:
         put_numbers(world, store, range(3), size=SIZE)
-        disk.refuse = no_room
+        disk.refuse = no_space
         for _ in range(2):
             clock.now_ms += HOUR_MS
             REFUSED[way](world, store)
@@ -114,7 +114,7 @@ def test_what_came_before_a_refusal_in_one_call_counts(world: Any, tmp_path: Pat
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
         put_numbers(world, store, range(1), size=SIZE)
-        disk.refuse = no_room
+        disk.refuse = no_space
         clock.now_ms += HOUR_MS
         result = store.put_many([message(world, number, size=SIZE) for number in range(1, 5)], check=False)
         assert (result.status.name, result.message_count) == ("CREATE_MAPPED_FILE_FAILED", 2)
@@ -128,7 +128,7 @@ def test_columns_before_a_refusal_in_one_call_count(world: Any, tmp_path: Path) 
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
         put_numbers(world, store, range(1), size=SIZE)
-        disk.refuse = no_room
+        disk.refuse = no_space
         clock.now_ms += HOUR_MS
         assert columns(store, SIZE, rows=4).message_count == 2
     check_times(tmp_path, START_MS + HOUR_MS)
@@ -142,11 +142,11 @@ def test_a_flush_while_the_next_file_is_made_in_vain_vouches_for_no_record_of_it
     flush = threading.Thread(target=store.flush)
 
     def refuse(operation: str, path: str) -> Exception | None:
-        if no_room(operation, path) is not None and not flush.is_alive():
+        if no_space(operation, path) is not None and not flush.is_alive():
             flush.start()
             until(store.engine.flusher._leader.locked)
             threading.Event().wait(0.05)
-        return no_room(operation, path)
+        return no_space(operation, path)
 
     disk.refuse = refuse
     clock.now_ms += HOUR_MS

@@ -187,9 +187,9 @@ def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) ->
             file.write(b"\x55" * 40)
     with last.open("ab") as file:
         file.write(b"over")
-    told: list[int] = []
-    Recovery(str(store), Choice.SKIP, keep_backup=False, progress=told.append).apply()
-    assert problem_kinds(store) == set() and sum(told) > 65536
+    reported: list[int] = []
+    Recovery(str(store), Choice.SKIP, keep_backup=False, progress=reported.append).apply()
+    assert problem_kinds(store) == set() and sum(reported) > 65536
     assert not list((store / "brokerstore").glob("cut-*"))
 
 
@@ -297,15 +297,15 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     """
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
-        place = opened.put(Message("T0", b"first", queue_id=0)).size_bytes
-        inner = record_bytes(place + RECORD_BODY_AT, bytes(100), at_ms=LATE_MS)
+        position = opened.put(Message("T0", b"first", queue_id=0)).size_bytes
+        inner = record_bytes(position + RECORD_BODY_AT, bytes(100), at_ms=LATE_MS)
         result = opened.put(Message("T0", inner + bytes(50), queue_id=0))
-        assert result.physical_offset == place
+        assert result.physical_offset == position
         opened.put(Message("T0", b"behind", queue_id=0))
     path = min((folder / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
-    assert data[place + RECORD_BODY_AT :].startswith(inner)
-    data[place] ^= 0x40  # its size
+    assert data[position + RECORD_BODY_AT :].startswith(inner)
+    data[position] ^= 0x40  # its size
     path.write_bytes(data)
     plan = Recovery(str(folder), Choice.SKIP).apply()
     assert (plan.messages_kept, plan.messages_lost, plan.bytes_cut) == (2, 1, 0)
@@ -313,7 +313,7 @@ def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_
     with MessageStore.open(folder, "r") as opened:
         first, behind = list(opened.read("T0", 0))
         assert [(one.body, one.queue_offset) for one in (first, behind)] == [(b"first", 0), (b"behind", 2)]
-        filler = opened.message_at(place)
+        filler = opened.message_at(position)
         assert filler is not None and filler.is_filler
 
 
@@ -333,31 +333,31 @@ def lmq_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
 def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str) -> None:
     """They hold records of other topics; the units are those that the real store wrote."""
     fixture = fixture_store("lmq", own=True)
-    wanted = lmq_units(fixture.store)
-    truth = {queue["topic"]: [row[0] for row in queue["cq"]] for queue in fixture.truth()["queues"]}
-    assert wanted and {name: [unit[0] for unit in units] for name, units in wanted.items()}.items() <= truth.items()
-    victim = next(iter(wanted))
+    expected = lmq_units(fixture.store)
+    manifest = {queue["topic"]: [row[0] for row in queue["cq"]] for queue in fixture.expected()["queues"]}
+    assert expected and {name: [unit[0] for unit in units] for name, units in expected.items()}.items() <= manifest.items()
+    victim = next(iter(expected))
     shutil.rmtree(fixture.store / "consumequeue" / victim)
     if how == "rebuild":
         rebuild_store(str(fixture.store))
     else:
         assert "missing_queue" in problem_kinds(fixture.store)
         Recovery(str(fixture.store)).apply()
-    assert lmq_units(fixture.store) == wanted and problem_kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == expected and problem_kinds(fixture.store) == set()
 
 
 def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
     """Each record is compared, because no queue of their topic holds them."""
     fixture = fixture_store("lmq", own=True)
-    wanted = lmq_units(fixture.store)
-    victim = sorted(name for name, units in wanted.items() if len(units) > 1)[0]
+    expected = lmq_units(fixture.store)
+    victim = sorted(name for name, units in expected.items() if len(units) > 1)[0]
     path = min((fixture.store / "consumequeue" / victim / "0").iterdir())
     data = bytearray(path.read_bytes())
     data[27] ^= 1
     path.write_bytes(data)
     assert problem_kinds(fixture.store) & {"wrong_unit"}
     Recovery(str(fixture.store)).apply()
-    assert lmq_units(fixture.store) == wanted and problem_kinds(fixture.store) == set()
+    assert lmq_units(fixture.store) == expected and problem_kinds(fixture.store) == set()
 
 
 def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
@@ -377,7 +377,7 @@ def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -
 
 
 WITH_LMQ = SMALL.but(enable_lmq=True)
-PLACES, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+LOCATIONS, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
 @pytest.mark.parametrize("how", ["rebuild", "recover"])
@@ -389,7 +389,7 @@ def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path
     folder = tmp_path / "store"
 
     def put(opened: Any, number: int, names: str) -> int:
-        message = Message("T0", b"%d" % number * 300, queue_id=0, properties={PLACES: names})
+        message = Message("T0", b"%d" % number * 300, queue_id=0, properties={LOCATIONS: names})
         return int(opened.put(message).physical_offset)
 
     with MessageStore.open(folder, config=WITH_LMQ) as opened:
@@ -420,15 +420,15 @@ def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -
     """The topic's own queue is missing too, and it was its last message: the filler is in the LMQ itself."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=WITH_LMQ) as opened:
-        places = []
+        positions = []
         for number in range(4):
             topic = "T0" if number < 3 else "T1"
-            message = Message(topic, b"%d" % number * 300, queue_id=0, properties={PLACES: "%LMQ%a,%LMQ%b"})
-            places.append(opened.put(message).physical_offset)
+            message = Message(topic, b"%d" % number * 300, queue_id=0, properties={LOCATIONS: "%LMQ%a,%LMQ%b"})
+            positions.append(opened.put(message).physical_offset)
         opened.engine.settle()
     path = min((folder / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
-    data[places[2]] ^= 0x40
+    data[positions[2]] ^= 0x40
     path.write_bytes(data)
     shutil.rmtree(folder / "consumequeue" / "T0")
     Recovery(str(folder), Choice.SKIP, WITH_LMQ).apply()

@@ -107,14 +107,14 @@ def test_every_damaged_byte_of_a_range_is_met_before_anything_is_written(world: 
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(3))
         data = master.read_log_bytes(0, 1)
-        for place in range(len(data) - 20):  # then comes the checksum, without which a record counts as unprotected
-            hurt = bytearray(data)
-            hurt[place] ^= 0x10
+        for position in range(len(data) - 20):  # then comes the checksum, without which a record counts as unprotected
+            damage = bytearray(data)
+            damage[position] ^= 0x10
             try:
-                end = slave.append_data(0, bytes(hurt))
+                end = slave.append_data(0, bytes(damage))
             except StoreCorrupt:
                 continue
-            assert end == 0, f"byte {place}: taken up to {end}"  # a greater length: not whole yet
+            assert end == 0, f"byte {position}: taken up to {end}"  # a greater length: not whole yet
         assert slave.log_end == 0
         assert slave.append_data(0, data) == len(data)
 

@@ -51,8 +51,8 @@ class Store:
             number += 1
         self.count = number
         self.settle()
-        for place, path in enumerate(log_files(root)):
-            self.age(path, 24 * (FILES - place))
+        for position, path in enumerate(log_files(root)):
+            self.age(path, 24 * (FILES - position))
         self.retention = self.store.engine.retention
 
     def settle(self) -> None:

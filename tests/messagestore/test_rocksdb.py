@@ -54,14 +54,14 @@ def test_every_unit_is_the_brokers(fixture_store: Any) -> None:
     """Keys and values are those that the real broker's library listed; `ls` has its queues. Nothing in the folder changes."""
     fixture = fixture_store("broker-rocksdb")
     before = snapshot(fixture.store)
-    truth = fixture.truth("manifest.json")["consumequeue"]
+    expected = fixture.expected("manifest.json")["consumequeue"]
     with open_database(str(fixture.store / "consumequeue")) as database:
         units, ends = list(read_units(database)), list(read_ends(database))
     names = ("topic", "queueId", "queueOffset", "physicalOffset", "size", "tagsCode", "storeTimestamp")
-    assert [tuple(unit) for unit in units] == [tuple(row[name] for name in names) for row in truth["default"]]
+    assert [tuple(unit) for unit in units] == [tuple(row[name] for name in names) for row in expected["default"]]
     assert len(units) == 243
     last: dict[tuple[str, int], int] = {}
-    for row in truth["default"]:
+    for row in expected["default"]:
         last[row["topic"], row["queueId"]] = row["queueOffset"]
     assert {(end.topic, end.queue_id): end.queue_offset for end in ends if end.is_max} == last
     listed = run("ls", "--json", fixture.store).json
@@ -74,10 +74,10 @@ def test_every_unit_is_the_brokers(fixture_store: Any) -> None:
 def test_the_configuration_is_the_brokers(fixture_store: Any) -> None:
     """Topics, groups and offsets are the texts that the real broker's library listed."""
     fixture = fixture_store("broker-rocksdb")
-    truth = fixture.truth("manifest.json")
+    expected = fixture.expected("manifest.json")
     found = read_config(REAL_DISK, str(fixture.store))
     for table, name in ((found.topics, "topics"), (found.groups, "subscriptionGroups")):
-        rows = truth[f"config/{name}"]["default"]
+        rows = expected[f"config/{name}"]["default"]
         assert table == {row["keyText"]: json.loads(row["valueText"]) for row in rows}
     assert found.offsets == {
         "RockBatch@G_order": {1: 50, 2: 50, 3: 20},

@@ -38,20 +38,20 @@ def test_topics_groups_and_offsets_are_those_that_the_broker_told_its_clients(fi
     """The broker's own topics are not in the database; an offset that nobody committed is 0 for a client."""
     fixture = fixture_store(NAME)
     before = snapshot(fixture.store)
-    truth = fixture.truth("manifest.json")
+    expected = fixture.expected("manifest.json")
     found = read_config(REAL_DISK, str(fixture.store))
     assert sorted(found.topics) == ["V2ReadOnly", "V2Topic"]  # a deleted one is gone
     assert sorted(found.groups) == ["G_order", "G_v2"]
-    rows = {row["key"]: row["valueText"] for row in truth["databases"]["config/rdb"]["default"]}
-    for number, table, told in ((3, found.topics, truth["topics"]), (4, found.groups, truth["groups"])):
+    rows = {row["key"]: row["valueText"] for row in expected["databases"]["config/rdb"]["default"]}
+    for number, table, reported in ((3, found.topics, expected["topics"]), (4, found.groups, expected["groups"])):
         for name, value in table.items():
             key = f"01{number:04x}02{len(name):04x}{name.encode().hex()}"
             assert value == json.loads(rows[key][1:])
-            assert all(told[name].get(field) == one for field, one in value.items() if isinstance(one, bool | int | str))
+            assert all(reported[name].get(field) == one for field, one in value.items() if isinstance(one, bool | int | str))
     committed = {("G_v2", 0), ("G_v2", 1), ("G_v2", 2), ("G_order", 1)}
     assert found.offsets == {
-        f"V2Topic@{group}": {int(queue): offset for queue, offset in told.items() if (group, int(queue)) in committed}
-        for group, told in truth["offsets"].items()
+        f"V2Topic@{group}": {int(queue): offset for queue, offset in reported.items() if (group, int(queue)) in committed}
+        for group, reported in expected["offsets"].items()
     }
     assert snapshot(fixture.store) == before
 

@@ -119,14 +119,14 @@ def test_a_shared_store_scans_in_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("filters", [{}, {"tags": "open"}, {"keys": "k1"}, {"begin": FIRST_MS}])
-@pytest.mark.parametrize("place", [0, 1, 6, 29])
-def test_damage_is_raised_whatever_the_filter(tmp_path: Path, filters: dict[str, Any], place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 6, 29])
+def test_damage_is_raised_whatever_the_filter(tmp_path: Path, filters: dict[str, Any], position: int) -> None:
     """A filter by key or time does not hide a damaged record, and the rows before it come first."""
     root = tmp_path / "store"
     with open_store(root) as store:
         for number in range(30):
             store.put(Message("t", b"%d" % number, queue_id=0, tags="open", keys=[f"k{number % 2}"]))
-        target = next(iter(store.read("t", 0, place, place + 1))).physical_offset
+        target = next(iter(store.read("t", 0, position, position + 1))).physical_offset
     assert target < LOG_SIZE
     data = bytearray(log_files(root)[0].read_bytes())
     data[target + 88] ^= 1  # the body
@@ -135,7 +135,7 @@ def test_damage_is_raised_whatever_the_filter(tmp_path: Path, filters: dict[str,
     with open_store(root, "r") as reader, pytest.raises(StoreCorrupt):
         for batch in reader.scan("t", columns=["queue_offset"], **filters).reader():
             found += batch.column(0).to_pylist()
-    assert found == [number for number in range(place) if "keys" not in filters or number % 2 == 1]
+    assert found == [number for number in range(position) if "keys" not in filters or number % 2 == 1]
 
 
 def test_a_record_without_a_wanted_tag_is_not_touched(tmp_path: Path) -> None:

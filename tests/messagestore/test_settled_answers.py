@@ -32,7 +32,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Path, question: str) -> None:
     """The dispatcher stands still during the call, and continues only then."""
-    ask, expected = QUESTIONS[question]
+    invoke, expected = QUESTIONS[question]
     with open_small(world, tmp_path, clock=Clock()) as store:
         if question.startswith("batch"):
             store.create_topic("T", 4, attributes={"queue.type": "BatchCQ"})
@@ -47,7 +47,7 @@ def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Pa
             return bool(wait_for(offset, timeout_s))
 
         dispatcher.wait_for = go_on_and_wait
-        assert ask(store) == expected
+        assert invoke(store) == expected
 
 
 def test_the_offset_of_the_next_put_waits_for_nobody(world: Any, tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ def test_wrong_arguments(tmp_path: Path, arguments: tuple[Any, ...], options: di
 
 def test_the_signature_of_put(tmp_path: Path) -> None:
     """An open store's method has the parameters of the class."""
-    wanted = inspect.signature(MessageStore.put)
+    expected = inspect.signature(MessageStore.put)
     with MessageStore.open(tmp_path / "s", config=StoreConfig.small()) as store:
         found = inspect.signature(store.put)
-    assert list(found.parameters) == list(wanted.parameters)[1:]
-    assert [p.default for p in found.parameters.values()] == [p.default for p in list(wanted.parameters.values())[1:]]
+    assert list(found.parameters) == list(expected.parameters)[1:]
+    assert [p.default for p in found.parameters.values()] == [p.default for p in list(expected.parameters.values())[1:]]
 
 
 @pytest.mark.parametrize(("time_ms", "level"), LEVELS.items())

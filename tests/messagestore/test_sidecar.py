@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from messagestore.broker.services.delay_resume import NAME as DELAYS
-from messagestore.broker.services.delay_resume import read_delay_note
+from messagestore.broker.services.delay_resume import read_delay_sidecar
 from messagestore.clean_stop import CLEAN_NAME, read_clean
 from messagestore.index_hint import NAME as INDEX
 from messagestore.index_hint import read_hint
@@ -31,7 +31,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize(
-    ("name", "read"), [(DELAYS, read_delay_note), (INDEX, read_hint), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
+    ("name", "read"), [(DELAYS, read_delay_sidecar), (INDEX, read_hint), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
 )
 def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage: str) -> None:
     """JSON nested a hundred thousand deep in delays.json must not end the open after a crash."""

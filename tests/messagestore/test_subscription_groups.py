@@ -19,13 +19,13 @@ def test_the_groups_of_a_real_broker(fixture_store: Any, broker: str) -> None:
     """All groups are read, including the one that fails a message once, and the ordered one."""
     fixture = fixture_store(broker)
     groups = SubscriptionGroups(REAL_DISK, str(fixture.store / "config"))
-    truth = fixture.truth()["configFiles"]["subscriptionGroup.json"]["subscriptionGroupTable"]
-    assert groups.names() == sorted(truth)
-    for name, want in truth.items():
+    expected = fixture.expected()["configFiles"]["subscriptionGroup.json"]["subscriptionGroupTable"]
+    assert groups.names() == sorted(expected)
+    for name, target in expected.items():
         group = groups.get(name)
-        assert (group.retry_max_times, group.retry_queues) == (want["retryMaxTimes"], want["retryQueueNums"])
-        assert (group.is_ordered, group.is_enabled) == (want["consumeMessageOrderly"], want["consumeEnable"])
-        assert (group.attributes, group.retry_policy) == (want["attributes"], want["groupRetryPolicy"])
+        assert (group.retry_max_times, group.retry_queues) == (target["retryMaxTimes"], target["retryQueueNums"])
+        assert (group.is_ordered, group.is_enabled) == (target["consumeMessageOrderly"], target["consumeEnable"])
+        assert (group.attributes, group.retry_policy) == (target["attributes"], target["groupRetryPolicy"])
     assert (groups.get("G_fail").retry_max_times, groups.get("G_fail").retry_queues) == (1, 2)
     assert groups.get("nobody") is None
     assert "G_fail" in groups

@@ -63,18 +63,20 @@ def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path
 
 def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
     """Files in nested folders get their bytes and the names that the earlier process had not synced."""
-    doubt, disk = world.module("messagestore.write.sync_failure"), ForgettingDisk()
-    wanted = {
+    sync_failure, disk = world.module("messagestore.write.sync_failure"), ForgettingDisk()
+    expected = {
         f"/store/{name}": name.encode() * 900 for name in ("consumequeue/T/0/a", "consumequeue/T/1/b", "index/c", "index/d")
     }
-    for path, data in wanted.items():
+    for path, data in expected.items():
         disk.make_folder(path.rpartition("/")[0])
         file = disk.open(path, Mode.CREATE)
         file.write(0, data)
         file.close()
     assert disk.least().files == {}
-    doubt.mark_sync_failure(disk, "/store/brokerstore", 0)
-    doubt.rewrite_after_sync_failure(disk, "/store/brokerstore", [], ["/store/consumequeue", "/store/index", "/store/absent"])
+    sync_failure.mark_sync_failure(disk, "/store/brokerstore", 0)
+    sync_failure.rewrite_after_sync_failure(
+        disk, "/store/brokerstore", [], ["/store/consumequeue", "/store/index", "/store/absent"]
+    )
     left = disk.least().files
-    assert {path: left.get(path) for path in wanted} == wanted
+    assert {path: left.get(path) for path in expected} == expected
     assert "/store/brokerstore/doubt.json" not in disk.files()

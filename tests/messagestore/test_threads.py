@@ -66,8 +66,8 @@ def test_sixteen_threads_get_dense_offsets_and_everything_is_readable(world: Any
             for thread in range(THREADS):
                 own = [number_of(one) for one in found if number_of(one) // EACH == thread]
                 assert own == sorted(own)
-        places = sorted((put.physical_offset, put.size_bytes) for puts in results for put in puts)
-        assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(places))
+        positions = sorted((put.physical_offset, put.size_bytes) for puts in results for put in puts)
+        assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(positions))
 
 
 def test_a_put_of_many_is_one_run_among_other_threads(world: Any, tmp_path: Path) -> None:
@@ -519,7 +519,7 @@ def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(worl
                     problems.append(f"{number} at its offset: {one}")
             return list(numbers)
 
-        def look(thread: int) -> list[int]:
+        def examine(thread: int) -> list[int]:
             while not done.is_set():
                 for one in [*store.read("T", 0), *store.read("Other", 0)]:
                     number = number_of(one)
@@ -540,7 +540,7 @@ def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(worl
 
         def run(number: int) -> list[int]:
             try:
-                return [put, put, put, look, look][number](number) if number < 5 else consume(["T", "Other"][number - 5])
+                return [put, put, put, examine, examine][number](number) if number < 5 else consume(["T", "Other"][number - 5])
             except BaseException as error:
                 problems.append(repr(error))
                 raise
@@ -553,7 +553,7 @@ def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(worl
         finished: list[int] = []
         results = in_threads(7, run)
         assert problems == []
-        wanted = {topic: [number for number in range(total) if topic_of(number) == topic] for topic in ("T", "Other")}
-        assert sorted(results[5]) == wanted["T"] and sorted(results[6]) == wanted["Other"]
-        for topic, numbers in wanted.items():
+        expected = {topic: [number for number in range(total) if topic_of(number) == topic] for topic in ("T", "Other")}
+        assert sorted(results[5]) == expected["T"] and sorted(results[6]) == expected["Other"]
+        for topic, numbers in expected.items():
             assert sorted(map(number_of, read_all(store, topic))) == numbers

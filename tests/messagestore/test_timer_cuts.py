@@ -30,7 +30,7 @@ def store(fixture_store: Any) -> Path:
 
 def timer_records(fixture: Any) -> dict[int, int]:
     """Return offset and size of each record of the timers' topic, as the real store reported them."""
-    rows = fixture.truth("recovered.json")["messages"]
+    rows = fixture.expected("recovered.json")["messages"]
     return {row["physicalOffset"]: row["storeSize"] for row in rows if row["topic"] == "rmq_sys_wheel_timer"}
 
 
@@ -102,7 +102,7 @@ def test_the_log_goes_on_in_the_next_file(tmp_path: Path) -> None:
     (folder / f"{0:020d}").write_bytes((first + end).ljust(260, b"\0"))
     (folder / f"{260:020d}").write_bytes(units(200).ljust(260, b"\0"))
     log = TimerLog(REAL_DISK, str(tmp_path))
-    assert [(found.place, found.log_offset, found.due_ms) for found in log.units()] == [
+    assert [(found.position, found.log_offset, found.due_ms) for found in log.units()] == [
         (0, 0, 6000), (52, 100, 6000), (260, 200, 6000),
     ]  # fmt: skip
     assert log.end == 312
@@ -131,7 +131,7 @@ def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store:
     damage(store)
     assert "rebuild_timers" in {step.kind for step in Recovery(str(store), Choice.SKIP).plan().steps}
     fixture = fixture_store("broker-timer", own=True)
-    last = max(row["physicalOffset"] for row in fixture.truth("recovered.json")["messages"])
+    last = max(row["physicalOffset"] for row in fixture.expected("recovered.json")["messages"])
     if last in timer_records(fixture):
         pytest.skip("the log ends in a timer")
     path, at = records(fixture.store)[-1]

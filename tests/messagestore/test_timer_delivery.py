@@ -76,8 +76,8 @@ def test_a_timer_waits_as_a_real_broker_has_it(world: Any, tmp_path: Path, prope
         result = store.put(message)
         stored = store.message_at(result.physical_offset)
         assert (stored.topic, stored.queue_id) == (TIMER_TOPIC, 0)
-        wanted = {"TAGS": "paid", "REAL_TOPIC": "T", "REAL_QID": "1", "TIMER_OUT_MS": str(out_ms)}
-        assert stored.properties == properties | wanted
+        expected = {"TAGS": "paid", "REAL_TOPIC": "T", "REAL_QID": "1", "TIMER_OUT_MS": str(out_ms)}
+        assert stored.properties == properties | expected
 
 
 def test_a_timer_comes_when_its_second_is_over(world: Any, tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_delays_of_any_length_and_times_can_be_given(world: Any, tmp_path: Path)
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
         level = store.put("T", b"1", delay=timedelta(seconds=5))
-        odd = store.put("T", b"2", queue_id=0, delay=timedelta(seconds=5.25))
+        differing = store.put("T", b"2", queue_id=0, delay=timedelta(seconds=5.25))
         at = store.put("T", b"3", queue_id=0, deliver_at=datetime.fromtimestamp(START_MS / 1000 + 90 * 86400, UTC))
         assert store.put("T", b"4", queue_id=0, deliver_at=datetime(2001, 1, 1, tzinfo=UTC)).queue_offset == 0
-        topics = [store.message_at(result.physical_offset).topic for result in (level, odd, at)]
+        topics = [store.message_at(result.physical_offset).topic for result in (level, differing, at)]
         assert topics == ["SCHEDULE_TOPIC_XXXX", TIMER_TOPIC, TIMER_TOPIC]
-        assert "DELAY" not in store.message_at(odd.physical_offset).properties
+        assert "DELAY" not in store.message_at(differing.physical_offset).properties
         clock.now_ms += 5999
         deliver(store)
         assert delivered_numbers(store) == [1, 4]
@@ -293,9 +293,9 @@ def test_the_files_are_a_brokers(world: Any, tmp_path: Path) -> None:
     assert (check[0], check[2], check[3]) == (START_MS, 60, 60)
     before = {path.name: path.read_bytes() for path in (folder / "timerlog").iterdir()}, (folder / "timerwheel").read_bytes()
     with open_idle(world, folder, clock, deliver_delayed=False) as store:
-        files = LogFiles(store.engine.disk, [store.engine.places.commit_log])
+        files = LogFiles(store.engine.disk, [store.engine.paths.commit_log])
         queue = store.engine.queues.get(TIMER_TOPIC, 0)
-        rebuild_timers(store.engine.disk, store.engine.places, files, queue, keeps=False, now_ms=START_MS)
+        rebuild_timers(store.engine.disk, store.engine.paths, files, queue, keeps=False, now_ms=START_MS)
     after = {path.name: path.read_bytes() for path in (folder / "timerlog").iterdir()}, (folder / "timerwheel").read_bytes()
     assert after == before
 

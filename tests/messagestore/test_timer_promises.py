@@ -25,7 +25,7 @@ from tests.messagestore.test_timer_delivery import deliver, open_idle, persist, 
 DUE_MS = START_MS + 5000
 
 
-def note_of(folder: Path) -> dict[str, Any] | None:
+def sidecar_of(folder: Path) -> dict[str, Any] | None:
     """Return what the store noted with its last timer checkpoint."""
     path = folder / "brokerstore" / "timers.json"
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
@@ -46,10 +46,10 @@ def test_timers_are_not_persisted_before_the_log_is_flushed(
         deliver(store)
         monkeypatch.setattr(store.engine.flusher, "flush_now", lambda: store.log_end - 1)
         persist(store)
-        assert note_of(tmp_path) is None
+        assert sidecar_of(tmp_path) is None
         monkeypatch.undo()
         persist(store)
-        assert note_of(tmp_path) is not None and store.engine.flusher.flushed_offset >= store.log_end
+        assert sidecar_of(tmp_path) is not None and store.engine.flusher.flushed_offset >= store.log_end
 
 
 def test_timers_are_not_persisted_in_the_middle_of_a_slot(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_timers_are_not_persisted_in_the_middle_of_a_slot(world: Any, tmp_path: 
             store.put(timer(world, number, DUE_MS))
         deliver(store)
         persist(store)
-        before = note_of(tmp_path)
+        before = sidecar_of(tmp_path)
         at_once(world, monkeypatch, 1)
         clock.now_ms = DUE_MS + 1000
         assert store.engine.timers.deliver_due() == 0.0 and len(store.engine.timers._units) == 2
@@ -68,10 +68,10 @@ def test_timers_are_not_persisted_in_the_middle_of_a_slot(world: Any, tmp_path: 
         store.engine.settle()
         assert store.engine.timers.deliver_due() == 0.0 and len(store.engine.timers._units) == 1
         persist(store)
-        assert note_of(tmp_path) == before
+        assert sidecar_of(tmp_path) == before
         deliver(store)
         persist(store)
-        assert note_of(tmp_path) != before and delivered_numbers(store) == [0, 1, 2]
+        assert sidecar_of(tmp_path) != before and delivered_numbers(store) == [0, 1, 2]
 
 
 def test_one_copy_of_two_equal_timers_stands_for_one_of_them(
@@ -108,7 +108,7 @@ def test_the_note_is_written_before_the_checkpoint(world: Any, tmp_path: Path) -
         with pytest.raises(DiskError):
             persist(store)
         disk.refuse = lambda _operation, _path: None
-        note = note_of(tmp_path)
+        note = sidecar_of(tmp_path)
         assert note is not None and note["position"] == store.log_end
         assert note["after"][-1] == note["before"][-1] + 1
 
@@ -188,7 +188,7 @@ def test_a_copy_stands_for_the_timer_with_its_body(tmp_path: Path, world: Any) -
         copied |= {"TIMER_ENQUEUE_MS": str(START_MS), "TIMER_DEQUEUE_MS": str(DUE_MS)}
         store.put(world.commitlog.Message("T", b"2", properties=copied, **more))
         store.flush()
-        files = LogFiles(REAL_DISK, LogPaths.parse(REAL_DISK, store.engine.places.commit_log).folders)
+        files = LogFiles(REAL_DISK, LogPaths.parse(REAL_DISK, store.engine.paths.commit_log).folders)
         assert [one.log_offset for one in undelivered_timers(files)] == [waiting[0].physical_offset]
 
 
@@ -197,11 +197,11 @@ def test_a_stop_without_a_change_writes_no_checkpoint(world: Any, tmp_path: Path
     with open_idle(world, tmp_path, Clock()) as store:
         store.put(timer(world, 0, DUE_MS))
         deliver(store)
-    before = (tmp_path / "config" / "timercheck").read_bytes(), note_of(tmp_path)
+    before = (tmp_path / "config" / "timercheck").read_bytes(), sidecar_of(tmp_path)
     for _ in range(2):
         with open_idle(world, tmp_path, Clock()):
             pass
-        assert ((tmp_path / "config" / "timercheck").read_bytes(), note_of(tmp_path)) == before
+        assert ((tmp_path / "config" / "timercheck").read_bytes(), sidecar_of(tmp_path)) == before
 
 
 def test_files_of_delivered_timers_are_closed(world: Any, tmp_path: Path) -> None:

@@ -114,15 +114,15 @@ def follow(store: Path) -> dict[int, list[Unit]]:
 def test_every_timer_without_a_delivered_copy_gets_a_unit(fixture_store: Any, name: str) -> None:
     """The lost timer log and wheel are made again; expected are the timers of the real store's own list of messages."""
     fixture = fixture_store(name, own=True)
-    truth = fixture.truth("manifest.json" if name == "broker-live" else "recovered.json")
+    manifest = fixture.expected("manifest.json" if name == "broker-live" else "recovered.json")
     (fixture.store / "timerwheel").unlink()
     for path in (fixture.store / "timerlog").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
     Recovery(str(fixture.store), disk=AtNow()).apply()
     now_ms = NOW_MS // 1000 * 1000
-    rows = {row["physicalOffset"]: row for row in truth["messages"] if row["topic"] == "rmq_sys_wheel_timer"}
+    rows = {row["physicalOffset"]: row for row in manifest["messages"] if row["topic"] == "rmq_sys_wheel_timer"}
     real = [unit for due_s, chain in follow(fixture.store).items() if due_s * 1000 >= now_ms for unit in chain]
-    expected = sorted(due for dues in waiting_by_the_log(truth).values() for due in dues)
+    expected = sorted(due for dues in waiting_by_the_log(manifest).values() for due in dues)
     assert sorted(int(rows[unit.log_offset]["properties"]["TIMER_OUT_MS"]) for unit in real) == expected
     for unit in real:
         row = rows[unit.log_offset]
@@ -156,7 +156,7 @@ def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixt
     spoil(path, at)
     plan = Recovery(str(fixture.store), Choice.TRUNCATE, disk=AtNow()).apply()
     assert not plan.needs_force
-    rows = [row for row in fixture.truth("recovered.json")["messages"] if row["physicalOffset"] < plan.valid_end]
+    rows = [row for row in fixture.expected("recovered.json")["messages"] if row["physicalOffset"] < plan.valid_end]
     kept = [row for row in rows if row["topic"] == "rmq_sys_wheel_timer"]
     copies = {row["properties"]["UNIQ_KEY"] for row in rows if row["topic"] == "TimerTopic"}
     expected = [row["physicalOffset"] for row in kept if row["properties"]["UNIQ_KEY"] not in copies]
@@ -172,9 +172,9 @@ def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixt
 def test_a_delivered_end_of_the_queue_gets_a_unit_that_is_never_delivered(fixture_store: Any) -> None:
     """The broker continues after the last unit's message: that is the queue's last one, in a slot that is read already."""
     fixture = fixture_store("broker-timer", own=True)
-    truth = fixture.truth("recovered.json")["messages"]
-    assert truth[-1]["topic"] == "TimerTopic", "the copy of a timer of two or 25 seconds"
-    timers = [row for row in truth if row["topic"] == "rmq_sys_wheel_timer"]
+    expected = fixture.expected("recovered.json")["messages"]
+    assert expected[-1]["topic"] == "TimerTopic", "the copy of a timer of two or 25 seconds"
+    timers = [row for row in expected if row["topic"] == "rmq_sys_wheel_timer"]
     forget(fixture.store, timers[-1]["physicalOffset"])  # the queue's last message is no timer any more
     (fixture.store / "timerwheel").unlink()
     Recovery(str(fixture.store), disk=AtNow()).apply()
@@ -313,8 +313,8 @@ def test_the_tool_rebuilds_the_timer_files_alone(fixture_store: Any) -> None:
 def test_an_open_that_cuts_the_tail_takes_its_timers_along(fixture_store: Any) -> None:
     """A power failure lost the end of the log, but not the timer log: the next messages would be taken for those timers."""
     fixture = fixture_store("broker-timer", own=True)
-    truth = fixture.truth("recovered.json")["messages"]
-    cut = [row for row in truth if row["topic"] == "rmq_sys_wheel_timer"][100]["physicalOffset"]
+    manifest = fixture.expected("recovered.json")["messages"]
+    cut = [row for row in manifest if row["topic"] == "rmq_sys_wheel_timer"][100]["physicalOffset"]
     for path in sorted((fixture.store / "commitlog").iterdir()):
         data = bytearray(path.read_bytes())
         begin = min(len(data), max(0, cut - int(path.name)))
@@ -323,8 +323,8 @@ def test_an_open_that_cuts_the_tail_takes_its_timers_along(fixture_store: Any) -
     with MessageStore.open(fixture.store, "a", CONFIG, disk=AtNow()) as store:
         assert store.put(Message("TimerTopic", b"next", queue_id=0)).physical_offset == cut
     found = list(units(fixture.store).values())
-    copies = {row["properties"]["UNIQ_KEY"] for row in truth if row["topic"] == "TimerTopic" and row["physicalOffset"] < cut}
-    timers = [row for row in truth if row["topic"] == "rmq_sys_wheel_timer" and row["physicalOffset"] < cut]
+    copies = {row["properties"]["UNIQ_KEY"] for row in manifest if row["topic"] == "TimerTopic" and row["physicalOffset"] < cut}
+    timers = [row for row in manifest if row["topic"] == "rmq_sys_wheel_timer" and row["physicalOffset"] < cut]
     expected = [row["physicalOffset"] for row in timers if row["properties"]["UNIQ_KEY"] not in copies]
     assert [unit.log_offset for unit in found] == expected
     assert checkpoint(fixture.store)[2:4] == (100, 100)

@@ -24,11 +24,11 @@ CHECKPOINT = Path(CHECK_NAME)
 LAST_UNIT = 119 * 52  # the fixture has 120
 
 
-def waiting_by_the_log(truth: dict[str, Any]) -> dict[str, list[int]]:
+def waiting_by_the_log(expected: dict[str, Any]) -> dict[str, list[int]]:
     """Return the due times of each topic's timers without a delivered copy, from the real store's list of messages."""
-    delivered = {(row["topic"], row["properties"].get("UNIQ_KEY")) for row in truth["messages"]}
+    delivered = {(row["topic"], row["properties"].get("UNIQ_KEY")) for row in expected["messages"]}
     waiting: dict[str, list[int]] = {}
-    for row in truth["messages"]:
+    for row in expected["messages"]:
         properties = row["properties"]
         if row["topic"] == "rmq_sys_wheel_timer" and (properties["REAL_TOPIC"], properties["UNIQ_KEY"]) not in delivered:
             waiting.setdefault(properties["REAL_TOPIC"], []).append(int(properties["TIMER_OUT_MS"]))
@@ -39,10 +39,10 @@ def waiting_by_the_log(truth: dict[str, Any]) -> dict[str, list[int]]:
 def test_what_is_pending_has_no_delivered_copy_in_the_log(fixture_store: Any, name: str) -> None:
     """The timer files of the broker and the log agree on topics, numbers and times; so do ls, stats and verify."""
     fixture = fixture_store(name)
-    truth = fixture.truth("manifest.json" if name == "broker-live" else "recovered.json")
+    manifest = fixture.expected("manifest.json" if name == "broker-live" else "recovered.json")
     expected = [
         {"topic": topic, "timers": len(due), "next_due_ms": min(due), "last_due_ms": max(due)}
-        for topic, due in sorted(waiting_by_the_log(truth).items())
+        for topic, due in sorted(waiting_by_the_log(manifest).items())
     ]
     assert expected
     for command in ("ls", "stats", "verify"):
@@ -76,7 +76,7 @@ def test_a_message_without_a_unit_is_pending(fixture_store: Any) -> None:
 def test_a_deleted_timer_is_not_pending(fixture_store: Any) -> None:
     """A message with TIMER_DEL_UNIQKEY cancels the timer of this key that is due in the same slot."""
     fixture = fixture_store("broker-timer", own=True)
-    rows = [row for row in fixture.truth("recovered.json")["messages"] if row["topic"] == "rmq_sys_wheel_timer"][60:62]
+    rows = [row for row in fixture.expected("recovered.json")["messages"] if row["topic"] == "rmq_sys_wheel_timer"][60:62]
     target, deleting = rows[0]["properties"], rows[1]
     assert target["TIMER_OUT_MS"] == deleting["properties"]["TIMER_OUT_MS"]
     old = f"KEYS\x01{deleting['properties']['KEYS']}\x02WAIT\x01true\x02TRACE_ON\x01true\x02MSG_REGION"

@@ -17,7 +17,7 @@ from storageio.testing import FailingDisk
 from .support import BROKERS, failures, folder_with
 
 
-def as_the_broker_says(config: TopicConfig) -> dict[str, Any]:
+def as_the_broker_reports(config: TopicConfig) -> dict[str, Any]:
     """Return a topic with the field names of the admin tool."""
     return {
         "attributes": config.attributes,
@@ -36,9 +36,9 @@ def test_the_topics_of_a_real_broker(fixture_store: Any, broker: str) -> None:
     """All topics have every field as the admin tool listed it."""
     fixture = fixture_store(broker)
     topics = Topics(REAL_DISK, str(fixture.store / "config"))
-    want = fixture.truth()["admin"]["topics"]
-    assert {name: as_the_broker_says(topics.get(name)) for name in want} == want
-    assert topics.names() == sorted(fixture.truth()["configFiles"]["topics.json"]["topicConfigTable"])
+    expected = fixture.expected()["admin"]["topics"]
+    assert {name: as_the_broker_reports(topics.get(name)) for name in expected} == expected
+    assert topics.names() == sorted(fixture.expected()["configFiles"]["topics.json"]["topicConfigTable"])
     assert (topics.source, topics.damage, topics.is_dirty) == (Source.FILE, None, False)
     assert not topics.get("LiveWriteOnly").is_readable
     assert not topics.get("LiveReadOnly").is_writable

@@ -229,10 +229,10 @@ def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
     with open_small(world, tmp_path / "s", clock=clock, transaction_check_max=2) as store:
         half(world, store, 1)
         clock.now_ms += 6000
-        asked = []
+        requested = []
         for _ in range(5):
-            store.check_transactions(lambda one: asked.append(one.check_times))
-        assert asked == [0, 1]
+            store.check_transactions(lambda one: requested.append(one.check_times))
+        assert requested == [0, 1]
         assert undecided(store) == []
         assert bodies(read_all(store, "TRANS_CHECK_MAX_TIME_TOPIC")) == [1]
         assert progress(store) == (3, 0)
@@ -280,11 +280,11 @@ def refuse_new_log_files(operation: str, path: str) -> Exception | None:
     return DiskFull(operation, path, 28, "No space left") if operation == "allocate" and "commitlog" in path else None
 
 
-def leave_room(world: Any, store: Any, left_bytes: int) -> None:
+def leave_space(world: Any, store: Any, left_bytes: int) -> None:
     """Fill the log's first file except for `left_bytes`."""
     empty = store.put(world.commitlog.Message("F", b"", queue_id=0)).size_bytes
-    while room := LOG_SIZE - left_bytes - store.log_end:
-        size = 2000 if room >= 4000 else room
+    while capacity := LOG_SIZE - left_bytes - store.log_end:
+        size = 2000 if capacity >= 4000 else capacity
         store.put(world.commitlog.Message("F", bytes(size - empty), queue_id=0))
 
 
@@ -293,7 +293,7 @@ def commit_without_op_record(world: Any, store: Any, disk: SwitchDisk) -> Any:
     size = half(world, store, 1).commit().size_bytes
     begun = half(world, store, 2)
     disk.refuse = refuse_new_log_files
-    leave_room(world, store, size + 20)
+    leave_space(world, store, size + 20)
     with pytest.raises(PutRejected):
         begun.commit()
     disk.refuse = lambda _operation, _path: None
@@ -386,17 +386,19 @@ def test_two_transactions_of_one_unique_key_are_two(world: Any, tmp_path: Path, 
 def test_a_real_brokers_undecided_transactions(world: Any, fixture_store: Any, name: str) -> None:
     """Those without a listener's decision (every fourth, case 2) appear once, however often they were checked."""
     fixture = fixture_store(name, own=True)
-    truth = fixture.truth()["messages"]
-    wanted = {
-        message["properties"]["KEYS"] for message in truth if message["topic"] == HALF and message["properties"]["case"] == "2"
+    expected = fixture.expected()["messages"]
+    requested = {
+        message["properties"]["KEYS"]
+        for message in expected
+        if message["topic"] == HALF and message["properties"]["case"] == "2"
     }
-    times = max(int(message["properties"].get("TRANSACTION_CHECK_TIMES", "0")) for message in truth)
+    times = max(int(message["properties"].get("TRANSACTION_CHECK_TIMES", "0")) for message in expected)
     for is_killed in (False, True):
         if is_killed:
             (fixture.store / "abort").touch()
         with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
             found = store.undecided_transactions()
-            assert sorted(one.message.keys[0] for one in found) == sorted(wanted)
+            assert sorted(one.message.keys[0] for one in found) == sorted(requested)
             assert {one.check_times for one in found} == {times}
             assert {one.producer_group for one in found} == {"P_tran"}
     with open_small(world, fixture.store, "r+", deliver_delayed=False) as store:
@@ -616,7 +618,7 @@ def test_no_room_for_a_commit_of_a_check_gives_nothing_up(world: Any, tmp_path: 
     with open_small(world, tmp_path / "s", disk=disk) as store:
         half(world, store, 1)
         disk.refuse = refuse_new_log_files
-        leave_room(world, store, 100)
+        leave_space(world, store, 100)
         with pytest.raises(PutRejected):
             store.check_transactions(lambda _half: True, older_than_ms=0)
         disk.refuse = lambda _operation, _path: None

@@ -45,7 +45,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]]:
+def unit_positions(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]]:
     """Return (file, position, physical offset) of the units of each queue, read without the product's code."""
     found: dict[tuple[str, int], list[tuple[Path, int, int]]] = {}
     for folder, size in UNITS.items():
@@ -61,7 +61,7 @@ def unit_places(root: Path) -> dict[tuple[str, int], list[tuple[Path, int, int]]
 
 def lacking(root: Path) -> Lacking:
     """Return, by a plain model, the physical offsets of the messages that each queue lacks."""
-    known = {queue_key: {physical for _, _, physical in units} for queue_key, units in unit_places(root).items()}
+    known = {queue_key: {physical for _, _, physical in units} for queue_key, units in unit_positions(root).items()}
     found: Lacking = {}
     for message in run("dump", root, "--json").lines:
         if message["sys_flag"] & 12 not in DISPATCHED_FLAGS:
@@ -80,10 +80,10 @@ def lacking(root: Path) -> Lacking:
 def forget_units(root: Path, count: int) -> None:
     """Remove the last `count` units, as if a killed writer's dispatcher was that far behind."""
     (root / "abort").touch()
-    units = unit_places(root)
+    units = unit_positions(root)
     border = sorted({unit[2] for queue_key in units.values() for unit in queue_key})[-count]
-    for places in units.values():
-        for path, at, physical in places:
+    for positions in units.values():
+        for path, at, physical in positions:
             if physical >= border:
                 size = UNITS[path.parents[2].name]
                 data = bytearray(path.read_bytes())
@@ -94,14 +94,14 @@ def forget_units(root: Path, count: int) -> None:
 def check_model(root: Path, before: Lacking | None = None) -> int:
     """Compare a reader's count with the model and return it; `before` is what the real system gave no unit at all."""
     known = before or {}
-    wanted = {
+    expected = {
         queue_key: found - known.get(queue_key, set())
         for queue_key, found in lacking(root).items()
         if found != known.get(queue_key)
     }
     with MessageStore.open(root, "r") as store:
-        assert store.undispatched_messages == len(set().union(*wanted.values()))
-        assert store.engine.undispatched.by_queue == {queue_key: len(offsets) for queue_key, offsets in wanted.items()}
+        assert store.undispatched_messages == len(set().union(*expected.values()))
+        assert store.engine.undispatched.by_queue == {queue_key: len(offsets) for queue_key, offsets in expected.items()}
         return store.undispatched_messages
 
 
@@ -286,8 +286,8 @@ def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: 
     assert f"brokerstore: incomplete: {count} messages are in the log" in ran.talk and "run: brokerstore rebuild" in ran.talk
     assert ran.code == 0 and ran.talk.count("in the log and not in the queues") == (2 if name == "diff" else 1)
     if name != "get":
-        wanted = {"first": count, "second": count} if name == "diff" else count
-        assert ran.json["undispatched_messages"] == wanted
+        expected = {"first": count, "second": count} if name == "diff" else count
+        assert ran.json["undispatched_messages"] == expected
     answer = None if name == "get" else ran.json
     root = shutil.copytree(killed, tmp_path / "store")
     assert run("rebuild", "--apply", root).code == 0

@@ -42,7 +42,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_broker_s_answers_are_found_without_its_index(fixture_store: Any) -> None:
     """A killed broker's folder without queues and index gives what the broker answered before."""
     fixture = fixture_store("crash-lost-cq")
-    before = fixture.truth("before.json")
+    before = fixture.expected("before.json")
     assert before["queries"]
     with MessageStore.open(fixture.store, "r") as store:
         for query in before["queries"]:
@@ -189,8 +189,8 @@ def test_a_reader_finds_each_put_of_a_living_writer(tmp_path: Path) -> None:
             put_all(store, number, number + 13)
             if number % 2:
                 store.get("t", 0, 0)
-            for wanted in (number, number + 12):
-                assert [number_of(hit) for hit in reader.query("t", f"k{wanted}")] == [wanted]
+            for expected in (number, number + 12):
+                assert [number_of(hit) for hit in reader.query("t", f"k{expected}")] == [expected]
         assert len(reader.engine.index.files) > 2 and len(reader.engine.log.queue.files) > 2
         with open_store(tmp_path, "r") as fresh:
             for number in range(1300):

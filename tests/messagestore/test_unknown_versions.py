@@ -141,8 +141,8 @@ def test_a_search_finds_each_place_and_no_other(tmp_path: Path, base: int) -> No
     while (at := find_unknown_version(file, at)) >= 0:
         found.append(at)
         at += 1
-    wanted = [at for at in range(size - 36) if data[at + 28 : at + 36] == (base + at).to_bytes(8, "big") and data[at + 4]]
-    assert found == wanted == [1000, 65516, 65836, 140_000]
+    expected = [at for at in range(size - 36) if data[at + 28 : at + 36] == (base + at).to_bytes(8, "big") and data[at + 4]]
+    assert found == expected == [1000, 65516, 65836, 140_000]
 
 
 def test_a_slave_takes_no_record_of_an_unknown_version(tmp_path: Path) -> None:

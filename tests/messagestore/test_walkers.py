@@ -103,13 +103,13 @@ def test_a_file_that_ends_too_close_for_a_blank(tmp_path: Path, left: int) -> No
     """No blank fits there, so the walk continues in the next file; those bytes are neither record nor damage."""
     with MessageStore.open(tmp_path / "store", config=CONFIG.but(enabled_append_prop_crc=False)) as store:
         store.put(Message("T", b"body", queue_id=0))
-    record = record_placed_at(tmp_path / "store", 0)
+    record = record_moved_to(tmp_path / "store", 0)
     size = 3 * len(record) + left
     folder = tmp_path / "log"
     folder.mkdir()
     for number, count in ((0, 3), (1, 2)):
-        places = [number * size + place * len(record) for place in range(count)]
-        data = b"".join(record_placed_at(tmp_path / "store", place) for place in places)
+        positions = [number * size + position * len(record) for position in range(count)]
+        data = b"".join(record_moved_to(tmp_path / "store", position) for position in positions)
         (folder / f"{number * size:020d}").write_bytes(data.ljust(size, b"\0" if number else b"\x55"))
     log = CommitLog(LogPaths(REAL_DISK, [str(folder)]))
     stop = recovery._walk(log, log.queue.files[0])
@@ -139,7 +139,7 @@ def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wan
     assert not any((log_folder / f"{4 * FILE_SIZE:020d}").read_bytes())
 
 
-def record_placed_at(folder: Path, physical_offset: int) -> bytes:
+def record_moved_to(folder: Path, physical_offset: int) -> bytes:
     """Return the first record of a store as it would be at another offset; no checksum covers its offset."""
     data = (folder / "commitlog" / f"{0:020d}").read_bytes()
     record = bytearray(data[: int.from_bytes(data[:4], "big")])
@@ -154,7 +154,7 @@ def test_a_body_full_of_what_looks_like_records(tmp_path: Path, monkeypatch: pyt
         other.put(Message("T", b"inner", queue_id=0))
     body = b""
     while len(body) < 50_000:
-        body += record_placed_at(tmp_path / "other", BODY_AT + len(body))
+        body += record_moved_to(tmp_path / "other", BODY_AT + len(body))
     with MessageStore.open(tmp_path / "store", config=config) as store:
         store.put(Message("T", body, queue_id=0))
         store.put(Message("T", b"the last", queue_id=0))

@@ -66,29 +66,29 @@ def tried(state: Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def run_group(group: str, asked: argparse.Namespace) -> None:
+def run_group(group: str, requested: argparse.Namespace) -> None:
     """Run a group in a pytest process of its own, inside the copy."""
     import pytest
 
     from tests.mutants.run import MutantRun
 
-    done = tried(asked.state)
+    done = tried(requested.state)
     sources = sources_of(group, ROOT)
-    wanted = [mutant for mutant in sampled(group, asked.count, asked.seed, ROOT) if mutant.key not in done]
+    expected = [mutant for mutant in sampled(group, requested.count, requested.seed, ROOT) if mutant.key not in done]
     every = [mutant for file, text in sources.items() for mutant in mutants(file, text)]
-    wanted += [mutant for mutant in every if mutant.key in done and done[mutant.key]["outcome"] in asked.again]
-    if not wanted:
+    expected += [mutant for mutant in every if mutant.key in done and done[mutant.key]["outcome"] in requested.again]
+    if not expected:
         return
-    tests = asked.tests or GROUPS[group].tests + (GROUPS[group].more if asked.wide else ())
+    tests = requested.tests or GROUPS[group].tests + (GROUPS[group].more if requested.wide else ())
     name = hashlib.sha256(" ".join(tests).encode()).hexdigest()[:8]
-    profile = asked.state.with_name(f"{asked.state.stem}-{group}-{name}-profile.json")
-    plugin = MutantRun(ROOT, sources, wanted, asked.state, profile, budget_s=asked.budget, jobs=asked.jobs)
+    profile = requested.state.with_name(f"{requested.state.stem}-{group}-{name}-profile.json")
+    plugin = MutantRun(ROOT, sources, expected, requested.state, profile, budget_s=requested.budget, jobs=requested.jobs)
     ended = pytest.main(["-q", "--benchmark-disable", *tests], plugins=[plugin])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"{group}: pytest ended with {ended}")
 
 
-def run_all(asked: argparse.Namespace) -> None:
+def run_all(requested: argparse.Namespace) -> None:
     """Copy the source and run each group in the copy."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as above:
         copy = Path(above) / "source"
@@ -98,12 +98,21 @@ def run_all(asked: argparse.Namespace) -> None:
             "BROKERSTORE_PURE": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path,
             "TMPDIR": above,
         }  # fmt: skip
-        for group in asked.only or GROUPS:
-            options = ["--inside", group, "--count", str(asked.count), "--seed", str(asked.seed), "--state", str(asked.state)]
-            options += ["--budget", str(asked.budget), "--jobs", str(asked.jobs)]
-            options += ["--wide"] * asked.wide
-            options += [word for outcome in asked.again for word in ("--again", outcome)]
-            options += [word for test in asked.tests for word in ("--tests", test)]
+        for group in requested.only or GROUPS:
+            options = [
+                "--inside",
+                group,
+                "--count",
+                str(requested.count),
+                "--seed",
+                str(requested.seed),
+                "--state",
+                str(requested.state),
+            ]
+            options += ["--budget", str(requested.budget), "--jobs", str(requested.jobs)]
+            options += ["--wide"] * requested.wide
+            options += [word for outcome in requested.again for word in ("--again", outcome)]
+            options += [word for test in requested.tests for word in ("--tests", test)]
             subprocess.run([sys.executable, "-m", "tests.mutants", *options], cwd=copy, env=environment, check=False)
 
 
@@ -162,14 +171,14 @@ def main() -> int:
     parser.add_argument("--tests", action="append", default=[], help="ask these test modules in place of the table's")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    asked.state = asked.state.resolve()
-    if asked.report:
-        print(report(asked.state))
-    elif asked.inside:
-        run_group(asked.inside, asked)
+    requested = parser.parse_args()
+    requested.state = requested.state.resolve()
+    if requested.report:
+        print(report(requested.state))
+    elif requested.inside:
+        run_group(requested.inside, requested)
     else:
-        run_all(asked)
+        run_all(requested)
     return 0
 
 

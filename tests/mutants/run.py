@@ -54,7 +54,7 @@ class Running(NamedTuple):
     mutant: Mutant
     until: float
     folder: str
-    said: str  # the file with the id of the test that the child runs
+    printed: str  # the file with the id of the test that the child runs
     tiers: dict[str, str]  # of its tests
 
 
@@ -65,17 +65,17 @@ class MutantRun:
         self,
         root: Path,
         sources: dict[str, str],
-        wanted: list[Mutant],
+        expected: list[Mutant],
         done: Path,
         profile: Path,
         *,
         budget_s: float,
         jobs: int,
     ) -> None:
-        """Set up a run that tries `wanted` in order and appends each outcome to `done` as a line."""
+        """Set up a run that tries `expected` in order and appends each outcome to `done` as a line."""
         self.root = root
         self.sources = sources
-        self.wanted = wanted
+        self.expected = expected
         self.done = done
         self.profile = profile
         self.budget_s = budget_s
@@ -91,7 +91,7 @@ class MutantRun:
             self._in_child(self._measure)
         self._read_profile()
         self._warm()
-        for mutant in self.wanted:
+        for mutant in self.expected:
             while len(self.running) >= self.jobs:
                 self._reap()
             self._begin(mutant)
@@ -164,8 +164,8 @@ class MutantRun:
         for found in gc.get_objects():
             if isinstance(found, types.FunctionType) and found.__code__.co_filename in files:
                 code = found.__code__
-                place = files[code.co_filename], code.co_qualname, code.co_firstlineno
-                self.functions.setdefault(place, []).append(found)
+                position = files[code.co_filename], code.co_qualname, code.co_firstlineno
+                self.functions.setdefault(position, []).append(found)
         gc.freeze()
 
     def _plant(self, mutant: Mutant) -> bool:
@@ -176,9 +176,9 @@ class MutantRun:
         old = {(code.co_qualname, code.co_firstlineno): code for code in _codes(was)}
         planted = False
         for code in _codes(made):
-            place = code.co_qualname, code.co_firstlineno
-            for function in self.functions.get((mutant.file, *place), ()):
-                if old.get(place) != code:
+            position = code.co_qualname, code.co_firstlineno
+            for function in self.functions.get((mutant.file, *position), ()):
+                if old.get(position) != code:
                     function.__code__ = code
                     planted = True
         return planted
@@ -192,12 +192,12 @@ class MutantRun:
             return
         seconds = sum(test.seconds for test in tests)
         folder = tempfile.mkdtemp(prefix="mutant-")
-        said = os.path.join(folder, "said")
+        printed = os.path.join(folder, "said")
         child = os.fork()
         if child == 0:
-            self._be_child(mutant, tests, seconds, folder, said)
+            self._be_child(mutant, tests, seconds, folder, printed)
         tiers = {test.item.nodeid: test.tier for test in tests}
-        self.running[child] = Running(mutant, time.monotonic() + WALL_S + 10 * seconds, folder, said, tiers)
+        self.running[child] = Running(mutant, time.monotonic() + WALL_S + 10 * seconds, folder, printed, tiers)
 
     def _chosen(self, mutant: Mutant) -> list[Timed]:
         """Return the fastest tests that reach the line, as many as the budget allows, the default tier's first."""
@@ -209,7 +209,7 @@ class MutantRun:
             spent += test.seconds
         return sorted(chosen, key=lambda test: (test.tier == "deep", test.seconds))
 
-    def _be_child(self, mutant: Mutant, tests: list[Timed], seconds: float, folder: str, said: str) -> None:
+    def _be_child(self, mutant: Mutant, tests: list[Timed], seconds: float, folder: str, printed: str) -> None:
         """Run the tests on the mutant and exit with the outcome's code."""
         os.setpgid(0, 0)
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -225,7 +225,7 @@ class MutantRun:
             if self._plant(mutant):
                 code = 0
                 for test in tests:
-                    Path(said).write_text(test.item.nodeid)
+                    Path(printed).write_text(test.item.nodeid)
                     if not _passes(test.item):
                         code = 1
                         break
@@ -251,8 +251,8 @@ class MutantRun:
                 outcome = TIMED_OUT if os.WTERMSIG(status) in (signal.SIGXCPU, GIVEN_UP) else KILLED
             else:
                 outcome = EXITS.get(os.WEXITSTATUS(status), KILLED)
-            is_noticed = outcome in (KILLED, TIMED_OUT) and os.path.exists(running.said)
-            test = Path(running.said).read_text() if is_noticed else ""
+            is_noticed = outcome in (KILLED, TIMED_OUT) and os.path.exists(running.printed)
+            test = Path(running.printed).read_text() if is_noticed else ""
             shutil.rmtree(running.folder, ignore_errors=True)
             del self.running[child]
             self._write(running.mutant, outcome, test, running.tiers.get(test, ""))

@@ -75,8 +75,8 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 
 def _command(line: str, work: Path, environment: dict[str, str]) -> None:
     assert line.startswith("$ "), f"a command begins with $: {line!r}"
-    wanted = re.search(r"# exit (\d+)$", line)
-    _run(["sh", "-c", line[2:]], work, environment, int(wanted[1]) if wanted else 0)
+    expected = re.search(r"# exit (\d+)$", line)
+    _run(["sh", "-c", line[2:]], work, environment, int(expected[1]) if expected else 0)
 
 
 def _run(command: list[str], work: Path, environment: dict[str, str], code: int) -> None:

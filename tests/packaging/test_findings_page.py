@@ -54,7 +54,7 @@ def test_no_kind_is_hidden_from_the_page(package: tuple[str, Kinds]) -> None:
     kinds.unresolved.clear()
     kinds.found(FINDINGS)
     kinds.found(STEPS)
-    assert [place for place in kinds.unresolved if not place.startswith(REPEATS + OTHERS)] == []
+    assert [position for position in kinds.unresolved if not position.startswith(REPEATS + OTHERS)] == []
 
 
 def test_kinds_are_found_where_the_code_has_them(tmp_path_factory: pytest.TempPathFactory) -> None:

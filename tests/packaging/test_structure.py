@@ -88,16 +88,16 @@ def test_sub_packages_of_messagestore_only_import_lower_ones() -> None:
     wrong = [
         f"{module} imports {name}"
         for module, names in inner_imports("messagestore").items()
-        if (place := _place(module)) is not None
+        if (position := _position(module)) is not None
         for name in names
-        if (_place(name) or 0) > place
+        if (_position(name) or 0) > position
     ]
     assert wrong == []
 
 
-def _place(module: str) -> int | None:
+def _position(module: str) -> int | None:
     """Return the place of a module's sub-package in `MESSAGESTORE`, None for a module beside them."""
-    found = [place for place, part in enumerate(MESSAGESTORE) if f"{module}.".startswith(f"messagestore.{part}.")]
+    found = [position for position, part in enumerate(MESSAGESTORE) if f"{module}.".startswith(f"messagestore.{part}.")]
     assert found or module.count(".") < 2, f"{module} is in no listed sub-package"
     return found[0] if found else None
 

@@ -60,8 +60,8 @@ def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(
         for number in range(3):
             store.publish("good", b"%d" % number)
             until(lambda body=b"%d" % number: is_durable(path, "good", body))
-    said = [record.getMessage() for record in caplog.records]
-    assert said and all("background work failed" in text for text in said) and len(said) == len(set(said))
+    printed = [record.getMessage() for record in caplog.records]
+    assert printed and all("background work failed" in text for text in printed) and len(printed) == len(set(printed))
     with contextlib.suppress(StoreError):
         store.close()
 

@@ -66,8 +66,8 @@ def test_a_bulk_read_returns_none_for_a_removed_message(tmp_path: Path) -> None:
     store.sync()
     client.remove([ident(3)])
     store.sync()
-    wanted = [ident(2), ident(3), ident(99), ident(4)]
-    assert client.read_contents(wanted) == [MIXED[1], None, None, MIXED[3]]
+    expected = [ident(2), ident(3), ident(99), ident(4)]
+    assert client.read_contents(expected) == [MIXED[1], None, None, MIXED[3]]
     store.close()
 
 

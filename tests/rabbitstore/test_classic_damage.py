@@ -120,14 +120,14 @@ def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
     folder = path / "queues" / queue_folder_name("/", b"q")
     data, chunks = (folder / "0.qi").read_bytes(), whole_chunks((folder / "0.qs").read_bytes())
     assert [one.kind for one in verify(str(path)).notes] == []
-    places = [
+    positions = [
         struct.unpack_from(">Q", data, at + 4)[0] if data[at] == 1 and data[at + 3] == 2 else 0
         for at in range(64, len(data), 32)
     ]
-    last = [number for number, offset in enumerate(places) if offset][-5]
+    last = [number for number, offset in enumerate(positions) if offset][-5]
     (folder / "0.qi").write_bytes(data[: 64 + 32 * (last + 1)])
     (note,) = verify(str(path)).notes
-    behind = [offset for offset in chunks if offset > places[last]]
+    behind = [offset for offset in chunks if offset > positions[last]]
     assert (note.kind, note.offset) == ("unindexed_message", behind[0]) and note.found.startswith(f"{len(behind)} ")
 
 

@@ -145,7 +145,7 @@ def test_a_stop_or_start_killed_at_every_change(tmp_path: Path, moment: Any) -> 
     assert fail_at > (20 if moment == "stop" else 6)
 
 
-class Looks(WhenItWasWritten):
+class Reads(WhenItWasWritten):
     """A disk that records which files are read."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path: Path) -> None:
     with RabbitStore.open(path, settings=wide) as store:
         fill(store)
     expected = left(path)
-    disk = Looks()
+    disk = Reads()
     with RabbitStore.open(path, "r+", settings=wide, disk=disk) as store:
         assert store.parts.is_resumed and store.problems == []
         assert not [read for read in disk.read if read.endswith(".rdq")]
@@ -188,14 +188,15 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path: Path) -> None:
 def test_the_servers_clean_stop_is_opened_through_its_own_files(clean: Any, tmp_path: Path) -> None:
     """Its journals have entries and its transient messages do not survive; of message files only the terms' names are read."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
-    disk = Looks()
+    disk = Reads()
     with RabbitStore.open(str(folder), "r+", settings=QUIET, disk=disk) as store:
         assert store.parts.is_resumed and store.problems == []
         assert max(Counter(read for read in disk.read if read.endswith(".rdq")).values()) == 1
         rows = [row for row in clean.manifest["msg_store_index"] if row["store"] == STORE and row["ref_count"]]
-        places = store.parts.persistent.locations
+        positions = store.parts.persistent.locations
         found = {
-            (msg_id.hex(), place.ref_count, place.file, place.offset, place.total_size) for msg_id, place in places.items()
+            (msg_id.hex(), position.ref_count, position.file, position.offset, position.total_size)
+            for msg_id, position in positions.items()
         }
         names = ("msg_id", "ref_count", "file", "offset", "total_size")
         assert found == {tuple(row[name] for name in names) for row in rows}
@@ -232,7 +233,7 @@ def a_strange_segment(folder: Path, _manifest: Any) -> None:
     shutil.copy(folder / damages.DEEP / "1.idx", folder / damages.DEEP / "9.idx")
 
 
-def a_place_in_no_file(folder: Path, _manifest: Any) -> None:
+def a_position_in_no_file(folder: Path, _manifest: Any) -> None:
     change = lambda rows: [rows[0]._replace(file=3), *rows[1:]]  # noqa: E731
     damages.replace_rows(folder / STORE / "msg_store_index.ets", tables.read_locations, tables.write_locations, change)
 
@@ -269,7 +270,7 @@ MISFITS = [
     (damages.mark_of_other_clients, f"{STORE}/clean.dot"),
     (damages.torn_segment, "recovery.dets"),
     (damages.unfinished_compaction, f"{STORE}/4.rdt"),
-    (a_place_in_no_file, f"{STORE}/msg_store_index.ets"),
+    (a_position_in_no_file, f"{STORE}/msg_store_index.ets"),
     (a_longer_file, f"{STORE}/file_summary.ets"),
     (a_strange_file, f"{STORE}/file_summary.ets"),
     (a_missing_segment, "recovery.dets"),

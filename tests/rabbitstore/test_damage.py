@@ -356,10 +356,10 @@ def test_a_recovery_interrupted_at_every_call_is_run_again(damaged):
 
 def test_progress_adds_up_to_the_bytes_of_the_files(either):
     """Folders of both index versions are intact, and a plan for them is empty."""
-    for look in (verify, plan_recovery):
-        told = []
-        look(str(either.vhost), progress=told.append)
-        assert len(told) > 10 and min(told) >= 0 and sum(told) == size_bytes(str(either.vhost))
+    for examine in (verify, plan_recovery):
+        reported = []
+        examine(str(either.vhost), progress=reported.append)
+        assert len(reported) > 10 and min(reported) >= 0 and sum(reported) == size_bytes(str(either.vhost))
 
 
 def test_version_2_damage(fixtures, tmp_path):

@@ -29,15 +29,18 @@ def test_every_record_of_every_rdq_file(either: Any) -> None:
         scan = scan_records(data, row["file"], problems)
         assert (len(scan.records), len(data), scan.valid_end, problems) == (row["records"], row["size"], row["valid_end"], [])
         for record in scan.records:
-            truth = records.pop((row["store"], row["file"], record.offset))
+            expected = records.pop((row["store"], row["file"], record.offset))
             term = data[record.offset + TERM_AT : record.offset + record.total_size - 1]
             content = decode_content(term)
-            assert (record.msg_id.hex(), record.total_size) == (truth["msg_id"], truth["total_size"])
-            assert hashlib.sha256(term).hexdigest() == truth["term_sha256"]
-            assert (content.exchange, list(content.routing_keys)) == (truth["exchange"], truth["routing_keys"])
-            assert (len(content.body), hashlib.sha256(content.body).hexdigest()) == (truth["size"], truth["payload_sha256"])
-            assert (content.persistent, content.properties_bin.hex()) == (truth["persistent"], truth["properties_bin"])
-            assert properties.decode(content.properties_bin).get("message_id") == truth["message_id"]
+            assert (record.msg_id.hex(), record.total_size) == (expected["msg_id"], expected["total_size"])
+            assert hashlib.sha256(term).hexdigest() == expected["term_sha256"]
+            assert (content.exchange, list(content.routing_keys)) == (expected["exchange"], expected["routing_keys"])
+            assert (len(content.body), hashlib.sha256(content.body).hexdigest()) == (
+                expected["size"],
+                expected["payload_sha256"],
+            )
+            assert (content.persistent, content.properties_bin.hex()) == (expected["persistent"], expected["properties_bin"])
+            assert properties.decode(content.properties_bin).get("message_id") == expected["message_id"]
     assert records == {}
 
 
@@ -64,34 +67,37 @@ def test_the_clean_stop_tables(either: Any) -> None:
         found = tables.read_locations((folder / "msg_store_index.ets").read_bytes(), store)
         assert [{**row._asdict(), "store": store, "msg_id": row.msg_id.hex()} for row in found] == rows
         mark = tables.read_clean_mark((folder / "clean.dot").read_bytes(), store)
-        truth = next(row for row in either.manifest["clean_dot"] if row["store"] == store)
-        assert ([ref.hex() for ref in mark.client_refs], mark.index_module) == (truth["client_refs"], truth["index_module"])
+        expected = next(row for row in either.manifest["clean_dot"] if row["store"] == store)
+        assert ([ref.hex() for ref in mark.client_refs], mark.index_module) == (
+            expected["client_refs"],
+            expected["index_module"],
+        )
 
 
 def test_the_recovery_terms(either: Any) -> None:
     """There is one row per queue, of either index version."""
     found = tables.read_recovery((either.vhost / "recovery.dets").read_bytes(), "recovery.dets")
     assert len(found) == len(either.manifest["recovery_terms"])
-    for truth in either.manifest["recovery_terms"]:
-        row = found[truth["dir"]]
+    for expected in either.manifest["recovery_terms"]:
+        row = found[expected["dir"]]
         assert row.persistent_ref is not None
         for field in ("next_seq_id", "next_deliver_seq_id", "persistent_count", "persistent_bytes"):
-            assert getattr(row, field) == truth[field]
-        assert row.persistent_ref.hex() == truth["persistent_ref"]
-        if "segments" in truth:
-            assert row.segments == dict(truth["segments"])
+            assert getattr(row, field) == expected[field]
+        assert row.persistent_ref.hex() == expected["persistent_ref"]
+        if "segments" in expected:
+            assert row.segments == dict(expected["segments"])
         else:
             text = ",".join(f"{number} => {count}" for number, count in sorted(row.segments.items()))
-            assert truth["v2_index_state"] == f"{{2,#{{{text}}}}}"
+            assert expected["v2_index_state"] == f"{{2,#{{{text}}}}}"
 
 
 def test_folder_names(either: Any) -> None:
     """A folder is named after its virtual host and queue."""
     assert vhost_folder_name(either.manifest["vhost"]) == either.manifest["vhost_dir"]
-    for name, truth in either.manifest["queues"].items():
+    for name, expected in either.manifest["queues"].items():
         plain, _, priority = name.partition("#")
         whole = plain.encode() + (bytes((0, int(priority))) if priority else b"")
-        assert queue_folder_name("/", whole) == truth["dir"]
+        assert queue_folder_name("/", whole) == expected["dir"]
 
 
 def test_every_index_entry_of_version_1(clean: Any) -> None:
@@ -101,10 +107,10 @@ def test_every_index_entry_of_version_1(clean: Any) -> None:
     for message in folder.messages():
         found.setdefault(_part(message), []).append(message)
     assert folder.problems == []
-    for name, truth in clean.manifest["queues"].items():
+    for name, expected in clean.manifest["queues"].items():
         messages = found.get(name, [])
-        assert len(messages) == len(truth["messages"]) and not any(row["acked"] for row in truth["messages"])
-        for message, row in zip(messages, truth["messages"], strict=True):
+        assert len(messages) == len(expected["messages"]) and not any(row["acked"] for row in expected["messages"])
+        for message, row in zip(messages, expected["messages"], strict=True):
             assert (message.seq_id, message.msg_id.hex(), message.embedded) == (row["seq"], row["msg_id"], row["embedded"])
             assert (message.persistent, message.size) == (row["index_persistent"], row["index_size"])
             assert message.expiry_us == (row["expiry"] or 0)
@@ -132,10 +138,10 @@ def test_what_the_restarted_broker_delivered(either: Any) -> None:
     for message in folder.messages():
         if message.persistent:
             found.setdefault(message.queue, []).append(message)
-    for name, truth in either.manifest["queues"].items():
-        if "after_recovery" not in truth:
+    for name, expected in either.manifest["queues"].items():
+        if "after_recovery" not in expected:
             continue
-        rows = truth["after_recovery"]
+        rows = expected["after_recovery"]
         messages = found.get(name, [])
         assert [hashlib.sha256(message.body).hexdigest() for message in messages] == [row["sha256"] for row in rows]
         assert [message.redelivered for message in messages] == [row["redelivered"] for row in rows]
@@ -151,12 +157,12 @@ def test_the_queue_list(either: Any) -> None:
     folder = VhostFolder(str(either.vhost))
     rows = {row.queue: row for row in folder.queues()}
     terms = {row["dir"]: row for row in either.manifest["recovery_terms"]}
-    for name, truth in either.manifest["queues"].items():
-        if "#" in name or not truth["exists"]:
+    for name, expected in either.manifest["queues"].items():
+        if "#" in name or not expected["exists"]:
             continue
-        assert rows[name].persistent == truth["messages_after_recovery"]
-        assert rows[name].persistent == terms[truth["dir"]]["persistent_count"]
-        assert rows[name].unacked == sum(row["redelivered"] for row in truth["after_recovery"]) or name == "q.lazy"
+        assert rows[name].persistent == expected["messages_after_recovery"]
+        assert rows[name].persistent == terms[expected["dir"]]["persistent_count"]
+        assert rows[name].unacked == sum(row["redelivered"] for row in expected["after_recovery"]) or name == "q.lazy"
     assert folder.is_clean and rows["q.prio"].messages == 9
 
 

@@ -84,7 +84,7 @@ def cut(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("noted", "next_seq_id", "damage", "fits", "left"),
+    ("recorded", "next_seq_id", "damage", "fits", "left"),
     [
         ({0: 16, 1: 16, 2: 16}, 48, None, True, 48),
         ({0: 15, 1: 16, 2: 16}, 48, None, False, 48),  # the oldest
@@ -95,7 +95,7 @@ def cut(folder: Path) -> None:
     ],
 )
 def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(
-    tmp_path: Path, noted: dict[int, int], next_seq_id: int, damage: Callable[..., Any] | None, fits: bool, left: int
+    tmp_path: Path, recorded: dict[int, int], next_seq_id: int, damage: Callable[..., Any] | None, fits: bool, left: int
 ) -> None:
     """The failed attempt loses nothing: a full read finds every entry in the files."""
     folder = tmp_path / "q"
@@ -103,7 +103,7 @@ def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(
     if damage is not None:
         damage(folder)
     index = QueueIndex(REAL_DISK, str(folder), SETTINGS)
-    assert index.resume(noted, next_seq_id) == fits
+    assert index.resume(recorded, next_seq_id) == fits
     index.abandon()
     again, found = loaded(folder)
     assert len(found) == left == len({entry.seq_id for entry in found})

@@ -213,13 +213,13 @@ def test_a_stored_message_and_another_id_are_not_counted() -> None:
     assert wrong is not None and not wrong.count_messages() and len(wrong.entries()) == 4
 
 
-def lines_of(module: Any, part: Any, bound: int, room: int) -> tuple[list[dict[str, Any]], list[int]]:
+def lines_of(module: Any, part: Any, bound: int, capacity: int) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the lines that the kernel writes, and the rows that it leaves."""
     lines, row = module.LineWriter(), 0
     written, left = [], []
     while row < part.count:
-        row = part.write_lines(lines, row, ("q", "v"), bound, room)
-        if lines.size >= room:
+        row = part.write_lines(lines, row, ("q", "v"), bound, capacity)
+        if lines.size >= capacity:
             written += bytes(lines.take()).splitlines()
         elif row < part.count:
             left.append(row)
@@ -228,21 +228,21 @@ def lines_of(module: Any, part: Any, bound: int, room: int) -> tuple[list[dict[s
     return [json.loads(line) for line in written], left
 
 
-@pytest.mark.parametrize("room", [1, 700, 1 << 20])
+@pytest.mark.parametrize("capacity", [1, 700, 1 << 20])
 @pytest.mark.parametrize("bound", [0, 18, 1 << 62])
-def test_lines_are_those_of_the_messages(bound: int, room: int, world: World) -> None:
+def test_lines_are_those_of_the_messages(bound: int, capacity: int, world: World) -> None:
     """Messages of both forms; those with an empty body or damaged properties are left to the caller."""
     bad = encode_content(Content("/", "", ("q",), b"\xff\xff\0", b"b", bytes(16), True))
     more = SEGMENT_HEAD.pack(0x8006) + PUBLISH_BODY.pack(bytes(16), 0, 1, len(bad)) + bad
     part = world.module("rabbitstore.read.intact_segment_cy").read_intact(version_1(more=more), 2, 8, "queues/Q/2.idx")
-    found, left = lines_of(world.module("rabbitstore.read.json_cy"), part, bound, room)
+    found, left = lines_of(world.module("rabbitstore.read.json_cy"), part, bound, capacity)
     entries = {row: part.entry(row) for row in range(part.count)}
     assert [entries[row].seq_id for row in left] == [16, 22]  # the first one's body is empty
     kept = [entry for row, entry in entries.items() if row not in left and not entry.acked]
-    wanted = []
+    expected = []
     for entry in kept:
         content = decode_content(entry.term, vhost="v")
         message = StoredMessage("q", None, entry.seq_id, entry.persistent, False, entry.seq_id < bound, entry.expiry_us,
                                 entry.size, True, entry.file, entry.offset, content)  # fmt: skip
-        wanted.append(message.to_json())
-    assert found == wanted and len(found) == 2
+        expected.append(message.to_json())
+    assert found == expected and len(found) == 2

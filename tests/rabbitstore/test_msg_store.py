@@ -71,14 +71,14 @@ def test_writes_are_confirmed_by_the_sync_only(tmp_path: Path) -> None:
     """Buffered writes are not confirmed before `sync`."""
     disk = CountingDisk()
     store = fresh(tmp_path, StoreSettings(), disk)
-    told = []
-    client = store.client(told.extend)
+    reported = []
+    client = store.client(reported.extend)
     client.write(ident(1), term(1))
     store.process()
-    assert told == []
+    assert reported == []
     before = disk.counts["sync"]
     store.sync()
-    assert (told, disk.counts["sync"] - before) == ([ident(1)], 1)
+    assert (reported, disk.counts["sync"] - before) == ([ident(1)], 1)
     store.close()
 
 
@@ -86,10 +86,10 @@ def test_the_transient_store_is_never_synced(tmp_path: Path) -> None:
     """The transient store confirms writes without a sync."""
     disk = CountingDisk()
     store, _ = open_store(disk, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
-    told = []
-    store.client(told.extend).write_many((ident(number), term(number)) for number in range(50))
+    reported = []
+    store.client(reported.extend).write_many((ident(number), term(number)) for number in range(50))
     store.close()
-    assert (len(told), disk.counts["sync"]) == (50, 0)
+    assert (len(reported), disk.counts["sync"]) == (50, 0)
 
 
 def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_a_write_of_a_known_id_counts_and_is_stored_once(tmp_path: Path) -> None
 def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path: Path) -> None:
     """The store handles neither, but confirms the write."""
     store = fresh(tmp_path)
-    told = []
-    client = store.client(told.extend)
+    reported = []
+    client = store.client(reported.extend)
     client.write(ident(1), term(1))
     client.remove([ident(1)])
     client.write(ident(2), term(2))
     store.sync()
-    assert (told, store.files.total_bytes, len(client.in_flight)) == ([ident(1), ident(2)], 225, 0)
+    assert (reported, store.files.total_bytes, len(client.in_flight)) == ([ident(1), ident(2)], 225, 0)
     assert not store.contains(ident(1)) and store.contains(ident(2))
     store.close()
 
@@ -124,8 +124,8 @@ def test_a_write_and_a_remove_in_flight_cancel_out_and_are_confirmed(tmp_path: P
 def test_writes_of_a_terminated_client_are_ignored(tmp_path: Path) -> None:
     """Its writes are neither stored nor counted, its removes take effect, and it cannot be used again."""
     store, _ = open_store(REAL_DISK, str(tmp_path / "msg_store_transient"), SMALL, {}, is_synced=False)
-    told = []
-    dead, alive = store.client(told.extend), store.client()
+    reported = []
+    dead, alive = store.client(reported.extend), store.client()
     dead.write_many((ident(number), term(number)) for number in (1, 2))
     alive.write(ident(2), term(2))
     store.process()
@@ -137,7 +137,7 @@ def test_writes_of_a_terminated_client_are_ignored(tmp_path: Path) -> None:
     counts = {msg_id: location.ref_count for msg_id, location in store.locations.items() if location.ref_count}
     assert counts == {ident(2): 1, ident(4): 1}
     assert (store.read(ident(3)), store.read(ident(4))) == (None, term(4))
-    assert told == [ident(1), ident(2)] and not dead.in_flight.counts
+    assert reported == [ident(1), ident(2)] and not dead.in_flight.counts
     with pytest.raises(StoreClosed):
         dead.write(ident(6), term(6))
     store.check()
@@ -205,14 +205,14 @@ def test_after_a_failed_sync_the_store_only_reads(tmp_path: Path) -> None:
     """The write is not confirmed, later writes are refused, and reads continue."""
     disk = FailingDisk(1, only="sync")
     store = fresh(tmp_path, StoreSettings(), disk)
-    told = []
-    client = store.client(told.extend)
+    reported = []
+    client = store.client(reported.extend)
     client.write(ident(1), term(1))
     with pytest.raises(DiskError):
         store.sync()
     with pytest.raises(StoreReadOnly):
         client.write(ident(2), term(2))
-    assert (told, client.read(ident(1))) == ([], term(1))
+    assert (reported, client.read(ident(1))) == ([], term(1))
     store.close()
 
 
@@ -351,10 +351,10 @@ def test_a_torn_rdt_beside_a_whole_file(tmp_path: Path) -> None:
 def test_reads_beside_the_collector(tmp_path: Path) -> None:
     """A reader that read the location before the merge finds the message after it."""
     store, counts = _with_garbage(tmp_path, REAL_DISK)
-    wanted = next(iter(counts))
+    expected = next(iter(counts))
     collect(store)
     store.abandon()
-    assert store.read(wanted) == term(int.from_bytes(wanted, "big"))
+    assert store.read(expected) == term(int.from_bytes(expected, "big"))
 
 
 def test_an_id_known_to_no_file_is_named(tmp_path: Path) -> None:

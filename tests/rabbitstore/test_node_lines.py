@@ -21,12 +21,12 @@ CONFIG = f"""#{{id => {{'%2F_q','{NODE}'}},cluster_name => '%2F_q',uid => <<"{UI
 """
 
 
-def written(world: World, path: str, room: int) -> tuple[bytes, int]:
+def written(world: World, path: str, capacity: int) -> tuple[bytes, int]:
     """Return the lines, and the number of messages that were left to the caller."""
     lines = world.module("rabbitstore.read.json_cy").LineWriter()
     found, left = b"", 0
     with contextlib.closing(world.module("rabbitstore.node_folder").NodeFolder(path, "/")) as node:
-        for message in node.lines(lines, room):
+        for message in node.lines(lines, capacity):
             if message is None:
                 found += lines.take()
             else:
@@ -40,25 +40,25 @@ def expected(world: World, path: str) -> bytes:
         return b"".join(model(message) for message in node.messages())
 
 
-@pytest.mark.parametrize("room", [500, 1 << 20])
+@pytest.mark.parametrize("capacity", [500, 1 << 20])
 @pytest.mark.parametrize("kind", KINDS)
-def test_folders_of_real_servers(world: World, folders: Any, kind: str, room: int) -> None:  # noqa: F811
+def test_folders_of_real_servers(world: World, folders: Any, kind: str, capacity: int) -> None:  # noqa: F811
     """Quorum queues and streams, with messages that consumers held, priorities, sub-batches and other protocols."""
     node = str(folders[kind][0])
-    found, left = written(world, node, room)
+    found, left = written(world, node, capacity)
     assert found == expected(world, node) and found.count(b"\n") > left
 
 
-@pytest.mark.parametrize("room", [500, 1 << 20])
+@pytest.mark.parametrize("capacity", [500, 1 << 20])
 @pytest.mark.parametrize("kind", ["rabbitmq4-clean", "rabbitmq4-killed"])
-def test_classic_queues_of_real_servers(world: World, folders: Any, kind: str, room: int) -> None:  # noqa: F811
+def test_classic_queues_of_real_servers(world: World, folders: Any, kind: str, capacity: int) -> None:  # noqa: F811
     """Messages in the index, in a store of the queue and in the shared store; priorities and acknowledged entries."""
     reader = world.module("rabbitstore.read.vhost_folder")
     lines = world.module("rabbitstore.read.json_cy").LineWriter()
     for path in reader.find_vhosts(str(folders[kind][0])):
         folder = reader.VhostFolder(path)
         found = b""
-        for message in folder.lines(lines, room):
+        for message in folder.lines(lines, capacity):
             if message is not None:
                 lines.add_line(model(message))
             found += lines.take()
@@ -66,8 +66,8 @@ def test_classic_queues_of_real_servers(world: World, folders: Any, kind: str, r
         folder.close()
 
 
-@pytest.mark.parametrize("room", [1, 3000, 1 << 20])
-def test_messages_of_other_forms_between_plain_ones(world: World, tmp_path: Any, room: int) -> None:
+@pytest.mark.parametrize("capacity", [1, 3000, 1 << 20])
+def test_messages_of_other_forms_between_plain_ones(world: World, tmp_path: Any, capacity: int) -> None:
     """Several fragments, none, other routes, a damaged property block, and two segments."""
     forms: list[dict[str, Any]] = [
         {}, {"fragments": (b"a", b"b")}, {}, {"pairs": route(b"ex", (b"k", b"l"))}, {"fragments": ()}, {"block": b"\0\1"}, {},
@@ -84,14 +84,14 @@ def test_messages_of_other_forms_between_plain_ones(world: World, tmp_path: Any,
         (folder / f"{number:08}.segment").write_bytes(b"".join(segment_pieces(part)))
     lines = world.module("rabbitstore.read.json_cy").LineWriter()
     found: list[bytes] = []
-    wanted: list[bytes] = []
+    requested: list[bytes] = []
     with contextlib.closing(world.module("rabbitstore.node_folder").NodeFolder(str(tmp_path), "/")) as node:
         for message in node.messages():
-            wanted.append(str(message.seq_id).encode() if message.content.properties_bin == b"\0\1" else model(message))
-        for message in node.lines(lines, room):
+            requested.append(str(message.seq_id).encode() if message.content.properties_bin == b"\0\1" else model(message))
+        for message in node.lines(lines, capacity):
             if message is None or lines.size:
                 found.append(bytes(lines.take()))
             if message is not None:
                 is_damaged = message.content.properties_bin == b"\0\1"
                 found.append(str(message.seq_id).encode() if is_damaged else model(message))
-    assert b"".join([*found, bytes(lines.take())]) == b"".join(wanted) and len(wanted) == 60
+    assert b"".join([*found, bytes(lines.take())]) == b"".join(requested) and len(requested) == 60

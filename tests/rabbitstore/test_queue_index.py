@@ -40,7 +40,7 @@ def as_tuple(entry: Any) -> tuple[Any, ...]:
     return entry.seq_id, entry.msg_id, entry.expiry_us, entry.size, entry.persistent, entry.term
 
 
-def truth(seq_id: int, persistent: bool = True) -> tuple[Any, ...]:
+def expected_of(seq_id: int, persistent: bool = True) -> tuple[Any, ...]:
     return seq_id, ident(seq_id), seq_id * 7, 10 + seq_id, persistent, b"term%d" % seq_id if seq_id % 3 else None
 
 
@@ -55,10 +55,10 @@ def test_entries_are_read_back_across_flushes_and_segments(tmp_path: Path) -> No
             index.acknowledge([seq_id - 2])
             alive.discard(seq_id - 2)
     found = [as_tuple(entry) for start in range(0, 100, 16) for entry in index.read(start, min(start + 16, 100))]
-    assert found == [truth(seq_id) for seq_id in sorted(alive)]
+    assert found == [expected_of(seq_id) for seq_id in sorted(alive)]
     index.close()
     again, entries = open_index(tmp_path / "q")
-    assert [as_tuple(entry) for entry in entries] == [truth(seq_id) for seq_id in sorted(alive)]
+    assert [as_tuple(entry) for entry in entries] == [expected_of(seq_id) for seq_id in sorted(alive)]
     assert (again.next_seq_id, again.unacked) == (100, len(alive))
     again.close()
 
@@ -95,7 +95,7 @@ def test_the_reader_of_folders_agrees(tmp_path: Path) -> None:
         step()
         entries = QueueFolder(REAL_DISK, str(tmp_path), "Q", 16, []).entries([])
         alive = [as_tuple(entry) for entry in entries if not entry.acked]
-        assert alive == [truth(seq_id, seq_id % 4 != 1) for seq_id in range(40) if seq_id not in (0, 17, 39)]
+        assert alive == [expected_of(seq_id, seq_id % 4 != 1) for seq_id in range(40) if seq_id not in (0, 17, 39)]
     index.close()
 
 
@@ -213,7 +213,7 @@ def test_killed_at_every_call_of_the_disk(in_memory: Path, seed: int) -> None:
         index.abandon()
         again, entries = open_index(folder)
         found = {entry.seq_id for entry in entries}
-        assert all(as_tuple(entry) == truth(entry.seq_id) for entry in entries)
+        assert all(as_tuple(entry) == expected_of(entry.seq_id) for entry in entries)
         assert found >= confirmed[0] - _acknowledged_later(seed)
         again.abandon()
 

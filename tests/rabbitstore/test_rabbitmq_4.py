@@ -70,8 +70,8 @@ def test_classic_queues_are_what_the_restarted_server_delivered(real: tuple[Path
     queues = {name: row for name, row in manifest["queues"].items() if row["type"] == "classic"}
     with RabbitStore.open(str(node), "r") as store:
         assert {row.queue for row in store.queues()} >= queues.keys()
-        for name, truth in queues.items():
-            delivered = truth["delivered"]
+        for name, expected in queues.items():
+            delivered = expected["delivered"]
             found = _alive(_persistent(store, name), delivered)
             assert len(found) == len(delivered), name
             for message, row in zip(found, delivered, strict=True):

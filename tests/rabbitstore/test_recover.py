@@ -193,14 +193,14 @@ def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
 def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
     """Scripts read this JSON."""
     torn_journal(folder, clean.manifest)
-    told = run("recover", folder, "--json").json
+    reported = run("recover", folder, "--json").json
     journal = f"{MIXED}/journal.jif"
-    assert told["applied"] is False and told["plan"]["messages_kept"] == told["plan"]["records_kept"] == ALL
-    assert set(told["plan"]["valid_end"]) == {journal}
+    assert reported["applied"] is False and reported["plan"]["messages_kept"] == reported["plan"]["records_kept"] == ALL
+    assert set(reported["plan"]["valid_end"]) == {journal}
     step = {"kind": "cut_journal", "file": journal, "reason": "torn_journal"}
-    assert step in told["plan"]["actions"]
-    (shown,) = (one for one in told["plan"]["steps"] if one["kind"] == "cut_journal")
-    assert shown == step | {"cost": {"bytes_lost": (folder / journal).stat().st_size - told["plan"]["valid_end"][journal]}}
+    assert step in reported["plan"]["actions"]
+    (shown,) = (one for one in reported["plan"]["steps"] if one["kind"] == "cut_journal")
+    assert shown == step | {"cost": {"bytes_lost": (folder / journal).stat().st_size - reported["plan"]["valid_end"][journal]}}
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -159,11 +159,11 @@ def test_messages_raise_at_damage_after_the_messages_before_it(folder: Path, tmp
     with RabbitStore.open(damaged_copy(folder, tmp_path, 41), "r") as reader:
         assert [number_of(one.body) for one in reader.messages("a")] == expected(lambda n: n % 2 == 0)
         before = expected(lambda n: n % 2 == 1 and n < 41)
-        for queue, wanted in (("b", before), (None, expected(lambda n: n % 2 == 0) + before)):
+        for queue, requested in (("b", before), (None, expected(lambda n: n % 2 == 0) + before)):
             found: list[int] = []
             with pytest.raises(StoreCorrupt, match="bad term"):
                 found += (number_of(one.body) for one in reader.messages(queue))
-            assert found == wanted
+            assert found == requested
         with closing(reader.folder()) as past:
             assert [number_of(one.body) for one in past.messages("b")] == expected(lambda n: n % 2 == 1 and n != 41)
             assert [problem.kind for problem in past.problems] == ["bad_term"]
@@ -270,11 +270,11 @@ def test_pandas_takes_a_scan(store: RabbitStore) -> None:
     assert frame.to_dict("records") == [{"queue": "a", "seq_id": 7}, {"queue": "a", "seq_id": 8}]
 
 
-def damage(path: Path, place: bytes, changed: bytes) -> None:
+def damage(path: Path, position: bytes, changed: bytes) -> None:
     """Change some bytes that one file of the queues has."""
     for file in path.rglob("*"):
-        if file.is_file() and place in (data := file.read_bytes()):
-            file.write_bytes(data.replace(place, changed, 1))
+        if file.is_file() and position in (data := file.read_bytes()):
+            file.write_bytes(data.replace(position, changed, 1))
             return
     raise AssertionError("no file has them")
 

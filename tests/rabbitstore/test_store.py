@@ -392,7 +392,7 @@ def test_reading_changes_nothing(path: str, clean: Any) -> None:
 def test_a_servers_folder_is_taken_over(path: str, clean: Any) -> None:
     """Persistent messages have the broker's order and flags, also after a clean stop of brokerstore."""
     shutil.copytree(clean.vhost, path)
-    truth = {
+    expected = {
         name: [(row["message_id"], row["redelivered"]) for row in queue["after_recovery"]]
         for name, queue in clean.manifest["queues"].items()
         if queue.get("after_recovery")
@@ -403,9 +403,9 @@ def test_a_servers_folder_is_taken_over(path: str, clean: Any) -> None:
             reader = {}
             for message in store.messages():
                 reader.setdefault(message.queue, []).append(message.properties["message_id"])
-            assert reader == {name: [row[0] for row in rows] for name, rows in truth.items()}
+            assert reader == {name: [row[0] for row in rows] for name, rows in expected.items()}
     with RabbitStore.open(path, "r+", settings=QUIET, disk=WhenItWasWritten()) as store:
-        for name, rows in truth.items():
+        for name, rows in expected.items():
             found = [(d.properties["message_id"], d.redelivered) for d in iter(lambda n=name: store.get(n), None)]
             assert found == rows
     assert verify(path).ok
@@ -451,8 +451,8 @@ def test_a_foreign_folder_is_not_turned_into_a_store(tmp_path: Path) -> None:
 def test_a_nodes_data_folder_is_found(path: str, tmp_path: Path) -> None:
     """It opens the only virtual host, or the one that is named."""
     for vhost in ("/", "other"):
-        place = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
-        with RabbitStore.open(str(place), vhost=vhost, settings=QUIET) as store:
+        position = tmp_path / "node" / "msg_stores" / "vhosts" / vhost_folder_name(vhost)
+        with RabbitStore.open(str(position), vhost=vhost, settings=QUIET) as store:
             store.declare_queue("q")
             store.publish("q", vhost.encode())
     with pytest.raises(UnknownStore, match="several"):
@@ -583,11 +583,11 @@ def test_many_threads_publish_and_consume(path: str) -> None:
 @pytest.mark.parametrize("text", [b"", bytes(5), b"another", None])
 def test_a_damaged_vhost_name_is_read_from_the_folders(text: bytes | None, tmp_path: Path) -> None:
     """The names of the folder and of its queues show the virtual host; a server writes `.vhost` again when it starts."""
-    place = tmp_path / vhost_folder_name("orders")
-    with RabbitStore.open(str(place), vhost="orders", settings=QUIET) as store:
+    position = tmp_path / vhost_folder_name("orders")
+    with RabbitStore.open(str(position), vhost="orders", settings=QUIET) as store:
         store.declare_queue("q")
         store.publish("q", b"body")
-    name = place / ".vhost"
+    name = position / ".vhost"
     name.unlink() if text is None else name.write_bytes(text)
-    assert RabbitStore.open(str(place), "r").vhost == "orders"
-    assert [problem.kind for problem in verify(str(place)).problems] == ([] if text is None else ["bad_vhost_name"])
+    assert RabbitStore.open(str(position), "r").vhost == "orders"
+    assert [problem.kind for problem in verify(str(position)).problems] == ([] if text is None else ["bad_vhost_name"])

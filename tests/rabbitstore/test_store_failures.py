@@ -170,11 +170,11 @@ def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path: Path) -> Non
 
 def test_one_of_very_many_missing_messages_is_found_in_one_pass() -> None:
     """The message is found after damage, among more ids than are searched one by one."""
-    wanted = {ident(number) for number in range(1, 2 * FEW_IDS)}
+    expected = {ident(number) for number in range(1, 2 * FEW_IDS)}
     record = encode_record(ident(99), b"\x83m\0\0\0\1x")
-    assert find_any_record(b"\x55" * 700 + record + b"\x55" * 50, wanted) == ident(99)
-    assert find_any_record(b"\x55" * 700 + record[:-1] + b"\x55" * 50, wanted) is None
-    assert find_any_record(b"\x55" * 7, wanted) is None
+    assert find_any_record(b"\x55" * 700 + record + b"\x55" * 50, expected) == ident(99)
+    assert find_any_record(b"\x55" * 700 + record[:-1] + b"\x55" * 50, expected) is None
+    assert find_any_record(b"\x55" * 7, expected) is None
 
 
 def test_bytes_of_another_length_are_no_record() -> None:
@@ -206,8 +206,8 @@ def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_re
     client.remove(ident(number) for number in range(60) if number % 3)
     store.process()
     numbers = sorted({location.file for location in store.locations.values()})
-    in_first = [msg_id for msg_id, place in store.locations.items() if place.file == numbers[0] and place.ref_count]
-    second = [msg_id for msg_id, place in store.locations.items() if place.file == numbers[1] and place.ref_count]
+    in_first = [msg_id for msg_id, position in store.locations.items() if position.file == numbers[0] and position.ref_count]
+    second = [msg_id for msg_id, position in store.locations.items() if position.file == numbers[1] and position.ref_count]
     read, reader = [], None
 
     def all_of_a_file_go() -> None:
@@ -240,9 +240,9 @@ def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path: Path) -> N
     gone = [number for number in range(40) if number % 4 == 3]
     client.remove(ident(number) for number in gone)
     store.process()
-    places = {msg_id: place.file for msg_id, place in store.locations.items()}
+    positions = {msg_id: position.file for msg_id, position in store.locations.items()}
     assert collect(store) == 0
-    assert {msg_id: place.file for msg_id, place in store.locations.items()} == places
+    assert {msg_id: position.file for msg_id, position in store.locations.items()} == positions
     assert all(store.read(ident(number)) == term(number, 1000) for number in range(40) if number not in gone)
     store.close()
 

@@ -47,9 +47,9 @@ def test_a_byte_of_a_table_changed_is_named_or_changes_one_row(clean: Any, name:
     data = (clean.vhost / name).read_bytes()
     rows = FILES[name](data, name)
     for at in range(0, len(data), max(1, len(data) // 499)):
-        hurt = data[:at] + bytes((data[at] ^ 0x55,)) + data[at + 1 :]
+        damage = data[:at] + bytes((data[at] ^ 0x55,)) + data[at + 1 :]
         try:
-            found = FILES[name](hurt, name)
+            found = FILES[name](damage, name)
         except (StoreCorrupt, UnsupportedFormat):
             continue
         assert len(found) == len(rows) and len(set(found) - set(rows)) <= 1
@@ -178,8 +178,8 @@ def dets(rows: list[tuple[CharList, Atom]]) -> bytes:
     """Return a closed table with rows of any kind, also with keys that are not text."""
     text = [(CharList(b"key%d" % number), value) for number, (_, value) in enumerate(rows)]
     data = write_dets(text)
-    for (key, value), (placed, _) in zip(rows, text, strict=True):
-        old, new = encode((placed, value)), encode((key, value))
+    for (key, value), (located, _) in zip(rows, text, strict=True):
+        old, new = encode((located, value)), encode((key, value))
         at = data.index(old)
         assert len(new) <= len(old) + 64
         data = data[: at - 4] + (len(new) + 4).to_bytes(4, "big") + new + data[at + len(old) + len(new) - len(old) :]

@@ -18,7 +18,7 @@ class FakeBroker:
         self.log = log
         self.properties = properties
         self.bodies: dict[int, bytes] = {}
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -43,7 +43,7 @@ class FakeBroker:
                 frame = _exactly(connection, struct.unpack(">i", head)[0])
                 size = int.from_bytes(frame[1:4], "big")
                 header = json.loads(frame[4 : 4 + size])
-                self.asked.append(header["code"])
+                self.requested.append(header["code"])
                 code, body = self._answer(header["code"])
                 answer = json.dumps({"code": code, "flag": 1, "opaque": header["opaque"], "extFields": {}}).encode()
                 connection.sendall(struct.pack(">ii", 4 + len(answer) + len(body), len(answer)) + answer + body)

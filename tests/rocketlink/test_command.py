@@ -107,7 +107,7 @@ def test_a_folder_is_served_until_it_is_stopped(tmp_path: Path, number: signal.S
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
         with RemotingClient("127.0.0.1", port) as client:
-            client.ask(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"body")
+            client.invoke(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"body")
         process.send_signal(number)
         assert process.wait(60) == 130
     assert not (tmp_path / "s" / "abort").exists()

@@ -70,7 +70,7 @@ def test_frames_that_are_never_finished_take_no_more_memory_than_the_limit(
         until(lambda: server.connections < len(links))
         until(lambda: server._connections.waiting_bytes <= 4 << 20)
         with RemotingClient("127.0.0.1", server.port) as client:
-            assert client.ask(206).code == 0
+            assert client.invoke(206).code == 0
 
 
 def test_clients_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_clients_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
         links[0].close()
         until(lambda: server.connections == 2)
         with RemotingClient("127.0.0.1", server.port) as client:
-            assert client.ask(206).code == 0
+            assert client.invoke(206).code == 0
 
 
 @pytest.mark.parametrize("turns", range(8))

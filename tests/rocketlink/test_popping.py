@@ -54,7 +54,7 @@ def pop_fields(topic: str = "T", **fields: object) -> dict[str, str]:
 
 def pop(served: Served, topic: str = "T", **fields: object) -> list[Popped]:
     """Take messages, and build their handles as the Java client does."""
-    answer = served.ask_raw(200050, pop_fields(topic, **fields))
+    answer = served.invoke_raw(200050, pop_fields(topic, **fields))
     assert answer.code in (FOUND, NOTHING), answer.remark
     assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= answer.fields.keys()
     return popped(answer) if answer.code == FOUND else []
@@ -83,7 +83,7 @@ def popped(answer: Command) -> list[Popped]:
 
 
 def acknowledge(served: Served, one: Popped) -> int:
-    return served.ask_raw(200051, one.fields()).code
+    return served.invoke_raw(200051, one.fields()).code
 
 
 def committed(served: Served, topic: str = "T") -> dict[int, int]:
@@ -95,7 +95,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     """Serve a store with two queues; the group has one client."""
     found = Served(tmp_path / "s")
     found.store.create_topic("T", 2)
-    found.client.ask(34, {}, heartbeat("c", "g"))
+    found.client.invoke(34, {}, heartbeat("c", "g"))
     yield found
     found.close()
 
@@ -109,7 +109,7 @@ def put(served: Served, count: int, first: int = 0) -> None:
 def test_messages_of_all_queues_are_taken_once(served: Served) -> None:
     """The answer says how many are left; the group's offset stays at the first message that is not acknowledged."""
     put(served, 10)
-    answer = served.ask_raw(200050, pop_fields(maxMsgNums=7))
+    answer = served.invoke_raw(200050, pop_fields(maxMsgNums=7))
     first = popped(answer)
     assert (len(first), answer.fields["restNum"]) == (7, "3")
     rest = pop(served)
@@ -146,7 +146,7 @@ def test_the_time_of_a_message_can_be_changed(served: Served) -> None:
     """The handle changes with it."""
     put(served, 1)
     (one,) = pop(served, invisibleTime=300)
-    answer = served.ask_raw(200053, one.fields(invisibleTime=LONG_MS))
+    answer = served.invoke_raw(200053, one.fields(invisibleTime=LONG_MS))
     assert answer.code == FOUND
     time.sleep(1.2)  # the server looks every second
     assert acknowledge(served, one) == NO_MESSAGE
@@ -154,7 +154,7 @@ def test_the_time_of_a_message_can_be_changed(served: Served) -> None:
     parts[1:4] = (answer.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
     assert acknowledge(served, one._replace(handle=" ".join(parts))) == FOUND
     assert served.store.max_offset("%RETRY%g", 0) == 0
-    assert served.ask_raw(200053, one.fields(invisibleTime=LONG_MS)).code == NO_MESSAGE
+    assert served.invoke_raw(200053, one.fields(invisibleTime=LONG_MS)).code == NO_MESSAGE
 
 
 def test_a_request_waits_for_a_message(served: Served) -> None:
@@ -168,7 +168,7 @@ def test_a_request_waits_for_a_message(served: Served) -> None:
         until(lambda: served.server._requests._popping._waiting)
         put(served, 1)
         assert [one.body for one in popped(answer_of(link))] == [b"0"]
-    assert served.ask_raw(200050, pop_fields(pollTime=100)).code == NOTHING
+    assert served.invoke_raw(200050, pop_fields(pollTime=100)).code == NOTHING
 
 
 def test_messages_without_the_wanted_tag_are_passed(served: Served) -> None:
@@ -192,7 +192,7 @@ def test_what_was_taken_comes_again_after_a_restart(served: Served) -> None:
     served.server.close()
     served.server = BrokerServer(served.store)
     with RemotingClient("127.0.0.1", served.server.port) as client:
-        client.ask(34, {}, heartbeat("c", "g"))
+        client.invoke(34, {}, heartbeat("c", "g"))
         again = pop(served)
     assert {(one.queue_id, one.offset) for one in again} == {(0, 2), (1, 1), (1, 2)}
     assert acknowledge(served, found[2]) == NO_MESSAGE, "the handle of another taking"
@@ -229,7 +229,7 @@ def test_random_requests_against_a_plain_model(served: Served, seed: int) -> Non
 
 def refused(served: Served, code: int, **fields: object) -> None:
     with pytest.raises(RemoteError) as caught:
-        served.client.ask(200050, pop_fields(**fields))
+        served.client.invoke(200050, pop_fields(**fields))
     assert caught.value.code == code
 
 
@@ -247,8 +247,8 @@ def test_what_cannot_be_taken_is_refused(served: Served) -> None:
     refused(served, 1, invisibleTime="soon")
     (one,) = pop(served)
     for handle in ("", "0 1 2", "0 x 1 1 0 b 0"):
-        assert served.ask_raw(200051, one.fields(extraInfo=handle)).code == 1
-    assert served.ask_raw(200051, one.fields(topic="other")).code == NO_MESSAGE
+        assert served.invoke_raw(200051, one.fields(extraInfo=handle)).code == 1
+    assert served.invoke_raw(200051, one.fields(topic="other")).code == NO_MESSAGE
     assert acknowledge(served, one) == FOUND
 
 
@@ -257,7 +257,7 @@ def test_the_number_of_taken_messages_has_a_limit(served: Served, monkeypatch: p
     monkeypatch.setattr(popping, "TAKEN_MAX", 4)
     put(served, 8)
     found = pop(served, maxMsgNums=4)
-    assert served.ask_raw(200050, pop_fields()).code == FULL
+    assert served.invoke_raw(200050, pop_fields()).code == FULL
     acknowledge(served, found[0])
     assert len(pop(served, maxMsgNums=1)) == 1
 
@@ -267,7 +267,7 @@ def test_queues_of_groups_without_clients_are_forgotten(served: Served) -> None:
     put(served, 1)
     (one,) = pop(served)
     state = served.server._requests._popping
-    served.client.ask(35, {"clientID": "c", "consumerGroup": "g"})
+    served.client.invoke(35, {"clientID": "c", "consumerGroup": "g"})
     assert acknowledge(served, one) == FOUND
     until(lambda: not state._queues)  # when the next connection ends
 
@@ -277,12 +277,12 @@ def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
 
     def assigned(**changes: Any) -> list[tuple[str, int]]:
         body = {"topic": "T", "consumerGroup": "g", "clientId": "c", **changes}
-        found = json.loads(served.client.ask(400, body=json.dumps(body).encode()).body)["messageQueueAssignments"]
+        found = json.loads(served.client.invoke(400, body=json.dumps(body).encode()).body)["messageQueueAssignments"]
         return [(one["mode"], one["messageQueue"]["queueId"]) for one in found]
 
     def set_mode(mode: str, topic: str = "T", share: Any = 0) -> None:
         body = {"topic": topic, "consumerGroup": "g", "mode": mode, "popShareQueueNum": share}
-        served.client.ask(401, {}, json.dumps(body).encode())
+        served.client.invoke(401, {}, json.dumps(body).encode())
 
     assert assigned() == [("PULL", 0), ("PULL", 1)]
     set_mode("POP", share=8)
@@ -290,7 +290,7 @@ def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
     assert assigned(topic="%RETRY%g") == [("PULL", 0)]
     entry = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 8, "topic": "T"}
     expected = {"messageRequestModeMap": {"T": {"g": entry}}}
-    assert json.loads(served.client.ask(402).body) == expected
+    assert json.loads(served.client.invoke(402).body) == expected
     assert json.loads(Path(served.store.path, "config", "messageRequestMode.json").read_text()) == expected
     set_mode("PULL")
     assert assigned() == [("PULL", 0), ("PULL", 1)]
@@ -307,29 +307,29 @@ def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
 def test_a_message_that_is_taken_is_not_committed(served: Served) -> None:
     """The group's offset moves with the acknowledgement, so that a restart does not lose the message."""
     served.store.create_topic("T", 1)
-    served.client.ask(34, {}, heartbeat("c", "g"))
+    served.client.invoke(34, {}, heartbeat("c", "g"))
     for body in (b"0", b"1"):
         served.send("T", body)
     until(lambda: served.store.max_offset("T", 0) == 2)
     (first,) = pop(served, maxMsgNums=1)
     assert served.store.committed_offsets("T", "g").get(0, 0) == 0
     (second,) = pop(served, maxMsgNums=1)
-    assert served.ask_raw(200051, second.fields()).code == 0
+    assert served.invoke_raw(200051, second.fields()).code == 0
     assert served.store.committed_offsets("T", "g").get(0, 0) == 0
-    assert served.ask_raw(200051, first.fields()).code == 0
+    assert served.invoke_raw(200051, first.fields()).code == 0
     assert served.store.committed_offsets("T", "g")[0] == 2
 
 
 def test_every_member_pops_from_all_queues_unless_it_is_told_how_many_to_share(served: Served) -> None:
     """As RocketMQ's broker assigns them: with 0 and with as many as there are other members, -1 for any queue."""
     for client in ("c", "d"):
-        served.client.ask(34, {}, heartbeat(client, "g"))
+        served.client.invoke(34, {}, heartbeat(client, "g"))
     for share in (0, 1):
         body = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": share}
-        served.client.ask(401, {}, json.dumps(body).encode())
+        served.client.invoke(401, {}, json.dumps(body).encode())
         for client in ("c", "d"):
-            asked = json.dumps({"topic": "T", "consumerGroup": "g", "clientId": client}).encode()
-            found = json.loads(served.client.ask(400, body=asked).body)["messageQueueAssignments"]
+            requested = json.dumps({"topic": "T", "consumerGroup": "g", "clientId": client}).encode()
+            found = json.loads(served.client.invoke(400, body=requested).body)["messageQueueAssignments"]
             assert [(one["mode"], one["messageQueue"]["queueId"]) for one in found] == [("POP", -1)]
 
 
@@ -337,7 +337,7 @@ def test_a_group_whose_offset_is_behind_the_end_of_a_queue_gets_the_next_message
     """Its position is the end of the queue, also of one without a message."""
     put(served, 1)
     for queue_id in (0, 1):
-        served.client.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": str(queue_id), "commitOffset": "5"})
+        served.client.invoke(15, {"consumerGroup": "g", "topic": "T", "queueId": str(queue_id), "commitOffset": "5"})
     assert pop(served) == []
     put(served, 2, 1)
     assert sorted(one.body for one in pop(served)) == [b"1", b"2"]

@@ -189,12 +189,14 @@ def test_a_replica_that_was_killed_in_its_first_steps_starts_again(tmp_path: Pat
         for step in range(3):
             end = master.tell()
             for image in disk.images:
-                place = image.with_name(f"again-{step}-{image.name}")
-                shutil.copytree(image, place)
-                with Replica("127.0.0.1", master.broker.port, place, from_start=from_start) as replica:
+                position = image.with_name(f"again-{step}-{image.name}")
+                shutil.copytree(image, position)
+                with Replica("127.0.0.1", master.broker.port, position, from_start=from_start) as replica:
                     assert replica.wait(end, 20), image
                     low = replica.store.engine.low_offset
-                assert log_of(place)[: end - low] == log_of(tmp_path / "m")[low - master.store.engine.low_offset :][: end - low]
+                assert (
+                    log_of(position)[: end - low] == log_of(tmp_path / "m")[low - master.store.engine.low_offset :][: end - low]
+                )
             if step == 0:
                 put(master.store, 600)
             else:
@@ -209,9 +211,9 @@ def test_a_replica_that_was_killed_in_its_first_steps_starts_again(tmp_path: Pat
 @pytest.mark.parametrize("has_moved", [False, True])
 def test_a_replica_with_an_empty_first_file_starts_again(tmp_path: Path, first: int, from_start: bool, has_moved: bool) -> None:
     """It was killed before the first byte; the master may have deleted that part of its log meanwhile."""
-    place = tmp_path / "s" / "commitlog"
-    place.mkdir(parents=True)
-    (place / f"{first:020d}").write_bytes(bytes(16_384))
+    position = tmp_path / "s" / "commitlog"
+    position.mkdir(parents=True)
+    (position / f"{first:020d}").write_bytes(bytes(16_384))
     (tmp_path / "s" / "abort").touch()
     with Master(tmp_path / "m") as master:
         put(master.store, 600)
@@ -304,8 +306,8 @@ def test_topics_groups_and_offsets_follow(tmp_path: Path) -> None:
             master.broker.bodies[43] = b'{"dataVersion":{"counter":2},"offsetTable":{"T@g":{0:3,1:1}}}'
             until(lambda: replica.store.committed_offsets("T", "g") == {0: 3, 1: 1})
             master.broker.bodies[43] = b'{"offsetTable":[]}'
-            rounds = master.broker.asked.count(43)
-            until(lambda: master.broker.asked.count(43) > rounds + 2)
+            rounds = master.broker.requested.count(43)
+            until(lambda: master.broker.requested.count(43) > rounds + 2)
             assert replica.store.committed_offsets("T", "g") == {0: 3, 1: 1}
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert store.engine.topics.get("T").write_queues == 3  # type: ignore[union-attr]
@@ -331,7 +333,7 @@ def test_a_replica_that_is_closed_has_the_newest_tables(tmp_path: Path) -> None:
         put(master.store, 5)
         with Replica("127.0.0.1", master.broker.port, tmp_path / "s", from_start=True, metadata_every_s=1000) as replica:
             assert replica.wait(master.tell(), 20)
-            until(lambda: 45 in master.broker.asked)  # the first round is over
+            until(lambda: 45 in master.broker.requested)  # the first round is over
             master.broker.bodies[43] = b'{"offsetTable":{"T@g":{0:3}}}'
     with MessageStore.open(tmp_path / "s", "r") as store:
         assert store.committed_offsets("T", "g") == {0: 3}

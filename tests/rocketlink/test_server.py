@@ -63,7 +63,7 @@ class Served:
             "a": "producers", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": "",
             "j": 0, "k": "false", "l": 16, "m": "false",
         }  # fmt: skip
-        return self.client.ask(310, {name: str(value) for name, value in (given | fields).items()}, body).fields
+        return self.client.invoke(310, {name: str(value) for name, value in (given | fields).items()}, body).fields
 
     def pull(self, topic: str, offset: int, **fields: object) -> Command:
         """Pull as a Java consumer does, without waiting unless the flags say so."""
@@ -71,9 +71,9 @@ class Served:
             "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": offset, "maxMsgNums": 32, "sysFlag": 4,
             "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
         }  # fmt: skip
-        return self.ask_raw(11, {name: str(value) for name, value in (given | fields).items()})
+        return self.invoke_raw(11, {name: str(value) for name, value in (given | fields).items()})
 
-    def ask_raw(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+    def invoke_raw(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         """Return the answer whatever its code is."""
         with socket.create_connection(("127.0.0.1", self.server.port)) as link:
             link.sendall(encode(Command(code, fields, body, 1)))
@@ -136,12 +136,12 @@ def test_the_born_host_of_a_message_is_its_client(served: Served) -> None:
 
 def test_a_route_names_this_server_for_every_topic_that_exists(served: Served) -> None:
     """An unknown topic is answered with 17, the topic for automatic creation with permission 7."""
-    assert served.ask_raw(105, {"topic": "T"}).code == 17
+    assert served.invoke_raw(105, {"topic": "T"}).code == 17
     served.store.create_topic("T", 3)
-    route = json.loads(served.ask_raw(105, {"topic": "T"}).body)
+    route = json.loads(served.invoke_raw(105, {"topic": "T"}).body)
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": served.server.address}
     assert (route["queueDatas"][0]["writeQueueNums"], route["queueDatas"][0]["perm"]) == (3, 6)
-    assert json.loads(served.ask_raw(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
+    assert json.loads(served.invoke_raw(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
 def test_a_consumer_is_told_its_queues(served: Served) -> None:
@@ -150,13 +150,13 @@ def test_a_consumer_is_told_its_queues(served: Served) -> None:
 
     def queues(client: str, **changes: str) -> list[int]:
         body = {"topic": "T", "consumerGroup": "g", "clientId": client, "strategyName": "AVG", **changes}
-        found = json.loads(served.client.ask(400, body=json.dumps(body).encode()).body)["messageQueueAssignments"]
+        found = json.loads(served.client.invoke(400, body=json.dumps(body).encode()).body)["messageQueueAssignments"]
         assert {one["mode"] for one in found} <= {"PULL"}
         return [one["messageQueue"]["queueId"] for one in found]
 
     for client in ("a", "b"):
         data = {"clientID": client, "consumerDataSet": [{"groupName": "g", "messageModel": "CLUSTERING"}]}
-        served.client.ask(codes.HEART_BEAT, body=json.dumps(data).encode())
+        served.client.invoke(codes.HEART_BEAT, body=json.dumps(data).encode())
     assert (queues("a"), queues("b"), queues("c")) == ([0, 1, 2], [3, 4], [])
     assert queues("c", messageModel="BROADCASTING") == [0, 1, 2, 3, 4]
     assert queues("a", topic="none") == []
@@ -218,15 +218,15 @@ def test_a_pull_at_the_end_waits_for_the_next_message(served: Served) -> None:
 def test_a_pull_commits_the_offset_that_it_carries(served: Served) -> None:
     """Offsets are asked, set and counted as in a broker."""
     served.send("T", b"0")
-    asked = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
-    assert served.client.ask(14, asked).fields["offset"] == "0"
+    requested = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+    assert served.client.invoke(14, requested).fields["offset"] == "0"
     served.pull("T", 0, sysFlag=5, commitOffset=1)
-    assert served.client.ask(14, asked).fields["offset"] == "1"
-    served.client.ask(15, asked | {"commitOffset": "7"})
+    assert served.client.invoke(14, requested).fields["offset"] == "1"
+    served.client.invoke(15, requested | {"commitOffset": "7"})
     assert served.store.committed_offsets("T", "g") == {0: 7}
-    assert served.client.ask(30, asked).fields["offset"] == "1"
-    assert served.client.ask(31, asked).fields["offset"] == "0"
-    assert served.client.ask(29, asked | {"timestamp": "0"}).fields["offset"] == "0"
+    assert served.client.invoke(30, requested).fields["offset"] == "1"
+    assert served.client.invoke(31, requested).fields["offset"] == "0"
+    assert served.client.invoke(29, requested | {"timestamp": "0"}).fields["offset"] == "0"
 
 
 def test_a_batch_is_stored_whole_and_its_ids_are_listed(served: Served) -> None:
@@ -245,7 +245,7 @@ def test_a_batch_is_stored_whole_and_its_ids_are_listed(served: Served) -> None:
         "j": "0",
         "m": "true",
     }
-    fields = served.client.ask(320, given, body).fields
+    fields = served.client.invoke(320, given, body).fields
     found = served.store.get("B", 1, 0).messages
     assert [message.body for message in found] == [b"0", b"1", b"2"]
     assert fields["msgId"].split(",") == [message.message_id for message in found]
@@ -269,7 +269,7 @@ def test_a_batch_is_stored_whole_and_its_ids_are_listed(served: Served) -> None:
 )
 def test_a_send_that_is_refused_writes_nothing(served: Served, fields: dict[str, object], code: int) -> None:
     """The code says why."""
-    served.client.ask(17, {"topic": "closed", "readQueueNums": "1", "writeQueueNums": "1", "perm": "4"})
+    served.client.invoke(17, {"topic": "closed", "readQueueNums": "1", "writeQueueNums": "1", "perm": "4"})
     before = served.store.log_end
     with pytest.raises(RemoteError) as caught:
         served.send("T", b"x", **fields)
@@ -314,11 +314,11 @@ def test_groups_without_clients_are_forgotten(served: Served) -> None:
     clients = served.server._requests.clients
     for number in range(3):
         with RemotingClient("127.0.0.1", served.server.port) as client:
-            client.ask(34, {}, heartbeat("c", f"g{number}"))
+            client.invoke(34, {}, heartbeat("c", f"g{number}"))
     until(lambda: not clients.groups and not clients.producers)
-    served.client.ask(34, {}, heartbeat("c", "g"))
+    served.client.invoke(34, {}, heartbeat("c", "g"))
     assert list(clients.groups) == ["g"]
-    served.client.ask(35, {"clientID": "c", "consumerGroup": "g", "producerGroup": "p"})
+    served.client.invoke(35, {"clientID": "c", "consumerGroup": "g", "producerGroup": "p"})
     assert (clients.groups, clients.producers) == ({}, {})
 
 
@@ -330,10 +330,10 @@ def test_members_of_a_group_know_each_other(served: Served) -> None:
         first.sendall(encode(Command(34, {}, heartbeat("c1", "g"), 1)))
         assert {answer_of(first).code, answer_of(first).code} == {0, 40}
         with RemotingClient("127.0.0.1", served.server.port) as second:
-            second.ask(34, {}, heartbeat("c2", "g"))
-            assert json.loads(second.ask(38, {"consumerGroup": "g"}).body) == {"consumerIdList": ["c1", "c2"]}
-            told = answer_of(first)
-            assert (told.code, told.fields) == (40, {"consumerGroup": "g"})
+            second.invoke(34, {}, heartbeat("c2", "g"))
+            assert json.loads(second.invoke(38, {"consumerGroup": "g"}).body) == {"consumerIdList": ["c1", "c2"]}
+            reported = answer_of(first)
+            assert (reported.code, reported.fields) == (40, {"consumerGroup": "g"})
         until(lambda: len(served.server._requests.clients.groups["g"].members) == 1)
         assert served.pull("T", 0, sysFlag=0).code == codes.SUCCESS  # with the subscription of the heartbeat
     assert served.store.engine.topics.get("%RETRY%g") is not None
@@ -345,7 +345,7 @@ def test_a_queue_is_locked_for_one_client(served: Served) -> None:
 
     def lock(code: int, client: str) -> list[int]:
         body = json.dumps({"consumerGroup": "g", "clientId": client, "mqSet": queues}).encode()
-        answer = served.client.ask(code, {}, body).body
+        answer = served.client.invoke(code, {}, body).body
         return [one["queueId"] for one in json.loads(answer)["lockOKMQSet"]] if answer else []
 
     assert lock(41, "c1") == [0, 1]
@@ -363,10 +363,10 @@ def test_a_lock_of_a_nameless_client_or_of_no_queue_is_answered(
     """Such requests are no internal errors."""
     body = json.dumps({"consumerGroup": "g", "clientId": "", "mqSet": [{"topic": "T", "queueId": queue_id}]}).encode()
     if queue_id == 0:
-        served.client.ask(code, {}, body)
+        served.client.invoke(code, {}, body)
     else:
         with pytest.raises(RemoteError, match="queueId"):
-            served.client.ask(code, {}, body)
+            served.client.invoke(code, {}, body)
     assert not caplog.records
 
 
@@ -376,7 +376,7 @@ def test_locks_of_queues_are_bounded(served: Served, monkeypatch: pytest.MonkeyP
 
     def lock(group: str, count: int) -> None:
         queues = [{"topic": "T", "queueId": number} for number in range(count)]
-        served.client.ask(41, {}, json.dumps({"consumerGroup": group, "clientId": "c", "mqSet": queues}).encode())
+        served.client.invoke(41, {}, json.dumps({"consumerGroup": group, "clientId": "c", "mqSet": queues}).encode())
 
     lock("a", 4)
     lock("a", 4)
@@ -390,10 +390,10 @@ def test_a_message_that_is_sent_back_comes_again_or_is_dead(served: Served) -> N
     """After its last retry it is in the group's dead letter queue."""
     served.send("T", b"0")
     fields = {"group": "g", "offset": "0", "delayLevel": "0", "originTopic": "T", "maxReconsumeTimes": "16"}
-    served.client.ask(36, fields)
+    served.client.invoke(36, fields)
     (waiting,) = served.store.get("SCHEDULE_TOPIC_XXXX", 2, 0).messages
     assert (waiting.body, waiting.reconsume_times) == (b"0", 1)
-    served.client.ask(36, fields | {"maxReconsumeTimes": "0"})
+    served.client.invoke(36, fields | {"maxReconsumeTimes": "0"})
     (dead,) = served.store.get("%DLQ%g", 0, 0).messages
     assert dead.properties["RETRY_TOPIC"] == "T"
 
@@ -412,8 +412,8 @@ def test_a_transaction_is_decided_by_its_producer(served: Served, decision: int,
     }  # fmt: skip
     if decision:
         with pytest.raises(RemoteError):
-            served.client.ask(37, end)
-    served.client.ask(37, end | {"producerGroup": "producers"})
+            served.client.invoke(37, end)
+    served.client.invoke(37, end | {"producerGroup": "producers"})
     found = served.store.get("T", 0, 0).messages
     assert [message.body for message in found] == [b"half"] * count
     assert all(message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT for message in found)
@@ -432,11 +432,11 @@ def test_a_producer_is_asked_about_an_undecided_message(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.server.port)) as producer:
         producer.sendall(encode(Command(34, {}, heartbeat("c", "unused"), 1)))
         answer_of(producer, 0)
-        served.server._call_soon(lambda: served.server._requests.ask_producer(half))
-        asked = answer_of(producer, 39)
-    assert (asked.code, asked.is_one_way) == (39, True)
-    assert asked.fields["tranStateTableOffset"] == str(half.queue_offset)
-    assert asked.body == changed
+        served.server._call_soon(lambda: served.server._requests.check_producer(half))
+        requested = answer_of(producer, 39)
+    assert (requested.code, requested.is_one_way) == (39, True)
+    assert requested.fields["tranStateTableOffset"] == str(half.queue_offset)
+    assert requested.body == changed
 
 
 def test_a_message_with_a_delay_level_waits(served: Served) -> None:
@@ -452,19 +452,19 @@ def test_a_message_with_a_delay_level_waits(served: Served) -> None:
 def test_messages_are_found_by_key_and_by_id(served: Served) -> None:
     """As the same bytes; a key that no message has is answered with 22."""
     served.send("T", b"0", i="KEYS\x01k\x02")
-    answer = served.client.ask(
+    answer = served.client.invoke(
         12, {"topic": "T", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
     )
     assert [message.body for message in records(answer.body)] == [b"0"]
-    assert served.client.ask(33, {"offset": "0"}).body == answer.body
-    assert served.ask_raw(12, {"topic": "T", "key": "none"}).code == 22
-    assert served.ask_raw(33, {"offset": "5"}).code == 1
+    assert served.client.invoke(33, {"offset": "0"}).body == answer.body
+    assert served.invoke_raw(12, {"topic": "T", "key": "none"}).code == 22
+    assert served.invoke_raw(33, {"offset": "5"}).code == 1
 
 
 def test_a_server_can_be_replicated(served: Served, tmp_path: Path) -> None:
     """It answers what a replica asks, and serves the log."""
     served.send("T", b"0")
-    served.client.ask(15, {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"})
+    served.client.invoke(15, {"consumerGroup": "g", "topic": "T", "queueId": "0", "commitOffset": "1"})
     with Replica("127.0.0.1", served.server.port, tmp_path / "r", from_start=True, metadata_every_s=0.05) as replica:
         assert replica.wait(served.store.log_end, 20)
         until(lambda: replica.store.committed_offsets("T", "g") == {0: 1})
@@ -472,7 +472,7 @@ def test_a_server_can_be_replicated(served: Served, tmp_path: Path) -> None:
 
 def test_an_unknown_request_is_answered_with_3(served: Served) -> None:
     """The connection stays open."""
-    assert served.ask_raw(9999, {}).code == 3
+    assert served.invoke_raw(9999, {}).code == 3
     assert served.send("T", b"0")["queueOffset"] == "0"
 
 
@@ -482,9 +482,9 @@ def test_requests_need_the_signature_of_the_secret(tmp_path: Path) -> None:
     try:
         fields = {"topic": "T", "queueId": "0", "AccessKey": "user"}
         signature = base64.b64encode(hmac.new(b"secret key", b"user0T", hashlib.sha1).digest()).decode()
-        assert served.ask_raw(30, fields).code == 16
-        assert served.ask_raw(30, fields | {"Signature": signature[:-2] + "AA"}).code == 16
-        assert served.ask_raw(30, fields | {"Signature": signature}).code == 0
+        assert served.invoke_raw(30, fields).code == 16
+        assert served.invoke_raw(30, fields | {"Signature": signature[:-2] + "AA"}).code == 16
+        assert served.invoke_raw(30, fields | {"Signature": signature}).code == 0
     finally:
         served.close()
 
@@ -532,7 +532,7 @@ def test_a_client_that_sends_no_frames_is_closed_and_others_are_served(served: S
 def test_a_heartbeat_that_is_no_heartbeat_is_an_error(served: Served, body: bytes) -> None:
     """The client gets code 1 and keeps its connection."""
     with pytest.raises(RemoteError) as caught:
-        served.client.ask(34, {}, body)
+        served.client.invoke(34, {}, body)
     assert caught.value.code == 1
     assert served.send("T", b"0")["queueOffset"] == "0"
 
@@ -578,7 +578,7 @@ def test_a_closed_server_leaves_the_store_open(tmp_path: Path) -> None:
 def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> None:
     """Addresses of requests and of replication; another broker and another master are refused."""
     fields = {"clusterName": "DefaultCluster", "brokerName": "brokerstore", "brokerId": "1", "brokerAddr": "127.0.0.1:1"}
-    found = served.client.ask(103, fields).fields
+    found = served.client.invoke(103, fields).fields
     assert found["masterAddr"] == served.server.address
     host, port = found["haServerAddr"].rsplit(":", 1)
     assert host == "127.0.0.1"
@@ -586,9 +586,9 @@ def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> No
         pass
     for change in ({"brokerId": "0"}, {"brokerName": "other"}, {"clusterName": "other"}):
         with pytest.raises(RemoteError, match="only slaves of brokerstore"):
-            served.client.ask(103, fields | change)
-    served.client.ask(104, fields)
-    assert len(served.client.ask(60).body) == 56
+            served.client.invoke(103, fields | change)
+    served.client.invoke(104, fields)
+    assert len(served.client.invoke(60).body) == 56
 
 
 def tls_hello() -> bytes:
@@ -622,7 +622,7 @@ def test_a_batch_is_known_by_its_request_or_by_its_mark(served: Served, code: in
     """Java's client sends the mark, others the code."""
     data = encode_wire_batch([Message("T", b"0"), Message("T", b"1")])
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "", "m": mark}
-    assert served.ask_raw(code, fields, data).code == 0
+    assert served.invoke_raw(code, fields, data).code == 0
     assert [message.body for message in served.store.read("T", 0)] == [b"0", b"1"]
 
 
@@ -650,7 +650,7 @@ def test_the_number_of_groups_is_limited(served: Served, monkeypatch: pytest.Mon
         consumer = {"groupName": name, "subscriptionDataSet": []}
         body = json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
         with pytest.raises(RemoteError, match="more than 1 groups") if name == "other" else contextlib.nullcontext():
-            served.client.ask(34, {}, body)
+            served.client.invoke(34, {}, body)
 
 
 def test_a_group_that_no_broker_would_make_is_ignored(served: Served) -> None:
@@ -659,15 +659,15 @@ def test_a_group_that_no_broker_would_make_is_ignored(served: Served) -> None:
     for name in ("my group", "g" * 256, "a.b", ""):
         consumer = {"groupName": name, "subscriptionDataSet": []}
         body = json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
-        assert served.ask_raw(34, {}, body).code == 0
-        assert served.ask_raw(36, {"group": name, "offset": str(offset), "delayLevel": "0"}).code == 26
+        assert served.invoke_raw(34, {}, body).code == 0
+        assert served.invoke_raw(36, {"group": name, "offset": str(offset), "delayLevel": "0"}).code == 26
     assert served.store.topics() == ["T"]
 
 
 @pytest.mark.parametrize("name", ["TBW102", "SELF_TEST_TOPIC", "rmq_sys_x", "a b", "x" * 128, ""])
 def test_a_topic_that_no_broker_would_make_is_not_created(served: Served, name: str) -> None:
     """Code 29, as of RocketMQ 5.3.3."""
-    assert served.ask_raw(17, {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
+    assert served.invoke_raw(17, {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
     assert served.store.topics() == []
 
 
@@ -739,7 +739,7 @@ def test_a_send_that_waits_for_its_sync_does_not_keep_others_waiting(tmp_path: P
         with socket.create_connection(("127.0.0.1", found.server.port)) as link:
             link.sendall(encode(Command(310, {"a": "p", "b": "T", "c": "TBW102", "d": "1", "e": "0"}, b"x", 1)))
             until(lambda: found.store.log_end > 0)
-            assert found.client.ask(codes.GET_BROKER_RUNTIME_INFO).code == codes.SUCCESS
+            assert found.client.invoke(codes.GET_BROKER_RUNTIME_INFO).code == codes.SUCCESS
             link.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 link.recv(1)

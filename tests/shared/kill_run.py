@@ -56,62 +56,62 @@ class KillRun:
         self._pause_us = Counters((PRODUCERS + CONSUMERS) * OWNER_KILLS)
         self._lives: list[list[int]] = [[] for _ in range(PRODUCERS + CONSUMERS)]
         self._next_life = 1
-        self._children = [self._start(place) for place in range(PRODUCERS + CONSUMERS)]
+        self._children = [self._start(position) for position in range(PRODUCERS + CONSUMERS)]
 
     # Processes
 
-    def _start(self, place: int) -> Child:
+    def _start(self, position: int) -> Child:
         life, self._next_life = self._next_life, self._next_life + 1
-        self._lives[place].append(life)
+        self._lives[position].append(life)
         self._is_alive[life] = 1
-        if place < PRODUCERS:
-            self._acknowledged[place] = 0
-            return Child(lambda: self._produce(place, life))
-        return Child(lambda: self._consume(place, life))
+        if position < PRODUCERS:
+            self._acknowledged[position] = 0
+            return Child(lambda: self._produce(position, life))
+        return Child(lambda: self._consume(position, life))
 
-    def _note_pause(self, place: int, began: float, waited_s: float = 0.0) -> None:
+    def _record_pause(self, position: int, began: float, waited_s: float = 0.0) -> None:
         """Note how long a call took since it began, or since the last kill of an owner if that was later."""
         kill = self._owner_kills[0]
         if kill:
-            at = self._pause_us_at(place, kill)
+            at = self._pause_us_at(position, kill)
             now = time.monotonic()
             since = max(began, self._killed_at[kill] / 1e6)
             self._pause_us[at] = max(self._pause_us[at], int(1e6 * (now - since - waited_s)))
 
-    def _pause_us_at(self, place: int, kill: int) -> int:
-        return place * OWNER_KILLS + kill
+    def _pause_us_at(self, position: int, kill: int) -> int:
+        return position * OWNER_KILLS + kill
 
-    def _produce(self, place: int, life: int) -> None:
+    def _produce(self, position: int, life: int) -> None:
         with open_shared(self.folder, config=CONFIG) as store:
             futures: deque[PutFuture] = deque()
             number = 0
             while True:
                 began = time.monotonic()
-                message = Message("T", b"%d.%d" % (life, number), queue_id=place)
+                message = Message("T", b"%d.%d" % (life, number), queue_id=position)
                 number += 1
-                if place < PRODUCERS - PIPELINED:
+                if position < PRODUCERS - PIPELINED:
                     store.put(message)
                 else:
                     futures.append(store.put_async(message))
                     if len(futures) == IN_FLIGHT:
                         futures.popleft().result()
-                self._acknowledged[place] = number - len(futures)
-                self._note_pause(place, began)
+                self._acknowledged[position] = number - len(futures)
+                self._record_pause(position, began)
                 time.sleep(REST_S)
 
-    def _consume(self, place: int, life: int) -> None:
+    def _consume(self, position: int, life: int) -> None:
         with open_shared(self.folder, config=CONFIG) as store, store.consumer("T", group="G") as consumer:
             last = [-1] * PRODUCERS
             while True:
                 began = time.monotonic()
                 messages = consumer.poll(8, POLL_S)
-                self._note_pause(place, began, POLL_S if not messages else 0.0)
+                self._record_pause(position, began, POLL_S if not messages else 0.0)
                 for message in messages:
                     self._take(life, message, last)
                 for message in messages:
                     began = time.monotonic()
                     self._acknowledge(consumer, message, last)
-                    self._note_pause(place, began)
+                    self._record_pause(position, began)
 
     def _take(self, life: int, message: Any, last: list[int]) -> None:
         at = message.queue_id * OFFSETS + message.queue_offset
@@ -139,26 +139,26 @@ class KillRun:
             self._kill(self._chance.randrange(PRODUCERS + CONSUMERS))
         time.sleep(0.5)
         self._check_alive()
-        for place in range(PRODUCERS + CONSUMERS):
-            self._kill(place, again=False)
+        for position in range(PRODUCERS + CONSUMERS):
+            self._kill(position, again=False)
 
     def _check_alive(self) -> None:
         for child in self._children:
             assert os.waitpid(child.process_id, os.WNOHANG) == (0, 0), f"process {child.process_id} ended by itself"
 
-    def _kill(self, place: int, *, again: bool = True) -> None:
-        child, life = self._children[place], self._lives[place][-1]
+    def _kill(self, position: int, *, again: bool = True) -> None:
+        child, life = self._children[position], self._lives[position][-1]
         is_owner = self._owner() == child.process_id
-        self.kills["owner" if is_owner else "producer" if place < PRODUCERS else "consumer"] += 1
+        self.kills["owner" if is_owner else "producer" if position < PRODUCERS else "consumer"] += 1
         self._is_alive[life] = 0
         if is_owner:
             self._killed_at[self._owner_kills[0] + 1] = int(1e6 * time.monotonic())
             self._owner_kills[0] += 1
         child.kill()
-        if place < PRODUCERS:
-            self._promised[place, life] = self._acknowledged[place]
+        if position < PRODUCERS:
+            self._promised[position, life] = self._acknowledged[position]
         if again:
-            self._children[place] = self._start(place)
+            self._children[position] = self._start(position)
 
     def _owner(self) -> int:
         """Return the process that has the store's lock, -1 without one."""
@@ -178,15 +178,15 @@ class KillRun:
         assert sum(self._repeats[life] for life in range(self._next_life)) == 0, "an acknowledged message came again"
 
     def _check_producers(self, store: SharedStore) -> None:
-        for place in range(PRODUCERS):
-            found: dict[int, list[int]] = {life: [] for life in self._lives[place]}
-            for message in store.read("T", place):
+        for position in range(PRODUCERS):
+            found: dict[int, list[int]] = {life: [] for life in self._lives[position]}
+            for message in store.read("T", position):
                 life, number = map(int, message.body.split(b"."))
                 found[life].append(number)
-            in_flight = 1 if place < PRODUCERS - PIPELINED else IN_FLIGHT
+            in_flight = 1 if position < PRODUCERS - PIPELINED else IN_FLIGHT
             for life, numbers in found.items():
-                promised = self._promised[place, life]
-                assert numbers == list(range(len(numbers))), f"order of producer {place}, life {life}"
+                promised = self._promised[position, life]
+                assert numbers == list(range(len(numbers))), f"order of producer {position}, life {life}"
                 assert promised <= len(numbers) <= promised + in_flight, f"{promised} promised, {len(numbers)} stored"
 
     def _check_consumers(self, store: SharedStore) -> None:
@@ -197,22 +197,22 @@ class KillRun:
                     self._done[message.queue_id * OFFSETS + message.queue_offset] += 1
                     consumer.ack(message)
         missing = 0
-        for place in range(PRODUCERS):
-            missing += sum(not self._done[place * OFFSETS + offset] for offset in range(store.max_offset("T", place)))
+        for position in range(PRODUCERS):
+            missing += sum(not self._done[position * OFFSETS + offset] for offset in range(store.max_offset("T", position)))
         # A kill may come between the acknowledgement of a message and its note here.
         assert missing <= self.kills["consumer"] + self.kills["owner"] + CONSUMERS, f"{missing} messages were not consumed"
 
     def pauses_ms(self) -> list[float]:
         """Return, sorted, the longest pause of each process after each kill of an owner."""
         kills = self._owner_kills[0]
-        places = range(PRODUCERS + CONSUMERS)
-        found = [self._pause_us[self._pause_us_at(place, kill)] for place in places for kill in range(1, kills)]
+        positions = range(PRODUCERS + CONSUMERS)
+        found = [self._pause_us[self._pause_us_at(position, kill)] for position in positions for kill in range(1, kills)]
         return sorted(pause_us / 1000 for pause_us in found if pause_us)
 
     def stored(self) -> int:
         """Return the number of messages in the store."""
         with MessageStore.open(self.folder, "r", config=CONFIG) as store:
-            return sum(store.max_offset("T", place) for place in range(PRODUCERS))
+            return sum(store.max_offset("T", position) for position in range(PRODUCERS))
 
 
 def main() -> None:
@@ -222,11 +222,11 @@ def main() -> None:
     parser.add_argument("--pause-ms", type=float, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="where the store is made")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        run = KillRun(Path(folder) / "s", asked.seed)
+    requested = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=requested.folder) as folder:
+        run = KillRun(Path(folder) / "s", requested.seed)
         try:
-            run.run(asked.kills, asked.pause_ms / 1000)
+            run.run(requested.kills, requested.pause_ms / 1000)
         finally:
             Child.kill_all()
         pauses = run.pauses_ms()

@@ -25,16 +25,16 @@ class Counters:
         self._map = mmap.mmap(-1, 8 * count)
         self._numbers = memoryview(self._map).cast("q")
 
-    def __getitem__(self, place: int) -> int:
-        return self._numbers[place]
+    def __getitem__(self, position: int) -> int:
+        return self._numbers[position]
 
-    def __setitem__(self, place: int, value: int) -> None:
-        self._numbers[place] = value
+    def __setitem__(self, position: int, value: int) -> None:
+        self._numbers[position] = value
 
-    def wait_for(self, place: int, value: int, timeout_s: float = 20.0) -> None:
+    def wait_for(self, position: int, value: int, timeout_s: float = 20.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while self._numbers[place] < value:
-            assert time.monotonic() < deadline, f"counter {place} is {self._numbers[place]}, not {value}"
+        while self._numbers[position] < value:
+            assert time.monotonic() < deadline, f"counter {position} is {self._numbers[position]}, not {value}"
             time.sleep(0.001)
 
 

@@ -140,7 +140,7 @@ def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> N
             assert not thread.is_alive()
             assert answers.sent == []
         assert parked.call("id", "lag", None) == [1]
-        assert [len(places) for places, _ in answers.sent] == [1]
+        assert [len(paths) for paths, _ in answers.sent] == [1]
 
 
 def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_an_owner_hands_out_nothing_before_its_own_consumers_are_back(tmp_path: 
         store.create_topic("T", 1)
         opening = Opening("T", "G", None, None, "first", "wait", 2)
         kept = groups.Groups(store, "me", ["own"])
-        Presence(store.engine.places.own, "me").announce()
+        Presence(store.engine.paths.own, "me").announce()
         opened = threading.Event()
         thread = threading.Thread(target=lambda: (kept.open("other", opening, [], Origin("they", None)), opened.set()))
         thread.start()
@@ -419,7 +419,7 @@ def test_consumers_that_come_back_join_in_the_order_in_which_they_were_opened(tm
         store.engine.settle()
         opening = Opening("T", "G", None, None, "first", "wait", 0)
         kept = groups.Groups(store, "me", ["0", "1", "2"])
-        Presence(store.engine.places.own, "me").announce()
+        Presence(store.engine.paths.own, "me").announce()
         consumers: dict[int, Consumer] = {}
 
         def come_back(number: int) -> None:
@@ -534,15 +534,15 @@ class Workers:
         self.put = Counters(self.QUEUES)  # of each queue: messages that were acknowledged to the producer
         self.seen = Counters(self.QUEUES * self.NUMBERS)  # of each queue offset: how often it was acknowledged by a consumer
         self.kills = 0  # of consumers
-        self._children = [self._start(place) for place in range(4)]
+        self._children = [self._start(position) for position in range(4)]
 
-    def _start(self, place: int) -> Child:
-        return Child(lambda: self._produce(place) if place < 2 else self._consume())
+    def _start(self, position: int) -> Child:
+        return Child(lambda: self._produce(position) if position < 2 else self._consume())
 
-    def _produce(self, place: int) -> None:
+    def _produce(self, position: int) -> None:
         with open_shared(self.folder) as store:
             while True:
-                for queue_id in (place, place + 2):
+                for queue_id in (position, position + 2):
                     result = store.put(Message("T", b"x", queue_id=queue_id))
                     self.put[queue_id] = result.queue_offset + 1
                 time.sleep(0.0005)
@@ -559,10 +559,10 @@ class Workers:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(chance.uniform(0.05, 0.4))
-            place = chance.randrange(4)
-            self.kills += place >= 2
-            self._children[place].kill()
-            self._children[place] = self._start(place)
+            position = chance.randrange(4)
+            self.kills += position >= 2
+            self._children[position].kill()
+            self._children[position] = self._start(position)
         for child in self._children:
             child.kill()
 

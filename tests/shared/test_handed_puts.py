@@ -35,7 +35,7 @@ class Poller(Session):
         frame = parse_frame(data)
         if frame.operation == Operation.HANDED:
             self.handed += 1
-            self.answers.append([place for place, _ in HANDED_ROW.iter_unpack(frame.payload)])
+            self.answers.append([position for position, _ in HANDED_ROW.iter_unpack(frame.payload)])
         else:
             self.answers.append(unpack_answer(frame)[0])
 
@@ -91,26 +91,26 @@ def test_a_message_in_the_pools_memory_is_handed_out_when_the_file_has_it(tmp_pa
         poller = Poller(groups_of(store))
         poller.park()
         with local.engine.log.buffers._committing:  # type: ignore[union-attr]
-            place = put(store, b"x")
+            position = put(store, b"x")
             assert poller.answers == []
         local.engine.flusher.commit(0)
         deadline = time.monotonic() + 20
         while not poller.answers and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert poller.answers == [[place]]
+        assert poller.answers == [[position]]
 
 
 def test_a_put_answers_a_poll_that_waits(store: SharedStore) -> None:
     """Once each, in their order, also while earlier ones are not dispatched; pipelined puts as well."""
     poller = Poller(groups_of(store))
     with held_dispatcher(store):
-        places = []
+        positions = []
         for number in range(3):
             poller.park()
-            places.append(put(store, b"%d" % number))
+            positions.append(put(store, b"%d" % number))
         poller.park()
-        places.append(store.put_async(Message("T", b"last", queue_id=0)).result().physical_offset)
-        assert poller.answers == [[place] for place in places]
+        positions.append(store.put_async(Message("T", b"last", queue_id=0)).result().physical_offset)
+        assert poller.answers == [[position] for position in positions]
     poller.park()
     poller.end()
     assert poller.answers[4:] == [[]] and poller.handed == 4
@@ -156,12 +156,12 @@ def test_what_is_not_the_next_message_of_a_queue_is_left_to_the_dispatcher(store
     """A message behind one that no poll waited for: both come in their order. A poll ends with what was put before."""
     poller = Poller(groups_of(store))
     with held_dispatcher(store):
-        places = [put(store, b"nobody waits")]
+        positions = [put(store, b"nobody waits")]
         poller.park()
-        places.append(put(store, b"1"))
+        positions.append(put(store, b"1"))
         assert poller.answers == []
     poller.end()
-    assert [place for answer in poller.answers for place in answer] == places and not poller.handed
+    assert [position for answer in poller.answers for position in answer] == positions and not poller.handed
 
 
 @pytest.mark.parametrize("fields", [{"properties": {"DELAY": "1"}}, {"sys_flag": 4}])
@@ -179,9 +179,9 @@ def test_a_consumer_with_tags_gets_only_its_messages(store: SharedStore) -> None
     poller = Poller(groups_of(store), tags=["a"])
     poller.park()
     put(store, b"x", tags="b")
-    place = put(store, b"x", tags="a")
+    position = put(store, b"x", tags="a")
     poller.end()
-    assert [answer for answer in poller.answers if answer] == [[place]]
+    assert [answer for answer in poller.answers if answer] == [[position]]
     assert not poller.handed
 
 

@@ -37,7 +37,7 @@ class Owner:
         self.store.engine.housekeeper.thread.stop()
         self.service = Service(self.store)
 
-    def ask(self, data: bytes) -> Any:
+    def invoke(self, data: bytes) -> Any:
         """Return the answer to a request."""
         found = unpack_answer(parse_frame(self.service.answer(parse_frame(data))))
         return found[0] if isinstance(found, list) and len(found) == 1 else found
@@ -89,11 +89,11 @@ def test_a_repeated_put_is_stored_and_delivered_once(
     owner = opened(flush_disk_type=mode)
     message = Message("T", b"x", queue_id=1, properties={"WAIT": "false"} | DELAYS[delay])
     data = pack_frame(PUTS[way], pack_message(message, "KEY"))
-    first: PutResult = owner.ask(data)
+    first: PutResult = owner.invoke(data)
     again = marked_again(data)
 
     def assert_once(count: int) -> PutResult:
-        result: PutResult = owner.ask(again)
+        result: PutResult = owner.invoke(again)
         assert len(owner.records("KEY")) == count
         assert (result.message_count, result.status.name) == (1, "PUT_OK")
         return result
@@ -113,7 +113,7 @@ def test_a_repeated_put_is_stored_and_delivered_once(
     owner = opened(flush_disk_type=mode)
     clock.now_ms += DAY_MS
     owner.deliver()
-    assert owner.ask(again).physical_offset == owner.records("KEY")[-1][1]
+    assert owner.invoke(again).physical_offset == owner.records("KEY")[-1][1]
     owner.deliver()
     assert len(owner.records("KEY")) == len(topics)
 
@@ -125,10 +125,10 @@ def test_a_put_that_is_not_durable_yet_is_found_and_made_durable(opened: Callabl
     for thread in owner.store.engine.flusher.threads:
         thread.stop()
     data = pack_frame(Operation.PUT, pack_message(Message("T", b"x", properties={"WAIT": "false"}), "KEY"))
-    first = owner.ask(data)
+    first = owner.invoke(data)
     end = first.physical_offset + first.size_bytes
     assert owner.store.engine.flusher.flushed_offset < end
-    assert owner.ask(marked_again(data)).physical_offset == first.physical_offset
+    assert owner.invoke(marked_again(data)).physical_offset == first.physical_offset
     assert owner.store.engine.flusher.flushed_offset >= end
     assert len(owner.records("KEY")) == 1
 
@@ -139,7 +139,7 @@ def test_another_message_with_the_key_is_not_taken_for_a_repeated_one(opened: Ca
     owner = opened()
     for topic in ("T", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
         put_internally(owner.store, Message(topic, b"other", keys="KEY"))
-    owner.ask(marked_again(pack_frame(PUTS[way], pack_message(Message("T", b"x", queue_id=0), "KEY"))))
+    owner.invoke(marked_again(pack_frame(PUTS[way], pack_message(Message("T", b"x", queue_id=0), "KEY"))))
     assert [message.body for message in owner.store.read("T", 0)] == [b"other", b"x"]
 
 
@@ -147,10 +147,10 @@ def test_of_several_repeated_messages_the_missing_ones_are_put(opened: Callable[
     """The owner ended between two; the result is that of the first, and counts all."""
     owner = opened()
     packed = [pack_message(Message("T", b"%d" % number, queue_id=0), f"KEY{number}") for number in range(4)]
-    first = owner.ask(pack_frame(Operation.PUT_MANY, b"".join(packed[:2])))
-    result = owner.ask(marked_again(pack_frame(Operation.PUT_MANY, b"".join(packed))))
+    first = owner.invoke(pack_frame(Operation.PUT_MANY, b"".join(packed[:2])))
+    result = owner.invoke(marked_again(pack_frame(Operation.PUT_MANY, b"".join(packed))))
     assert (result.physical_offset, result.message_count) == (first.physical_offset, 4)
-    result = owner.ask(marked_again(pack_frame(Operation.PUT_MANY, b"".join(packed))))
+    result = owner.invoke(marked_again(pack_frame(Operation.PUT_MANY, b"".join(packed))))
     assert (result.physical_offset, result.message_count) == (first.physical_offset, 4)
     assert [message.body for message in owner.store.read("T", 0)] == [b"0", b"1", b"2", b"3"]
 
@@ -162,12 +162,12 @@ def test_a_repeated_commit_names_the_committed_message(opened: Callable[..., Own
     owner.store.put(Message("T", b"same", properties={"UNIQ_KEY": "KEY"}, queue_id=0))
     owner.store.begin_transaction(Message("T", b"other", keys="KEY", queue_id=0)).commit()
     begin = pack_call("begin", "producers", messages=pack_message(Message("T", b"x", queue_id=0), "KEY"))
-    half, key = owner.ask(begin)
-    assert owner.ask(marked_again(begin)) == [half, key] == [half, "KEY"]
+    half, key = owner.invoke(begin)
+    assert owner.invoke(marked_again(begin)) == [half, key] == [half, "KEY"]
     commit = pack_call("commit", unpack_packed_result(half).queue_offset, "T", "KEY")
-    first = unpack_packed_result(owner.ask(commit))
+    first = unpack_packed_result(owner.invoke(commit))
     owner = opened()
-    again = unpack_packed_result(owner.ask(marked_again(commit)))
+    again = unpack_packed_result(owner.invoke(marked_again(commit)))
     assert again.physical_offset == first.physical_offset
     assert [message.body for message in owner.store.read("T", 0)] == [b"before", b"same", b"other", b"x"]
     found = owner.store.message_at(again.physical_offset)
@@ -179,7 +179,7 @@ def test_a_repeated_begin_is_not_another_transactions(opened: Callable[..., Owne
     owner = opened()
     other = owner.store.begin_transaction(Message("T", b"other", keys="KEY", queue_id=0))
     begin = pack_call("begin", "producers", messages=pack_message(Message("T", b"x", queue_id=0), "KEY"))
-    half = unpack_packed_result(owner.ask(marked_again(begin))[0])
+    half = unpack_packed_result(owner.invoke(marked_again(begin))[0])
     assert half.physical_offset != other.half.physical_offset
     assert len(owner.store.undecided_transactions()) == 2
 
@@ -188,8 +188,8 @@ def test_a_refusal_of_the_missing_ones_is_the_answer(opened: Callable[..., Owner
     """Although the first was stored by an earlier owner."""
     owner = opened()
     good, bad = pack_message(Message("T", b"0"), "KEY0"), pack_message(Message("a b", b"1"), "KEY1")
-    owner.ask(pack_frame(Operation.PUT_MANY, good))
-    result = owner.ask(marked_again(pack_frame(Operation.PUT_MANY, good + bad, NO_CHECK)))
+    owner.invoke(pack_frame(Operation.PUT_MANY, good))
+    result = owner.invoke(marked_again(pack_frame(Operation.PUT_MANY, good + bad, NO_CHECK)))
     assert result.status is PutStatus.MESSAGE_ILLEGAL
 
 
@@ -199,7 +199,7 @@ def test_each_of_several_pipelined_puts_has_its_own_outcome(opened: Callable[...
     owner = opened(flush_disk_type=mode)
     messages = [Message("T", b"0"), Message("a b", b"1"), Message("T", b"2")]
     packed = [pack_message(message, f"KEY{number}") for number, message in enumerate(messages)]
-    first, refused, last = owner.ask(pack_frame(Operation.PUT_EACH, b"".join(packed)))
+    first, refused, last = owner.invoke(pack_frame(Operation.PUT_EACH, b"".join(packed)))
     assert isinstance(refused, PutRejected)
     assert (first.status, last.status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
 
@@ -210,11 +210,11 @@ def test_a_message_is_sent_back_by_its_offset(opened: Callable[..., Owner]) -> N
     owner.store.put("T", b"x", queue_id=0)
     groups = owner.service.groups
     groups.open("id", Opening("T", "G", None, None, "first", "wait", 0), [], Origin("", None))
-    (place,), _ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
-    assert owner.service._nack("id", place + 1, 0) == [None]
-    (packed,) = owner.service._nack("id", place, 18)  # type: ignore[misc]
+    (position,), _ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
+    assert owner.service._nack("id", position + 1, 0) == [None]
+    (packed,) = owner.service._nack("id", position, 18)  # type: ignore[misc]
     assert unpack_packed_result(packed).status is PutStatus.PUT_OK  # type: ignore[arg-type]
-    assert owner.service._nack("other", place, 0) is None
+    assert owner.service._nack("other", position, 0) is None
 
 
 def test_claims_move_the_offsets_of_ordinary_topics_forward(opened: Callable[..., Owner]) -> None:
@@ -236,7 +236,7 @@ def test_a_pipelined_put_that_the_owners_end_interrupts_has_no_outcome(
     interrupted.set_exception(StoreClosed("closed meanwhile"))
     monkeypatch.setattr(MessageStore, "put_async", lambda *_: interrupted)
     with pytest.raises(StoreClosed):
-        owner.ask(pack_frame(Operation.PUT_EACH, pack_message(Message("T", b"x"), "KEY")))
+        owner.invoke(pack_frame(Operation.PUT_EACH, pack_message(Message("T", b"x"), "KEY")))
 
 
 def test_a_roll_back_of_an_unknown_message_is_refused_unless_it_is_repeated(opened: Callable[..., Owner]) -> None:
@@ -244,5 +244,5 @@ def test_a_roll_back_of_an_unknown_message_is_refused_unless_it_is_repeated(open
     owner = opened()
     data = pack_call("roll_back", 7)
     with pytest.raises(InvalidMessage):
-        owner.ask(data)
-    assert owner.ask(marked_again(data)) is None
+        owner.invoke(data)
+    assert owner.invoke(marked_again(data)) is None

@@ -115,8 +115,8 @@ def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
 
         store._member._owner.service = Service(_Patched(local, "put_many", put_some))  # type: ignore[union-attr,arg-type]
 
-    for place, prepare in enumerate((dies_after("put_many"), part)):
-        with dying_owner(tmp_path / str(place), prepare) as store:
+    for position, prepare in enumerate((dies_after("put_many"), part)):
+        with dying_owner(tmp_path / str(position), prepare) as store:
             result = store.put_many(numbered(7))
             assert (result.message_count, result.queue_offset) == (7, 0)
             assert bodies(store.read("T", 0)) == [b"%d" % number for number in range(7)]
@@ -150,8 +150,8 @@ def test_pipelined_puts_are_stored_once_and_in_order(mode: FlushMode, tmp_path: 
 @pytest.mark.deep
 def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> None:
     """The next owner commits or rolls back, and a repeated begin or commit is carried out once."""
-    for place, name in enumerate(("begin_transaction", "put")):
-        with dying_owner(tmp_path / str(place), dies_after(name)) as store:
+    for position, name in enumerate(("begin_transaction", "put")):
+        with dying_owner(tmp_path / str(position), dies_after(name)) as store:
             with store.begin_transaction(Message("T", b"x", queue_id=0)) as transaction:
                 store.put(Message("other", b""))
             assert transaction.committed is not None and transaction.committed.queue_offset == 0
@@ -235,58 +235,58 @@ class Producers:
         self.acknowledged: dict[tuple[int, int], int] = {}
         self._counters = Counters(2 * count)  # acknowledged, longest pause in ms
         self._lives = [0] * count
-        self._children = [self._start(place) for place in range(count)]
+        self._children = [self._start(position) for position in range(count)]
 
-    def _start(self, place: int) -> Child:
-        self._counters[2 * place] = 0
-        life = self._lives[place]
+    def _start(self, position: int) -> Child:
+        self._counters[2 * position] = 0
+        life = self._lives[position]
 
         def produce() -> None:
             with open_shared(self.folder) as store:
                 futures: deque[PutFuture] = deque()
                 for number in range(1_000_000):
                     began = time.monotonic()
-                    message = Message("T", b"%d.%d" % (life, number), queue_id=place)
+                    message = Message("T", b"%d.%d" % (life, number), queue_id=position)
                     if self.in_flight == 1:
                         store.put(message)
                     else:
                         futures.append(store.put_async(message))
                         if len(futures) >= self.in_flight:
                             futures.popleft().result()
-                    self._counters[2 * place] = number + 1 - len(futures)
+                    self._counters[2 * position] = number + 1 - len(futures)
                     pause_ms = int(1000 * (time.monotonic() - began))
-                    self._counters[2 * place + 1] = max(self._counters[2 * place + 1], pause_ms)
+                    self._counters[2 * position + 1] = max(self._counters[2 * position + 1], pause_ms)
 
         return Child(produce)
 
-    def kill(self, place: int, *, again: bool = True) -> None:
+    def kill(self, position: int, *, again: bool = True) -> None:
         """Kill one, note what it was promised, and start its successor."""
-        self._children[place].kill()
-        self.acknowledged[place, self._lives[place]] = self._counters[2 * place]
-        self._lives[place] += 1
+        self._children[position].kill()
+        self.acknowledged[position, self._lives[position]] = self._counters[2 * position]
+        self._lives[position] += 1
         if again:
-            self._children[place] = self._start(place)
+            self._children[position] = self._start(position)
 
     def stop(self) -> None:
-        for place in range(self.count):
-            self.kill(place, again=False)
+        for position in range(self.count):
+            self.kill(position, again=False)
 
     def longest_pause_ms(self) -> int:
-        return max(self._counters[2 * place + 1] for place in range(self.count))
+        return max(self._counters[2 * position + 1] for position in range(self.count))
 
     def check(self) -> int:
         """Each life's numbers are in its queue without a gap or a repeat, and none that was acknowledged is missing."""
         total = 0
         with MessageStore.open(self.folder, config=CONFIG) as store:
-            for place in range(self.count):
+            for position in range(self.count):
                 found: dict[int, list[int]] = {}
-                for body in bodies(store.read("T", place)):
+                for body in bodies(store.read("T", position)):
                     life, number = map(int, body.split(b"."))
                     found.setdefault(life, []).append(number)
-                for life in range(self._lives[place]):
-                    numbers, promised = found.get(life, []), self.acknowledged[place, life]
-                    assert numbers == list(range(len(numbers))), f"producer {place}, life {life}"
-                    assert promised <= len(numbers) <= promised + self.in_flight, f"producer {place}, life {life}"
+                for life in range(self._lives[position]):
+                    numbers, promised = found.get(life, []), self.acknowledged[position, life]
+                    assert numbers == list(range(len(numbers))), f"producer {position}, life {life}"
+                    assert promised <= len(numbers) <= promised + self.in_flight, f"producer {position}, life {life}"
                     total += len(numbers)
         return total
 

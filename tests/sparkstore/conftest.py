@@ -36,10 +36,10 @@ def why_not() -> str | None:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
         return "there is no Java"
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    number = told.partition('version "')[2].partition(".")[0].partition('"')[0]
+    reported = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    number = reported.partition('version "')[2].partition(".")[0].partition('"')[0]
     if not number.isdigit() or int(number) < JAVA_MIN:
-        return f"Java {JAVA_MIN} or later is wanted, found {told.splitlines()[0] if told else 'none'}"
+        return f"Java {JAVA_MIN} or later is wanted, found {reported.splitlines()[0] if reported else 'none'}"
     return None
 
 

@@ -21,15 +21,15 @@ from sparkstore.sink.commit import commit_batch
 from storageio.testing import CountingDisk
 from tests.sparkstore.sink_tools import bodies, left_behind, one_queue, rows_of, stage_rows
 
-WANTED = [row["body"] for row in rows_of(65)]
+EXPECTED = [row["body"] for row in rows_of(65)]
 SINK = "query-1"
 CALLS_MAX = 2000
-LOOKS = frozenset({"open", "read", "size", "stat", "list", "next data", "space", "map"})
+COMPARISONS = frozenset({"open", "read", "size", "stat", "list", "next data", "space", "map"})
 
 
 def matters(operation: str, path: str) -> bool:
     """Return whether a kill before this call may leave another state than a kill before the next one."""
-    return operation not in LOOKS or "/brokerstore/sink/" in path
+    return operation not in COMPARISONS or "/brokerstore/sink/" in path
 
 
 class KillingDisk(CountingDisk):
@@ -70,7 +70,7 @@ def main(begun: Path, work: Path) -> None:
             break
         killed += 1
         assert in_child(root, CALLS_MAX * 10) == 0
-        is_whole = bodies(root) == WANTED and left_behind(root) == []
+        is_whole = bodies(root) == EXPECTED and left_behind(root) == []
         whole += is_whole
         if not is_whole:
             print(f"killed before call {at}: {len(bodies(root))} messages", file=sys.stderr)

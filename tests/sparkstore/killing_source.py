@@ -41,8 +41,8 @@ def executor_of_this_worker() -> int:
 def dying(batches: Iterator[Any], number: int, deaths: str, with_executor: bool = False) -> Iterator[Any]:
     """Yield the batches; kill the process after half of batch `number`, in partitions other than the first."""
     context = TaskContext.get()
-    for place, batch in enumerate(batches):
-        if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and place == number:
+    for position, batch in enumerate(batches):
+        if context is not None and context.attemptNumber() == 0 and context.partitionId() > 0 and position == number:
             yield batch.slice(0, batch.num_rows // 2)
             (Path(deaths) / str(context.taskAttemptId())).touch()
             if with_executor:
@@ -56,11 +56,11 @@ class OnceKillingDisk(WrappedDisk):
 
     def __init__(self, where: str, once: str) -> None:
         super().__init__()
-        self.operation, _, self.place = where.rpartition(" ")
+        self.operation, _, self.position = where.rpartition(" ")
         self.once = Path(once)
 
     def before(self, operation: str, path: str) -> None:
-        if operation == self.operation and self.place in path and not self.once.exists():
+        if operation == self.operation and self.position in path and not self.once.exists():
             self.once.touch()
             die()
 

@@ -61,7 +61,7 @@ def rows(path: Any, schema: Any = None, **options: Any) -> list[dict[str, Any]]:
     return made
 
 
-def places(path: Any, **options: Any) -> list[int]:
+def positions(path: Any, **options: Any) -> list[int]:
     """Return the physical offsets of all rows."""
     return [row["physical_offset"] for row in rows(path, message_schema(["physical_offset"]), **options)]
 
@@ -87,8 +87,8 @@ def reindex(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
 
 def reindex_tasks(path: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, list[Any]]:
     """Run map and merge; return the writer and the messages of its tasks."""
-    asked = {"path": str(path), **{name: str(value) for name, value in options.items()}}
-    source = reindex_source.ReindexSource(asked)
+    requested = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    source = reindex_source.ReindexSource(requested)
     reader, writer = source.reader(None), source.writer(None, False)  # type: ignore[arg-type]
     messages: list[Any] = []
     try:

@@ -37,8 +37,10 @@ def agreed(store: Path, **options: Any) -> set[tuple[str, str, int, str, str]]:
     found = {
         (row["kind"], row["file"], row["offset"], row["expected"], row["found"]) for row in audited(store, **options).problems
     }
-    truth = {(one.kind, one.file, one.offset, str(one.expected), str(one.found)) for one in verify_store(str(store)).problems}
-    assert found == truth
+    expected = {
+        (one.kind, one.file, one.offset, str(one.expected), str(one.found)) for one in verify_store(str(store)).problems
+    }
+    assert found == expected
     return found
 
 
@@ -138,16 +140,16 @@ def test_splits_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
     from commitlog.verify import Protection
 
     for code in range(64):
-        flags = [bool(code >> place & 1) for place in range(6)]
+        flags = [bool(code >> position & 1) for position in range(6)]
         whole, parts = Protection(), []
-        truth = {found.offset for at, here in enumerate(flags) for found in whole.next("f", at, here)}
+        expected = {found.offset for at, here in enumerate(flags) for found in whole.next("f", at, here)}
         found = set()
         for begin, end in zip((0, *cuts), (*cuts, 6), strict=True):
             alone, edges = Protection(), list(enumerate(flags))[begin:end]
             found |= {one.offset for at, here in edges for one in alone.next("f", at, here)}
             parts.append({"store": "s", "file": "f", "found": json.dumps([edges[:2], edges[-2:] if len(edges) > 2 else []])})
         found |= {one.offset for _, one in at_seams(parts)}
-        assert found == truth, (flags, cuts)
+        assert found == expected, (flags, cuts)
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "20011"])
@@ -201,30 +203,30 @@ def test_items_of_a_split_in_whatever_order_they_are(tmp_path: Path, monkeypatch
     import numpy as np
 
     monkeypatch.setattr(audit_source, "ITEMS_AT_ONCE", 8)
-    chance, slots, room, known = random.Random(26), 4, 400, {}
+    chance, slots, capacity, known = random.Random(26), 4, 400, {}
     offsets = [number * 100 for number in range(300)]
     for _ in range(40):  # as after a repair that dispatched records again
         one, other = chance.randrange(300), chance.randrange(300)
         offsets[one], offsets[other] = offsets[other], offsets[one]
     for count in (100, 203, 300):
-        items = np.zeros(room, stored_item())
+        items = np.zeros(capacity, stored_item())
         items["offset"][FIRST_ITEM : FIRST_ITEM + count] = offsets[:count]
-        items["hash"] = np.arange(room)
+        items["hash"] = np.arange(capacity)
         head = HEADER.pack(1, 2, 0, 30_000, slots, FIRST_ITEM + count)
         (tmp_path / "index").write_bytes(
-            (head + bytes(SLOT_SIZE * slots) + items.tobytes()).ljust(file_size(slots, room), b"\0")
+            (head + bytes(SLOT_SIZE * slots) + items.tobytes()).ljust(file_size(slots, capacity), b"\0")
         )
         assert len(head) == HEADER_SIZE
         for begin in (0, 5000, 12_345, 29_000, 5000):
-            file = IndexFile(REAL_DISK, str(tmp_path / "index"), slots, room, writable=False)
+            file = IndexFile(REAL_DISK, str(tmp_path / "index"), slots, capacity, writable=False)
             found = [int(one) for part in audit_source._pairs_between(file, begin, begin + 5000, known) for one in part]
             file.close()
-            wanted = [
+            expected = [
                 (offset - begin << 31) | FIRST_ITEM + number
                 for number, offset in enumerate(offsets[:count])
                 if begin <= offset < begin + 5000
             ]
-            assert found == wanted
+            assert found == expected
     assert len(known) == 300 // 8
 
 

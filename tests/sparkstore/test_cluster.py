@@ -101,13 +101,13 @@ def test_two_executors_and_a_sink_whose_executors_are_killed(made: Path, tmp_pat
     }  # fmt: skip
     with ExitStack() as stack:
         master = stack.enter_context(standalone(tmp_path, environment)) if kind == "standalone" else kind
-        told = subprocess.run(
+        reported = subprocess.run(
             [sys.executable, "-c", SCRIPT, str(made), str(tmp_path), master], capture_output=True, text=True, check=False,
             cwd=tmp_path, env=os.environ | environment,
         )  # fmt: skip
-    lines = [line for line in told.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, told.stderr[-3000:]
-    truth = len(dumped(made))
-    assert json.loads(lines[0][6:]) == [2, truth, True, truth]
+    lines = [line for line in reported.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, reported.stderr[-3000:]
+    expected = len(dumped(made))
+    assert json.loads(lines[0][6:]) == [2, expected, True, expected]
     assert list((tmp_path / "deaths").iterdir()), "an executor was killed"
     assert sorted(bodies(tmp_path / "sink")) == sorted(b"body %d" % number for number in range(400))

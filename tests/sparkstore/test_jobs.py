@@ -250,7 +250,7 @@ def _state_after_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: i
 # Audit
 
 
-def _told(problems: Any) -> set[tuple[str, str]]:
+def _reported(problems: Any) -> set[tuple[str, str]]:
     """Return (kind, file) of each finding."""
     rows = [(row.kind, row.file) if hasattr(row, "kind") else (row["kind"], row["file"]) for row in problems]
     return {(kind, Path(file).name) for kind, file in rows}
@@ -260,21 +260,21 @@ def _told(problems: Any) -> set[tuple[str, str]]:
 def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
     """No problem is reported, and the counts are those of `verify`."""
     store = fixture_store(name).store
-    report, truth = audited(store, splitBytes="30011"), verify_store(str(store)).counts()
+    report, expected = audited(store, splitBytes="30011"), verify_store(str(store)).counts()
     assert report.is_ok, report.problems
-    assert report.counts["messages"] == truth["records"]
-    assert (report.counts["items"], report.counts["index_files"]) == (truth["items"], truth["index_files"])
-    assert report.counts["units"] == truth["units"]
+    assert report.counts["messages"] == expected["records"]
+    assert (report.counts["items"], report.counts["index_files"]) == (expected["items"], expected["index_files"])
+    assert report.counts["units"] == expected["units"]
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
 def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
     """The same kinds of problems are reported for the same files."""
     store = fixture_store(name).store
-    found = _told(audited(store, splitBytes="30011").problems)
-    truth = _told(verify_store(str(store)).problems)
-    assert {kind for kind, _ in found} == {kind for kind, _ in truth}
-    assert {row for row in found if "item" not in row[0]} == {row for row in truth if "item" not in row[0]}
+    found = _reported(audited(store, splitBytes="30011").problems)
+    expected = _reported(verify_store(str(store)).problems)
+    assert {kind for kind, _ in found} == {kind for kind, _ in expected}
+    assert {row for row in found if "item" not in row[0]} == {row for row in expected if "item" not in row[0]}
 
 
 def test_audit_of_a_damaged_record(made: Path) -> None:
@@ -331,7 +331,7 @@ def test_audit_of_a_broken_chain(made: Path) -> None:
 def test_an_audit_finds_ranges_that_do_not_join(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that cannot look back far enough takes a copy in a body for a record."""
     assert audited(forged, splitBytes=333).is_ok
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 50)
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 50)
     assert not audited(forged, splitBytes=333).is_ok
     stretches = [{"store": "s", "file": "f", "begin": at, "end": at + 100} for at in (0, 100, 150)]
     assert [row["offset"] for row in auditing._unjoined(stretches, [])] == [150]
@@ -354,8 +354,8 @@ def test_a_report_as_json_and_as_a_table(made: Path) -> None:
     import json
 
     report = audited(made)
-    told = json.loads(report.to_json())
-    assert told["ok"] is True and told["counts"]["messages"] == 1500
+    reported = json.loads(report.to_json())
+    assert reported["ok"] is True and reported["counts"]["messages"] == 1500
     text = report.to_text().splitlines()
     assert text[0].split() == ["topic", "queue_id", "first", "last", "messages", "gaps", "duplicates"]
     assert text[-1].startswith("OK: 1 stores")

@@ -59,17 +59,17 @@ def put(folder: Path, first: int, count: int) -> None:
 def run(folder: Path, batch: int) -> tuple[int, list[str]]:
     """Run both feeds in one session; return the exit code and the lines of the example, those of Delta Lake first."""
     path = os.pathsep.join(filter(None, [str(ROOT), str(EXAMPLE), os.environ.get("PYTHONPATH")]))
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder / "orders"), str(folder / "lake"), str(batch)],
         env=os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True, text=True, check=False, start_new_session=True,
     )  # fmt: skip
-    lines = [line.rpartition("\r")[2].strip() for line in told.stdout.splitlines()]
-    assert told.returncode in (0, -signal.SIGKILL), told.stderr[-3000:]
-    return told.returncode, sorted((line for line in lines if ": batch " in line), key=lambda line: line.split(":")[0])
+    lines = [line.rpartition("\r")[2].strip() for line in reported.stdout.splitlines()]
+    assert reported.returncode in (0, -signal.SIGKILL), reported.stderr[-3000:]
+    return reported.returncode, sorted((line for line in lines if ": batch " in line), key=lambda line: line.split(":")[0])
 
 
-def wanted_rows(folder: Path) -> list[dict[str, Any]]:
+def expected_rows(folder: Path) -> list[dict[str, Any]]:
     """Return what the tables must hold, read without Spark."""
     return [
         {name: getattr(message, name) for name in NAMES} | json.loads(message.body) for message in logged(folder / "orders")
@@ -96,11 +96,11 @@ def test_each_message_is_in_both_tables_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(EXAMPLE))
     import dashboard  # type: ignore[import-not-found]
 
-    wanted = wanted_rows(tmp_path)
+    expected = expected_rows(tmp_path)
     tables = {kind: getattr(dashboard, f"{kind}_rows")(tmp_path / "lake" / kind) for kind in ("delta", "iceberg")}
     for kind, (table, added) in tables.items():
         found = sorted(table.to_pylist(), key=lambda row: row["physical_offset"])
-        assert [{name: row[name] for name in wanted[0]} for row in found] == wanted, kind
-        assert sum(added) == len(wanted) == 120 and len(added) > 3, kind
+        assert [{name: row[name] for name in expected[0]} for row in found] == expected, kind
+        assert sum(added) == len(expected) == 120 and len(added) > 3, kind
     dashboard.draw(tables, str(tmp_path / "picture.png"))
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

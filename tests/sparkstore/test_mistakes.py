@@ -215,9 +215,11 @@ CHATTER = (
 )
 
 
-def answer(told: subprocess.CompletedProcess[str]) -> list[str]:
+def answer(reported: subprocess.CompletedProcess[str]) -> list[str]:
     """Return what a program printed on stderr apart from Spark's greeting."""
-    return [line for line in told.stderr.splitlines() if not line.startswith(CHATTER) and " WARN NativeCodeLoader" not in line]
+    return [
+        line for line in reported.stderr.splitlines() if not line.startswith(CHATTER) and " WARN NativeCodeLoader" not in line
+    ]
 
 
 def test_a_first_script_runs_and_its_error_is_one_line(made: Path) -> None:
@@ -225,20 +227,20 @@ def test_a_first_script_runs_and_its_error_is_one_line(made: Path) -> None:
     reason = why_not()
     if reason is not None:
         pytest.skip(reason)
-    told = run(
+    reported = run(
         f"import sparkstore\nspark = {SESSION}\n"
         'print("rows", spark.read.format("brokerstore").load(sys.argv[1]).count())\n'
         'spark.read.format("brokerstore").load("/absent")\n',
         made, PATH=f"/usr/bin:/bin:{os.environ['PATH']}",
     )  # fmt: skip
-    assert "rows 1500" in told.stdout.splitlines(), told.stderr[-2000:]
-    assert answer(told) == ["storageio.errors.UnknownStore: /absent: no such folder"]
+    assert "rows 1500" in reported.stdout.splitlines(), reported.stderr[-2000:]
+    assert answer(reported) == ["storageio.errors.UnknownStore: /absent: no such folder"]
 
 
 def test_a_machine_without_java() -> None:
     """One line, where Spark prints a stack."""
-    told = run(f"import sparkstore\n{SESSION}\n", PATH="/nowhere", JAVA_HOME="")
-    assert answer(told) == [
+    reported = run(f"import sparkstore\n{SESSION}\n", PATH="/nowhere", JAVA_HOME="")
+    assert answer(reported) == [
         "storageio.errors.MissingExtra: Spark needs Java 17 or later, found none on the PATH: install it, or set JAVA_HOME"
     ]
 
@@ -253,8 +255,8 @@ def test_workers_of_another_python(tmp_path: Path) -> None:
     others = f'$(echo "$PYTHONPATH" | tr : "\\n" | grep -vxF {ROOT} | paste -sd :)'
     Path(bare).write_text(f'#!/bin/sh\nPYTHONPATH="{others}" exec {tmp_path}/bare/bin/python "$@"\n')
     os.chmod(bare, 0o755)
-    told = run(f"import sparkstore\n{SESSION}\n", PYSPARK_PYTHON=bare)
-    found = answer(told)
+    reported = run(f"import sparkstore\n{SESSION}\n", PYSPARK_PYTHON=bare)
+    found = answer(reported)
     assert len(found) <= LINES_MAX and f"({bare}) does not have brokerstore installed" in found[-1]
     assert f"set PYSPARK_PYTHON={sys.executable}" in found[-1]
 

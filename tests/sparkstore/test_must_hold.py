@@ -136,7 +136,7 @@ def test_a_file_that_vanishes_while_it_is_read(spark: SparkSession, made: Path, 
     from .killing_source import VanishingSource
 
     spark.dataSource.register(VanishingSource)
-    truth = dumped(made)
+    expected = dumped(made)
     first, second = sorted((made / "commitlog").iterdir())[:2]
     with pytest.raises(JobError) as caught, plain_errors():
         spark.read.format("brokerstore_vanishing").load(str(made)).write.parquet(str(tmp_path / "out"))
@@ -144,4 +144,4 @@ def test_a_file_that_vanishes_while_it_is_read(spark: SparkSession, made: Path, 
     assert not results(tmp_path / "out")
     lost = spark.read.format("brokerstore_vanishing").option("failOnDataLoss", "false").load(str(made))
     kept = int(second.name) + 65536
-    assert lost.count() == sum(row["physical_offset"] >= kept for row in truth)
+    assert lost.count() == sum(row["physical_offset"] >= kept for row in expected)

@@ -30,12 +30,12 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.importorskip(name, reason="spark-pipelines needs pyspark[pipelines]")
     folder = tmp_path_factory.mktemp("shop")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, str(EXAMPLE / "run.py"), str(folder)],
         env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr + (folder / "pipeline.log").read_text()[-5000:]
-    assert told.stdout.splitlines() == [
+    assert reported.returncode == 0, reported.stderr + (folder / "pipeline.log").read_text()[-5000:]
+    assert reported.stdout.splitlines() == [
         f"400 messages put; 100 paid orders in {folder}/paid",
         f"267 messages put; 167 paid orders in {folder}/paid",
     ]
@@ -61,8 +61,10 @@ def test_the_table_has_each_message_once(shop: Path) -> None:
     """The Parquet files, read without Spark, equal the store's messages."""
     dataset = pytest.importorskip("pyarrow.dataset")
     rows = dataset.dataset(shop / "spark-warehouse" / "orders", format="parquet").to_table().to_pylist()
-    wanted = [(message.physical_offset, message.tags, json.loads(message.body)["order"]) for message in logged(shop / "orders")]
-    assert sorted((row["physical_offset"], row["state"], row["order"]) for row in rows) == wanted
+    expected = [
+        (message.physical_offset, message.tags, json.loads(message.body)["order"]) for message in logged(shop / "orders")
+    ]
+    assert sorted((row["physical_offset"], row["state"], row["order"]) for row in rows) == expected
 
 
 @pytest.mark.spark

@@ -36,12 +36,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def term(chance: random.Random, truth: list[dict[str, Any]]) -> tuple[Filter, str]:
+def term(chance: random.Random, expected: list[dict[str, Any]]) -> tuple[Filter, str]:
     """Return a condition as Spark passes it to the source, and as SQL."""
     name = chance.choice(("topic", "queue_id", "queue_offset", "size", "store_timestamp_ms", "store_time"))
-    value = chance.choice(truth)[name]
+    value = chance.choice(expected)[name]
     if name in ("topic", "queue_id") and chance.random() < 0.3:
-        values = tuple(chance.choice(truth)[name] for _ in range(3))
+        values = tuple(chance.choice(expected)[name] for _ in range(3))
         return In((name,), values), f"{name} IN ({', '.join(map(literal, values))})"
     kind = EqualTo if name == "topic" else chance.choice(list(SIGNS))
     return kind((name,), value), f"{name} {SIGNS[kind]} {literal(value)}"
@@ -60,17 +60,17 @@ def test_conjunctions_pushed_down_equal_duckdb(store: Path, tmp_path: Path) -> N
     pq.write_table(pa.Table.from_batches(batches(store, message_schema(names))), tmp_path / "rows.parquet")
     rows = duckdb.connect()
     rows.execute(f"CREATE TABLE stored AS SELECT * FROM '{tmp_path}/rows.parquet'")
-    chance, truth = random.Random(26), dumped(store)
+    chance, expected = random.Random(26), dumped(store)
     schema = message_schema(["physical_offset"])
     for _ in range(200):
-        terms = [term(chance, truth) for _ in range(chance.randint(1, 3))]
+        terms = [term(chance, expected) for _ in range(chance.randint(1, 3))]
         options = {"path": str(store), "pushFilters": "true", "splitBytes": chance.choice(("64k", "77777", "1m", "1g", "0"))}
         reader = BrokerStoreSource(options).reader(schema)
         assert list(reader.pushFilters([found for found, _ in terms])) == []
         found = [at for part in reader.partitions() for batch in reader.read(part) for at in batch.column(0).to_pylist()]
         where = " AND ".join(sql for _, sql in terms)
-        wanted = rows.execute(f"SELECT physical_offset FROM stored WHERE {where} ORDER BY 1").fetchall()
-        assert found == [place for (place,) in wanted], where
+        requested = rows.execute(f"SELECT physical_offset FROM stored WHERE {where} ORDER BY 1").fetchall()
+        assert found == [position for (position,) in requested], where
 
 
 def test_some_conditions_in_spark_equal_duckdb(spark: SparkSession, store: Path, tmp_path: Path) -> None:

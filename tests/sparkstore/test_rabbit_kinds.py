@@ -58,8 +58,10 @@ def test_rows_equal_the_dump_of_every_type_of_queue(tmp_path: Path, kind: str) -
     found = rows(path)
     assert [parsed(row) for row in found] == [in_spark(line) for line in run("dump", "--json", path).lines]
     types = {row["queue"]: row["type"] for row in found}
-    told = {name: row["type"] for name, row in manifest["queues"].items()}
-    assert {name: told[name] for name in types if name in told} == {name: types[name] for name in types if name in told}
+    reported = {name: row["type"] for name, row in manifest["queues"].items()}
+    assert {name: reported[name] for name in types if name in reported} == {
+        name: types[name] for name in types if name in reported
+    }
     assert len(set(types.values())) > 1
 
 
@@ -96,11 +98,11 @@ def test_a_damaged_stream_names_the_file_of_the_node(tmp_path: Path) -> None:
 def test_an_audit_counts_what_verify_counts(tmp_path: Path, kind: str) -> None:
     """The labels are those of a RabbitMQ folder."""
     path, _ = unpacked(kind, tmp_path)
-    report, told = audited(path), run("verify", "--json", path).json
+    report, reported = audited(path), run("verify", "--json", path).json
     names = ("queues", "messages", "records", "files")
-    assert report.is_ok == told["ok"]
+    assert report.is_ok == reported["ok"]
     assert list(report.counts) == ["stores", *names]
-    assert {name: report.counts[name] for name in names} == {name: told["counts"][name] for name in names}
+    assert {name: report.counts[name] for name in names} == {name: reported["counts"][name] for name in names}
     assert report.lines()[-1].startswith("OK: 1 stores, ")
 
 
@@ -115,18 +117,18 @@ def test_columns_of_the_other_kind_are_refused_by_name(tmp_path: Path) -> None:
 def test_statistics_and_export_of_a_node(spark: SparkSession, tmp_path: Path) -> None:
     """`stats --by queue` used to end with "no column 'topic'"; the counts are the tool's."""
     path, _ = unpacked("rabbitmq4-streams", tmp_path)
-    truth = rows(path)
-    told = {row["queue"]: row for row in run("stats", "--json", path).json["queues"] if row["messages"]}
+    expected = rows(path)
+    reported = {row["queue"]: row for row in run("stats", "--json", path).json["queues"] if row["messages"]}
     found = [row.asDict() for row in stats(spark, str(path)).collect()]
     assert {row["queue"]: (row["messages"], row["size_bytes"], row["persistent"], row["redelivered"]) for row in found} == {
-        name: (row["messages"], row["size_bytes"], row["persistent"], row["redelivered"]) for name, row in told.items()
+        name: (row["messages"], row["size_bytes"], row["persistent"], row["redelivered"]) for name, row in reported.items()
     }
-    assert {(row["queue"], row["type"]) for row in found} == {(row["queue"], row["type"]) for row in truth}
+    assert {(row["queue"], row["type"]) for row in found} == {(row["queue"], row["type"]) for row in expected}
     keys = {row["key"]: row["messages"] for row in stats(spark, str(path), "key").collect()}
-    assert keys == Counter(key for row in truth for key in row["routing_keys"])
-    assert sum(row["messages"] for row in stats(spark, str(path), "size").collect()) == len(truth)
+    assert keys == Counter(key for row in expected for key in row["routing_keys"])
+    assert sum(row["messages"] for row in stats(spark, str(path), "size").collect()) == len(expected)
     with pytest.raises(BadOption, match="counted by queue, size, key, found 'topic'"):
         stats(spark, str(path), "topic")
-    told_of_export = export(spark, str(path), str(tmp_path / "out"))
-    assert told_of_export.messages == len(truth)
-    assert (tmp_path / "out" / f"queue={truth[0]['queue']}").is_dir()
+    export_reported = export(spark, str(path), str(tmp_path / "out"))
+    assert export_reported.messages == len(expected)
+    assert (tmp_path / "out" / f"queue={expected[0]['queue']}").is_dir()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SINK = "query-1"
 TRIES = 3
 FIRST, SECOND = rows_of(20), rows_of(45, start=20)
-WANTED = [row["body"] for row in FIRST + SECOND]
+EXPECTED = [row["body"] for row in FIRST + SECOND]
 
 
 def commit_until(root: Path, disk: object, rows: list[dict[str, object]] = SECOND) -> Committed | None:
@@ -89,7 +89,7 @@ def test_a_commit_that_fails_at_any_call_is_repeated(begun: Path, work: Path, fo
         failed += commit_until(root, FailingDisk(number, for_ever=for_ever)) is None
         again = commit_until(root, FailingDisk(0))
         assert again is not None, f"call {number}, {calls[number - 1]}"
-        assert bodies(root) == WANTED, f"call {number}, {calls[number - 1]}"
+        assert bodies(root) == EXPECTED, f"call {number}, {calls[number - 1]}"
         assert left_behind(root) == [], f"call {number}, {calls[number - 1]}"
         shutil.rmtree(root)
     assert failed > len(tried) // 2
@@ -134,8 +134,8 @@ def test_rows_in_another_order_the_second_time(begun: Path, work: Path) -> None:
         begun_and_died += 0 < before < len(SECOND)
         assert commit_until(root, FailingDisk(0), shuffled) is not None
         found = bodies(root)
-        assert sorted(found) == sorted(WANTED), f"call {number}, {calls[number - 1]}"
-        assert found == WANTED or before == 0, f"call {number}, {calls[number - 1]}"
+        assert sorted(found) == sorted(EXPECTED), f"call {number}, {calls[number - 1]}"
+        assert found == EXPECTED or before == 0, f"call {number}, {calls[number - 1]}"
         shutil.rmtree(root)
     assert begun_and_died, "no run died in the middle of its messages"
 
@@ -148,10 +148,10 @@ def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Pa
         root = work / "tried"
         shutil.copytree(begun, root)
         commit_until(root, FailingDisk(number, for_ever=True))
-        in_the_middle += len(FIRST) < len(bodies(root)) < len(WANTED)
+        in_the_middle += len(FIRST) < len(bodies(root)) < len(EXPECTED)
         shutil.rmtree(root / "brokerstore")
         assert commit_until(root, FailingDisk(0)) is not None
-        assert bodies(root) == WANTED, f"call {number}, {calls[number - 1]}"
+        assert bodies(root) == EXPECTED, f"call {number}, {calls[number - 1]}"
         shutil.rmtree(root)
     assert in_the_middle, "no run died in the middle of its messages"
 
@@ -160,12 +160,12 @@ def test_the_folder_of_staged_parts_is_lost_with_the_crash(begun: Path, work: Pa
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
     """After SIGKILL before any storage call the next process continues; `kill_commit.py` forks a child per call."""
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-m", "tests.sparkstore.kill_commit", str(begun), str(work / "killed")],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    killed, whole = map(int, told.stdout.split())
+    assert reported.returncode == 0, reported.stderr
+    killed, whole = map(int, reported.stdout.split())
     assert killed > 40
     assert whole == killed
 
@@ -183,10 +183,10 @@ def test_the_log_loses_what_was_not_synced(begun: Path) -> None:
         commit_batch(options, SINK, 1, stage_rows(options, SINK, SECOND), disk=DiesBeforeSync(0))
     assert begun_commits(str(begun)).keys() == {SINK}
     messages = logged(begun)
-    assert len(messages) == len(WANTED)
+    assert len(messages) == len(EXPECTED)
     _cut_log(begun, messages[33].physical_offset)
-    assert commit_rows(options, SINK, 1, SECOND) == Committed(len(WANTED) - 33, 13)
-    assert bodies(begun) == WANTED
+    assert commit_rows(options, SINK, 1, SECOND) == Committed(len(EXPECTED) - 33, 13)
+    assert bodies(begun) == EXPECTED
 
 
 def _cut_log(root: Path, offset: int) -> None:
@@ -206,16 +206,16 @@ def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
     assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(0, 45)
     assert commit_rows(options_for(begun), SINK, 1, SECOND[:30]) == Committed(0, 45)
     assert commit_rows(options_for(begun), SINK, 1, rows_of(60, start=20)) == Committed(0, 45)
-    assert bodies(begun) == WANTED
+    assert bodies(begun) == EXPECTED
 
 
 def test_a_begun_commit_is_completed_before_a_later_batch(begun: Path) -> None:
     """The next batch of this sink, whatever its number, comes after it."""
     assert commit_until(begun, _DiesInTheMiddle()) is None
-    assert len(FIRST) < len(bodies(begun)) < len(WANTED)
+    assert len(FIRST) < len(bodies(begun)) < len(EXPECTED)
     third = rows_of(10, start=65)
     assert commit_rows(options_for(begun), SINK, 2, third) == Committed(10, 0)
-    assert bodies(begun) == WANTED + [row["body"] for row in third]
+    assert bodies(begun) == EXPECTED + [row["body"] for row in third]
 
 
 def test_an_abandoned_commit_can_be_completed(begun: Path) -> None:
@@ -223,7 +223,7 @@ def test_an_abandoned_commit_can_be_completed(begun: Path) -> None:
     assert commit_until(begun, _DiesInTheMiddle()) is None
     assert finish_commits(options_for(begun)) == {SINK: Committed(30, 15)}
     assert finish_commits(options_for(begun)) == {}
-    assert bodies(begun) == WANTED
+    assert bodies(begun) == EXPECTED
     assert left_behind(begun) == []
 
 
@@ -242,8 +242,8 @@ def test_other_sinks_write_between_crash_and_return(begun: Path) -> None:
     assert commit_rows(options_for(begun), "query-2", 1, other) == Committed(12, 0)
     assert commit_until(begun, FailingDisk(0)) == Committed(30, 15)
     found = bodies(begun)
-    assert [body for body in found if body in WANTED] == WANTED
-    assert [body for body in found if body not in WANTED] == [row["body"] for row in other]
+    assert [body for body in found if body in EXPECTED] == EXPECTED
+    assert [body for body in found if body not in EXPECTED] == [row["body"] for row in other]
 
 
 @pytest.mark.parametrize("others_between", [False, True])
@@ -352,14 +352,14 @@ def test_a_killed_task_of_a_batch_is_repeated(killing: SparkSession, tmp_path: P
 @pytest.mark.spark
 def test_a_killed_task_of_a_stream_is_repeated(killing: SparkSession, tmp_path: Path) -> None:
     """The second task of each batch is killed with half of its rows staged; no row is lost or repeated."""
-    wanted = source_store(tmp_path / "source", 120)
+    expected = source_store(tmp_path / "source", 120)
     (tmp_path / "deaths").mkdir()
     more = {"killTask": "0", "deaths": str(tmp_path / "deaths")}
     query = start_stream(killing, tmp_path / "source", tmp_path / "sink", **more)
     assert query.awaitTermination(120)
     assert len(query.recentProgress) >= 3
     assert len(list((tmp_path / "deaths").iterdir())) >= 2, "nobody was killed"
-    assert bodies(tmp_path / "sink") == wanted
+    assert bodies(tmp_path / "sink") == expected
     assert left_behind(tmp_path / "sink") == []
 
 
@@ -371,7 +371,7 @@ def test_a_killed_task_of_a_stream_is_repeated(killing: SparkSession, tmp_path: 
 )
 def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
     """The query fails; a restart continues it with each message once and in order."""
-    wanted = source_store(tmp_path / "source", 120)
+    expected = source_store(tmp_path / "source", 120)
     more = {"killCommit": where, "once": str(tmp_path / "once")}
     for _ in range(TRIES):  # on a busy machine a query may fail for other reasons
         with contextlib.suppress(Exception):
@@ -383,14 +383,14 @@ def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, 
     written, all_of_it = batches.count("1"), batches.count("0")
     assert [written == 0, 0 < written < all_of_it * 0.8, written > all_of_it * 0.8][in_log], (written, all_of_it)
     assert start_stream(killing, tmp_path / "source", tmp_path / "sink", **more).awaitTermination(120)
-    assert bodies(tmp_path / "sink") == wanted
+    assert bodies(tmp_path / "sink") == expected
     assert left_behind(tmp_path / "sink") == []
 
 
 @pytest.mark.spark
 def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """Python, JVM and workers are killed together after the second batch; another driver continues the checkpoint."""
-    wanted = source_store(tmp_path / "source", 400)
+    expected = source_store(tmp_path / "source", 400)
     script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]
     driver = subprocess.Popen(script, cwd=Path(__file__).parents[2], start_new_session=True, stdout=subprocess.PIPE)
     try:
@@ -400,10 +400,10 @@ def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) ->
         os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()
     before = bodies(tmp_path / "sink")
-    assert 0 < len(before) < len(wanted)
-    assert before == wanted[: len(before)]
+    assert 0 < len(before) < len(expected)
+    assert before == expected[: len(before)]
     query = stream_driver.start(spark, str(tmp_path / "source"), str(tmp_path / "sink"))
     query.processAllAvailable()
     query.stop()
-    assert bodies(tmp_path / "sink") == wanted
+    assert bodies(tmp_path / "sink") == expected
     assert left_behind(tmp_path / "sink") == []

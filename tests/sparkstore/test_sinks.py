@@ -14,7 +14,7 @@ import pytest
 from commitlog import Message
 from messagestore import MessageStore
 from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
-from sparkstore.sink.columns import PROPERTIES_ROOM, Encoder, check_columns
+from sparkstore.sink.columns import PROPERTIES_CAPACITY, Encoder, check_columns
 from sparkstore.sink.commit import Committed, abort_batch, begun_commits, commit_batch, find_present, read_manifest
 from sparkstore.sink.options import parse_sink_options
 from sparkstore.sink.staging import STALE_MS, Part, clear_stale
@@ -104,10 +104,10 @@ def test_keyed_messages_go_to_the_queue_that_the_store_chooses(tmp_path: Path) -
     with MessageStore.open(tmp_path / "plain", "a", options_for(tmp_path).config) as store:
         for topic in ("topic-0", "topic-1"):
             store.create_topic(topic, 3)
-        wanted = {row["body"]: store.put(Message(row["topic"], row["body"], keys=row["keys"])).queue_id for row in rows}
+        expected = {row["body"]: store.put(Message(row["topic"], row["body"], keys=row["keys"])).queue_id for row in rows}
     found = {message.body: message.queue_id for message in logged(tmp_path / "sink")}
     keyed = [row["body"] for row in rows if row["keys"]]
-    assert {body: found[body] for body in keyed} == {body: wanted[body] for body in keyed}
+    assert {body: found[body] for body in keyed} == {body: expected[body] for body in keyed}
     assert {found[row["body"]] for row in rows if not row["keys"]} == {0}  # each third row, in turn over three queues
     assert len({found[row["body"]] for row in rows}) == 3
 
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an empty property": ({"properties": {"a": ""}}, "empty name or value"),
     "a property without a value": ({"properties": {"a": None}}, "names and values of str"),
     "a space in a key": ({"keys": ["a b"]}, "holds a space"),
-    "long properties": ({"properties": {"a": "b" * PROPERTIES_ROOM}}, "the sink has room for"),
+    "long properties": ({"properties": {"a": "b" * PROPERTIES_CAPACITY}}, "the sink has room for"),
     "a negative queue": ({"queue_id": -2}, "queue_id -2"),
     "a queue beyond all": ({"queue_id": 70000}, "queue_id 70000"),
     "a part of a transaction": ({"sys_flag": 4}, "part of a transaction"),
@@ -143,9 +143,9 @@ def test_a_row_that_no_store_accepts_is_named(case: str) -> None:
     }  # fmt: skip
     encoder = Encoder(None, 1000, "partition 3")
     encoder.encode(arrow([good] * 5))
-    with pytest.raises(InvalidMessage, match=text) as told:
+    with pytest.raises(InvalidMessage, match=text) as reported:
         encoder.encode(arrow([good, good | change, good]))
-    assert "row 6 of partition 3" in str(told.value)
+    assert "row 6 of partition 3" in str(reported.value)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_options_by_any_case_and_paths_of_files() -> None:
 def test_batches_one_after_another(tmp_path: Path, seed: int) -> None:
     """With any number of rows, parts and sinks, rows are in the order of parts, and each batch is found complete."""
     choose = random.Random(seed)
-    options, wanted = options_for(tmp_path), []
+    options, expected = options_for(tmp_path), []
     for number in range(8):
         rows = rows_of(choose.choice([0, 1, 2, 30, 61]), start=1000 * number)
         sink, batch_id = f"query-{number % 2}", number // 2
@@ -213,8 +213,8 @@ def test_batches_one_after_another(tmp_path: Path, seed: int) -> None:
         choose.shuffle(parts)
         assert commit_batch(options, sink, batch_id, parts) == Committed(len(rows), 0)
         assert commit_batch(options, sink, batch_id, stage_rows(options, sink, rows)) == Committed(0, len(rows))
-        wanted += [row["body"] for row in rows]
-    assert bodies(tmp_path) == wanted
+        expected += [row["body"] for row in rows]
+    assert bodies(tmp_path) == expected
     assert left_behind(tmp_path) == []
 
 
@@ -485,7 +485,7 @@ def frame(spark: SparkSession, count: int, start: int = 0, partitions: int = 3) 
     )  # fmt: skip
 
 
-def wanted_bodies(count: int, start: int = 0) -> list[bytes]:
+def expected_bodies(count: int, start: int = 0) -> list[bytes]:
     return [b"body %d" % number for number in range(start, start + count)]
 
 
@@ -502,7 +502,7 @@ def test_a_batch_is_written_in_the_order_of_its_partitions(spark: SparkSession, 
     for start in (0, 500):
         frame(spark, 500, start).write.format("brokerstore").options(**SMALL).mode("append").save(str(tmp_path / "store"))
     messages = logged(tmp_path / "store")
-    assert [message.body for message in messages] == wanted_bodies(1000)
+    assert [message.body for message in messages] == expected_bodies(1000)
     assert (messages[7].topic, messages[7].keys, messages[7].tags, messages[7].properties["number"]) == (
         "topic-1", ["key-7"], "tag1", "7",
     )  # fmt: skip
@@ -515,7 +515,7 @@ def test_a_job_with_an_id_is_written_once(spark: SparkSession, tmp_path: Path) -
     for batch_id in ("0", "0", "1"):
         writer = frame(spark, 100, 100 * int(batch_id)).write.format("brokerstore").mode("append")
         writer.options(**SMALL, sinkId="nightly", batchId=batch_id).save(str(tmp_path / "store"))
-    assert bodies(tmp_path / "store") == wanted_bodies(200)
+    assert bodies(tmp_path / "store") == expected_bodies(200)
 
 
 TAKEN = "length(topic) < 128 and properties['DELAY'] is null"  # what a broker accepts and stores unchanged
@@ -540,17 +540,17 @@ def test_a_store_copied_through_spark(spark: SparkSession, tmp_path: Path, fixtu
 
 
 def failure_of(run: Any) -> str:
-    with pytest.raises(Exception) as told:
+    with pytest.raises(Exception) as reported:
         run()
-    return str(told.value)
+    return str(reported.value)
 
 
 @pytest.mark.spark
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Spark tries the partition with the invalid row three times; no store remains."""
     bad = frame(spark, 300).selectExpr("if(properties['number'] = '299', null, topic) topic", "body")
-    told = failure_of(lambda: bad.write.format("brokerstore").options(**SMALL).mode("append").save(str(tmp_path / "store")))
-    assert "row 99 of partition 2: topic is null" in told
+    reported = failure_of(lambda: bad.write.format("brokerstore").options(**SMALL).mode("append").save(str(tmp_path / "store")))
+    assert "row 99 of partition 2: topic is null" in reported
     assert not (tmp_path / "store").exists()
 
 

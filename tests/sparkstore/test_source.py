@@ -23,7 +23,7 @@ from sparkstore.source import splits as splits_module
 from sparkstore.source.data_source import BrokerStoreSource, PushdownReader
 from storageio import StoreCorrupt, UnknownStore
 
-from .local import batches, dumped, parsed, places, rows
+from .local import batches, dumped, parsed, positions, rows
 from .stores import SMALL, damage
 
 FIXTURES = ("plain", "propcrc", "lmq", "batchcq", "cqext", "broker-live", "broker-ext")
@@ -40,8 +40,8 @@ def test_rows_equal_the_dump_of_real_stores(fixture_store: Any, name: str, split
 @pytest.mark.parametrize("split_bytes", [1009, 7919, 65537])
 def test_odd_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk also starts in the middle of a file, because the maximum record size is smaller here."""
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
-    assert places(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
+    assert positions(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 8192])
@@ -56,9 +56,9 @@ def test_a_body_that_holds_copies_of_records(forged: Path, monkeypatch: pytest.M
     """A body has records with matching physical offsets; none of them is read at any split."""
     expected = [row["physical_offset"] for row in dumped(forged)]
     assert len(expected) == 3
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
     for split_bytes in (50, 333, 1000):
-        assert places(forged, splitBytes=split_bytes) == expected
+        assert positions(forged, splitBytes=split_bytes) == expected
 
 
 def test_stale_records_after_the_end_are_not_read(made: Path) -> None:
@@ -77,13 +77,13 @@ def test_stale_records_after_the_end_are_not_read(made: Path) -> None:
     left = [row["physical_offset"] for row in expected if row not in inside[5:]]
     assert [row["physical_offset"] for row in dumped(made)] == left
     for split_bytes in (3000, 65536):
-        assert places(made, splitBytes=split_bytes) == left
+        assert positions(made, splitBytes=split_bytes) == left
 
 
 @pytest.mark.parametrize("split_bytes", [4999, 30000, 0])
 def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fail` gives an error with file and offset, `skip` all others, `report` also the position once."""
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
     expected = dumped(made)
     victim = next(row for row in expected[700:] if len(row["body"]) == 300)
     file, at = damage(made, victim)
@@ -92,22 +92,22 @@ def test_a_damaged_record_in_the_middle(made: Path, split_bytes: int, monkeypatc
     assert (caught.value.file, caught.value.offset) == (file, at)
     others = [row for row in expected if row != victim]
     assert rows(made, splitBytes=split_bytes, badRecords="skip") == others
-    told = rows(made, splitBytes=split_bytes, badRecords="report")
-    bad = [row for row in told if row["problem"] is not None]
+    reported = rows(made, splitBytes=split_bytes, badRecords="report")
+    bad = [row for row in reported if row["problem"] is not None]
     assert [(row["problem"]["file"], row["problem"]["offset"], row["problem"]["kind"]) for row in bad] == [
         (file, at, "bad_body_crc")
     ]
     assert bad[0]["physical_offset"] == victim["physical_offset"] and bad[0]["topic"] is None
-    assert [row["physical_offset"] for row in told if row["problem"] is None] == [row["physical_offset"] for row in others]
+    assert [row["physical_offset"] for row in reported if row["problem"] is None] == [row["physical_offset"] for row in others]
 
 
 def test_checksums_are_checked_if_bodies_are_read(made: Path) -> None:
     """Without bodies they are checked only if checkCrc is set."""
     damage(made, next(row for row in dumped(made) if len(row["body"]) == 300))
-    assert len(places(made)) == 1500
+    assert len(positions(made)) == 1500
     assert len(rows(made, checkCrc="false")) == 1500
     with pytest.raises(StoreCorrupt):
-        places(made, checkCrc="true")
+        positions(made, checkCrc="true")
 
 
 def test_a_torn_tail_is_one_error_with_file_and_offset(fixture_store: Any) -> None:
@@ -158,8 +158,8 @@ def test_a_deleted_start_is_data_loss(made: Path) -> None:
     """As in Kafka's source; without failOnDataLoss the read begins at the log's first record."""
     sorted((made / "commitlog").iterdir())[0].unlink()
     with pytest.raises(DataLost):
-        places(made, startingOffsets="1000")
-    assert places(made, startingOffsets="1000", failOnDataLoss="false")[0] == 65536
+        positions(made, startingOffsets="1000")
+    assert positions(made, startingOffsets="1000", failOnDataLoss="false")[0] == 65536
 
 
 @pytest.mark.parametrize("is_log_alone", [False, True])
@@ -172,9 +172,9 @@ def test_a_deleted_queue_offset_is_data_loss(made: Path, is_log_alone: bool) -> 
     lost = json.dumps({"topic-1": {"2": first - 1}})
     with pytest.raises(DataLost, match=f"from queue offset {first - 1} on, found the first is {first}"):
         rows(path, startingOffsets=lost)
-    wanted = dumped(made)
-    assert rows(path, startingOffsets=lost, failOnDataLoss="false") == wanted
-    assert rows(path, startingOffsets=json.dumps({"topic-1": {"2": first}, "topic-0": {"9": 5}})) == wanted
+    expected = dumped(made)
+    assert rows(path, startingOffsets=lost, failOnDataLoss="false") == expected
+    assert rows(path, startingOffsets=json.dumps({"topic-1": {"2": first}, "topic-0": {"9": 5}})) == expected
 
 
 FILTERS: list[tuple[dict[str, str], Any]] = [
@@ -189,10 +189,10 @@ FILTERS: list[tuple[dict[str, str], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "wanted"), FILTERS, ids=[str(options) for options, _ in FILTERS])
-def test_filters_give_what_filtering_the_dump_gives(made: Path, options: dict[str, str], wanted: Any) -> None:
+@pytest.mark.parametrize(("options", "expected"), FILTERS, ids=[str(options) for options, _ in FILTERS])
+def test_filters_give_what_filtering_the_dump_gives(made: Path, options: dict[str, str], expected: Any) -> None:
     """Each option keeps exactly the rows that its rule keeps."""
-    assert rows(made, splitBytes="30000", **options) == [row for row in dumped(made) if wanted(row)]
+    assert rows(made, splitBytes="30000", **options) == [row for row in dumped(made) if expected(row)]
 
 
 def test_queue_offsets_in_the_form_of_kafka(made: Path) -> None:
@@ -200,10 +200,10 @@ def test_queue_offsets_in_the_form_of_kafka(made: Path) -> None:
     start = json.dumps({"topic-0": {"0": 20, "1": -2}})
     stop = json.dumps({"topic-0": {"0": 30, "1": -1}})
 
-    def wanted(row: dict[str, Any]) -> bool:
+    def expected(row: dict[str, Any]) -> bool:
         return (row["topic"], row["queue_id"]) != ("topic-0", 0) or 20 <= row["queue_offset"] < 30
 
-    assert rows(made, startingOffsets=start, endingOffsets=stop) == [row for row in dumped(made) if wanted(row)]
+    assert rows(made, startingOffsets=start, endingOffsets=stop) == [row for row in dumped(made) if expected(row)]
 
 
 def test_a_time_range(fixture_store: Any) -> None:
@@ -212,8 +212,8 @@ def test_a_time_range(fixture_store: Any) -> None:
     expected = dumped(store)
     times = [row["store_timestamp_ms"] for row in expected]
     begin, end = times[300], times[800]
-    wanted = [row for row in expected if begin <= row["store_timestamp_ms"] < end]
-    assert rows(store, startingTimestamp=begin, endingTimestamp=end, splitBytes="10000") == wanted
+    requested = [row for row in expected if begin <= row["store_timestamp_ms"] < end]
+    assert rows(store, startingTimestamp=begin, endingTimestamp=end, splitBytes="10000") == requested
     reader = BrokerStoreSource({"path": str(store), "startingTimestamp": str(times[-1] + 10**9)}).reader(message_schema())
     assert len(reader.partitions()) <= 1
 
@@ -224,12 +224,12 @@ def test_exact_conditions_are_pushed_down(made: Path) -> None:
 
     reader = BrokerStoreSource({"path": str(made), "pushFilters": "true"}).reader(message_schema())
     assert isinstance(reader, PushdownReader)
-    asked = [EqualTo(("topic",), "topic-1"), IsNotNull(("topic",)), GreaterThanOrEqual(("queue_offset",), 7)]
-    asked += [In(("queue_id",), (0, 1)), StringStartsWith(("topic",), "t"), EqualTo(("tags",), "paid")]
-    assert list(reader.pushFilters(asked)) == [asked[1], asked[4], asked[5]]
+    requested = [EqualTo(("topic",), "topic-1"), IsNotNull(("topic",)), GreaterThanOrEqual(("queue_offset",), 7)]
+    requested += [In(("queue_id",), (0, 1)), StringStartsWith(("topic",), "t"), EqualTo(("tags",), "paid")]
+    assert list(reader.pushFilters(requested)) == [requested[1], requested[4], requested[5]]
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-    wanted = [r for r in dumped(made) if r["topic"] == "topic-1" and r["queue_offset"] >= 7 and r["queue_id"] in (0, 1)]
-    assert [row["physical_offset"] for row in found] == [row["physical_offset"] for row in wanted]
+    expected = [r for r in dumped(made) if r["topic"] == "topic-1" and r["queue_offset"] >= 7 and r["queue_id"] in (0, 1)]
+    assert [row["physical_offset"] for row in found] == [row["physical_offset"] for row in expected]
 
 
 def test_inexact_conditions_are_not_pushed_down() -> None:
@@ -245,11 +245,11 @@ def test_only_the_columns_of_the_schema_are_built(made: Path, monkeypatch: pytes
     seen: list[list[str]] = []
     real = batches_module.record_batch
 
-    def noted(batch: Any, columns: Any) -> Any:
+    def recorded(batch: Any, columns: Any) -> Any:
         seen.append(list(columns))
         return real(batch, columns)
 
-    monkeypatch.setattr(batches_module, "record_batch", noted)
+    monkeypatch.setattr(batches_module, "record_batch", recorded)
     assert len(rows(made, message_schema(["queue_id", "topic"]))) == 1500
     assert seen and all(columns == ["queue_id", "topic"] for columns in seen)
 
@@ -269,8 +269,8 @@ def test_bodies_packed_by_clients(tmp_path: Path) -> None:
     as_text = StructType([*kinds.fields[:0], kinds.fields[0].__class__("body", StringType())])
     assert [row["body"] for row in rows(path, as_text, bodyDecoding="plain")] == ["größer", "\ufffd\ufffd plain"]
     with MessageStore.open(path, config=SMALL) as store:
-        place = store.put(Message("t", b"no zlib at all", sys_flag=0x301)).physical_offset
-    with pytest.raises(StoreCorrupt, match=f"at byte {place}"):
+        position = store.put(Message("t", b"no zlib at all", sys_flag=0x301)).physical_offset
+    with pytest.raises(StoreCorrupt, match=f"at byte {position}"):
         rows(path, bodyDecoding="plain")
     assert len(rows(path, bodyDecoding="plain", badRecords="skip")) == 2
 
@@ -298,7 +298,7 @@ def test_the_folder_of_a_log_alone(made: Path) -> None:
 def test_through_fsspec(made: Path, split_bytes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without local paths gives the same rows; the task finds the end."""
     pytest.importorskip("fsspec")
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
     monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
     assert rows(f"local://{made}", splitBytes=split_bytes) == dumped(made)
 
@@ -316,14 +316,14 @@ def in_memory(made: Path) -> Iterator[str]:
 
 def test_a_pattern_through_fsspec(in_memory: str, made: Path) -> None:
     """All rows of the matching stores come, each with the address of its store."""
-    truth = [row["physical_offset"] for row in dumped(made)]
+    expected = [row["physical_offset"] for row in dumped(made)]
     schema = message_schema(["physical_offset"], store=True)
     found = rows(f"{in_memory}/store-*", schema)
     stores = sorted({row["store"] for row in found})
     assert [store.rpartition("/")[2] for store in stores] == ["store-1", "store-2"]
     assert all(store.startswith("memory://") for store in stores)
     for store in stores:
-        assert [row["physical_offset"] for row in found if row["store"] == store] == truth
+        assert [row["physical_offset"] for row in found if row["store"] == store] == expected
     with pytest.raises(UnknownStore, match="no folder matches"):
         rows(f"{in_memory}/shop-*", schema)
 
@@ -348,7 +348,7 @@ def test_a_file_that_vanishes_from_an_object_store(in_memory: str, made: Path) -
 def test_a_damaged_record_through_fsspec(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The offset is relative to the file, however little of it was fetched."""
     pytest.importorskip("fsspec")
-    monkeypatch.setattr(split_reader, "LOOK_BACK", 6000)
+    monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
     monkeypatch.setattr(split_reader, "PIECE_BYTES", 10_000)
     _, at = damage(made, next(row for row in dumped(made)[900:] if len(row["body"]) == 300))
     with pytest.raises(StoreCorrupt) as caught:
@@ -372,11 +372,11 @@ def test_rabbitmq_folders_equal_their_dump(fixture_store: Any, name: str) -> Non
         expected = [message.to_json() for message in store.folder().messages()]
     found = rows(folder)
     assert len(found) == len(expected) > 100
-    for row, truth in zip(found, expected, strict=True):
-        body = truth.pop("body_base64")
+    for row, manifest in zip(found, expected, strict=True):
+        body = manifest.pop("body_base64")
         assert row["type"] == "classic"
-        found_of_dump = {name: row[name] for name in truth} | {"properties": json.loads(row["properties"])}
-        assert found_of_dump == truth
+        found_of_dump = {name: row[name] for name in manifest} | {"properties": json.loads(row["properties"])}
+        assert found_of_dump == manifest
         import base64
 
         assert base64.b64encode(row["body"]).decode() == body
@@ -399,10 +399,10 @@ def test_a_killed_rabbitmq_servers_folder_is_read(fixture_store: Any, tmp_path: 
 def test_rabbitmq_takes_its_own_options(fixture_store: Any) -> None:
     """Queue and virtual host select messages."""
     folder = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    truth = rows(folder)
-    one, vhost = sorted({row["queue"] for row in truth})[0], truth[0]["vhost"]
-    mine = [row for row in truth if row["queue"] == one]
-    assert 0 < len(mine) < len(truth)
+    expected = rows(folder)
+    one, vhost = sorted({row["queue"] for row in expected})[0], expected[0]["vhost"]
+    mine = [row for row in expected if row["queue"] == one]
+    assert 0 < len(mine) < len(expected)
     assert rows(folder, queue=one) == rows(folder, queue=one, vhost=vhost) == mine
     assert rows(folder, queue="nobody's") == []
     with pytest.raises(UnknownStore, match="no virtual host"):
@@ -461,8 +461,8 @@ def test_bad_records_as_rows_beside_conditions(made: Path) -> None:
     damage(made, victim)
     source = BrokerStoreSource({"path": str(made), "pushFilters": "true", "badRecords": "report"})
     reader = source.reader(source.schema())
-    asked = [GreaterThanOrEqual(("physical_offset",), victim["physical_offset"] + 1), EqualTo(("topic",), "topic-1")]
-    assert list(reader.pushFilters(list(asked))) == asked
+    requested = [GreaterThanOrEqual(("physical_offset",), victim["physical_offset"] + 1), EqualTo(("topic",), "topic-1")]
+    assert list(reader.pushFilters(list(requested))) == requested
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     assert {row["topic"] for row in found if row["problem"] is None} == {"topic-1"}, "decided here too: fewer rows cross"
 
@@ -527,29 +527,29 @@ def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyP
     expected = [row["physical_offset"] for row in dumped(made)]
     for piece in (100, 1000, 7001):
         monkeypatch.setattr(cursor, "PIECE_BYTES", piece)
-        assert places(made) == expected
+        assert positions(made) == expected
 
 
-def looked_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def examined_from(store: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the offset in the last file at which planning starts the search for the log's end."""
-    places_seen: list[int] = []
+    positions_seen: list[int] = []
 
-    def noted(mapped: Any, at: int, **options: Any) -> Any:
-        places_seen.append(at)
+    def recorded(mapped: Any, at: int, **options: Any) -> Any:
+        positions_seen.append(at)
         return cursor.FileCursor(mapped, at, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(splits_module, "FileCursor", noted)
+        patched.setattr(splits_module, "FileCursor", recorded)
         assert rows(store) == dumped(store)
-    return places_seen[0]
+    return positions_seen[0]
 
 
 def test_the_end_of_a_closed_log_is_in_its_hint(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `clean.json` the headers of the last file are not walked; without it the result is the same."""
     last = dumped(made)[-1]["physical_offset"] % 65536
-    assert looked_from(made, monkeypatch) == last > 0
+    assert examined_from(made, monkeypatch) == last > 0
     (made / "brokerstore" / "clean.json").unlink()
-    assert looked_from(made, monkeypatch) == 0
+    assert examined_from(made, monkeypatch) == 0
 
 
 def test_a_clean_stop_hint_is_ignored_after_later_writes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,14 +557,14 @@ def test_a_clean_stop_hint_is_ignored_after_later_writes(made: Path, monkeypatch
     checkpoint, last = made / "checkpoint", dumped(made)[-1]
     before = checkpoint.read_bytes()
     checkpoint.write_bytes((last["store_timestamp_ms"] + 1).to_bytes(8, "big") + before[8:])
-    assert looked_from(made, monkeypatch) == 0
+    assert examined_from(made, monkeypatch) == 0
     checkpoint.write_bytes(before)
     file = sorted((made / "commitlog").iterdir())[-1]
     data = bytearray(file.read_bytes())
     at = last["physical_offset"] % 65536
     data[at : at + last["size"]] = bytes(last["size"])
     file.write_bytes(data)
-    assert looked_from(made, monkeypatch) == 0
+    assert examined_from(made, monkeypatch) == 0
     assert len(rows(made)) == 1499
 
 
@@ -574,7 +574,7 @@ def test_a_note_of_nonsense_is_none(made: Path, monkeypatch: pytest.MonkeyPatch)
     whole = json.loads(note.read_text())
     for text in ("", "[]", json.dumps(whole | {"last_offset": 1 << 62}), json.dumps(whole | {"last_offset": -1})):
         note.write_text(text)
-        assert looked_from(made, monkeypatch) == 0
+        assert examined_from(made, monkeypatch) == 0
 
 
 def test_reading_columns_does_not_import_pandas(made: Path) -> None:

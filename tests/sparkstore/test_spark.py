@@ -52,15 +52,15 @@ def test_the_format_is_found_and_rows_equal_the_dump(spark: SparkSession, fixtur
 def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture_store: Any) -> None:
     """`USING brokerstore` works, conditions are pushed down, and a list of folders gives the store of each row."""
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW messages USING brokerstore OPTIONS (path '{made}')")
-    truth = dumped(made)
+    expected = dumped(made)
     query = "SELECT count(*) n FROM messages WHERE topic = 'topic-1' AND queue_offset >= 30 AND tags = 'paid'"
-    wanted = sum(1 for row in truth if row["topic"] == "topic-1" and row["queue_offset"] >= 30 and row["tags"] == "paid")
-    assert spark.sql(query).first()[0] == wanted > 0  # type: ignore[index]
+    requested = sum(1 for row in expected if row["topic"] == "topic-1" and row["queue_offset"] >= 30 and row["tags"] == "paid")
+    assert spark.sql(query).first()[0] == requested > 0  # type: ignore[index]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         pushed = spark.read.format("brokerstore").option("pushFilters", "true").load(str(made))
         pushed.createOrReplaceTempView("messages")
-        assert spark.sql(query).first()[0] == wanted  # type: ignore[index]
+        assert spark.sql(query).first()[0] == requested  # type: ignore[index]
         plan = pushed.where("topic = 'topic-1' AND queue_offset >= 30 AND tags = 'paid'")._jdf.queryExecution().executedPlan()
         left = next(line for line in plan.toString().splitlines() if "Filter" in line)
         assert "= paid" in left and "topic-1" not in left and ">=" not in left, "Spark filters what was pushed"
@@ -71,7 +71,7 @@ def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture
         row["store"]: row["count"]
         for row in read_messages(spark, [str(made), other], ["store"]).groupBy("store").count().collect()
     }
-    assert counts == {str(made): len(truth), other: len(dumped(other))}
+    assert counts == {str(made): len(expected), other: len(dumped(other))}
 
 
 def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, made: Path) -> None:
@@ -87,8 +87,8 @@ def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, ma
     with pytest.raises(JobError, match="no such folder") as caught, plain_errors():
         spark.read.format("brokerstore").load("/nowhere/at/all").collect()
     assert caught.value.kind is UnknownStore
-    told = spark.read.format("brokerstore").option("badRecords", "report").load(str(made))
-    assert told.where("problem is not null").count() == 1
+    reported = spark.read.format("brokerstore").option("badRecords", "report").load(str(made))
+    assert reported.where("problem is not null").count() == 1
     assert find_store_error("ValueError: something else") is None
 
 
@@ -146,13 +146,13 @@ def test_audit_on_spark(spark: SparkSession, made: Path) -> None:
 
 def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
     """Statistics by queue, key, hour, size and topic equal a plain count."""
-    truth = dumped(made)
+    expected = dumped(made)
     for row in stats(spark, str(made), "queue").collect():
-        mine = [one for one in truth if (one["topic"], one["queue_id"]) == (row["topic"], row["queue_id"])]
+        mine = [one for one in expected if (one["topic"], one["queue_id"]) == (row["topic"], row["queue_id"])]
         assert (row["messages"], row["size_bytes"]) == (len(mine), sum(one["size"] for one in mine))
         assert row["first_store_timestamp_ms"] == mine[0]["store_timestamp_ms"]
     keys = {(row["topic"], row["key"]): row["messages"] for row in stats(spark, str(made), "key").collect()}
-    assert keys["topic-1", "k3"] == sum(1 for one in truth if one["topic"] == "topic-1" and "k3" in one["keys"])
+    assert keys["topic-1", "k3"] == sum(1 for one in expected if one["topic"] == "topic-1" and "k3" in one["keys"])
     groupings: dict[str, Any] = {
         "hour": lambda row: (row["store_timestamp_ms"] // 3_600_000 * 3_600_000, row["topic"]),
         "size": lambda row: (1 << row["size"].bit_length(),),
@@ -160,10 +160,10 @@ def test_stats_are_those_of_the_dump(spark: SparkSession, made: Path) -> None:
     }
     for by, key_of in groupings.items():
         groups: dict[Any, list[dict[str, Any]]] = {}
-        for row in truth:
+        for row in expected:
             groups.setdefault(key_of(row), []).append(row)
-        wanted = [(*key, *_facts(groups[key])) for key in sorted(groups)]
-        assert [tuple(row) for row in stats(spark, str(made), by).collect()] == wanted
+        requested = [(*key, *_facts(groups[key])) for key in sorted(groups)]
+        assert [tuple(row) for row in stats(spark, str(made), by).collect()] == requested
     other = str(copied(made, made.parent / "made-2"))
     both = stats(spark, [str(made), other], "topic").collect()
     assert [(row["store"], row["topic"], row["messages"]) for row in both] == [
@@ -182,12 +182,12 @@ def _facts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int]:
 def test_export_partitions_by_topic_and_day(spark: SparkSession, fixture_store: Any, tmp_path: Path) -> None:
     """The files hold the same messages, and the result has their number and size."""
     store, out = fixture_store("plain").store, tmp_path / "out"
-    told = export(spark, str(store), str(out))
+    reported = export(spark, str(store), str(out))
     found = spark.read.parquet(str(out))
-    truth = dumped(store)
+    expected = dumped(store)
     files = len(list(out.rglob("*.parquet")))
-    assert told == (str(out), len(truth), sum(row["size"] for row in truth), files) and files > 1
-    assert collected(found.select(list(truth[0]))) == truth
+    assert reported == (str(out), len(expected), sum(row["size"] for row in expected), files) and files > 1
+    assert collected(found.select(list(expected[0]))) == expected
     days = {str(row["day"]) for row in found.select("day").distinct().collect()}
     assert days == {"2023-11-14"}
     assert (out / "topic=SpreadTopic" / "day=2023-11-14").is_dir()
@@ -211,8 +211,8 @@ def of_json(tmp_path: Path) -> Path:
 def test_bodies_as_json(spark: SparkSession, of_json: Path, tmp_path: Path) -> None:
     """A valid body gives a struct, any other null; one bad body used to end the job."""
     out = str(tmp_path / "out")
-    told = export(spark, str(of_json), out, json="n int", columns=["body", "queue_offset"])
-    assert told[:3] == (out, 5, None)
+    reported = export(spark, str(of_json), out, json="n int", columns=["body", "queue_offset"])
+    assert reported[:3] == (out, 5, None)
     found = spark.read.parquet(out).orderBy("queue_offset")
     assert found.columns == ["body", "queue_offset", "store_timestamp_ms", "json", "topic", "day"]
     assert [row["json"] and row["json"]["n"] for row in found.collect()] == [5, None, None, None, None]
@@ -238,12 +238,12 @@ def test_compact_of_several_stores(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_compact_keeps_the_last_message_of_each_key(spark: SparkSession, made: Path, tmp_path: Path) -> None:
     """The order is kept, and the new store verifies."""
-    truth, last = dumped(made), {}
-    for row in truth:
+    expected, last = dumped(made), {}
+    for row in expected:
         last.update({(row["topic"], key): row["physical_offset"] for key in row["keys"]})
-    kept = [row for row in truth if not row["keys"] or row["physical_offset"] in last.values()]
+    kept = [row for row in expected if not row["keys"] or row["physical_offset"] in last.values()]
     count = compact(spark, str(made), str(tmp_path / "new"), sink=SINK)
-    assert count == len(kept) < len(truth)
+    assert count == len(kept) < len(expected)
     found = dumped(tmp_path / "new")
     same = ("topic", "queue_id", "body", "keys", "tags")
     assert [[row[name] for name in same] for row in found] == [[row[name] for name in same] for row in kept]
@@ -283,11 +283,11 @@ def test_over_spark_connect(spark: SparkSession, made: Path, tmp_path: Path) -> 
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     environment.pop("SPARK_CONNECT_MODE_ENABLED", None)
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False, cwd=tmp_path
     )
-    lines = [line for line in told.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, told.stderr[-3000:]
+    lines = [line for line in reported.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, reported.stderr[-3000:]
     assert json.loads(lines[0][6:]) == ["pyspark.sql.connect.session", 1500, True, True, 3, 1500, 1500, 1500, "JobError", True]
 
 
@@ -296,8 +296,8 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
     from sparkstore.__main__ import main
 
     assert main(["audit", str(made), "--json"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["ok"] is True and "audit: done in" in told.err
+    reported = capsys.readouterr()
+    assert json.loads(reported.out)["ok"] is True and "audit: done in" in reported.err
     assert main(["stats", str(made), "--by", "topic"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[:2] == ["topic", "messages"]
     assert main(["reindex", str(made), "consumequeue"]) == 0
@@ -314,13 +314,17 @@ def test_the_command_line(spark: SparkSession, made: Path, capsys: pytest.Captur
     assert caught.value.kind is StoreCorrupt
 
 
-def told_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, list[str]]:
+def reported_by(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, list[str]]:
     """Return exit code, results and the diagnostic lines without durations."""
     from sparkstore.__main__ import main
 
     code = main([str(argument) for argument in arguments])
-    told = capsys.readouterr()
-    return code, told.out, [line for line in told.err.splitlines() if line.startswith("sparkstore:") or "Traceback" in line]
+    reported = capsys.readouterr()
+    return (
+        code,
+        reported.out,
+        [line for line in reported.err.splitlines() if line.startswith("sparkstore:") or "Traceback" in line],
+    )
 
 
 def test_options_of_the_command_line(
@@ -328,23 +332,25 @@ def test_options_of_the_command_line(
 ) -> None:
     """Each option has its effect."""
     out = tmp_path / "out"
-    code, told, _ = told_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--body-json", "variant", "--json")
-    assert code == 0 and json.loads(told) == {"out": str(out), "messages": 5, "size_bytes": None, "files": 1}
+    code, reported, _ = reported_by(
+        capsys, "export", of_json, "--to", out, "--columns", "body", "--body-json", "variant", "--json"
+    )
+    assert code == 0 and json.loads(reported) == {"out": str(out), "messages": 5, "size_bytes": None, "files": 1}
     found = spark.read.parquet(str(out))
     assert set(found.columns) == {"topic", "day", "store_timestamp_ms", "body", "json"}
     numbers = found.selectExpr("try_variant_get(json, '$.n', 'int') n").where("n is not null").collect()
     assert [row["n"] for row in numbers] == [5]
     for mode, messages in (("append", 10), ("ignore", 10), ("overwrite", 5)):
-        assert told_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--mode", mode)[0] == 0
+        assert reported_by(capsys, "export", of_json, "--to", out, "--columns", "body", "--mode", mode)[0] == 0
         assert spark.read.schema("body binary").parquet(str(out)).count() == messages
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
-    assert told_by(capsys, "export", vhost, "--to", tmp_path / "rabbit", "--rabbit", "--columns", "msg_id,size")[0] == 0
+    assert reported_by(capsys, "export", vhost, "--to", tmp_path / "rabbit", "--rabbit", "--columns", "msg_id,size")[0] == 0
     assert set(spark.read.parquet(str(tmp_path / "rabbit")).columns) == {"queue", "msg_id", "size"}
-    code, told, _ = told_by(capsys, "reindex", of_json, "--json")
-    assert (code, json.loads(told)["units"], json.loads(told)["items"]) == (0, 5, 0)
+    code, reported, _ = reported_by(capsys, "reindex", of_json, "--json")
+    assert (code, json.loads(reported)["units"], json.loads(reported)["items"]) == (0, 5, 0)
     with MessageStore.open(of_json, config=SMALL) as store:
         store.put(Message("t", b"keyed", keys=["k"], queue_id=0))
-    code, told, _ = told_by(capsys, "compact", of_json, "--to", tmp_path / "compacted", "--drop-unkeyed", "--json")
+    code, reported, _ = reported_by(capsys, "compact", of_json, "--to", tmp_path / "compacted", "--drop-unkeyed", "--json")
     assert code == 0 and [row["body"] for row in dumped(tmp_path / "compacted")] == [b"keyed"]
 
 
@@ -365,9 +371,9 @@ def test_wrong_use_of_the_command_line(
         ("expected name=value", ("stats", of_json, "-o", "topic")),
         ("option vhost", ("stats", of_json, "-o", "vhost=x")),
     ):
-        code, told, said = told_by(capsys, *arguments)
-        assert (code, told, len(said)) == (2, "", 1), (arguments, said)
-        assert text in said[0] and not new.exists()
+        code, reported, printed = reported_by(capsys, *arguments)
+        assert (code, reported, len(printed)) == (2, "", 1), (arguments, printed)
+        assert text in printed[0] and not new.exists()
     with pytest.raises(JobError) as caught, plain_errors():
         spark.sql("SELECT 't' topic").write.format("brokerstore").mode("append").save(str(new))
     assert caught.value.kind is MissingColumn
@@ -378,8 +384,8 @@ def test_export_and_audit_of_rabbitmq_folders(spark: SparkSession, fixture_store
     folder = str(fixture_store("rabbitmq-clean").folder.parent / "vhost")
     export(spark, folder, str(tmp_path / "out"), is_rabbit=True)
     found = spark.read.parquet(str(tmp_path / "out"))
-    truth = spark.read.format("brokerstore").load(folder)
-    columns = sorted(truth.columns)
-    assert sorted(map(repr, found.select(columns).collect())) == sorted(map(repr, truth.select(columns).collect()))
+    expected = spark.read.format("brokerstore").load(folder)
+    columns = sorted(expected.columns)
+    assert sorted(map(repr, found.select(columns).collect())) == sorted(map(repr, expected.select(columns).collect()))
     assert found.count() > 100 and found.select("queue").distinct().count() == len(list((tmp_path / "out").glob("queue=*")))
     assert audit(spark, folder).is_ok

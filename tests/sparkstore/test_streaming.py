@@ -62,7 +62,7 @@ def body(number: int) -> bytes:
     return b"body %d " % number * 20
 
 
-def wanted(count: int, start: int = 0) -> list[bytes]:
+def expected_of(count: int, start: int = 0) -> list[bytes]:
     return [body(number) for number in range(start, start + count)]
 
 
@@ -202,9 +202,9 @@ def test_a_batch_is_cut_at_the_first_record_behind_its_bytes(tmp_path: Path) -> 
     for start in range(0, end.physical_offset, 777):
         for size in (1, 100, 1000, 5000, 20_000):
             position = ends.cut(start, size, end)
-            behind = [place for place in starts if place >= start + size]
+            behind = [location for location in starts if location >= start + size]
             blank = [file.start_offset + file.size_bytes for file in ends.files()[:-1]]
-            expected = {*behind[:1], *(place for place in blank if start + size <= place <= (behind or [0])[0])}
+            expected = {*behind[:1], *(location for location in blank if start + size <= location <= (behind or [0])[0])}
             assert position.physical_offset in expected if behind else position == end
             assert start < position.physical_offset <= end.physical_offset
 
@@ -286,7 +286,7 @@ def test_batches_by_bytes_are_all_records_once(tmp_path: Path, max_bytes: str | 
     fill(tmp_path, count)
     more = {} if max_bytes is None else {"maxBytesPerTrigger": max_bytes}
     stream = Stream(tmp_path, splitBytes=split_bytes, **more)
-    assert stream.run() == wanted(count)
+    assert stream.run() == expected_of(count)
     assert stream.run() == []
     bytes_each = {"1": 1, "300": 300, "1k": 1 << 10, "5k": 5 << 10, "17k": 17 << 10}.get(max_bytes or "", 1 << 20)
     record_bytes = 350
@@ -299,7 +299,7 @@ def test_batches_by_messages_are_all_records_once(tmp_path: Path, messages: int)
     """Each batch has exactly so many, across files; the last one has the rest."""
     fill(tmp_path, 150)
     stream = Stream(tmp_path, maxMessagesPerTrigger=str(messages))
-    assert stream.run() == wanted(150)
+    assert stream.run() == expected_of(150)
     assert {len(batch) for batch in stream.batches[:-1]} <= {messages}
     assert 1 <= len(stream.batches[-1]) <= messages
     assert stream.run() == []
@@ -310,7 +310,7 @@ def test_both_limits_of_a_batch(tmp_path: Path) -> None:
     fill(tmp_path, 150)
     for more in ({"maxMessagesPerTrigger": "3"}, {"maxMessagesPerTrigger": "100"}):
         stream = Stream(tmp_path, maxBytesPerTrigger="2k", **more)
-        assert stream.run() == wanted(150)
+        assert stream.run() == expected_of(150)
         assert max(map(len, stream.batches)) <= int(more["maxMessagesPerTrigger"])
         assert max(len(b"".join(batch)) for batch in stream.batches) <= (2 << 10) + 350
 
@@ -332,9 +332,9 @@ def test_the_backlog_is_what_no_batch_has(tmp_path: Path) -> None:
     assert "backlog_bytes" not in reader.reportLatestOffset(), "no batch was planned yet"
     end = last.physical_offset + last.size_bytes
     while (made := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        told = reader.reportLatestOffset()
-        assert told["backlog_bytes"] == end - made["physical_offset"]
-        assert told["store_timestamp_ms"] == clock.now_ms - 100
+        reported = reader.reportLatestOffset()
+        assert reported["backlog_bytes"] == end - made["physical_offset"]
+        assert reported["store_timestamp_ms"] == clock.now_ms - 100
         start = json.loads(json.dumps(made))
     assert Position.of_json(reader.reportLatestOffset()).physical_offset == end, "Spark may use it as an offset"
 
@@ -350,8 +350,8 @@ def test_a_run_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
         fill(tmp_path, 1, 40 + len(came), clock=clock)
         came.append(1)
 
-    assert stream.run(while_running=more) == wanted(40)
-    assert stream.run() == wanted(len(came), 40)
+    assert stream.run(while_running=more) == expected_of(40)
+    assert stream.run() == expected_of(len(came), 40)
 
 
 def test_a_batch_is_read_again_as_it_was_planned(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def test_where_a_new_query_begins(tmp_path: Path) -> None:
     latest = Stream(tmp_path, startingOffsets="latest")
     assert latest.run() == []
     fill(tmp_path, 3, 100, clock=clock)
-    assert latest.run() == wanted(3, 100)
-    assert Stream(tmp_path, startingOffsets="earliest").run() == wanted(103)
-    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset)).run() == wanted(43, 60)
-    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset - 1)).run() == wanted(43, 60)
-    assert Stream(tmp_path, startingTimestamp=str(T0 + 6000)).run() == wanted(43, 60)
+    assert latest.run() == expected_of(3, 100)
+    assert Stream(tmp_path, startingOffsets="earliest").run() == expected_of(103)
+    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset)).run() == expected_of(43, 60)
+    assert Stream(tmp_path, startingOffsets=str(results[60].physical_offset - 1)).run() == expected_of(43, 60)
+    assert Stream(tmp_path, startingTimestamp=str(T0 + 6000)).run() == expected_of(43, 60)
     of_queue = Stream(tmp_path, startingOffsets='{"topic-0": {"0": 45}, "topic-1": {"0": 50}}').run()
     assert of_queue == [body(number) for number in range(90, 103) if number % 2 == 0 or number >= 101]
 
@@ -407,7 +407,7 @@ def test_options_of_a_new_query_changed_on_resume(
     stream.start, stream.options = json.loads(json.dumps(one)), {"maxBytesPerTrigger": "1k", **changed}
     got += stream.run()
     fill(tmp_path, 10, 30, clock=clock)
-    assert got + stream.run() == wanted(40 - first, first)
+    assert got + stream.run() == expected_of(40 - first, first)
 
 
 def test_where_a_stream_ends(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_where_a_stream_ends(tmp_path: Path) -> None:
     results = fill(tmp_path, 100, clock=clock)
     by_time = Stream(tmp_path, endingTimestamp=str(T0 + 4000), maxBytesPerTrigger="2k")
     by_offset = Stream(tmp_path, endingOffsets=str(results[40].physical_offset))
-    assert by_time.run() == by_offset.run() == wanted(40)
+    assert by_time.run() == by_offset.run() == expected_of(40)
     fill(tmp_path, 5, 100, clock=clock)
     assert by_time.run() == by_offset.run() == []
 
@@ -513,7 +513,7 @@ def test_retention_deleted_the_anchor_of_a_stream(tmp_path: Path, caplog: pytest
     assert low > stood
     found = stream.run()
     assert 0 < len(found) < 200
-    assert found == wanted(len(found), 300 - len(found))
+    assert found == expected_of(len(found), 300 - len(found))
     assert f"{low - stood} bytes of the log were deleted before they were read" in caplog.text
 
 
@@ -542,7 +542,7 @@ def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCapture
     shutil.copytree(tmp_path / "store", tmp_path / "backup")
     fill(tmp_path / "store", 30, 50, clock=clock)
     strict, loose = Stream(tmp_path / "store"), Stream(tmp_path / "store", failOnDataLoss="false")
-    assert strict.run() == loose.run() == wanted(80)
+    assert strict.run() == loose.run() == expected_of(80)
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "backup").rename(tmp_path / "store")
     with pytest.raises(StoreRewound, match="truncated by a recovery, or replaced"):
@@ -551,7 +551,7 @@ def test_a_stream_over_a_rewound_store(tmp_path: Path, caplog: pytest.LogCapture
     assert "continuing with the records that exist" in caplog.text
     clock.now_ms += 1
     fill(tmp_path / "store", 10, 90, clock=clock)
-    assert loose.run() == wanted(10, 90)
+    assert loose.run() == expected_of(10, 90)
     with pytest.raises(StoreRewound):
         strict.run()
 
@@ -564,7 +564,7 @@ def test_damage_in_the_middle(tmp_path: Path) -> None:
         Stream(tmp_path).run()
     for size in ("1k", "100m"):
         stream = Stream(tmp_path, badRecords="skip", maxBytesPerTrigger=size, splitBytes="2k")
-        assert stream.run() == wanted(30) + wanted(29, 31)
+        assert stream.run() == expected_of(30) + expected_of(29, 31)
 
 
 def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
@@ -581,9 +581,9 @@ def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
             got += stream.run(available_now=turn % 2 == 0)
             stamp = store.engine.checkpoint.physic_msg_timestamp_ms
             assert len(got) <= max(0, (stamp - 3000 - T0) // 150 + 1)
-            assert got == wanted(len(got))
+            assert got == expected_of(len(got))
         assert 200 < len(got) < 300
-    assert got + stream.run() == wanted(300)
+    assert got + stream.run() == expected_of(300)
 
 
 def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
@@ -604,8 +604,8 @@ def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
         while not is_done.is_set():
             got += stream.run(available_now=False)
         writer.join()
-        assert got == wanted(len(got))
-    assert got + stream.run() == wanted(400)
+        assert got == expected_of(len(got))
+    assert got + stream.run() == expected_of(400)
 
 
 def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
@@ -672,11 +672,11 @@ def test_available_now_by_bytes_and_again(spark: SparkSession, tmp_path: Path, c
     last = fill(tmp_path / "store", 100, clock=clock)[-1]
     batches = collected(tmp_path / "store", maxBytesPerTrigger="8k")
     assert batches == list(range(-(-(last.physical_offset + last.size_bytes) // (8 << 10))))
-    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(100)
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(100)
     fill(tmp_path / "store", 20, 100, clock=clock)
     assert len(collected(tmp_path / "store", maxBytesPerTrigger="8k")) == 1
     assert collected(tmp_path / "store", maxBytesPerTrigger="8k") == []
-    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(120)
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(120)
 
 
 @pytest.mark.spark
@@ -692,7 +692,7 @@ def test_a_gap_and_a_rewound_store_fail_the_query(spark: SparkSession, tmp_path:
         collected(tmp_path / "store")
     collected(tmp_path / "store", failOnDataLoss="false")
     kept = [number for number, result in enumerate(results, 60) if result.physical_offset >= low]
-    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(60) + [body(number) for number in kept]
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(60) + [body(number) for number in kept]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "backup").rename(tmp_path / "store")
     with pytest.raises(Exception, match=r"StoreRewound: .*truncated by a recovery, or replaced"):
@@ -717,13 +717,13 @@ def test_a_live_store_followed_while_a_writer_appends(spark: SparkSession, tmp_p
             rows = spark.table("live_store").orderBy("physical_offset").collect()
             got = [bytes(row.body) for row in rows]
             stamp = store.engine.checkpoint.physic_msg_timestamp_ms
-            assert got == wanted((stamp - 3000 - T0) // 100 + 1)
+            assert got == expected_of((stamp - 3000 - T0) // 100 + 1)
     query.processAllAvailable()
-    told = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
-    assert told["backlog_bytes"] == 0 and told["physical_offset"] > 0
+    reported = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
+    assert reported["backlog_bytes"] == 0 and reported["physical_offset"] > 0
     rows = spark.table("live_store").orderBy("physical_offset").collect()
     query.stop()
-    assert [bytes(row.body) for row in rows] == wanted(140)
+    assert [bytes(row.body) for row in rows] == expected_of(140)
 
 
 def error_of(run: Callable[[], object]) -> str:
@@ -740,7 +740,7 @@ def test_starting_offsets_of_a_stream_that_infers_its_schema(spark: SparkSession
     assert collected(tmp_path / "store", startingOffsets="latest") == []
     fill(tmp_path / "store", 10, 150, clock=clock)
     assert len(collected(tmp_path / "store", startingOffsets="latest")) == 1
-    assert bodies_of(spark, tmp_path / "out-checkpoint") == wanted(10, 150)
+    assert bodies_of(spark, tmp_path / "out-checkpoint") == expected_of(10, 150)
     for name, (text, problem) in enumerate(UNKNOWN.items()):
         assert problem in error_of(lambda name=name, text=text: collected(tmp_path / "store", f"c{name}", startingOffsets=text))  # type: ignore[misc]
     delete_first_files(tmp_path / "store", 1)

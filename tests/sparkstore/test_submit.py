@@ -35,12 +35,12 @@ def test_a_python_without_the_library_is_named(made: Path, tmp_path: Path) -> No
         'spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()\n'
         "read_messages(spark, sys.argv[2])\n"
     )
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", script, str(ROOT), str(made)], capture_output=True, text=True, check=False, cwd=tmp_path,
         env=os.environ | python | {"SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
-    assert told.returncode != 0
-    last = told.stderr.strip().splitlines()[-1]
+    assert reported.returncode != 0
+    last = reported.stderr.strip().splitlines()[-1]
     assert last.startswith("storageio.errors.MissingExtra: the Python of Spark's workers")
     assert (str(bare) in last, sys.executable in last) == (True, True)
 
@@ -55,14 +55,14 @@ def test_a_job_by_spark_submit(made: Path) -> None:
     settings = ["--master", "local[2]", "--driver-memory", "1g", "--conf", "spark.ui.enabled=false"]
     settings += ["--conf", "spark.sql.shuffle.partitions=2"]
     command = [submit, *settings, ROOT / "sparkstore" / "__main__.py", "stats", made, "--by", "topic", "--json"]
-    told = subprocess.run(
+    reported = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, check=False,
         env=os.environ | python | {"SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr[-3000:]
-    rows = [json.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
+    assert reported.returncode == 0, reported.stderr[-3000:]
+    rows = [json.loads(line) for line in reported.stdout.splitlines() if line.startswith("{")]
     assert [(row["topic"], row["messages"]) for row in rows] == [(f"topic-{number}", 500) for number in range(3)]
-    assert "stats: done in" in told.stdout, "spark-submit joins the two outputs of a Python program"
+    assert "stats: done in" in reported.stdout, "spark-submit joins the two outputs of a Python program"
 
 
 def not_activated(command: str, *words: object, text: str = "", **more: str) -> subprocess.CompletedProcess[str]:
@@ -97,11 +97,11 @@ def test_spark_submit_of_an_environment_that_is_not_activated(made: Path, tmp_pa
         "print('rows', sparkstore.read_meta(spark, sys.argv[1]).count())\n"
         "spark.read.format('brokerstore').load('/absent')\n"
     )
-    told = not_activated("spark-submit", program, made)
-    assert told.stdout.splitlines() == ["rows 1500", "storageio.errors.UnknownStore: /absent: no such folder"], told.stderr[
-        -3000:
-    ]
-    assert told.returncode == 1
+    reported = not_activated("spark-submit", program, made)
+    assert reported.stdout.splitlines() == ["rows 1500", "storageio.errors.UnknownStore: /absent: no such folder"], (
+        reported.stderr[-3000:]
+    )
+    assert reported.returncode == 1
 
 
 def test_the_pyspark_shell(made: Path) -> None:
@@ -113,8 +113,10 @@ def test_the_pyspark_shell(made: Path) -> None:
         "spark.read.format('brokerstore').load('/absent')\n"
         f"print('meta', sparkstore.read_meta(spark, {str(made)!r}).count())\n"
     )
-    told = not_activated("pyspark", text=typed, PYSPARK_DRIVER_PYTHON_OPTS="-i")  # interactive, although stdin is no terminal
-    assert [line for line in told.stdout.splitlines() if line[:4] in ("rows", "same", "meta")] == [
+    reported = not_activated(
+        "pyspark", text=typed, PYSPARK_DRIVER_PYTHON_OPTS="-i"
+    )  # interactive, although stdin is no terminal
+    assert [line for line in reported.stdout.splitlines() if line[:4] in ("rows", "same", "meta")] == [
         "rows 1500", "same True", "meta 1500",
-    ], told.stderr[-3000:]  # fmt: skip
-    assert "UnknownStore: /absent: no such folder" in told.stderr and "Traceback" not in told.stderr
+    ], reported.stderr[-3000:]  # fmt: skip
+    assert "UnknownStore: /absent: no such folder" in reported.stderr and "Traceback" not in reported.stderr

@@ -54,11 +54,11 @@ def hourly(tmp_path: Path) -> Path:
 def test_times_and_text_beside_the_stored_columns(made: Path) -> None:
     """The milliseconds stay, the timestamps are the same moments, and the body is text only if somebody asks for it."""
     found = rows(made, message_schema(["store_time", "store_timestamp_ms", "born_time", "body", "body_text"]))
-    truth = dumped(made)
-    assert [row["store_time"] for row in found] == [row["store_time"] for row in truth]
-    assert [row["born_time"] for row in found] == [row["born_time"] for row in truth]
-    assert [row["store_timestamp_ms"] for row in found] == [row["store_timestamp_ms"] for row in truth]
-    assert [row["body_text"] for row in found] == [row["body"].decode("utf-8", "replace") for row in truth]
+    expected = dumped(made)
+    assert [row["store_time"] for row in found] == [row["store_time"] for row in expected]
+    assert [row["born_time"] for row in found] == [row["born_time"] for row in expected]
+    assert [row["store_timestamp_ms"] for row in found] == [row["store_timestamp_ms"] for row in expected]
+    assert [row["body_text"] for row in found] == [row["body"].decode("utf-8", "replace") for row in expected]
     assert "body_text" not in rows(made)[0]
 
 
@@ -103,31 +103,31 @@ FILTERS: dict[Any, Callable[[Any, Any], bool]] = {
 
 def test_random_conditions_on_times_equal_a_plain_filter(hourly: Path) -> None:
     """Bounds between two milliseconds are rounded to the right side; every condition is exact, so none goes back to Spark."""
-    chance, truth = random.Random(26), dumped(hourly)
+    chance, expected = random.Random(26), dumped(hourly)
     for _ in range(200):
         kind = chance.choice(list(FILTERS))
         name = chance.choice(("store_time", "born_time", "store_timestamp_ms"))
-        bound = chance.choice(truth)["store_time"] + timedelta(microseconds=chance.choice((-1000, -999, -1, 0, 0, 1, 999)))
+        bound = chance.choice(expected)["store_time"] + timedelta(microseconds=chance.choice((-1000, -999, -1, 0, 0, 1, 999)))
         reader = BrokerStoreSource({"path": str(hourly), "pushFilters": "true"}).reader(message_schema(["physical_offset"]))
         assert list(reader.pushFilters([kind((name,), bound)])) == []
         found = [
             at for part in reader.partitions() for batch in reader.read(part) for at in batch["physical_offset"].to_pylist()
         ]
         compared = name.replace("_timestamp_ms", "_time")
-        assert found == [row["physical_offset"] for row in truth if FILTERS[kind](row[compared], bound)], (kind, name, bound)
+        assert found == [row["physical_offset"] for row in expected if FILTERS[kind](row[compared], bound)], (kind, name, bound)
 
 
 def test_a_list_of_times(hourly: Path) -> None:
     """A time that no millisecond equals matches nothing."""
-    truth = dumped(hourly)
-    times = (truth[3]["store_time"], truth[300]["store_time"], truth[5]["store_time"] + timedelta(microseconds=1))
-    for values, wanted in ((times, [3, 300]), (times[2:], [])):
+    expected = dumped(hourly)
+    times = (expected[3]["store_time"], expected[300]["store_time"], expected[5]["store_time"] + timedelta(microseconds=1))
+    for values, requested in ((times, [3, 300]), (times[2:], [])):
         reader = BrokerStoreSource({"path": str(hourly), "pushFilters": "true"}).reader(message_schema(["physical_offset"]))
         assert list(reader.pushFilters([In(("store_time",), values)])) == []
         found = [
             at for part in reader.partitions() for batch in reader.read(part) for at in batch["physical_offset"].to_pylist()
         ]
-        assert found == [truth[number]["physical_offset"] for number in wanted]
+        assert found == [expected[number]["physical_offset"] for number in requested]
 
 
 def test_a_filter_on_the_store_time_reads_only_the_files_of_that_time(hourly: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_filter_on_the_store_time_reads_only_the_files_of_that_time(hourly: Pa
 @pytest.mark.spark
 def test_spark_pushes_a_filter_on_the_time(spark: SparkSession, hourly: Path) -> None:
     """`where` on a timestamp reaches the source; without the option a frame gives every row after a filtered query."""
-    truth = dumped(hourly)
+    expected = dumped(hourly)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         pushed = spark.read.format("brokerstore").option("pushFilters", "true").load(str(hourly))
@@ -159,7 +159,7 @@ def test_spark_pushes_a_filter_on_the_time(spark: SparkSession, hourly: Path) ->
         assert "Filter (isnotnull(store_time" in plan and ">=" not in plan, plan
         frame = spark.read.format("brokerstore").option("columns", "store_time").load(str(hourly))
         assert frame.where("store_time >= timestamp'2023-11-15 08:13:20Z'").count() == 200
-        assert frame.count() == len(truth) == 400, "Spark keeps the reader of a frame"
+        assert frame.count() == len(expected) == 400, "Spark keeps the reader of a frame"
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 

@@ -63,12 +63,12 @@ def test_a_page_is_torn_at_sectors_only() -> None:
 
 
 def test_stores_through_a_map_are_seen_and_lost() -> None:
-    """Stores make no call; the next call, or `look`, records them."""
+    """Stores make no call; the next call, or `examine`, records them."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(PAGE))
     view = disk.open("/a", Mode.WRITE).map(PAGE, writable=True).view
     view[5] = 7
-    disk.look()
+    disk.examine()
     view[5] = 9
     assert {data[5] for data in outcomes(disk, "/a") if data} == {0, 7, 9}
 
@@ -147,8 +147,10 @@ def test_the_weaker_model_keeps_the_order_of_the_changes() -> None:
     make(disk, "/b", b"old")
     disk.open("/a", Mode.WRITE).write(0, b"new")
     disk.open("/b", Mode.WRITE).write(0, b"new")
-    asked = disk.questions()
-    found = {(image.files["/a"], image.files["/b"]) for image in (build(disk._root, asked, each) for each in prefixes(asked))}
+    requested = disk.questions()
+    found = {
+        (image.files["/a"], image.files["/b"]) for image in (build(disk._root, requested, each) for each in prefixes(requested))
+    }
     assert found == {(b"old", b"old"), (b"new", b"old"), (b"new", b"new")}
 
 

@@ -118,12 +118,12 @@ def test_a_sync_on_macos_goes_past_the_drives_cache(tmp_path: Path, monkeypatch:
     """`F_FULLFSYNC` is used, because `fsync` stops at the drive's cache there."""
     import fcntl
 
-    asked: list[int] = []
+    requested: list[int] = []
     monkeypatch.delattr(os, "fdatasync")
     monkeypatch.setattr(real_disk.sys, "platform", "darwin")
-    monkeypatch.setattr(fcntl, "fcntl", lambda _fd, command: asked.append(command))
+    monkeypatch.setattr(fcntl, "fcntl", lambda _fd, command: requested.append(command))
     written(tmp_path / "f", lambda file: file.sync())
-    assert asked == [51]
+    assert requested == [51]
 
 
 def test_reading_goes_on_without_the_calls_of_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,9 +114,9 @@ def test_the_environment_can_forbid_compiled_kernels(pure: str) -> None:
 @pytest.mark.parametrize("package", builds.PACKAGES)
 def test_a_package_imported_alone_has_kernels_of_one_build(package: str) -> None:
     """The first import of a process decides: if it selects the plain build, all kernels are plain."""
-    asked = f"import {package}; from storebytes.builds import build_name; print(build_name())"
+    requested = f"import {package}; from storebytes.builds import build_name; print(build_name())"
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", asked],
+        [sys.executable, "-W", "error", "-c", requested],
         env=os.environ | {"BROKERSTORE_PURE": "1"},
         cwd=ROOT,
         capture_output=True,

@@ -42,20 +42,20 @@ def java_model(text: str) -> int:
 def test_integers_are_read_as_the_standard_library_reads_them(data: bytes, draw: st.DataObject) -> None:
     """They are big-endian and signed, except the little-endian one for the checksum."""
     at = draw.draw(st.integers(0, len(data) - 8))
-    wanted = tuple(struct.unpack_from(kind, data, at)[0] for kind in (">h", ">i", ">q", "<I"))
-    assert [half.gets(data, at) for half in halves()] == [wanted] * len(halves())
+    expected = tuple(struct.unpack_from(kind, data, at)[0] for kind in (">h", ">i", ">q", "<I"))
+    assert [half.gets(data, at) for half in halves()] == [expected] * len(halves())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(1 << 15), (1 << 15) - 1), I32, I64)
 def test_integers_are_written_where_they_belong(short: int, middle: int, long: int) -> None:
     """No byte beside them changes."""
-    wanted = bytearray(24)
-    struct.pack_into(">h", wanted, 1, short)
-    struct.pack_into(">i", wanted, 4, middle)
-    struct.pack_into(">q", wanted, 9, long)
-    struct.pack_into(">i", wanted, 18, middle)
-    assert [half.puts(short, middle, long) for half in halves()] == [bytes(wanted)] * len(halves())
+    expected = bytearray(24)
+    struct.pack_into(">h", expected, 1, short)
+    struct.pack_into(">i", expected, 4, middle)
+    struct.pack_into(">q", expected, 9, long)
+    struct.pack_into(">i", expected, 18, middle)
+    assert [half.puts(short, middle, long) for half in halves()] == [bytes(expected)] * len(halves())
 
 
 @settings(max_examples=100, deadline=None)
@@ -128,8 +128,8 @@ def test_java_hash_of_every_broken_sequence() -> None:
         for second in edges:
             for third in edges:
                 data = bytes((first, second, third, 0x41))
-                wanted = java_model(data.decode("utf-8", "replace"))
-                assert [half.java(data, 0, 4, 0) for half in halves()] == [wanted] * len(halves()), data.hex()
+                expected = java_model(data.decode("utf-8", "replace"))
+                assert [half.java(data, 0, 4, 0) for half in halves()] == [expected] * len(halves()), data.hex()
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_java_hash_golden(text: str, code: int) -> None:
 def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
     """The format is name 1 value 2; a lone surrogate is an error in both builds."""
     texts = [text for pair in pairs for text in pair]
-    wanted = "".join(f"{name}\1{value}\2" for name, value in pairs).encode()
-    assert [half.pairs(texts) for half in halves()] == [wanted] * len(halves())
+    expected = "".join(f"{name}\1{value}\2" for name, value in pairs).encode()
+    assert [half.pairs(texts) for half in halves()] == [expected] * len(halves())
 
 
 @pytest.mark.parametrize("keys", [None, "", "a", "caf\u00e9 b"])
@@ -156,8 +156,8 @@ def test_pairs_are_encoded_alike(pairs: list[tuple[str, str]]) -> None:
 def test_keys_and_tags_are_encoded_alike(keys: str | None, tags: str | None) -> None:
     """KEYS comes before TAGS; None is omitted."""
     named = [("KEYS", keys), ("TAGS", tags)]
-    wanted = "".join(f"{name}\1{value}\2" for name, value in named if value is not None).encode()
-    assert [half.keys_and_tags(keys, tags) for half in halves()] == [wanted] * len(halves())
+    expected = "".join(f"{name}\1{value}\2" for name, value in named if value is not None).encode()
+    assert [half.keys_and_tags(keys, tags) for half in halves()] == [expected] * len(halves())
 
 
 @pytest.mark.parametrize("bad", ["\ud800", 5, None, b"x"])
@@ -182,8 +182,8 @@ def test_texts_are_those_of_the_standard_library(data: bytes, draw: st.DataObjec
     size = draw.draw(st.integers(0, len(data) - start))
     part = data[start : start + size]
     escaped = json.dumps(part.decode("utf-8", "replace"))[1:-1].encode()
-    wanted = [str(value).encode(), part.hex().encode(), part.hex().upper().encode(), base64.b64encode(part), escaped]
-    framed = [b"\0" + text + b"\0" for text in wanted]
+    expected = [str(value).encode(), part.hex().encode(), part.hex().upper().encode(), base64.b64encode(part), escaped]
+    framed = [b"\0" + text + b"\0" for text in expected]
     assert [half.encoded(data, start, size, value) for half in halves()] == [framed] * len(halves())
 
 
@@ -234,10 +234,10 @@ def test_crc_is_that_of_crcmod_and_zlib_for_every_length(world: World) -> None:
     data = random.Random(7).randbytes(720)
     for size in range(701):
         piece = data[size % 16 : size % 16 + size]
-        wanted = define(piece)
+        expected = define(piece)
         cut = size * 2 // 3
-        assert wanted == zlib.crc32(piece)
-        assert wanted == crc.checksum(piece) == crc.sliced(piece) == crc.checksum(piece[cut:], crc.checksum(piece[:cut]))
+        assert expected == zlib.crc32(piece)
+        assert expected == crc.checksum(piece) == crc.sliced(piece) == crc.checksum(piece[cut:], crc.checksum(piece[:cut]))
 
 
 def test_crc_without_the_fold_is_the_same(world: World) -> None:
@@ -254,10 +254,10 @@ def test_crc_without_the_fold_is_the_same(world: World) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=12), st.integers(0, 30))
-def test_a_text_is_written_whole_or_not_at_all(text: str, room: int) -> None:
+def test_a_text_is_written_whole_or_not_at_all(text: str, capacity: int) -> None:
     """Lone surrogates cannot be encoded; no byte around the room changes."""
     encoded = text.encode("utf-8", "surrogatepass")
-    fits = len(encoded) <= room and not any("\ud800" <= letter <= "\udfff" for letter in text)
-    body = encoded + b"\xff" * (room - len(encoded)) if fits else b"\xff" * room
-    wanted = (len(encoded) if fits else -1, b"\xff" + body + b"\xff")
-    assert [half.texts(text, room) for half in halves()] == [wanted] * len(halves())
+    fits = len(encoded) <= capacity and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    body = encoded + b"\xff" * (capacity - len(encoded)) if fits else b"\xff" * capacity
+    expected = (len(encoded) if fits else -1, b"\xff" + body + b"\xff")
+    assert [half.texts(text, capacity) for half in halves()] == [expected] * len(halves())

@@ -17,7 +17,7 @@ from ..escapes import quote
 from ..filters import Filters
 from ..hints import NoSuchMessage
 from ..layout import Column
-from ..output import body_text, say, time_text
+from ..output import body_text, print_line, time_text
 from . import Contents, ExportSource, Lookup
 from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
@@ -110,9 +110,9 @@ class RabbitmqBackend(RabbitmqFolder):
             is_known = count > 0 or any(queue == topic for queue in self.queue_names(folder))
         path = quote(self.target.path)
         if not is_known:
-            say(f"brokerstore: there is no queue {topic!r}; run: brokerstore ls {path}")
+            print_line(f"brokerstore: there is no queue {topic!r}; run: brokerstore ls {path}")
         elif not count:
-            say(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+            print_line(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
 
     def _has_key(self, message: StoredMessage, key: str) -> bool:
         """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""

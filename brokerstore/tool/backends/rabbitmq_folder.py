@@ -12,7 +12,7 @@ from storageio import StoreCorrupt
 from storebytes.finding import UNSUPPORTED, Finding
 
 from ..codes import CLEAN, NO_STORE, PROBLEM
-from ..output import count_text, json_line, problem_text, say
+from ..output import count_text, json_line, print_line, problem_text
 
 if TYPE_CHECKING:
     from rabbitstore import StoredMessage
@@ -29,14 +29,16 @@ def report_running_server(facts: RabbitmqFacts) -> None:
     """Report on stderr that a server runs on the folder, because its files lack what it has in memory alone."""
     server = facts.server
     if server is not None:
-        who = f"{server.name}, process {server.process_id}"
-        say(f"brokerstore: a server runs on this folder ({who}): messages that it has only in memory are not shown")
+        holder = f"{server.name}, process {server.process_id}"
+        print_line(f"brokerstore: a server runs on this folder ({holder}): messages that it has only in memory are not shown")
 
 
 def report_unread(queues: Collection[str]) -> None:
     """Report on stderr which quorum queues were not read; their problems name what is unknown."""
     if queues:
-        say(f"brokerstore: not read: {count_text(len(queues), 'quorum queue')} of an unsupported format: {', '.join(queues)}")
+        print_line(
+            f"brokerstore: not read: {count_text(len(queues), 'quorum queue')} of an unsupported format: {', '.join(queues)}"
+        )
 
 
 def unread_keys(queues: Collection[str]) -> dict[str, Any]:
@@ -99,7 +101,7 @@ class RabbitmqFolder:
                 self.node.close()
                 self.problems += self.node.problems
             for problem in self.problems:
-                say(f"brokerstore: {problem_text(problem)}")
+                print_line(f"brokerstore: {problem_text(problem)}")
             _report_notes(list(dict.fromkeys(folder.notes)))
             self._report_unread()
 
@@ -168,7 +170,7 @@ def _report_notes(notes: list[Finding]) -> None:
     count = sum(note.kind in _DROPPED for note in notes)
     for note in notes:
         if note.kind not in _DROPPED:
-            say(f"brokerstore: note: {problem_text(note)}")
+            print_line(f"brokerstore: note: {problem_text(note)}")
     if count:
         were, them = ("message was", "it") if count == 1 else ("messages were", "them")
-        say(f"brokerstore: note: {count} {were} only in the server's memory; it drops {them} at its next start")
+        print_line(f"brokerstore: note: {count} {were} only in the server's memory; it drops {them} at its next start")

@@ -21,7 +21,7 @@ from storageio import REAL_DISK, StoreError
 from ..codes import CLEAN, REPAIRED_DROPPED
 from ..escapes import quote
 from ..hints import NoSuchMessage
-from ..output import Answer, count_text, problem_text, say
+from ..output import Answer, count_text, print_line, problem_text
 from . import Outgoing
 from .rabbitmq_folder import RabbitmqFolder
 
@@ -120,11 +120,11 @@ def _open_for_writing(path: str, drop_transient: bool, queue: str | None = None)
         raise TransientMessages(path, transient)
     with RabbitStore.open(path, "r+") as store:
         for problem in store.lost:
-            say(f"brokerstore: {problem_text(problem)}")
+            print_line(f"brokerstore: {problem_text(problem)}")
         dropped = before - _count(store)
         if dropped:
             what = "transient ones, or ones that no file has"
-            say(f"brokerstore: {count_text(dropped, 'message')} dropped, as a server does when it starts: {what}")
+            print_line(f"brokerstore: {count_text(dropped, 'message')} dropped, as a server does when it starts: {what}")
         yield store, dropped
 
 

@@ -22,7 +22,7 @@ from ..filters import Filters, RecordFilter, queue_number
 from ..hints import NoSuchMessage
 from ..layout import Column
 from ..message_json import line_blocks, message_json
-from ..output import body_text, say, time_text
+from ..output import body_text, print_line, time_text
 from . import Contents, ExportSource, Lookup
 from .rocketmq_folder import RocketmqFolder
 
@@ -160,14 +160,14 @@ class RocketmqBackend(RocketmqFolder):
             unsearched = store.unsearched_bytes
         if unsearched:
             lacking = f"{unsearched} bytes of the log are not in the index and were not searched"
-            say(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
+            print_line(f"brokerstore: incomplete: {lacking}; run: brokerstore rebuild {path} index --apply")
             self.is_incomplete = True
         if not found and is_known:
-            say(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
+            print_line(f"brokerstore: no message of topic {topic!r} has the key {key!r}; run: brokerstore dump {path}")
         if not is_known:
-            say(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
+            print_line(f"brokerstore: there is no topic {topic!r}; run: brokerstore ls {path}")
         if not self.facts.has("index"):
-            say("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
+            print_line("brokerstore: there is no index folder; `brokerstore rebuild DIR index --apply` creates it")
         return iter(found)
 
     def tail(self, filters: Filters, lines: int, follow: bool) -> Iterator[StoredMessage]:
@@ -178,7 +178,7 @@ class RocketmqBackend(RocketmqFolder):
         files = self.files()
         end_offset = files.end().offset
         last = self._last_records(files, record_filter, lines)
-        self.say_fillers()
+        self.report_fillers()
         return self._with_arrivals(last, record_filter, end_offset) if follow else iter(last)
 
     def _last_records(self, files: LogFiles, record_filter: RecordFilter, lines: int) -> list[StoredMessage]:

@@ -14,7 +14,7 @@ from storageio import REAL_DISK, StoreError, own_view
 from storageio.ahead import one_behind
 
 from ..codes import CLEAN, PROBLEM
-from ..output import Answer, check_answer, count_text, in_use_keys, problem_json, progress, say, say_in_use, size_text
+from ..output import Answer, check_answer, count_text, in_use_keys, print_line, problem_json, progress, report_in_use, size_text
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_rows
 from .rocketmq_timers import keys_and_tables, pending
@@ -121,10 +121,10 @@ def report(folder: RocketmqFolder, quiet: bool) -> tuple[Facts, dict[str, Any]]:
         try:
             facts.lags = lag_rows(folder)
         except StoreError as error:  # the damage is among the problems already
-            say(f"brokerstore: no lag: {error}")
+            print_line(f"brokerstore: no lag: {error}")
         if (timers := pending(folder)) is not None:
             facts.timers = [asdict(topic) for topic in timers.topics]
             facts.cards.append(("Pending timers", f"{timers.timers:,}"))
         facts.pop = pop_rows(folder)
-    say_in_use(found.checked_to)
+    report_in_use(found.checked_to)
     return facts, in_use_keys(found.checked_to)

@@ -8,7 +8,7 @@ from typing import Any
 from storageio import REAL_DISK, DiskError, StoreError
 from storebytes.finding import Finding
 
-from ..output import Table, say
+from ..output import Table, print_line
 from .rocketmq_folder import RocketmqFolder
 
 HEADERS = ("compacted topic", "queue", "files", "messages", "bytes", "min offset", "max offset")
@@ -28,9 +28,9 @@ def compacted_keys_and_tables(folder: RocketmqFolder, only: str | None = None) -
                 raise
             except StoreError as error:
                 folder.problems.append(Finding(queue.log_folder, 0, "unreadable", "compacted messages", str(error)))
-                say(f"brokerstore: {error}")
+                print_line(f"brokerstore: {error}")
     if not rows:
         return {}, []
-    place = os.path.join(path, "compaction", "compactionLog", "TOPIC", "QUEUE")
-    say(f"brokerstore: the messages of compacted topics are read with: brokerstore dump {place}")
+    location = os.path.join(path, "compaction", "compactionLog", "TOPIC", "QUEUE")
+    print_line(f"brokerstore: the messages of compacted topics are read with: brokerstore dump {location}")
     return {"compacted": [row._asdict() for row in rows]}, [Table(HEADERS, [list(row) for row in rows])]

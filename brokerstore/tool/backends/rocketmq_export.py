@@ -53,7 +53,7 @@ def _pieces_from(folder: RocketmqFolder, files: LogFiles, start: int) -> Iterato
             first = bisect_left(step.positions, start - step.base)
             left = step._replace(start=max(step.start, start - step.base), positions=step.positions[first:])
             yield from folder.without_fillers(left)
-    folder.say_fillers()
+    folder.report_fillers()
 
 
 def _lines(pieces: Iterator[Piece], record_filter: RecordFilter, position: int, left: int | None) -> Iterator[ExportItem]:

@@ -22,7 +22,7 @@ from storebytes.finding import Finding
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote
 from ..filters import Filters, RecordFilter, is_utf8, queue_number
-from ..output import problem_text, say
+from ..output import print_line, problem_text
 
 if TYPE_CHECKING:
     from commitlog import StoredMessage
@@ -138,14 +138,14 @@ class RocketmqFolder:
         problem = undispatched.problem()
         if not problem:
             return {}
-        say(f"brokerstore: incomplete: {problem}; run: brokerstore rebuild {quote(store.path)} --apply")
+        print_line(f"brokerstore: incomplete: {problem}; run: brokerstore rebuild {quote(store.path)} --apply")
         return {"undispatched_messages": store.undispatched_messages}
 
     def add(self, finding: Finding) -> None:
         """Report a problem and keep it; ignore a note."""
         if finding.is_problem:
             self.problems.append(finding)
-            say(f"brokerstore: {problem_text(finding)}")
+            print_line(f"brokerstore: {problem_text(finding)}")
 
     def pieces(self, files: LogFiles, *, is_whole: bool = True) -> Iterator[Piece]:
         """Iterate over runs of good records; damage is reported and skipped.
@@ -159,7 +159,7 @@ class RocketmqFolder:
                 self.add(step)
             elif isinstance(step, Piece):
                 yield from self.without_fillers(step)
-        self.say_fillers()
+        self.report_fillers()
 
     def without_fillers(self, piece: Piece) -> Iterator[Piece]:
         """Yield a run of records without the filler records in it."""
@@ -175,11 +175,11 @@ class RocketmqFolder:
         self._fillers += is_left_out
         return not is_left_out
 
-    def say_fillers(self) -> None:
+    def report_fillers(self) -> None:
         """Report how many filler records were left out."""
         if self._fillers:
             found = "1 filler record" if self._fillers == 1 else f"{self._fillers} filler records"
-            say(f"brokerstore: left out {found} of `recover --skip-bad`; `brokerstore dump DIR --fillers` shows them")
+            print_line(f"brokerstore: left out {found} of `recover --skip-bad`; `brokerstore dump DIR --fillers` shows them")
             self._fillers = 0
 
     def record_filter(self, filters: Filters) -> RecordFilter:

@@ -22,10 +22,10 @@ from ..output import (
     Answer,
     count_text,
     in_use_keys,
+    print_line,
     problem_json,
     problem_text,
-    say,
-    say_in_use,
+    report_in_use,
     size_text,
     time_text,
 )
@@ -47,10 +47,10 @@ def info(folder: RocketmqFolder) -> Answer:
         facts["differences"] = _differences(folder)
     facts["problems"] = [problem_json(problem) for problem in problems]
     for problem in problems:
-        say(f"brokerstore: {problem_text(problem)}")
-    say_in_use(facts.get("checked_to_offset"))
+        print_line(f"brokerstore: {problem_text(problem)}")
+    report_in_use(facts.get("checked_to_offset"))
     for difference in facts.get("differences", []):
-        say("brokerstore: {name} is {configured} in the broker's file; {where} has {found}".format(**difference))
+        print_line("brokerstore: {name} is {configured} in the broker's file; {where} has {found}".format(**difference))
     return Answer(facts, [_fields(facts)], PROBLEM if problems or facts.get("differences") else CLEAN)
 
 

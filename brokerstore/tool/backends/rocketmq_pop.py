@@ -7,7 +7,7 @@ from typing import Any
 from storageio import REAL_DISK, DiskError, StoreError
 from storebytes.finding import Finding
 
-from ..output import Table, count_text, say, table_time
+from ..output import Table, count_text, print_line, table_time
 from .rocketmq_folder import RocketmqFolder
 
 KEYS = ("topic", "group", "ready", "unacknowledged", "next_revive_ms")
@@ -28,10 +28,10 @@ def pop_rows(folder: RocketmqFolder) -> list[Row]:
         raise
     except StoreError as error:
         folder.problems.append(Finding(facts.path, 0, "unreadable", "state of POP consumers", str(error)))
-        say(f"brokerstore: no lag of POP consumers: {error}")
+        print_line(f"brokerstore: no lag of POP consumers: {error}")
         return []
     if found.unreadable:
-        say(f"brokerstore: {count_text(found.unreadable, 'message')} of POP consumers' state could not be read")
+        print_line(f"brokerstore: {count_text(found.unreadable, 'message')} of POP consumers' state could not be read")
     return [dict(zip(KEYS, lag, strict=True)) for lag in found.lags]
 
 

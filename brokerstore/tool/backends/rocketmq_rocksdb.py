@@ -10,7 +10,7 @@ from messagestore.rocksdb.queues import read_units
 from storageio import REAL_DISK, StoreError
 from storebytes.finding import Finding
 
-from ..output import say
+from ..output import print_line
 from .rocketmq_folder import RocketmqFolder
 
 QUEUES = "consumequeue"
@@ -23,7 +23,7 @@ def queue_rows(folder: RocketmqFolder) -> list[Row] | None:
     if not has_rocksdb(REAL_DISK, path):
         return None
     if not can_read():
-        say(f"brokerstore: queues from the log: RocksDB is read with pip install 'brokerstore[{EXTRA}]'")
+        print_line(f"brokerstore: queues from the log: RocksDB is read with pip install 'brokerstore[{EXTRA}]'")
         return None
     files = folder.files().files
     low = files[0].start_offset if files else 0
@@ -44,4 +44,4 @@ def queue_rows(folder: RocketmqFolder) -> list[Row] | None:
 def unreadable(folder: RocketmqFolder, path: str, error: StoreError) -> None:
     """Report a database that cannot be read, and keep it as a problem."""
     folder.problems.append(Finding(path, 0, "unreadable", "RocksDB", str(error)))
-    say(f"brokerstore: {error}")
+    print_line(f"brokerstore: {error}")

@@ -13,7 +13,7 @@ from messagestore.folder import FolderFacts
 from storageio import REAL_DISK, DiskError, StoreCorrupt, StoreError
 from storebytes.finding import Finding
 
-from ..output import Answer, Table, in_use_keys, progress, say, say_in_use, table_time
+from ..output import Answer, Table, in_use_keys, print_line, progress, report_in_use, table_time
 from .rocketmq_compaction import compacted_keys_and_tables
 from .rocketmq_folder import RocketmqFolder
 from .rocketmq_pop import pop_keys_and_tables
@@ -71,7 +71,7 @@ def _incomplete(folder: RocketmqFolder) -> Row:
         with folder.open_store() as store:
             return folder.incomplete_keys(store)
     except StoreError as error:
-        say(f"brokerstore: incomplete: the queues were not compared with the log: {error}")
+        print_line(f"brokerstore: incomplete: the queues were not compared with the log: {error}")
         return {"undispatched_messages": None}
 
 
@@ -93,7 +93,7 @@ def _rows_of_queues(folder: RocketmqFolder, log_min_offset: int) -> Iterator[Row
                     raise
                 except StoreError as error:
                     folder.problems.append(Finding(queue.folder, 0, "unreadable", "queue files", str(error)))
-                    say(f"brokerstore: {error}")
+                    print_line(f"brokerstore: {error}")
 
 
 def _rows_of_rocksdb(folder: RocketmqFolder) -> list[Row]:
@@ -104,13 +104,13 @@ def _rows_of_rocksdb(folder: RocketmqFolder) -> list[Row]:
 
 def _rows_of_log(folder: RocketmqFolder) -> list[Row]:
     """Count what the log dispatches: no prepared or rolled-back messages, and none of deleted topics."""
-    from messagestore.derive.kinds import is_dispatched, queue_places
+    from messagestore.derive.kinds import is_dispatched, queue_keys_of
 
     found: dict[tuple[str, int], list[int]] = {}
     is_deleted = _deleted(folder.facts)
     for message in _messages(folder, folder.files()):
         if is_dispatched(message):
-            for (topic, queue_id), number in {place[:2]: place[2] for place in queue_places(message)}.items():
+            for (topic, queue_id), number in {queue_key[:2]: queue_key[2] for queue_key in queue_keys_of(message)}.items():
                 row = found.setdefault((topic, queue_id), [number, 0, 0])
                 row[2] += 1
                 row[1] = row[0] + row[2] if is_virtual_topic(topic) else number + 1  # those close gaps
@@ -142,7 +142,7 @@ def _topics(folder: RocketmqFolder) -> list[Row]:
     if isinstance(topics.rocksdb_error, StoreCorrupt):
         unreadable(folder, topics.path, topics.rocksdb_error)
     elif topics.rocksdb_error is not None:
-        say(f"brokerstore: no topics: {topics.rocksdb_error}")
+        print_line(f"brokerstore: no topics: {topics.rocksdb_error}")
     found = [config for name in topics.names() if (config := topics.get(name)) is not None]
     return [
         {"topic": one.name, "read_queues": one.read_queues, "write_queues": one.write_queues, "perm": one.perm} for one in found
@@ -159,7 +159,7 @@ def stats(folder: RocketmqFolder, by: str, quiet: bool) -> Answer:
     total = {"messages": sum(row[0] for row in rows.values()), "size_bytes": sum(row[1] for row in rows.values())}
     cells = [[table_time(cell) if name.endswith("_ms") else cell for name, cell in row.items()] for row in found]
     beside, more_tables = _beside(folder)
-    say_in_use(files.end_offset)
+    report_in_use(files.end_offset)
     facts = {"queues" if by == "queue" else "hours": found, "total": total} | beside | in_use_keys(files.end_offset)
     return Answer(facts, [Table((*_GROUP_HEADERS[by], *_STATS_HEADERS), cells), *more_tables], folder.code)
 

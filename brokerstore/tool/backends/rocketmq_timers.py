@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from storageio import REAL_DISK, DiskError, StoreError
 from storebytes.finding import Finding
 
-from ..output import Table, count_text, say, table_time, time_text
+from ..output import Table, count_text, print_line, table_time, time_text
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def pending(folder: RocketmqFolder) -> PendingTimers | None:
         raise
     except StoreError as error:
         folder.problems.append(Finding(facts.path, 0, "unreadable", "timer files", str(error)))
-        say(f"brokerstore: no timers: {error}")
+        print_line(f"brokerstore: no timers: {error}")
         return None
     if found.unreadable:
         text = f"{count_text(found.unreadable, 'timer')} without a message in the log"
-        say(f"brokerstore: {text}; run: brokerstore verify {facts.path}")
+        print_line(f"brokerstore: {text}; run: brokerstore verify {facts.path}")
     return found
 
 

@@ -12,7 +12,7 @@ from storageio import UnsupportedFormat
 from storebytes.plan import Unrepaired
 
 from ..escapes import quote
-from ..output import Answer, count_text, progress, say, size_text
+from ..output import Answer, count_text, print_line, progress, size_text
 from ..plans import plan_answer
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
@@ -65,11 +65,11 @@ def recover(folder: RocketmqFolder, repair: Repair, quiet: bool) -> Answer:
             raise
     if plan.needs_choice:
         choices = " or ".join(f"--{name}{CHOICES[name]}" for name in plan.choices)
-        say(f"brokerstore: safely stored data is damaged or missing: choose {choices}")
+        print_line(f"brokerstore: safely stored data is damaged or missing: choose {choices}")
     for reason in plan.force_reasons:
-        say(f"brokerstore: {reason}; recover does not change these files")
+        print_line(f"brokerstore: {reason}; recover does not change these files")
     if plan.needs_force:
-        say("brokerstore: a broker may lose such messages: --skip-bad keeps every offset; --force truncates anyway")
+        print_line("brokerstore: a broker may lose such messages: --skip-bad keeps every offset; --force truncates anyway")
     steps: list[str] = []
     if plan.needs_choice:
         steps = [

@@ -14,7 +14,7 @@ from ..backends import Backend, QueueKey
 from ..backends.opening import open_backend
 from ..codes import PROBLEM
 from ..options import JSON, OFFSET, QUIET, plain_command
-from ..output import emit, emit_json, progress, say
+from ..output import emit, emit_json, print_line, progress
 
 Numbered = tuple[int, dict[str, Any]]
 
@@ -64,9 +64,9 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
         if count == 0:
             emit("The readable messages are the same." if problems or "not_read" in more else "The messages are the same.")
         elif count > limit:
-            say(f"brokerstore: {count} differences, of which {limit} are shown; --limit N shows more")
+            print_line(f"brokerstore: {count} differences, of which {limit} are shown; --limit N shows more")
     for path in in_use:
-        say(f"brokerstore: {path} is in use: messages that arrive meanwhile may be missing from the comparison")
+        print_line(f"brokerstore: {path} is in use: messages that arrive meanwhile may be missing from the comparison")
     codes = [side.code for side in sides]
     return PROBLEM if count or PROBLEM in codes else max(codes)
 
@@ -127,5 +127,5 @@ def _compare(name: str, first: Iterator[Numbered], second: Iterator[Numbered]) -
 
 def _text(found: Difference) -> str:
     what = {"only_in_first": "only in the first", "only_in_second": "only in the second"}.get(found.kind)
-    place = found.queue if found.number is None else f"{found.queue} {found.number}"
-    return f"{place}: {what or 'differs in ' + ', '.join(found.fields)}"
+    location = found.queue if found.number is None else f"{found.queue} {found.number}"
+    return f"{location}: {what or 'differs in ' + ', '.join(found.fields)}"

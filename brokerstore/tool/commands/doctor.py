@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import storebytes
-from storebytes.builds import build_name, kernel_builds, kernel_modules, wants_plain
+from storebytes.builds import build_name, is_plain_requested, kernel_builds, kernel_modules
 
 from ..codes import CLEAN, PROBLEM
 from ..escapes import quote
 from ..options import JSON, plain_command
-from ..output import Answer, emit_json, say, show
+from ..output import Answer, emit_json, print_line, show
 
 PACKAGES = (
     "brokerstore", "numpy", "crcmod", "click", "rich", "pyarrow", "jinja2", "matplotlib", "lz4", "zstandard",
@@ -54,7 +54,7 @@ def examine(as_json: bool) -> int:
     facts: dict[str, Any] = {
         "ok": not stale and name != "mixed",
         "build": name,
-        "plain_wanted": wants_plain(),
+        "plain_wanted": is_plain_requested(),
         "kernels": [{"module": build.module, "compiled": build.is_compiled, "stale": build.is_stale} for build in builds],
         "python": sys.version.split()[0],
         "implementation": platform.python_implementation(),
@@ -64,13 +64,13 @@ def examine(as_json: bool) -> int:
     }
     show(Answer(facts, [_fields(facts)]), as_json)
     for module in stale:
-        say(f"brokerstore: {module} was compiled from other source than the file beside it; rebuild it")
+        print_line(f"brokerstore: {module} was compiled from other source than the file beside it; rebuild it")
     if stale:
-        say(f"brokerstore: run: {_build_command()}")
+        print_line(f"brokerstore: run: {_build_command()}")
     if name == "mixed":
         plain = ", ".join(build.module for build in builds if not build.is_compiled)
-        say(f"brokerstore: only some of the kernels are compiled; plain: {plain}")
-        say(f"brokerstore: run: {_build_command()}")
+        print_line(f"brokerstore: only some of the kernels are compiled; plain: {plain}")
+        print_line(f"brokerstore: run: {_build_command()}")
     return CLEAN if facts["ok"] else PROBLEM
 
 
@@ -87,8 +87,8 @@ def _broken() -> dict[str, str]:
 
 def _show_broken(broken: dict[str, str], as_json: bool) -> int:
     for module, why in broken.items():
-        say(f"brokerstore: {module} cannot be loaded: {why}; rebuild it")
-    say(f"brokerstore: run: {_build_command()}")
+        print_line(f"brokerstore: {module} cannot be loaded: {why}; rebuild it")
+    print_line(f"brokerstore: run: {_build_command()}")
     if as_json:
         emit_json(
             {"ok": False, "build": "broken", "kernels": [{"module": module, "error": broken[module]} for module in broken]}

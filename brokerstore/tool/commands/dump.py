@@ -6,7 +6,7 @@ from ..backends import Backend
 from ..escapes import quote
 from ..filters import Filters
 from ..options import JSON, LIMIT, ROCKETMQ_FILTERS, store_command, with_filters
-from ..output import emit_block, say, show_messages
+from ..output import emit_block, print_line, show_messages
 
 
 @store_command(
@@ -32,5 +32,5 @@ def dump(backend: Backend, as_json: bool, filters: Filters, limit: int | None) -
     else:
         count = show_messages(backend, backend.dump(filters, limit), as_json, heading=limit != 0)
     if not count and limit != 0 and filters != Filters():  # a name may be mistyped
-        say(f"brokerstore: no message matches; run: brokerstore ls {quote(backend.target.path)}  (lists the queues)")
+        print_line(f"brokerstore: no message matches; run: brokerstore ls {quote(backend.target.path)}  (lists the queues)")
     return backend.code

@@ -15,7 +15,7 @@ from ..backends import Backend, ExportItem, ExportSource
 from ..codes import PROBLEM
 from ..filters import Filters
 from ..options import JSON_OF_FILE, LIMIT, QUIET, ROCKETMQ_FILTERS, store_command, with_filters
-from ..output import count_text, emit_block, emit_csv, emit_json, file_to_write, named_file, progress, say, size_text
+from ..output import count_text, emit_block, emit_csv, emit_json, file_to_write, named_file, print_line, progress, size_text
 
 
 class Order(NamedTuple):
@@ -84,7 +84,7 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
     if order.as_json:
         emit_json({"file": order.out, "form": order.form, "messages": parts.rows, "size_bytes": size, "problems": problems})
     elif not order.quiet:
-        say(f"brokerstore: wrote {count_text(parts.rows, 'message')} to {order.out}, {size_text(size)}")
+        print_line(f"brokerstore: wrote {count_text(parts.rows, 'message')} to {order.out}, {size_text(size)}")
     return PROBLEM if before else backend.code
 
 

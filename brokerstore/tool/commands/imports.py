@@ -11,7 +11,7 @@ from storageio import REAL_DISK, UnknownStore
 
 from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..options import JSON, QUIET, plain_command
-from ..output import Answer, count_text, progress, say, show
+from ..output import Answer, count_text, print_line, progress, show
 
 if TYPE_CHECKING:
     from brokerstore.identify import FolderKind
@@ -61,7 +61,7 @@ def imports(
     else:
         moved, more = _from_rabbit(source, str(store), vhost, quiet, small)
     for failure in moved.failed:
-        say(f"brokerstore: not imported: {failure}")
+        print_line(f"brokerstore: not imported: {failure}")
     facts = {"queues": moved.queues, "messages": moved.messages, "skipped": moved.skipped, "failed": moved.failed} | more
     imported = f"Imported {count_text(moved.messages, 'message')} of {count_text(moved.queues, 'queue')}"
     text = f"{imported}; {moved.skipped} already there, {len(moved.failed)} not imported"

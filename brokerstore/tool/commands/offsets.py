@@ -8,7 +8,7 @@ import click
 
 from ..escapes import quote
 from ..options import APPLY, I64_MAX, JSON, QUEUE_ID, TEXT, TIME, TIME_HELP, store_command
-from ..output import say, show
+from ..output import print_line, show
 
 if TYPE_CHECKING:
     from ..backends.rocketmq_folder import RocketmqFolder
@@ -37,7 +37,9 @@ def show_offsets(backend: RocketmqFolder, as_json: bool, group: str | None, topi
     given = [f"{name} {value!r}" for name, value in (("group", group), ("topic", topic)) if value is not None]
     if given and not answer.facts["offsets"]:
         path = quote(backend.target.path)
-        say(f"brokerstore: no offsets of {' and '.join(given)}; run: brokerstore offsets show {path}  (lists all offsets)")
+        print_line(
+            f"brokerstore: no offsets of {' and '.join(given)}; run: brokerstore offsets show {path}  (lists all offsets)"
+        )
     return show(answer, as_json)
 
 
@@ -60,8 +62,8 @@ def reset(
     time_ms: int | None, apply: bool,
 ) -> int:  # fmt: skip
     """Set the next offset to read; no broker may run."""
-    is_place = where in ("earliest", "latest") or _is_offset(where)
-    if (where is None) == (time_ms is None) or (where is not None and not is_place):
+    is_location = where in ("earliest", "latest") or _is_offset(where)
+    if (where is None) == (time_ms is None) or (where is not None and not is_location):
         raise click.UsageError("give one of --to earliest|latest|OFFSET and --to-time TIME")
     from ..backends.rocketmq_offsets import reset as set_offsets
 

@@ -9,7 +9,7 @@ import click
 
 from ..codes import CLEAN
 from ..options import JSON, plain_command
-from ..output import count_text, emit, emit_json, say
+from ..output import count_text, emit, emit_json, print_line
 from ..sigterm import sigterm_interrupts
 
 SHOW_EVERY_S = 5.0
@@ -71,7 +71,7 @@ def replicate(
         sigterm_interrupts(),
         Replica(*broker, folder, ha_port=ha_port, from_start=from_start, access_key=access_key, secret=secret) as replica,
     ):
-        say(f"Following {broker[0]}:{broker[1]} into {folder}; interrupt to stop")
+        print_line(f"Following {broker[0]}:{broker[1]} into {folder}; interrupt to stop")
         shown: ReplicaStatus | None = None
         goal: int | None = None
         next_s = time.monotonic()

@@ -7,7 +7,7 @@ import click
 from ..backends import Folder, is_rabbitmq
 from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..options import JSON_OF_FILE, QUIET, store_command
-from ..output import count_text, emit_json, file_to_write, say, size_text, text_file
+from ..output import count_text, emit_json, file_to_write, print_line, size_text, text_file
 
 
 @store_command("report", "report orders-store --out orders.html", "report vhost --out vhost.html", sizes=True)
@@ -42,14 +42,16 @@ def report(folder: Folder, out: str | None, as_json: bool, quiet: bool) -> int:
     with text_file(out) as write:
         write(page)
     if facts.problems:
-        say(f"brokerstore: {count_text(len(facts.problems), 'problem')}; the page lists them")
+        print_line(f"brokerstore: {count_text(len(facts.problems), 'problem')}; the page lists them")
     if facts.unread:
-        say(f"brokerstore: not read, unsupported format: {count_text(facts.unread, 'file')}; `brokerstore verify` lists them")
+        print_line(
+            f"brokerstore: not read, unsupported format: {count_text(facts.unread, 'file')}; `brokerstore verify` lists them"
+        )
     size = len(page.encode())
     if as_json:
         emit_json({"file": out, "size_bytes": size, "problems": len(facts.problems)} | more)
     elif out is not None and not quiet:
-        say(f"brokerstore: wrote {out}, {size_text(size)}")
+        print_line(f"brokerstore: wrote {out}, {size_text(size)}")
     if facts.problems:
         return PROBLEM
     return NO_STORE if facts.unread else CLEAN

@@ -59,13 +59,13 @@ class ConfigFile:
     def _load(self, candidates: tuple[tuple[str, Source], ...], damage: StoreCorrupt | None) -> Loaded:
         for path, source in candidates:
             try:
-                document, hurt = self._read(path)
+                document, damaged = self._read(path)
             except StoreCorrupt as error:
                 if source is Source.BACKUP:
                     raise (damage or error) from error
-                document, hurt = None, error
+                document, damaged = None, error
             self._is_sound = source is Source.FILE and document is not None
-            damage = damage or hurt
+            damage = damage or damaged
             if document is not None:
                 return Loaded(document, source, damage)
         return Loaded({}, Source.DEFAULTS, damage)

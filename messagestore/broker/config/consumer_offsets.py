@@ -57,15 +57,15 @@ class ConsumerOffsets(ConfigTable):
 
     def _group_topics(self, before: Document) -> Document:
         """Return a map from group to topics; entries of `before` keep their order."""
-        wanted: dict[str, dict[str, None]] = {}
+        expected: dict[str, dict[str, None]] = {}
         for topic, group in _pairs(self._keys()):
-            wanted.setdefault(group, {})[topic] = None
+            expected.setdefault(group, {})[topic] = None
         found: Document = {}
-        for group in [*(str(group) for group in before if group in wanted), *wanted]:
+        for group in [*(str(group) for group in before if group in expected), *expected]:
             if group not in found:
                 old = before.get(group)
-                kept = [topic for topic in old if topic in wanted[group]] if isinstance(old, list) else []
-                found[group] = list(dict.fromkeys([*kept, *wanted[group]]))
+                kept = [topic for topic in old if topic in expected[group]] if isinstance(old, list) else []
+                found[group] = list(dict.fromkeys([*kept, *expected[group]]))
         return found
 
     def _keys(self) -> list[str]:

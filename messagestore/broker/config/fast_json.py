@@ -237,8 +237,8 @@ def _write_map(parts: list[str], value: dict[str | int, Json], line: str, depth:
 def _write_list(parts: list[str], value: list[Json], line: str, depth: int) -> None:
     """Append a list on one line."""
     parts.append("[")
-    for place, member in enumerate(value):
-        if place:
+    for position, member in enumerate(value):
+        if position:
             parts.append(",")
         _write(parts, member, line and line + "\t", depth + 1)
     parts.append("]")

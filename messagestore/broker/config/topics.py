@@ -22,7 +22,7 @@ PERM_WRITE = 2
 PERM_READ = 4
 PERM_DEFAULT = PERM_READ | PERM_WRITE
 QUEUES_DEFAULT = 8  # queues of a topic created here
-QUEUES_UNSAID = 16  # queues of a topic in a file that omits the number
+QUEUES_IMPLIED = 16  # queues of a topic in a file that omits the number
 QUEUES_MAX = 1 << 20
 INT32_MAX = (1 << 31) - 1
 
@@ -48,8 +48,8 @@ class TopicConfig:
     """One topic. The defaults apply to fields that the file omits."""
 
     name: str
-    read_queues: int = QUEUES_UNSAID
-    write_queues: int = QUEUES_UNSAID
+    read_queues: int = QUEUES_IMPLIED
+    write_queues: int = QUEUES_IMPLIED
     perm: int = PERM_DEFAULT
     is_ordered: bool = False
     filter_type: str = "SINGLE_TAG"
@@ -109,8 +109,8 @@ class Topics(ConfigTable):
             raise self.corrupt(f"{name}.attributes", "a map", attributes)
         return TopicConfig(
             name=name,
-            read_queues=self.count(raw, "readQueueNums", QUEUES_UNSAID, where=name, maximum=QUEUES_MAX),
-            write_queues=self.count(raw, "writeQueueNums", QUEUES_UNSAID, where=name, maximum=QUEUES_MAX),
+            read_queues=self.count(raw, "readQueueNums", QUEUES_IMPLIED, where=name, maximum=QUEUES_MAX),
+            write_queues=self.count(raw, "writeQueueNums", QUEUES_IMPLIED, where=name, maximum=QUEUES_MAX),
             perm=self.number(raw, "perm", PERM_DEFAULT, where=name, maximum=INT32_MAX),
             is_ordered=self.flag(raw, "order", False, where=name),
             filter_type=self.text(raw, "topicFilterType", "SINGLE_TAG", where=name),
@@ -152,7 +152,7 @@ class Topics(ConfigTable):
         attributes: dict[str, str] | None = None,
     ) -> TopicConfig:
         """Create a topic, or change an existing one. Raises `InvalidMessage` for what no store can hold."""
-        asked = {
+        requested = {
             "read_queues": queues,
             "write_queues": queues,
             "perm": perm,
@@ -162,7 +162,7 @@ class Topics(ConfigTable):
         with self._lock:
             before = self._topics.get(name)
             base = before or TopicConfig(name=name, read_queues=self.default_queues, write_queues=self.default_queues)
-            config = base.but(**{key: value for key, value in asked.items() if value is not None})
+            config = base.but(**{key: value for key, value in requested.items() if value is not None})
             if config != before:
                 self.put(config)
             return config
@@ -227,12 +227,12 @@ def check_config(config: TopicConfig) -> None:
             raise InvalidMessage(f"topic {config.name}: attribute {key!r} and its value must be text")
 
 
-def deleted_topics(disk: Disk, places: StorePaths) -> Callable[[str], bool]:
+def deleted_topics(disk: Disk, paths: StorePaths) -> Callable[[str], bool]:
     """Return a predicate for deleted topics of a store with queues in RocksDB.
 
     Version 2 of the configuration lacks topics that clients created by sending.
     """
-    if not any(has_rocksdb(disk, os.path.join(places.root, name)) for name in DATABASES):
+    if not any(has_rocksdb(disk, os.path.join(paths.root, name)) for name in DATABASES):
         return lambda _topic: False
-    topics = Topics(disk, places.config)
+    topics = Topics(disk, paths.config)
     return lambda topic: is_deleted(topics, topic)

@@ -62,12 +62,12 @@ def copy_topics(
 
     `target` is new and uses `clock`. Queues of other topics' records come with these. Raises `PutRejected` if a put fails.
     """
-    wanted = list(dict.fromkeys(topics))
-    for topic in wanted:
+    requested = list(dict.fromkeys(topics))
+    for topic in requested:
         if not is_virtual_topic(topic):
             _prepare(source, target, admission, topic)
     count = 0
-    for message in _records(source, set(wanted)):
+    for message in _records(source, set(requested)):
         clock.now_ms = message.store_timestamp_ms
         offsets = target.offsets
         if is_dispatched(message):
@@ -79,8 +79,8 @@ def copy_topics(
         if progress is not None:
             progress(1)
     target.settle()
-    _copy_progress(source, target, wanted)
-    return Copied(count, wanted, _copy_groups(source, target, wanted))
+    _copy_progress(source, target, requested)
+    return Copied(count, requested, _copy_groups(source, target, requested))
 
 
 def check_topics(source: StoreParts, topics: Iterable[str]) -> None:
@@ -102,10 +102,10 @@ def _prepare(source: StoreParts, target: StoreParts, admission: Admission, topic
         admission.set_attributes(topic, {QUEUE_TYPE: BATCH_QUEUES})
 
 
-def _records(source: StoreParts, wanted: set[str]) -> Iterable[StoredMessage]:
+def _records(source: StoreParts, requested: set[str]) -> Iterable[StoredMessage]:
     """Return the records of these topics in log order; with a running writer, those dispatched so far."""
     end = source.dispatch_limit() if source.writable else None
-    return (message for message in source.log.messages(None, end) if message.topic in wanted)
+    return (message for message in source.log.messages(None, end) if message.topic in requested)
 
 
 def _copy_progress(source: StoreParts, target: StoreParts, topics: list[str]) -> None:
@@ -114,8 +114,8 @@ def _copy_progress(source: StoreParts, target: StoreParts, topics: list[str]) ->
     Deliveries that the file of the source does not count, and those of timers, are found in the copied log.
     """
     if SCHEDULE_TOPIC in topics:
-        levels = DelayOffsets(source.disk, source.places.config).levels()
-        table = DelayOffsets(target.disk, target.places.config)
+        levels = DelayOffsets(source.disk, source.paths.config).levels()
+        table = DelayOffsets(target.disk, target.paths.config)
         for level, offset in levels.items():
             table.set(level, max(0, min(offset, target.lookup.end_of(SCHEDULE_TOPIC, level - 1))))
         for level, offset in delivered_since(target, table).items():
@@ -124,8 +124,8 @@ def _copy_progress(source: StoreParts, target: StoreParts, topics: list[str]) ->
     queue = target.queues.get(TIMER_TOPIC, 0)
     if TIMER_TOPIC in topics and queue is not None:
         target.log.flush()
-        files = LogFiles(target.disk, LogPaths.parse(target.disk, target.places.commit_log).folders)
-        rebuild_timers(target.disk, target.places, files, queue, keeps=False)
+        files = LogFiles(target.disk, LogPaths.parse(target.disk, target.paths.commit_log).folders)
+        rebuild_timers(target.disk, target.paths, files, queue, keeps=False)
 
 
 def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> list[str]:
@@ -135,10 +135,10 @@ def _copy_groups(source: StoreParts, target: StoreParts, topics: list[str]) -> l
     written to the same file as in the source, because a broker reads only one of the two offset files.
     """
     offsets = source.consumer_offsets()  # with a writer, includes commits not yet in the file
-    groups = SubscriptionGroups(source.disk, source.places.config)
-    copied_groups = SubscriptionGroups(target.disk, target.places.config)
+    groups = SubscriptionGroups(source.disk, source.paths.config)
+    copied_groups = SubscriptionGroups(target.disk, target.paths.config)
     found = sorted({group for topic in topics for group in offsets.groups(topic)})
-    table = type(offsets)(target.disk, target.places.config)
+    table = type(offsets)(target.disk, target.paths.config)
     for group in found:
         for topic in topics:
             for queue_id, offset in offsets.offsets_of(topic, group).items():

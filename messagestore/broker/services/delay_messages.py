@@ -56,11 +56,11 @@ def deliver_ms(pairs: dict[str, str], now_ms: int) -> int | None:
 
 
 def _timer_due_ms(pairs: dict[str, str], now_ms: int) -> int:
-    wanted_ms = deliver_ms(pairs, now_ms)
-    if wanted_ms is None:
+    requested_ms = deliver_ms(pairs, now_ms)
+    if requested_ms is None:
         return 0
-    if wanted_ms > now_ms:
-        return due_second(wanted_ms)
+    if requested_ms > now_ms:
+        return due_second(requested_ms)
     if DELETES in pairs:
         raise InvalidMessage(f"property {DELETES}: the timer is due already")
     return 0

@@ -36,42 +36,42 @@ PRINT_SIZE = 16
 ADDED = (INNER_BASE, MULTI_QUEUE_OFFSET)  # properties that a delivery gets
 
 
-def write_delay_note(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
+def write_delay_sidecar(disk: Disk, folder: str, position: int, offsets: dict[int, int]) -> None:
     """Write the end of the log at the time when these offsets were true."""
     disk.make_folder(folder)
     data = json.dumps({"position": position, "offsets": {str(level): offset for level, offset in offsets.items()}})
     replace_file(disk, os.path.join(folder, NAME), data.encode())
 
 
-def read_delay_note(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
+def read_delay_sidecar(disk: Disk, folder: str) -> tuple[int, dict[int, int]] | None:
     """Return (log position, level to offset), or None if there is no readable file."""
     return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
-def forget_delay_note(disk: Disk, folder: str) -> None:
+def delete_delay_sidecar(disk: Disk, folder: str) -> None:
     """Record that the log may receive deliveries that no file counts from now on."""
-    write_delay_note(disk, folder, FORGOTTEN, {})
+    write_delay_sidecar(disk, folder, FORGOTTEN, {})
 
 
 def is_forgotten(disk: Disk, folder: str) -> bool:
     """Return whether the log may have received deliveries since the offsets were last written."""
-    note = read_delay_note(disk, folder)
-    return note is not None and note[0] == FORGOTTEN
+    sidecar = read_delay_sidecar(disk, folder)
+    return sidecar is not None and sidecar[0] == FORGOTTEN
 
 
-def _parsed(note: Any) -> tuple[int, dict[int, int]]:
-    return int(note["position"]), {int(level): int(offset) for level, offset in note["offsets"].items()}
+def _parsed(sidecar: Any) -> tuple[int, dict[int, int]]:
+    return int(sidecar["position"]), {int(level): int(offset) for level, offset in sidecar["offsets"].items()}
 
 
 def delivered_since(parts: StoreParts, offsets: DelayOffsets) -> dict[int, int]:
     """Return the next queue offset of each level that is ahead of the file."""
-    note = read_delay_note(parts.disk, parts.places.own)
-    if note is not None and note[0] > parts.log.written_offset:
-        note = None  # the log was cut after the file was written
+    sidecar = read_delay_sidecar(parts.disk, parts.paths.own)
+    if sidecar is not None and sidecar[0] > parts.log.written_offset:
+        sidecar = None  # the log was cut after the file was written
     further = {}
     for queue_id in parts.queues.queue_ids(SCHEDULE_TOPIC):
         level, known = queue_id + 1, offsets.get(queue_id + 1)
-        position, start = (note[0], note[1].get(level, 0)) if note is not None else (FORGOTTEN, 0)
+        position, start = (sidecar[0], sidecar[1].get(level, 0)) if sidecar is not None else (FORGOTTEN, 0)
         found = _Search(parts, position).go_on(queue_id, start)
         if found > known:
             further[level] = found
@@ -93,12 +93,12 @@ class _Search:
         assert queue is not None, "one that was listed"
         newest_ms = self._parts.log.appender.last_store_timestamp_ms
         at = max(start, queue.min_offset)
-        for place, unit in queue.units(at):
+        for position, unit in queue.units(at):
             waiting = self._parts.log.message_at(unit.physical_offset)
             if waiting is not None and waiting.store_timestamp_ms >= newest_ms:
                 break
             if waiting is not None and self._was_delivered(waiting):
-                at = place + 1
+                at = position + 1
         return at
 
     def _was_delivered(self, waiting: StoredMessage) -> bool:
@@ -117,12 +117,12 @@ class _Search:
 
     def _behind(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
         """Yield the delayed messages of a queue or batch queue behind the position."""
-        for physical_offset in self._places(topic, queue_id):
+        for physical_offset in self._positions(topic, queue_id):
             message = self._parts.log.message_at(physical_offset)
             if message is not None and DELAY in message.all_properties:
                 yield message
 
-    def _places(self, topic: str, queue_id: int) -> Iterator[int]:
+    def _positions(self, topic: str, queue_id: int) -> Iterator[int]:
         for queue in self._parts.lookup.each(topic, queue_id):
             yield from queue.records_from(self._position)
 
@@ -132,18 +132,18 @@ class _Deliveries:
 
     def __init__(self, messages: Iterator[StoredMessage]) -> None:
         """Read the deliveries. Only their fingerprints are kept, because a whole log may have to be searched."""
-        self._places: dict[bytes, list[int]] = {}
+        self._positions: dict[bytes, list[int]] = {}
         self._next = 0
         for message in messages:
-            self._places.setdefault(_print(message), []).append(message.physical_offset)
+            self._positions.setdefault(_print(message), []).append(message.physical_offset)
 
     def take(self, waiting: StoredMessage) -> bool:
         """Return whether this message has an unused delivery, and use it up."""
-        places = self._places.get(_print(waiting), [])
-        index = bisect_left(places, max(self._next, waiting.physical_offset + 1))
-        if index == len(places):
+        paths = self._positions.get(_print(waiting), [])
+        index = bisect_left(paths, max(self._next, waiting.physical_offset + 1))
+        if index == len(paths):
             return False
-        self._next = places[index] + 1
+        self._next = paths[index] + 1
         return True
 
 

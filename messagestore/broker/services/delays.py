@@ -24,7 +24,7 @@ from ...config import Role
 from ..config.config_files import Source
 from ..config.delay_offsets import DelayOffsets
 from .delay_messages import delivered
-from .delay_resume import delivered_since, forget_delay_note, is_forgotten, write_delay_note
+from .delay_resume import delete_delay_sidecar, delivered_since, is_forgotten, write_delay_sidecar
 
 if TYPE_CHECKING:
     from ...parts import StoreParts
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 DELIVERED_AT_ONCE = 1000  # messages of one level before the other levels get their turn
-LOOK_S = 1.0  # the shortest delay: a message put now is seen before it is due
+POLL_S = 1.0  # the shortest delay: a message put now is seen before it is due
 
 
 class Delays:
@@ -46,19 +46,19 @@ class Delays:
         self._puts = puts
         self.times_ms = parts.levels.current_ms
         self._is_dirty = False
-        self._said: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, int]] = set()
         self._offsets: DelayOffsets | None = None
         self.may_deliver_twice = False  # more may be delivered than the file counts, even after a clean stop
         self._is_slave = parts.config.broker_role is Role.SLAVE
         self._read()
         if self._is_slave:
-            forget_delay_note(parts.disk, parts.places.own)  # its log gets deliveries that its own file does not count
+            delete_delay_sidecar(parts.disk, parts.paths.own)  # its log gets deliveries that its own file does not count
 
     def _read(self) -> None:
-        disk, places = self._parts.disk, self._parts.places
+        disk, paths = self._parts.disk, self._parts.paths
         try:
-            self._offsets = DelayOffsets(disk, places.config)
-            self.may_deliver_twice = self._offsets.source is not Source.FILE or is_forgotten(disk, places.own)
+            self._offsets = DelayOffsets(disk, paths.config)
+            self.may_deliver_twice = self._offsets.source is not Source.FILE or is_forgotten(disk, paths.own)
         except StoreCorrupt as error:
             LOG.error("no delayed message is delivered: %s", error)
 
@@ -74,10 +74,10 @@ class Delays:
     def deliver_due(self) -> float:
         """Deliver all due messages and return the seconds until the next one is due."""
         if self._offsets is None:
-            return LOOK_S
+            return POLL_S
         now = self._parts.now_ms()
         next_ms = [due for level in self._levels() if (due := self._deliver(level, now)) is not None]
-        return max(0.0, min([LOOK_S, *((due - self._parts.now_ms()) / 1000 for due in next_ms)]))
+        return max(0.0, min([POLL_S, *((due - self._parts.now_ms()) / 1000 for due in next_ms)]))
 
     def _levels(self) -> Iterator[int]:
         for queue_id in self._parts.queues.queue_ids(SCHEDULE_TOPIC):
@@ -90,7 +90,7 @@ class Delays:
         if queue is None or not self._parts.flags.accepts_puts:
             return None
         start = max(self._offsets.get(level), queue.min_offset)
-        for place, unit in queue.units(start, start + DELIVERED_AT_ONCE):
+        for position, unit in queue.units(start, start + DELIVERED_AT_ONCE):
             due = self._due(level, unit.tags_code, unit.physical_offset, now)
             if due > now:
                 return due
@@ -99,8 +99,8 @@ class Delays:
             no_message = "no message with a topic and a queue of its own"
             reason = self._puts.deliver(message, self._admission) if message is not None else no_message
             if reason:
-                LOG.error("level %d, offset %d is passed over: %s", level, place, reason)
-            self._offsets.set(level, place + 1)
+                LOG.error("level %d, offset %d is passed over: %s", level, position, reason)
+            self._offsets.set(level, position + 1)
             self._is_dirty = True
         return now if self._offsets.get(level) < queue.max_offset else None
 
@@ -123,6 +123,6 @@ class Delays:
         position, offsets = self._parts.log.written_offset, self._offsets.levels()
         if self._parts.flusher.flush_now() < position:
             return
-        write_delay_note(self._parts.disk, self._parts.places.own, position, offsets)
+        write_delay_sidecar(self._parts.disk, self._parts.paths.own, position, offsets)
         self._offsets.persist()
         self._is_dirty = False

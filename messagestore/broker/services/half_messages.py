@@ -55,7 +55,7 @@ class HalfMessage(NamedTuple):
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
     @property
-    def is_placed(self) -> bool:
+    def is_dispatched_to(self) -> bool:
         """Return whether the record names the topic and queue of a commit."""
         return bool(self.topic) and self.queue_id >= 0
 
@@ -77,24 +77,24 @@ class OpRecord(NamedTuple):
 def half_messages(parts: StoreParts, start: int) -> Iterator[HalfMessage]:
     """Yield the half messages from a queue offset on."""
     queue = parts.queues.get(HALF_TOPIC, 0)
-    for place, unit in queue.units(start) if queue is not None else ():
+    for position, unit in queue.units(start) if queue is not None else ():
         message = parts.log.message_at(unit.physical_offset)
         if message is not None:
-            yield HalfMessage(place, message)
+            yield HalfMessage(position, message)
 
 
 def op_records(parts: StoreParts, since_ms: int) -> list[OpRecord]:
     """Return the op records stored at or after a time, in queue order."""
     queue = parts.queues.get(OP_TOPIC, 0)
     found: list[OpRecord] = []
-    for place in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
-        unit = queue.unit(place) if queue is not None else None
+    for position in range(queue.max_offset - 1, queue.min_offset - 1, -1) if queue is not None else ():
+        unit = queue.unit(position) if queue is not None else None
         message = parts.log.message_at(unit.physical_offset) if unit is not None else None
         if message is None:
             continue
         if message.store_timestamp_ms < since_ms:
             break
-        found.append(OpRecord(place, _offsets(message.body), message.physical_offset + message.size))
+        found.append(OpRecord(position, _offsets(message.body), message.physical_offset + message.size))
     return found[::-1]
 
 
@@ -193,13 +193,13 @@ def _by_key(parts: StoreParts, topic: str, key: str) -> Iterator[StoredMessage]:
 
 def _behind(parts: StoreParts, half: HalfMessage) -> Iterator[StoredMessage]:
     """Yield all messages of the half message's own queue that were stored after it; used without an index or a key."""
-    for physical_offset in _places_behind(parts, half):
+    for physical_offset in _positions_behind(parts, half):
         message = parts.log.message_at(physical_offset)
         if message is not None:
             yield message
 
 
-def _places_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
+def _positions_behind(parts: StoreParts, half: HalfMessage) -> Iterator[int]:
     """Yield their physical offsets; the queue may be a batch queue."""
     for queue in parts.lookup.each(half.topic, half.queue_id):
         yield from queue.records_from(half.message.physical_offset)

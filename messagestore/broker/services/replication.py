@@ -124,16 +124,16 @@ class _Appending:
         begins_file = self._offset >= 0 and self._offset % self._log.file_size_bytes == 0
         if self._offset != end and not (is_empty and begins_file):
             raise InvalidMessage(f"bytes for offset {self._offset}: the log ends at {end}, and an empty one begins with a file")
-        at, place = 0, self._offset
+        at, position = 0, self._offset
         pieces: list[tuple[int, bytes, int, bool]] = []  # (offset, records, newest store time, blank follows)
         while at < len(self._data):
-            size, stamp, why = self._records(at, place)
-            pieces.append((place, self._data[at : at + size], stamp, why == BLANK))
-            at, place = at + size, place + size
+            size, stamp, why = self._records(at, position)
+            pieces.append((position, self._data[at : at + size], stamp, why == BLANK))
+            at, position = at + size, position + size
             if why != BLANK:
                 break
-            left = self._file_end(place) - place
-            at, place = at + min(left, len(self._data) - at), place + left
+            left = self._file_end(position) - position
+            at, position = at + min(left, len(self._data) - at), position + left
         if is_empty and pieces:
             self._begin(self._offset)
         for one in pieces:
@@ -143,25 +143,25 @@ class _Appending:
             self._parts.flusher.wait(self._log.written_offset)
         return self._log.written_offset
 
-    def _file_end(self, place: int) -> int:
+    def _file_end(self, position: int) -> int:
         size = self._log.file_size_bytes
-        return place - place % size + size
+        return position - position % size + size
 
-    def _records(self, start: int, place: int) -> tuple[int, int, int]:
+    def _records(self, start: int, position: int) -> tuple[int, int, int]:
         """Return (bytes of whole records, newest store time, why the scan stopped) for one file."""
         data, at, stamp = self._data, start, 0
-        reader = Reader(data, place - start)
-        stop = min(len(data), start + self._file_end(place) - place)
+        reader = Reader(data, position - start)
+        stop = min(len(data), start + self._file_end(position) - position)
         limit = max(self._parts.config.max_message_size, BODY_SIZE_MAX_DEFAULT) + (1 << 17)
         while at < stop:
-            where, left = place + at - start, self._file_end(place) - place - at + start
-            code = check(data, at, stop, place - start, CHECK_ALL)
+            where, left = position + at - start, self._file_end(position) - position - at + start
+            code = check(data, at, stop, position - start, CHECK_ALL)
             if code == BLANK and not is_whole_blank(data[at : at + 4], left):
                 raise _wrong("blank", where, f"a blank of {left} bytes", data[at : at + BLANK_SIZE])
             if code == BLANK or (code == TORN and stop == len(data) and stop - at < limit):
                 return at - start, stamp, code
             if code == BAD_MAGIC:
-                _refuse_unknown_version(data, at, place - start)
+                _refuse_unknown_version(data, at, position - start)
             if code <= 0:
                 raise _wrong(STOPS[code], where, "whole records", data[at : at + 16])
             if code + BLANK_SIZE > left:
@@ -170,7 +170,7 @@ class _Appending:
             at += code
         return at - start, stamp, TORN
 
-    def _write(self, place: int, records: bytes, stamp: int, is_closed: bool) -> None:
+    def _write(self, position: int, records: bytes, stamp: int, is_closed: bool) -> None:
         """Write records, and a blank record if the file is closed.
 
         The first size field is written last, so that a concurrent reader sees all records or none.
@@ -178,9 +178,9 @@ class _Appending:
         appender = self._log.appender
         if appender.position == self._log.file_size_bytes or appender.end_offset % self._log.file_size_bytes == 0:
             self._roll()
-        file = self._log.queue.find(place)
+        file = self._log.queue.find(position)
         assert file is not None, "the file was made"
-        at = place - file.start_offset
+        at = position - file.start_offset
         with appender.lock:
             file.allocate(min(at + len(records) + BLANK_SIZE, file.size_bytes))
             if records:
@@ -193,11 +193,11 @@ class _Appending:
                 end = file.size_bytes
             appender.attach(file.view, file.start_offset, end, stamp)
 
-    def _begin(self, place: int) -> None:
+    def _begin(self, position: int) -> None:
         """Create the first file; drop one without records."""
         self._log.queue.truncate(-1)
-        self._make_file(place)
-        self._parts.dispatcher.begin_again(place)
+        self._make_file(position)
+        self._parts.dispatcher.begin_again(position)
 
     def _roll(self) -> None:
         """Continue in the next file, unless the appender is already there."""

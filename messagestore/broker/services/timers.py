@@ -45,11 +45,11 @@ NAME = "timers.json"
 SIZE_MAX = 1 << 16
 AT_ONCE = 1000  # timers that get a unit, or are delivered, before other jobs get their turn
 OVERDUE_MS_MAX = 3_600_000  # age of a slot for overdue timers; a broker skips those of a week
-LOOK_S = 1.0  # how often new timers are looked for
+POLL_S = 1.0  # how often new timers are looked for
 SEARCHED_MAX = 256 << 20  # bytes of log behind the checkpoint, which an opening after a crash has to search
 
 
-class _Note(NamedTuple):
+class _Sidecar(NamedTuple):
     """The end of the log when a checkpoint was written, and the checkpoint before and after that."""
 
     position: int
@@ -77,40 +77,42 @@ class Timers:
     def resume(self, *, was_clean: bool) -> None:
         """Read the timer files, or make them again from the log; find what was delivered after the last checkpoint."""
         parts = self._parts
-        disk, root = parts.disk, parts.places.root
+        disk, root = parts.disk, parts.paths.root
         queue = self._queue()
         if queue is None and not has_timers(disk, root):
             self._files = LiveTimers(disk, root, parts.config.mapped_file_size_timer_log or LOG_FILE_SIZE, TimerCheckpoint())
             return
-        note = _read_note(disk, parts.places.own)
+        sidecar = _read_sidecar(disk, parts.paths.own)
         check = self._checkpoint()
-        is_ours = note is not None and check in (note.before, note.after) and note.position <= parts.log.written_offset
-        is_trusted = is_ours or (was_clean and check is not None and not is_forgotten(disk, parts.places.own))
+        is_ours = (
+            sidecar is not None and check in (sidecar.before, sidecar.after) and sidecar.position <= parts.log.written_offset
+        )
+        is_trusted = is_ours or (was_clean and check is not None and not is_forgotten(disk, parts.paths.own))
         if is_ours:
-            assert note is not None
-            check = note.after  # synced with the files that it describes before the note was written
+            assert sidecar is not None
+            check = sidecar.after  # synced with the files that it describes before the note was written
         if not is_trusted or not self._load(check, was_clean=was_clean, cuts=is_ours):
             LOG.warning("%s: the timer files are made from the log", root)
             self._rebuild(queue)
         elif is_ours:
-            assert note is not None
-            self._position = note.position
-            self._search(note.position)
+            assert sidecar is not None
+            self._position = sidecar.position
+            self._search(sidecar.position)
 
     def _checkpoint(self) -> TimerCheckpoint | None:
         """Return the checkpoint; None without one, or if a rebuild of the timer files was interrupted."""
-        places = self._parts.places
-        if self._parts.disk.stat(os.path.join(places.own, WORK)) is not None:
+        paths = self._parts.paths
+        if self._parts.disk.stat(os.path.join(paths.own, WORK)) is not None:
             return None
         try:
-            return read_timer_checkpoint(self._parts.disk, places.root)
+            return read_timer_checkpoint(self._parts.disk, paths.root)
         except StoreCorrupt as error:
             LOG.warning("%s", error)
             return None
 
     def _load(self, check: TimerCheckpoint | None, *, was_clean: bool, cuts: bool) -> bool:
         assert check is not None, "a checkpoint that is trusted"
-        disk, root = self._parts.disk, self._parts.places.root
+        disk, root = self._parts.disk, self._parts.paths.root
         size = TimerLog(disk, root).file_size_bytes or self._parts.config.mapped_file_size_timer_log or LOG_FILE_SIZE
         self._files = LiveTimers(disk, root, size, check)
         self._position = self._parts.log.written_offset
@@ -123,14 +125,14 @@ class Timers:
         return True
 
     def _rebuild(self, queue: ConsumeQueue | None) -> None:
-        places, disk = self._parts.places, self._parts.disk
-        files = LogFiles(disk, LogPaths.parse(disk, places.commit_log).folders)
+        paths, disk = self._parts.paths, self._parts.disk
+        files = LogFiles(disk, LogPaths.parse(disk, paths.commit_log).folders)
         if self._files is not None:
             self._files.close()
         size = self._parts.config.mapped_file_size_timer_log
-        rebuild_timers(disk, places, files, queue, keeps=True, log_file_size=size, now_ms=self._parts.now_ms())
+        rebuild_timers(disk, paths, files, queue, keeps=True, log_file_size=size, now_ms=self._parts.now_ms())
         if not self._load(self._checkpoint(), was_clean=True, cuts=False):
-            raise StoreCorrupt("timer files", file=places.root, offset=0, expected="the new ones", found="others")
+            raise StoreCorrupt("timer files", file=paths.root, offset=0, expected="the new ones", found="others")
         assert self._files is not None
         self._files.is_dirty = True
 
@@ -151,13 +153,13 @@ class Timers:
         """Deliver what is due; return the seconds until the next timer is due, or until new ones are looked for."""
         files = self._files
         if files is None or not self._parts.flags.accepts_puts:
-            return LOOK_S
+            return POLL_S
         if not self._enqueue(files):
             return 0.0
         if not self._units and not self._next_slot(files):
             self._copies.clear()  # every timer that was due when they were found has been delivered
             next_s = files.next_due_s
-            return LOOK_S if next_s is None else max(0.0, min(LOOK_S, next_s + 1 - self._parts.now_ms() / 1000))
+            return POLL_S if next_s is None else max(0.0, min(POLL_S, next_s + 1 - self._parts.now_ms() / 1000))
         for _ in range(min(AT_ONCE, len(self._units))):
             self._deliver(self._units[0])
             self._units.popleft()
@@ -174,13 +176,13 @@ class Timers:
         after_ms = PRECISION_MS * (self._slot + 1 if self._units else 0)
         floor_ms = max(files.last_read_ms, now_ms - OVERDUE_MS_MAX, after_ms)
         start = max(files.queue_offset, queue.min_offset)
-        for place, unit in queue.units(start, start + AT_ONCE):
+        for location, unit in queue.units(start, start + AT_ONCE):
             message = self._parts.log.message_at(unit.physical_offset)
             if message is not None and message.topic == TIMER_TOPIC and message.properties.get(DUE, "").isdecimal():
                 files.add(timer_of(message), now_ms, floor_ms)
             else:
-                LOG.error("timer %d is passed over: no message with a due time", place)
-            files.queue_offset = place + 1
+                LOG.error("timer %d is passed over: no message with a due time", location)
+            files.queue_offset = location + 1
         return files.queue_offset >= queue.max_offset
 
     def _next_slot(self, files: LiveTimers) -> bool:
@@ -250,7 +252,7 @@ class Timers:
             return
         check = files.next_checkpoint(self._parts.now_ms())
         files.flush()
-        _write_note(self._parts.disk, self._parts.places.own, _Note(position, files.check, check))
+        _write_sidecar(self._parts.disk, self._parts.paths.own, _Sidecar(position, files.check, check))
         files.write_checkpoint(check)
         self._position = position
 
@@ -264,15 +266,15 @@ class Timers:
             self._files.close()
 
 
-def _write_note(disk: Disk, folder: str, note: _Note) -> None:
+def _write_sidecar(disk: Disk, folder: str, sidecar: _Sidecar) -> None:
     disk.make_folder(folder)
-    replace_file(disk, os.path.join(folder, NAME), json.dumps(note._asdict()).encode())
+    replace_file(disk, os.path.join(folder, NAME), json.dumps(sidecar._asdict()).encode())
 
 
-def _read_note(disk: Disk, folder: str) -> _Note | None:
+def _read_sidecar(disk: Disk, folder: str) -> _Sidecar | None:
     return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed)
 
 
-def _parsed(note: Any) -> _Note:
-    before, after = (TimerCheckpoint(*(int(value) for value in note[name])) for name in ("before", "after"))
-    return _Note(int(note["position"]), before, after)
+def _parsed(sidecar: Any) -> _Sidecar:
+    before, after = (TimerCheckpoint(*(int(value) for value in sidecar[name])) for name in ("before", "after"))
+    return _Sidecar(int(sidecar["position"]), before, after)

@@ -221,7 +221,7 @@ class Transactions:
         if message is None:
             raise InvalidMessage(f"half message {half_offset} is decided, or never was")
         half = HalfMessage(half_offset, message)
-        if not half.is_placed:
+        if not half.is_dispatched_to:
             raise InvalidMessage(f"half message {half_offset} does not say where it belongs")
         return half
 
@@ -267,9 +267,9 @@ class Transactions:
         self._parts.settle()
         newest_ms = self._parts.now_ms() - older_than_ms
         with self._guard:
-            places = [(offset, physical) for offset, (physical, end) in self._load().items() if end == UNDECIDED]
+            positions = [(offset, physical) for offset, (physical, end) in self._load().items() if end == UNDECIDED]
         found = []
-        for offset, physical in places:
+        for offset, physical in positions:
             message = self._message(physical)
             if message is not None and (older_than_ms <= 0 or message.born_timestamp_ms <= newest_ms):
                 found.append(HalfMessage(offset, message))
@@ -284,11 +284,11 @@ class Transactions:
         """
         with self._guard:
             self._finish_sent()
-        asked = 0
+        checked = 0
         for half in self.undecided(older_than_ms):
-            is_over = half.check_times >= times_max or not half.is_placed
+            is_over = half.check_times >= times_max or not half.is_dispatched_to
             answer = None if is_over else decide(half)
-            asked += 1
+            checked += 1
             with self._guard:
                 if self._load().get(half.queue_offset, (0, 0))[1] != UNDECIDED:
                     continue  # decided by another thread meanwhile
@@ -299,7 +299,7 @@ class Transactions:
                 else:
                     self.rollback(half.queue_offset)
         self.save_progress()
-        return asked
+        return checked
 
     def _commit_or_give_up(self, half: HalfMessage) -> None:
         try:

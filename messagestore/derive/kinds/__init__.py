@@ -10,7 +10,7 @@
 What is imported here is for callers that do not distinguish the kinds of queues which a record may be in.
 """
 
-from .lmq import add_to_other_queues, listed_queues, other_units, queue_places
+from .lmq import add_to_other_queues, listed_queues, other_units, queue_keys_of
 from .ordinary import is_dispatched, tags_code
 
-__all__ = ["add_to_other_queues", "is_dispatched", "listed_queues", "other_units", "queue_places", "tags_code"]
+__all__ = ["add_to_other_queues", "is_dispatched", "listed_queues", "other_units", "queue_keys_of", "tags_code"]

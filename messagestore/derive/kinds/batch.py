@@ -22,7 +22,7 @@ from ...broker.config.topics import Topics, read_topics
 from ...excluded_topics import has_topics, topics_of_batches
 from ...paths import StorePaths
 from ...property_names import INNER_BASE, INNER_COUNT
-from ...swap import delete_tree, keep_file, kept_path, take_place
+from ...swap import delete_tree, keep_file, kept_path, replace_tree
 from .ordinary import is_dispatched, tags_code
 
 PROBLEMS_MAX = 100  # problems reported for one queue
@@ -85,19 +85,19 @@ def batch_problems(
     low = files.files[0].start_offset if files.files else 0
     found: Counter[QueueKey] = Counter()
     for message in batch_messages(files, is_batch_topic):
-        queue_key, wanted = (message.topic, message.queue_id), batch_unit(message)
+        queue_key, expected = (message.topic, message.queue_id), batch_unit(message)
         where = f"{batch.folder}/{message.topic}/{message.queue_id}"
-        if not wanted.is_valid:
+        if not expected.is_valid:
             yield Finding(where, message.physical_offset, NO_NUMBERS, "the numbers of its messages", "none that can be")
             # skip a unit written before the record was damaged
             units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)
             continue
         if queue_key not in units:
             units[queue_key] = _units(batch, queue_key, low)
-        unit = next(units[queue_key], None) if found[queue_key] < PROBLEMS_MAX else wanted
-        if unit != wanted:
+        unit = next(units[queue_key], None) if found[queue_key] < PROBLEMS_MAX else expected
+        if unit != expected:
             found[queue_key] += 1
-            yield Finding(where, message.physical_offset, "batch_unit", str(wanted), "none" if unit is None else str(unit))
+            yield Finding(where, message.physical_offset, "batch_unit", str(expected), "none" if unit is None else str(unit))
             units[queue_key] = _units(batch, queue_key, message.physical_offset + 1)  # resynchronize behind this record
     others = _without_records(files, batch, units.keys(), low)
     for queue_key, rest in (units | others).items():
@@ -146,62 +146,62 @@ def _units(batch: BatchQueues, queue_key: QueueKey, low: int) -> Iterator[BatchU
     return (unit for unit in queue.units() if unit.physical_offset >= low) if queue is not None else iter(())
 
 
-def batch_disagreements(files: LogFiles, disk: Disk, places: StorePaths) -> list[Finding]:
+def batch_disagreements(files: LogFiles, disk: Disk, paths: StorePaths) -> list[Finding]:
     """Return the problems of batch queues, queue by queue; a rebuild fixes all but those of kind `NO_NUMBERS`."""
     unreadable: dict[QueueKey, StoreCorrupt] = {}
-    with _opened(disk, places, unreadable) as batch:
-        topics = read_topics(disk, places.config)
+    with _opened(disk, paths, unreadable) as batch:
+        topics = read_topics(disk, paths.config)
         is_batch_topic = batch_topics(topics, batch, searches_log=True)
         problems = list(batch_problems(files, batch, is_batch_topic, topics)) if is_batch_topic is not None else []
     return problems + [
-        Finding(_folder(places, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
+        Finding(_folder(paths, queue_key), 0, "unreadable", str(error.expected), f"{error.reason}: {error.found}")
         for queue_key, error in unreadable.items()
     ]
 
 
-def rebuild_batch(files: LogFiles, disk: Disk, places: StorePaths, *, keeps: bool = False) -> None:
+def rebuild_batch(files: LogFiles, disk: Disk, paths: StorePaths, *, keeps: bool = False) -> None:
     """Rebuild each queue that disagrees; `keeps` keeps the old queues. The caller holds the lock, and the log is whole."""
-    problems = batch_disagreements(files, disk, places)
+    problems = batch_disagreements(files, disk, paths)
     queue_keys = {_queue_key(problem.file) for problem in problems if problem.kind != NO_NUMBERS}
-    work = os.path.join(places.own, "rebuild-batch")
+    work = os.path.join(paths.own, "rebuild-batch")
     delete_tree(disk, work)
-    with _opened(disk, places, {}) as batch:
+    with _opened(disk, paths, {}) as batch:
         _build(files, queue_keys, BatchQueues(disk, work, writable=True, file_size_bytes=batch.file_size_bytes))
     for topic, queue_id in sorted(queue_keys):
-        target, fresh = _folder(places, (topic, queue_id)), os.path.join(work, topic, str(queue_id))
+        target, fresh = _folder(paths, (topic, queue_id)), os.path.join(work, topic, str(queue_id))
         if disk.stat(fresh) is None:
-            _remove(disk, target, places, keeps=keeps)
+            _remove(disk, target, paths, keeps=keeps)
             continue
         disk.make_folder(os.path.dirname(target))
-        take_place(disk, fresh, target, places.root, keeps=keeps)
+        replace_tree(disk, fresh, target, paths.root, keeps=keeps)
     delete_tree(disk, work)
 
 
-def _remove(disk: Disk, target: str, places: StorePaths, *, keeps: bool) -> None:
+def _remove(disk: Disk, target: str, paths: StorePaths, *, keeps: bool) -> None:
     """Remove a queue without records, and the folder of its topic with the last one: it may be a topic without batch queues."""
     topic_folder = os.path.dirname(target)
     if keeps:
-        disk.make_folder(places.own)
-        disk.rename(target, kept_path(disk, places.root, target))
-        disk.sync_folder(places.own)
+        disk.make_folder(paths.own)
+        disk.rename(target, kept_path(disk, paths.root, target))
+        disk.sync_folder(paths.own)
     else:
         delete_tree(disk, target)
     disk.sync_folder(topic_folder)
     if not disk.list(topic_folder):
         disk.delete_folder(topic_folder)
-        disk.sync_folder(places.batch)
+        disk.sync_folder(paths.batch)
 
 
-def cut_batch(disk: Disk, places: StorePaths, end_offset: int, *, keeps: bool) -> None:
+def cut_batch(disk: Disk, paths: StorePaths, end_offset: int, *, keeps: bool) -> None:
     """Cut batch queues at the end of the log. The caller holds the lock; `keeps` copies the files of each queue first."""
-    with _opened(disk, places, {}) as batch:
+    with _opened(disk, paths, {}) as batch:
         behind = [queue.folder for queue in batch if queue.max_physical_offset >= end_offset]
     if not behind:
         return
     for folder in behind if keeps else ():
         for entry in disk.list(folder):
-            keep_file(disk, places.root, os.path.join(folder, entry.name))
-    with _opened(disk, places, {}, writable=True) as batch:
+            keep_file(disk, paths.root, os.path.join(folder, entry.name))
+    with _opened(disk, paths, {}, writable=True) as batch:
         batch.truncate(end_offset)
         batch.flush()
 
@@ -218,14 +218,14 @@ def _build(files: LogFiles, queue_keys: set[QueueKey], fresh: BatchQueues) -> No
 
 
 def _opened(
-    disk: Disk, places: StorePaths, unreadable: dict[QueueKey, StoreCorrupt], *, writable: bool = False
+    disk: Disk, paths: StorePaths, unreadable: dict[QueueKey, StoreCorrupt], *, writable: bool = False
 ) -> closing[BatchQueues]:  # fmt: skip
     """Open the readable queues; add errors of unreadable ones to `unreadable`."""
-    return closing(BatchQueues(disk, places.batch, writable=writable, unreadable=unreadable))
+    return closing(BatchQueues(disk, paths.batch, writable=writable, unreadable=unreadable))
 
 
-def _folder(places: StorePaths, queue_key: QueueKey) -> str:
-    return os.path.join(places.batch, queue_key[0], str(queue_key[1]))
+def _folder(paths: StorePaths, queue_key: QueueKey) -> str:
+    return os.path.join(paths.batch, queue_key[0], str(queue_key[1]))
 
 
 def _queue_key(folder: str) -> QueueKey:

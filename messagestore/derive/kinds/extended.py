@@ -109,9 +109,9 @@ def _last_address(queue: ConsumeQueue) -> int | None:
     return None
 
 
-def is_extended(found: bytes, wanted: bytes) -> bool:
+def is_extended(found: bytes, expected: bytes) -> bool:
     """Return whether a unit has an address in place of the wanted tags code."""
-    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == wanted[:TAGS_CODE_AT]
+    return is_ext_address(UNIT.unpack(found)[2]) and found[:TAGS_CODE_AT] == expected[:TAGS_CODE_AT]
 
 
 class KeptUnits:
@@ -121,7 +121,7 @@ class KeptUnits:
     """
 
     def __init__(
-        self, disk: Disk, places: StorePaths, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,
+        self, disk: Disk, paths: StorePaths, old: ConsumeQueues, levels: DelayLevels, message_at: MessageAt, *,
         is_strict: bool = False,
     ) -> None:  # fmt: skip
         """Create it for queues opened for reading. `message_at` returns the record at a physical offset.
@@ -129,11 +129,11 @@ class KeptUnits:
         `is_strict` raises `InvalidMessage` for an unknown delivery time, instead of assuming the current delay levels.
         """
         self._disk = disk
-        self._places = places
+        self._paths = paths
         self._old = old
         self._levels = levels
         self._message_at = message_at
-        self._has_ext = disk.stat(places.ext) is not None
+        self._has_ext = disk.stat(paths.ext) is not None
         self._readers: dict[tuple[str, int], ConsumeQueueExt | None] = {}
         self._is_strict = is_strict
         self.assumed = 0  # delivery times computed with the current delay levels
@@ -145,12 +145,12 @@ class KeptUnits:
             return units
         made = bytearray(units)
         queue = self._old.get(topic, queue_id)
-        for place, old in enumerate(_same_units(queue, units)):
-            physical_offset, size, code = UNIT.unpack_from(units, place * UNIT_SIZE)
+        for position, old in enumerate(_same_units(queue, units)):
+            physical_offset, size, code = UNIT.unpack_from(units, position * UNIT_SIZE)
             message = self._message_at(physical_offset)
             if isinstance(message, StoredMessage):
                 code = self._code(message, queue_id, code, old)
-            UNIT.pack_into(made, place * UNIT_SIZE, physical_offset, size, code)
+            UNIT.pack_into(made, position * UNIT_SIZE, physical_offset, size, code)
         return bytes(made)
 
     def _code(self, message: StoredMessage, queue_id: int, code: int, old: Unit | None) -> int:
@@ -163,7 +163,7 @@ class KeptUnits:
         due_ms = self._levels.due_ms(message)
         if due_ms is None and self._is_strict:
             raise InvalidMessage(
-                f"{self._places.root}: no unit says when the delayed message at {message.physical_offset} is due; give its "
+                f"{self._paths.root}: no unit says when the delayed message at {message.physical_offset} is due; give its "
                 "broker's delay levels (option delayLevels)"
             )
         self.assumed += due_ms is None
@@ -182,7 +182,7 @@ class KeptUnits:
     def _reader(self, topic: str, queue_id: int) -> ConsumeQueueExt | None:
         queue_key = (topic, queue_id)
         if queue_key not in self._readers:
-            folder = ext_folder(self._places.ext, topic, queue_id)
+            folder = ext_folder(self._paths.ext, topic, queue_id)
             self._readers[queue_key] = None
             if self._disk.stat(folder) is not None:
                 with contextlib.suppress(StoreCorrupt):
@@ -194,12 +194,12 @@ class KeptUnits:
         if self.assumed:
             LOG.warning(
                 "%s: no unit says when %d delayed messages are due: the delay levels %r were assumed; if their broker has "
-                "others, rebuild with --config broker.conf", self._places.root, self.assumed, self._levels.current,
+                "others, rebuild with --config broker.conf", self._paths.root, self.assumed, self._levels.current,
             )  # fmt: skip
         if self.lost_extended:
             LOG.warning(
                 "%s: %d units have no extended unit any more and hold their tags code: filters of the broker look at the "
-                "message instead", self._places.root, self.lost_extended,
+                "message instead", self._paths.root, self.lost_extended,
             )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def listed_queues(message: StoredMessage) -> list[tuple[str, int]]:
     ]
 
 
-def queue_places(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
+def queue_keys_of(message: StoredMessage) -> Iterator[tuple[str, int, int]]:
     """Yield topic, queue id and offset in the record's own queue, then in each LMQ that it names."""
     yield message.topic, message.queue_id, message.queue_offset
     for topic, number in listed_queues(message):

@@ -41,13 +41,13 @@ def unit_differences(queue: ConsumeQueue, first: int, units: bytes, is_right: Is
     """
     at, stop = first, first + len(units) // UNIT_SIZE
     while at < stop and (rest := queue.rest(at * UNIT_SIZE)) is not None:
-        wanted = units[(at - first) * UNIT_SIZE :]
-        count = min(len(rest), len(wanted)) // UNIT_SIZE
-        if bytes(rest[: count * UNIT_SIZE]) != wanted[: count * UNIT_SIZE]:  # a view is compared byte by byte
-            for place in range(count):
-                part = slice(place * UNIT_SIZE, (place + 1) * UNIT_SIZE)
-                if rest[part] != wanted[part] and not is_right(bytes(rest[part]), wanted[part]):
-                    yield at + place, wanted[part], bytes(rest[part])
+        expected = units[(at - first) * UNIT_SIZE :]
+        count = min(len(rest), len(expected)) // UNIT_SIZE
+        if bytes(rest[: count * UNIT_SIZE]) != expected[: count * UNIT_SIZE]:  # a view is compared byte by byte
+            for position in range(count):
+                part = slice(position * UNIT_SIZE, (position + 1) * UNIT_SIZE)
+                if rest[part] != expected[part] and not is_right(bytes(rest[part]), expected[part]):
+                    yield at + position, expected[part], bytes(rest[part])
         at += count
     if at < stop:
         yield at, units[(at - first) * UNIT_SIZE :][:UNIT_SIZE], b""

@@ -37,9 +37,9 @@ from ...rocksdb.queues import (
     unit_value,
 )
 from ...store_settings import read_levels
-from ...swap import delete_tree, take_place
+from ...swap import delete_tree, replace_tree
 from ..rebuild import QUEUES, Progress, Rebuilt
-from . import is_dispatched, queue_places, tags_code
+from . import is_dispatched, queue_keys_of, tags_code
 from .scheduled import DelayLevels, Entry, waiting_level
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -103,7 +103,7 @@ class _Check:
     def _record(self, message: StoredMessage) -> Iterator[Finding]:
         """Look up a record's own unit, and those in queues of other topics; a broker that does not build these writes none."""
         code, is_own = _known_code(message), True
-        for topic, queue_id, number in queue_places(message):
+        for topic, queue_id, number in queue_keys_of(message):
             unit = unit_of(self._database, topic.encode(), queue_id, number)
             where = f"{topic} queue {queue_id} offset {number}"
             if unit is None and is_own:
@@ -161,10 +161,10 @@ def is_rocksdb_store(disk: Disk, root: str) -> bool:
     """
     if not has_config(disk, root):
         return False
-    places = StorePaths(root)
-    if disk.stat(places.queues) is not None:
-        has_files = any(entry.kind is Kind.FOLDER for entry in disk.list(places.queues))
-        return has_rocksdb(disk, places.queues) and not has_files
+    paths = StorePaths(root)
+    if disk.stat(paths.queues) is not None:
+        has_files = any(entry.kind is Kind.FOLDER for entry in disk.list(paths.queues))
+        return has_rocksdb(disk, paths.queues) and not has_files
     return has_rocksdb(disk, replaced_folder(root, QUEUES)) or _has_version_1(disk, root)
 
 
@@ -176,32 +176,32 @@ def _has_version_1(disk: Disk, root: str) -> bool:
 
 
 def rebuild_rocksdb(
-    disk: Disk, places: StorePaths, files: LogFiles, end_offset: int, delay_levels: str | None, progress: Progress | None = None
+    disk: Disk, paths: StorePaths, files: LogFiles, end_offset: int, delay_levels: str | None, progress: Progress | None = None
 ) -> Rebuilt:  # fmt: skip
     """Rebuild the queues from a log without damage that ends at `end_offset`. The caller holds the store's lock."""
     with ExitStack() as opened:
-        fresh = opened.enter_context(replacement(disk, places, QUEUES))
-        old = opened.enter_context(open_database(path)) if (path := _old_path(disk, places)) and _is_readable(path) else None
-        made = _Rebuild(disk, places, old, read_levels(disk, places.own, delay_levels))
+        fresh = opened.enter_context(replacement(disk, paths, QUEUES))
+        old = opened.enter_context(open_database(path)) if (path := _old_path(disk, paths)) and _is_readable(path) else None
+        made = _Rebuild(disk, paths, old, read_levels(disk, paths.own, delay_levels))
         with new_database(disk, fresh, [UNITS, ENDS]) as database:
             return made.build(database, files, end_offset, progress)
 
 
 @contextmanager
-def replacement(disk: Disk, places: StorePaths, name: str) -> Iterator[str]:
+def replacement(disk: Disk, paths: StorePaths, name: str) -> Iterator[str]:
     """Give the path for a new database, which then replaces the one of this name in the store; the old one is kept."""
-    work = os.path.join(places.own, "rebuild")
+    work = os.path.join(paths.own, "rebuild")
     delete_tree(disk, work)
     fresh = os.path.join(work, os.path.basename(name))
     yield fresh
     disk.sync_folder(work)
-    take_place(disk, fresh, os.path.join(places.root, name), places.root, keeps=True)
+    replace_tree(disk, fresh, os.path.join(paths.root, name), paths.root, keeps=True)
     delete_tree(disk, work)
-    disk.sync_folder(places.own)
+    disk.sync_folder(paths.own)
 
 
-def _old_path(disk: Disk, places: StorePaths) -> str | None:
-    paths = (places.queues, replaced_folder(places.root, QUEUES))
+def _old_path(disk: Disk, store_paths: StorePaths) -> str | None:
+    paths = (store_paths.queues, replaced_folder(store_paths.root, QUEUES))
     return next((path for path in paths if has_rocksdb(disk, path)), None)
 
 
@@ -219,12 +219,12 @@ def _is_readable(path: str) -> bool:
 class _Rebuild:
     """Writes the units of one store's log to a new database."""
 
-    def __init__(self, disk: Disk, places: StorePaths, old: Database | None, levels: DelayLevels) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, old: Database | None, levels: DelayLevels) -> None:
         self._old = old
         self._levels = levels
         self._assumed = DelayLevels([Entry(0, levels.current)])
-        self._root = places.root
-        self._is_deleted = deleted_topics(disk, places)
+        self._root = paths.root
+        self._is_deleted = deleted_topics(disk, paths)
         self._ends: dict[tuple[str, int], list[tuple[int, int]]] = {}  # first and last unit: log and queue offset
         self._units = self._guesses = 0
 
@@ -251,7 +251,7 @@ class _Rebuild:
 
     def _add(self, database: NewDatabase, message: StoredMessage) -> None:
         code = _known_code(message)
-        for topic, queue_id, queue_offset in queue_places(message):
+        for topic, queue_id, queue_offset in queue_keys_of(message):
             if self._is_deleted(topic):
                 continue
             value = unit_value(
@@ -259,9 +259,9 @@ class _Rebuild:
                 message.store_timestamp_ms,
             )  # fmt: skip
             database.put(UNITS, unit_key(topic.encode(), queue_id, queue_offset), value)
-            place = (message.physical_offset, queue_offset)
-            ends = self._ends.setdefault((topic, queue_id), [place, place])
-            ends[1] = place
+            position = (message.physical_offset, queue_offset)
+            ends = self._ends.setdefault((topic, queue_id), [position, position])
+            ends[1] = position
             self._units += 1
 
     def _due_ms(self, message: StoredMessage) -> int:

@@ -88,10 +88,10 @@ class DelayLevels:
             self.at(message.physical_offset) is None and delay_ms >= 0
         )
 
-    def accepts(self, found: bytes, wanted: bytes, message_at: MessageAt) -> bool:
+    def accepts(self, found: bytes, expected: bytes, message_at: MessageAt) -> bool:
         """Return whether a found unit of a waiting message is equivalent to the one computed with the current levels."""
         physical_offset, _, due_ms = UNIT.unpack(found)
-        if found[:TAGS_CODE_AT] != wanted[:TAGS_CODE_AT]:
+        if found[:TAGS_CODE_AT] != expected[:TAGS_CODE_AT]:
             return False
         message = message_at(physical_offset)
         return isinstance(message, StoredMessage) and self.may_be_due(message, due_ms)
@@ -114,11 +114,11 @@ class DelayLevels:
         if len(self.entries) == 1 or UNIT.unpack_from(units)[0] >= self.entries[-1].start:
             return units
         made = bytearray(units)
-        for place, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units)):
+        for position, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units)):
             message = message_at(physical_offset)
             due_ms = self.due_ms(message) if isinstance(message, StoredMessage) else None
             if due_ms is not None:
-                UNIT.pack_into(made, place * UNIT_SIZE, physical_offset, size, due_ms)
+                UNIT.pack_into(made, position * UNIT_SIZE, physical_offset, size, due_ms)
         return bytes(made)
 
 

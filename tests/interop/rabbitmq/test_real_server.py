@@ -238,12 +238,12 @@ def test_the_server_starts_on_our_clean_stop_without_a_rebuild(broker):
                 if number % 3 == 0:
                     store.ack(delivery)
         store.collect()
-    told_before = len(broker.log())
+    reported_before = len(broker.log())
     assert "rebuilding indices from scratch" in broker.log(), "what it says of a folder without clean-stop files"
     broker.start()
     delivered = drain(expected)
-    said = broker.log()[told_before:]
-    assert "ebuilding" not in said and "dets" not in said, said
+    printed = broker.log()[reported_before:]
+    assert "ebuilding" not in printed and "dets" not in printed, printed
     for name in QUEUES[:-1]:
         rows = expected[name]
         held = [(*row, True) for number, row in enumerate(rows[:30]) if number % 3]
@@ -260,8 +260,8 @@ def test_erlang_reads_tables_of_any_size(tmp_path):
     """The server finds more queues than DETS slots, and `ets:file2tab` counts thousands of locations."""
     rows = [tables.RecoveryRow(f"Q{number}", {0: number}, number, 0, b"r" * 16, 0, 0) for number in range(1500)]
     (tmp_path / "recovery.dets").write_bytes(tables.write_recovery(rows))
-    places = [tables.LocationRow(number.to_bytes(16, "big"), 1, 70_000, number << 20, 99) for number in range(3000)]
-    (tmp_path / "index.ets").write_bytes(tables.write_locations(places))
+    positions = [tables.LocationRow(number.to_bytes(16, "big"), 1, 70_000, number << 20, 99) for number in range(3000)]
+    (tmp_path / "index.ets").write_bytes(tables.write_locations(positions))
     program = (
         '{ok, T} = dets:open_file(t, [{file, "recovery.dets"}, {ram_file, true}, {repair, false}]), '
         'All = [dets:lookup(T, "Q" ++ integer_to_list(N)) || N <- lists:seq(0, 1499)], '
@@ -312,9 +312,9 @@ def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker
         properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
         channel.basic_publish("", "q.mail", b"x" * (10 if number else 10_000), properties)
     for command in (["put", "q.mail", "late"], ["rebuild", "--apply"], ["recover", "--apply"]):
-        code, told = tool(command[0], broker.vhost, *command[1:])
-        assert "a server runs on this folder (beam.smp" in told
-        assert code == (0 if command[0] == "recover" and "Nothing to repair" in told else 4)
+        code, reported = tool(command[0], broker.vhost, *command[1:])
+        assert "a server runs on this folder (beam.smp" in reported
+        assert code == (0 if command[0] == "recover" and "Nothing to repair" in reported else 4)
     with pytest.raises(StoreLocked):
         RabbitStore.open(str(broker.vhost), "r+")
     connection.close()
@@ -323,10 +323,10 @@ def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker
     assert tool("put", broker.vhost, "q.mail", "late", "--property", "message_id=m3", "--property", "region=eu")[0] == 0
     assert tool("rebuild", "--apply", broker.vhost)[0] == 0
     assert tool("info", "--json", broker.vhost)[1].count('"clean_stop":true') == 1
-    told_before = len(broker.log())
+    reported_before = len(broker.log())
     broker.start()
     found = drain(["q.mail"])["q.mail"]
     assert [row[0] for row in found] == ["m0", "m1", "m2", "m3"]
     assert found[3] == ("m3", hashlib.sha256(b"late").hexdigest(), False)
-    assert "rebuilding indices from scratch" not in broker.log()[told_before:]
+    assert "rebuilding indices from scratch" not in broker.log()[reported_before:]
     broker.stop()

@@ -161,12 +161,12 @@ def _chunks(data: bytes) -> list[tuple[int, int, int]]:
     return found
 
 
-def _chunk(field: str, place: str) -> Callable[[Node], None]:
+def _chunk(field: str, position: str) -> Callable[[Node], None]:
     def damage(node: Node) -> None:
         files = [file for file in node.files("stream/*/*.segment") if len(_chunks(file.read_bytes())) > 4]
         file = node.chance.choice(files)
         chunks = _chunks(file.read_bytes())
-        at, data, stop = chunks[-1] if place == "last" else node.chance.choice(chunks[1:-1])
+        at, data, stop = chunks[-1] if position == "last" else node.chance.choice(chunks[1:-1])
         if field == "cut":
             node.cut(file, at + node.chance.randrange(1, stop - at))
         elif field == "zeros":

@@ -111,9 +111,9 @@ def _difference(judge: Judge, queue: str, whole: Contents) -> str:
     got = judge.drain(queue, kind, len(rows))
     if isinstance(got, str):
         return f"{kind} queue unusable" if kind != "stream" else "stream unusable"
-    wanted, found = (Counter((row.message_id, row.body) for row in part) for part in (rows, got))
+    requested, found = (Counter((row.message_id, row.body) for row in part) for part in (rows, got))
     ids = {row.message_id for row in got}
-    wrong = sum(count for (name, _body), count in (found - wanted).items() if any(name == row.message_id for row in rows))
+    wrong = sum(count for (name, _body), count in (found - requested).items() if any(name == row.message_id for row in rows))
     lost = sum(row.message_id not in ids for row in rows)
     parts = [f"loses {lost} of {len(rows)}"] if lost else []
     parts += [f"delivers {wrong} wrong or twice"] if wrong else []

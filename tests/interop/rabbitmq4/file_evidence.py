@@ -181,14 +181,14 @@ def main() -> None:
     parser.add_argument("--served", type=int, default=100, help="folders that a server judges too")
     parser.add_argument("--only", choices=SUITES, nargs="*", default=list(SHARES))
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "rabbitmq-damage.jsonl")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
-    run = Run(asked.state)
-    for suite in asked.only:
+    run = Run(requested.state)
+    for suite in requested.only:
         if reason := why_not(home_of(suite)):
             print(f"{SUITES[suite]} is skipped: {reason}")
         else:
-            run.judge(suite, round(asked.folders * SHARES[suite]), round(asked.served * SHARES[suite]))
+            run.judge(suite, round(requested.folders * SHARES[suite]), round(requested.served * SHARES[suite]))
     if run.rows:
         PAGE.write_text(page(run.rows))
 

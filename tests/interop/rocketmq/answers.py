@@ -26,12 +26,12 @@ def our_messages(folder: Path, topics: Collection[str] | None = None) -> list[di
     """Return every record of the log in order, or those of some topics."""
     walk = LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages()
     found = (one for one in walk if isinstance(one, StoredMessage))
-    return [_told(one) for one in found if topics is None or one.topic in topics]
+    return [_reported(one) for one in found if topics is None or one.topic in topics]
 
 
-def _told(message: StoredMessage) -> dict[str, Any]:
-    told = {name: getattr(message, name) for name in FIELDS}
-    return told | {
+def _reported(message: StoredMessage) -> dict[str, Any]:
+    reported = {name: getattr(message, name) for name in FIELDS}
+    return reported | {
         "properties": message.all_properties,
         "body": base64.b64encode(message.body).decode(),
         "born_host": _host(message.born_host, ":"),
@@ -45,10 +45,10 @@ def _host(text: str, separator: str) -> str:
     return f"{ipaddress.ip_address(address.strip('[]').split('%')[0])} {port}"
 
 
-def from_java(told: dict[str, Any]) -> dict[str, Any]:
+def from_java(reported: dict[str, Any]) -> dict[str, Any]:
     """Convert a driver's message to our names; drop what only a client adds."""
-    properties = {name: value for name, value in told["properties"].items() if name not in ADDED_BY_A_CLIENT}
-    return told | {"properties": properties} | {name: _host(told[name], "|") for name in ("born_host", "store_host")}
+    properties = {name: value for name, value in reported["properties"].items() if name not in ADDED_BY_A_CLIENT}
+    return reported | {"properties": properties} | {name: _host(reported[name], "|") for name in ("born_host", "store_host")}
 
 
 def our_queues(store: MessageStore) -> list[dict[str, Any]]:
@@ -60,13 +60,13 @@ def _our_queue(store: MessageStore, topic: str, queue_id: int) -> dict[str, Any]
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     queue = store.engine.queues.get(topic, queue_id)
     assert queue is not None
-    units = {place: list(unit) for place, unit in queue.units()}
+    units = {position: list(unit) for position, unit in queue.units()}
     return {
         "topic": topic,
         "queue_id": queue_id,
         "min_offset": low,
         "max_offset": high,
-        "units": [units[place] for place in range(low, high)],
+        "units": [units[position] for position in range(low, high)],
         "consumed": [message.physical_offset for message in store.read(topic, queue_id)],
     }
 
@@ -82,8 +82,10 @@ def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> t
     times = []
     for queue in queues:
         stamps = [by_offset[offset] for offset, _, _ in queue["units"] if offset in by_offset]
-        asked = {stamp + step for stamp in stamps[:: max(1, len(stamps) // 8)] + stamps[-1:] for step in (-1, 0, 1)}
-        times += [[queue["topic"], queue["queue_id"], stamp] for stamp in sorted({0, *asked, max(asked, default=0) + 10**6})]
+        requested = {stamp + step for stamp in stamps[:: max(1, len(stamps) // 8)] + stamps[-1:] for step in (-1, 0, 1)}
+        times += [
+            [queue["topic"], queue["queue_id"], stamp] for stamp in sorted({0, *requested, max(requested, default=0) + 10**6})
+        ]
     pairs = sorted({(one["topic"], key) for one in messages for key in one["properties"].get("KEYS", "").split()})
     keys = [list(pair) for pair in pairs[:: len(pairs) // KEYS_MAX + 1]] + [["nowhere", "nothing"]]
     return times, keys
@@ -92,10 +94,10 @@ def questions(messages: list[dict[str, Any]], queues: list[dict[str, Any]]) -> t
 def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
     """Assert that both stores, open on equal files, give the same messages, queues, times and key queries."""
     messages, queues = our_messages(folder), our_queues(ours)
-    told = real.ask("messages")
-    assert [from_java(message) for message in told["messages"]] == messages
+    reported = real.invoke("messages")
+    assert [from_java(message) for message in reported["messages"]] == messages
     fillers = {one.physical_offset for one in LogFiles(REAL_DISK, [str(folder / "commitlog")]).messages() if is_filler(one)}
-    theirs = [queue for queue in real.ask("queues") if queue["max_offset"]]
+    theirs = [queue for queue in real.invoke("queues") if queue["max_offset"]]
     for queue in theirs:  # the real store leaves it to its clients to drop them
         queue["consumed"] = [offset for offset in queue["consumed"] if offset not in fillers]
     assert theirs == [queue for queue in queues if queue["max_offset"]]
@@ -104,9 +106,9 @@ def assert_agree(folder: Path, ours: MessageStore, real: Any) -> None:
         [ours.offset_by_time(*one, boundary) for boundary in (Boundary.LOWER, Boundary.UPPER)]  # type: ignore[misc]
         for one in times
     ]
-    assert list(zip(times, real.ask("times", asked=times), strict=True)) == list(zip(times, answers, strict=True))
+    assert list(zip(times, real.invoke("times", requested=times), strict=True)) == list(zip(times, answers, strict=True))
     hits = [[message.physical_offset for message in ours.query(*one, max_count=64)] for one in keys]
-    assert list(zip(keys, real.ask("queries", asked=keys), strict=True)) == list(zip(keys, hits, strict=True))
+    assert list(zip(keys, real.invoke("queries", requested=keys), strict=True)) == list(zip(keys, hits, strict=True))
 
 
 def for_java(message: Message, properties: bytes, clock_ms: int) -> dict[str, Any]:

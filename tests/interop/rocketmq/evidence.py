@@ -148,20 +148,24 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, default=36)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "rocketmq-damage.jsonl")
     parser.add_argument("--again", action="store_true", help="judge the folders again in which a rule was broken")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     logging.getLogger("brokerstore").setLevel(logging.CRITICAL)  # openings log the damage
-    run = Run(asked.state, again=asked.again)
+    run = Run(requested.state, again=requested.again)
     if reason := why_not():
         print(f"judged by the plain model alone: {reason}")
-        run.judge("model", (*REAL, *OURS), asked.folders, None)
+        run.judge("model", (*REAL, *OURS), requested.folders, None)
         return
     prepare()
     with fast_folder() as scratch:
         store = RealStoreJudge(scratch / "stderr")
-        run.judge("store", (*REAL, *OURS, *JAVA), asked.folders, store)
+        run.judge("store", (*REAL, *OURS, *JAVA), requested.folders, store)
         store.end()
         run.judge(
-            "broker", WITH_CONFIG, asked.brokers, BrokerJudge(scratch / "brokers"), lambda one: one.kind.startswith(OF_A_BROKER)
+            "broker",
+            WITH_CONFIG,
+            requested.brokers,
+            BrokerJudge(scratch / "brokers"),
+            lambda one: one.kind.startswith(OF_A_BROKER),
         )
     PAGE.write_text(page(run.rows))
     for row in run.rows:

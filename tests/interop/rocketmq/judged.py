@@ -120,18 +120,18 @@ def _compared(real: RealStore, expected: tuple[Witnesses, dict[Queue, list[int]]
     """Compare the real log with `dump`, and the real queues with the model."""
     witnesses, queues = expected
     fillers = set(witnesses.records) - witnesses.messages
-    found = {message["physical_offset"] for message in real.ask("messages")["messages"]} - fillers
+    found = {message["physical_offset"] for message in real.invoke("messages")["messages"]} - fillers
     if found != dumped:
         less, more = dumped - found, found - dumped
         return f"has {len(less)} messages less than dump, {len(more)} more: {sorted(less | more)[:3]}"
-    told = {(queue["topic"], queue["queue_id"]): queue["consumed"] for queue in real.ask("queues")}
+    reported = {(queue["topic"], queue["queue_id"]): queue["consumed"] for queue in real.invoke("queues")}
     for queue, offsets in queues.items():
-        if told.get(queue, []) != sorted(set(offsets)):  # a message may name an LMQ twice
-            less = sorted(set(offsets) - set(told.get(queue, [])))
-            return f"delivers {len(told.get(queue, []))} of {len(offsets)} messages of {queue}, not {less[:3]}"
-    for queue in told.keys() - queues.keys():
-        if told[queue] and witnesses.has_topic(queue[0]):
-            return f"delivers {len(told[queue])} messages of {queue}, of which the log has none"
+        if reported.get(queue, []) != sorted(set(offsets)):  # a message may name an LMQ twice
+            less = sorted(set(offsets) - set(reported.get(queue, [])))
+            return f"delivers {len(reported.get(queue, []))} of {len(offsets)} messages of {queue}, not {less[:3]}"
+    for queue in reported.keys() - queues.keys():
+        if reported[queue] and witnesses.has_topic(queue[0]):
+            return f"delivers {len(reported[queue])} messages of {queue}, of which the log has none"
     return ""
 
 
@@ -142,9 +142,9 @@ def java_template(name: str, judge: RealStoreJudge, above: Path) -> Template:
     for number in range(2):
         real = judge.jvm.open(folder, clock_ms=START_MS + number * 10**6, **made.settings)
         for topic in ("first", "second")[: number + 1]:
-            told = Message(topic, b"body of a message" * 9, queue_id=0, born_host=HOST, store_host=HOST)
-            message = for_java(told, b"TAGS\x01t\x02", 0)
-            real.ask("stream", message=message, count=STREAMED, queues=STREAM_QUEUES, quiet=True)
+            reported = Message(topic, b"body of a message" * 9, queue_id=0, born_host=HOST, store_host=HOST)
+            message = for_java(reported, b"TAGS\x01t\x02", 0)
+            real.invoke("stream", message=message, count=STREAMED, queues=STREAM_QUEUES, quiet=True)
         if number and name == "java-killed":
             return made._replace(folder=copied(folder, above / name / "killed"))
         real.close()
@@ -174,23 +174,23 @@ class BrokerJudge:
 
 def _served(broker: RealBroker, witnesses: Witnesses, queues: dict[Queue, list[int]], dumped: set[int]) -> str:
     """Compare what a broker's clients get with the model: messages, topics, committed offsets."""
-    known = broker.ask("topics")
+    known = broker.invoke("topics")
     tables = witnesses.tables
     named = {topic for topic, _ in queues if not topic.startswith(HIDDEN)} if tables else set()  # nothing without any table
     missing = sorted((set((tables.get("topics") or {}).get("topicConfigTable", ())) | named) - set(known))
     if missing:
         return f"has no topic {missing[0]}"
-    readable = {topic for topic, told in known.items() if told["perm"] & READ and not topic.startswith(HIDDEN)}
+    readable = {topic for topic, reported in known.items() if reported["perm"] & READ and not topic.startswith(HIDDEN)}
     for topic in sorted({topic for topic, _ in queues} & readable):
-        told = {message["physical_offset"] for message in broker.ask("read", topic=topic)}
-        less = {at for queue, offsets in queues.items() if queue[0] == topic for at in offsets if at in dumped} - told
+        reported = {message["physical_offset"] for message in broker.invoke("read", topic=topic)}
+        less = {at for queue, offsets in queues.items() if queue[0] == topic for at in offsets if at in dumped} - reported
         if less:
             return f"does not deliver {len(less)} messages of {topic}, the first at {min(less)}"
     for name, offsets in (tables.get("consumerOffset") or {}).get("offsetTable", {}).items():
         topic, group, *more = name.split("@")
         if more:
             continue  # progress that a proxy keeps for clients of broadcasts
-        found = broker.ask("offsets", topic=topic, group=group) if topic in known else {}
+        found = broker.invoke("offsets", topic=topic, group=group) if topic in known else {}
         other = {queue: offset for queue, offset in offsets.items() if queue in found and found[queue] != offset}
         if other:
             return f"has other offsets of {name}: {found}, in the file {other}"

@@ -117,7 +117,7 @@ class Jvm:
             pipe = subprocess.PIPE
             self.process = subprocess.Popen([*command, *arguments], stdin=pipe, stdout=pipe, stderr=stream)
 
-    def ask(self, do: str, **arguments: Any) -> Any:
+    def invoke(self, do: str, **arguments: Any) -> Any:
         """Send a command and return its answer."""
         self.tell(do, **arguments)
         return self.answer()

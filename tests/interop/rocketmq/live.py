@@ -119,9 +119,9 @@ class Served:
         jvm.answer()
         return jvm
 
-    def ask(self, do: str, **arguments: Any) -> Any:
+    def invoke(self, do: str, **arguments: Any) -> Any:
         """Send a command to the first JVM and return the answer."""
-        return self.clients.ask(do, **arguments)
+        return self.clients.invoke(do, **arguments)
 
     def members(self, group: str) -> list[str]:
         """Return the ids of the clients that are members of a consumer group."""

@@ -20,7 +20,7 @@ NAME = "interop-a"
 CLUSTER = "interop"
 LOWEST_PORT, HIGHEST_PORT = 15_000, 32_000  # below the ports that systems give to clients
 PATIENT_MS = 60_000
-LOOK_S = 0.1
+POLL_S = 0.1
 BROKER_HEAP, CLIENT_HEAP = "384m", "256m"
 
 # No request may fail because the machine is slow, and no file may be deleted during a test.
@@ -52,7 +52,7 @@ def until(is_so: Callable[[], bool], what: str, patience_s: float = PATIENT_MS /
     end = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < end, f"waited in vain: {what}"
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _is_free(port: int) -> bool:
@@ -83,7 +83,7 @@ class RealBroker:
         names_port, high_availability_port, free = free_ports(3)
         self.port = port or free
         scratch.mkdir(parents=True, exist_ok=True)
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "brokerClusterName": CLUSTER,
             "brokerName": NAME,
             "brokerId": 0,
@@ -95,7 +95,7 @@ class RealBroker:
             "storePathCommitLog": store / "commitlog",
         }
         self.conf = scratch / "broker.conf"
-        self.conf.write_text("".join(f"{name}={_value(value)}\n" for name, value in (told | CALM | settings).items()))
+        self.conf.write_text("".join(f"{name}={_value(value)}\n" for name, value in (reported | CALM | settings).items()))
         self.store = store
         self._scratch, self._names_port = scratch, names_port
         self.server = self._start()
@@ -107,9 +107,9 @@ class RealBroker:
             self.end()
             raise
 
-    def ask(self, do: str, **arguments: Any) -> Any:
+    def invoke(self, do: str, **arguments: Any) -> Any:
         """Send a command to the clients and return the answer."""
-        return self.clients.ask(do, **arguments)
+        return self.clients.invoke(do, **arguments)
 
     def _start(self) -> Jvm:
         arguments = [str(self._names_port), str(self.conf)]

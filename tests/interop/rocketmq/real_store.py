@@ -22,15 +22,15 @@ class RealStores(Jvm):
         A clock of 0 is the system's; `batch_topics` have batch queues.  Raises Refused if load() returns false.
         """
         number = next(self._numbers)
-        told = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
-        found = self.ask("open", id=number, dir=str(folder), set=told, clock=clock_ms, batch=batch_topics)
+        reported = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
+        found = self.invoke("open", id=number, dir=str(folder), set=reported, clock=clock_ms, batch=batch_topics)
         if not found["load"]:
             raise Refused(f"load() refused {folder}")
         return RealStore(self, number, found)
 
     def close(self, stores: list[RealStore]) -> None:
         """Shut stores down cleanly in one command, since each shutdown sleeps."""
-        self.ask("close", ids=[store.number for store in stores])
+        self.invoke("close", ids=[store.number for store in stores])
 
 
 class RealStore:
@@ -41,8 +41,8 @@ class RealStore:
         self.number = number
         self.opened = opened
 
-    def ask(self, do: str, **arguments: Any) -> Any:
-        return self.jvm.ask(do, id=self.number, **arguments)
+    def invoke(self, do: str, **arguments: Any) -> Any:
+        return self.jvm.invoke(do, id=self.number, **arguments)
 
     def close(self) -> None:
         self.jvm.close([self])

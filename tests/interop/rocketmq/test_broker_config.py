@@ -65,56 +65,62 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configured]
         make_topics_and_groups(broker)
         consume(broker)
         for topic, group in (("wide", "G_part"), ("wide", "G_sql"), ("failing", "G_fail"), ("%RETRY%G_fail", "G_fail")):
-            made.offsets[topic, group] = broker.ask("offsets", topic=topic, group=group)
-        made.topics, made.groups = broker.ask("topics"), broker.ask("groups")
+            made.offsets[topic, group] = broker.invoke("offsets", topic=topic, group=group)
+        made.topics, made.groups = broker.invoke("topics"), broker.invoke("groups")
         broker.stop()
     yield made
     shutil.rmtree(root)
 
 
 def make_topics_and_groups(broker: RealBroker) -> None:
-    broker.ask("topic", topic="wide", queues=QUEUES, attributes={"+message.type": "NORMAL"})
-    broker.ask("topic", topic="read-only", queues=1, perm=4)
+    broker.invoke("topic", topic="wide", queues=QUEUES, attributes={"+message.type": "NORMAL"})
+    broker.invoke("topic", topic="read-only", queues=1, perm=4)
     for topic in ("failing", "later", "gone"):
-        broker.ask("topic", topic=topic, queues=1)
-    broker.ask("group", group={"groupName": "G_part", "retryMaxTimes": 7, "retryQueueNums": 2, "consumeMessageOrderly": True})
-    broker.ask("group", group={"groupName": "G_off", "consumeEnable": False, "attributes": {}})
+        broker.invoke("topic", topic=topic, queues=1)
+    broker.invoke(
+        "group", group={"groupName": "G_part", "retryMaxTimes": 7, "retryQueueNums": 2, "consumeMessageOrderly": True}
+    )
+    broker.invoke("group", group={"groupName": "G_off", "consumeEnable": False, "attributes": {}})
     messages = [text("wide", number, number % QUEUES, tags="t") for number in range(QUEUES * EACH)]
     messages += [text("failing", number, 0) for number in range(2)] + [text("gone", number, 0) for number in range(3)]
     messages += [text("later", number, 0, delay=1 if number < 3 else 18) for number in range(5)]
-    broker.ask("send", messages=messages)
-    broker.ask("delete_topic", topic="gone")
+    broker.invoke("send", messages=messages)
+    broker.invoke("delete_topic", topic="gone")
 
 
 def consume(broker: RealBroker) -> None:
     """Consume with one group partly, with one filtered by property, and with one that fails until its messages are dead."""
     for queue_id, offset in ((0, 5), (2, EACH)):
-        broker.ask("commit", topic="wide", group="G_part", queue_id=queue_id, offset=offset)
-    found = broker.ask("subscribe", topic="wide", group="G_sql", sql="n > 5", count=QUEUES * EACH - 6, patience_ms=60_000)
+        broker.invoke("commit", topic="wide", group="G_part", queue_id=queue_id, offset=offset)
+    found = broker.invoke("subscribe", topic="wide", group="G_sql", sql="n > 5", count=QUEUES * EACH - 6, patience_ms=60_000)
     assert len(found) == QUEUES * EACH - 6
-    tries = broker.ask(
+    tries = broker.invoke(
         "subscribe", topic="failing", group="G_fail", count=6, patience_ms=60_000, failures=99, count_failures=True, max_tries=2
     )
     assert sorted((one["reconsume_times"], body) for one, body in zip(tries, bodies(tries), strict=True)) == [
         (number, f"failing {message}") for number in range(3) for message in range(2)
     ]
-    until(lambda: len(broker.ask("read", topic="later")) == 3, "delayed messages are delivered")
-    until(lambda: len(broker.ask("read", topic="%DLQ%G_fail")) == 2, "dead letters are there")
+    until(lambda: len(broker.invoke("read", topic="later")) == 3, "delayed messages are delivered")
+    until(lambda: len(broker.invoke("read", topic="%DLQ%G_fail")) == 2, "dead letters are there")
 
 
 def test_topics_of_a_real_broker_are_read_whole(configured: Configured) -> None:
     """Queues, permissions and attributes equal the broker's report; a deleted topic is gone."""
     ours = Topics(REAL_DISK, configured.config)
     assert ours.names() == sorted(configured.topics) and "gone" not in ours and "%DLQ%G_fail" in ours
-    for name, told in configured.topics.items():
+    for name, reported in configured.topics.items():
         topic = ours.get(name)
         assert topic is not None
         assert (topic.read_queues, topic.write_queues, topic.perm) == (
-            told["readQueueNums"],
-            told["writeQueueNums"],
-            told["perm"],
+            reported["readQueueNums"],
+            reported["writeQueueNums"],
+            reported["perm"],
         )
-        assert (topic.is_ordered, topic.sys_flag, topic.attributes) == (told["order"], told["topicSysFlag"], told["attributes"])
+        assert (topic.is_ordered, topic.sys_flag, topic.attributes) == (
+            reported["order"],
+            reported["topicSysFlag"],
+            reported["attributes"],
+        )
     wide = ours.get("wide")
     assert wide is not None and (wide.read_queues, wide.attributes) == (QUEUES, {"message.type": "NORMAL"})
 
@@ -123,12 +129,12 @@ def test_groups_of_a_real_broker_are_read_whole(configured: Configured) -> None:
     """Groups of an admin, with every setting, and groups that clients created are the same."""
     ours = SubscriptionGroups(REAL_DISK, configured.config)
     assert ours.names() == sorted(configured.groups)
-    for name, told in configured.groups.items():
+    for name, reported in configured.groups.items():
         group = ours.get(name)
         assert group is not None
-        assert (group.is_enabled, group.is_ordered) == (told["consumeEnable"], told["consumeMessageOrderly"])
-        assert (group.retry_max_times, group.retry_queues) == (told["retryMaxTimes"], told["retryQueueNums"])
-        assert group.retry_policy == {key: value for key, value in told["groupRetryPolicy"].items() if value is not None}
+        assert (group.is_enabled, group.is_ordered) == (reported["consumeEnable"], reported["consumeMessageOrderly"])
+        assert (group.retry_max_times, group.retry_queues) == (reported["retryMaxTimes"], reported["retryQueueNums"])
+        assert group.retry_policy == {key: value for key, value in reported["groupRetryPolicy"].items() if value is not None}
     part, off = ours.get("G_part"), ours.get("G_off")
     assert part is not None and (part.retry_max_times, part.retry_queues, part.is_ordered) == (7, 2, True)
     assert off is not None and not off.is_enabled
@@ -139,9 +145,11 @@ def test_offsets_of_a_real_broker_are_read_whole(configured: Configured) -> None
     ours = ConsumerOffsets(REAL_DISK, configured.config)
     assert ours.offsets_of("wide", "G_part") == {0: 5, 2: EACH}
     assert ours.offsets_of("wide", "G_sql") == dict.fromkeys(range(QUEUES), EACH)
-    for (topic, group), told in configured.offsets.items():
+    for (topic, group), reported in configured.offsets.items():
         found = ours.offsets_of(topic, group)
-        assert {int(queue_id): max(0, offset) for queue_id, offset in told.items()} == dict.fromkeys(map(int, told), 0) | found
+        assert {int(queue_id): max(0, offset) for queue_id, offset in reported.items()} == dict.fromkeys(
+            map(int, reported), 0
+        ) | found
     levels = DelayOffsets(REAL_DISK, configured.config)
     with MessageStore.open(configured.store, "r", CONFIG) as store:
         for level in (1, 3, 4):  # level 1 has delayed messages; levels 3 and 4 have retries
@@ -209,20 +217,20 @@ def changed(configured: Configured, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_a_real_broker_has_the_topics_that_we_changed(changed: RealBroker) -> None:
     """One topic has more queues, one is new, one is gone; a real producer uses the new queues."""
-    topics = changed.ask("topics")
+    topics = changed.invoke("topics")
     assert (topics["wide"]["readQueueNums"], topics["wide"]["attributes"]) == (QUEUES + 2, {})
     assert topics["made-by-us"]["writeQueueNums"] == 3 and "read-only" not in topics
     messages = [text("wide", 1000, QUEUES + 1), text("made-by-us", 0, 2)]
-    assert [(status, queue) for status, _, _, queue, _ in changed.ask("send", messages=messages)] == [
+    assert [(status, queue) for status, _, _, queue, _ in changed.invoke("send", messages=messages)] == [
         ("SEND_OK", QUEUES + 1),
         ("SEND_OK", 2),
     ]
-    assert bodies(changed.ask("read", topic="made-by-us")) == ["made-by-us 0"]
+    assert bodies(changed.invoke("read", topic="made-by-us")) == ["made-by-us 0"]
 
 
 def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> None:
     """Changed and unchanged settings, a new group and a deleted one are as written."""
-    groups = changed.ask("groups")
+    groups = changed.invoke("groups")
     assert (groups["G_part"]["retryMaxTimes"], groups["G_part"]["retryQueueNums"]) == (2, 2)
     assert not groups["G_part"]["consumeMessageOrderly"]
     assert groups["G_new"]["consumeTimeoutMinute"] == 3 and "G_off" not in groups
@@ -230,20 +238,22 @@ def test_a_real_broker_has_the_groups_that_we_changed(changed: RealBroker) -> No
 
 def test_a_real_consumer_continues_at_the_committed_offset(changed: RealBroker) -> None:
     """It uses our offset, the broker's earlier one, and 0 for queues without one."""
-    offsets = changed.ask("offsets", topic="wide", group="G_part")
+    offsets = changed.invoke("offsets", topic="wide", group="G_part")
     assert (offsets["0"], offsets["2"]) == (9, EACH)
-    assert changed.ask("offsets", topic="wide", group="G_new")["1"] == 4
-    changed.ask("commit", topic="wide", group="G_part", queue_id=QUEUES + 1, offset=0)
-    wanted = {(0, offset) for offset in range(9, EACH)} | {(queue, offset) for queue in (1, 3) for offset in range(EACH)}
-    wanted |= {(one["queue_id"], one["queue_offset"]) for one in changed.ask("read", topic="wide") if one["queue_id"] >= QUEUES}
-    found = changed.ask("subscribe", topic="wide", group="G_part", count=len(wanted), patience_ms=60_000)
-    assert {(one["queue_id"], one["queue_offset"]) for one in found} == wanted
+    assert changed.invoke("offsets", topic="wide", group="G_new")["1"] == 4
+    changed.invoke("commit", topic="wide", group="G_part", queue_id=QUEUES + 1, offset=0)
+    expected = {(0, offset) for offset in range(9, EACH)} | {(queue, offset) for queue in (1, 3) for offset in range(EACH)}
+    expected |= {
+        (one["queue_id"], one["queue_offset"]) for one in changed.invoke("read", topic="wide") if one["queue_id"] >= QUEUES
+    }
+    found = changed.invoke("subscribe", topic="wide", group="G_part", count=len(expected), patience_ms=60_000)
+    assert {(one["queue_id"], one["queue_offset"]) for one in found} == expected
 
 
 def test_a_real_broker_delivers_again_from_the_delay_offset_that_we_set(changed: RealBroker) -> None:
     """One step back delivers one message again."""
-    until(lambda: len(changed.ask("read", topic="later")) >= 4, "the last delayed message is delivered again")
-    found = bodies(changed.ask("read", topic="later"))
+    until(lambda: len(changed.invoke("read", topic="later")) >= 4, "the last delayed message is delivered again")
+    found = bodies(changed.invoke("read", topic="later"))
     assert found[:3] == ["later 0", "later 1", "later 2"] and found[3:] == ["later 2"]
 
 

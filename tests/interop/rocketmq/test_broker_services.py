@@ -76,13 +76,13 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
     made = Passed(root / "store")
     begin_here(made.store)
     with RealBroker(made.store, root / "broker", **SETTINGS) as broker:
-        broker.ask("send_transaction", messages=[text("decided", 99, 0, decision="COMMIT_MESSAGE")])
-        until(lambda: len(broker.ask("read", topic="later")) >= 5, "what waited here is delivered")
-        until(lambda: len(set(bodies(broker.ask("read", topic="decided")))) >= 5, "what was undecided here is decided")
-        made.facts["retried"] = broker.ask("subscribe", topic="failing", group="G_here", count=1, patience_ms=60_000)
+        broker.invoke("send_transaction", messages=[text("decided", 99, 0, decision="COMMIT_MESSAGE")])
+        until(lambda: len(broker.invoke("read", topic="later")) >= 5, "what waited here is delivered")
+        until(lambda: len(set(bodies(broker.invoke("read", topic="decided")))) >= 5, "what was undecided here is decided")
+        made.facts["retried"] = broker.invoke("subscribe", topic="failing", group="G_here", count=1, patience_ms=60_000)
         for topic in ("later", "decided", "%DLQ%G_here"):
-            made.facts[topic] = broker.ask("read", topic=topic)
-        made.facts["query"] = broker.ask("query", asked=[["decided", "d0"], ["decided", "d2"], ["later", "l3"]])
+            made.facts[topic] = broker.invoke("read", topic=topic)
+        made.facts["query"] = broker.invoke("query", requested=[["decided", "d0"], ["decided", "d2"], ["later", "l3"]])
         broker.kill()
     yield made
     shutil.rmtree(root)

@@ -62,7 +62,8 @@ def test_a_broker_on_a_copy_delivers_nothing_again(fixture_store: Any, tmp_path:
     assert before == depths(source)
     with RealBroker(copy, tmp_path / "broker", **settings(copy)) as broker:
         until(
-            lambda: len(broker.ask("read", topic="LiveDelay", brief=True)) >= before["LiveDelay"] + overdue, "all are delivered"
+            lambda: len(broker.invoke("read", topic="LiveDelay", brief=True)) >= before["LiveDelay"] + overdue,
+            "all are delivered",
         )
         time.sleep(5)  # for what must not come
         broker.kill()
@@ -86,7 +87,7 @@ def test_a_broker_starts_after_recover_repaired_its_config(
     assert verify_store(str(store)).is_ok
     expected = depths(store)
     with RealBroker(store, tmp_path / "broker", **settings(store)) as broker:
-        assert len(broker.ask("read", topic="LiveNormal", brief=True)) == expected["LiveNormal"]
+        assert len(broker.invoke("read", topic="LiveNormal", brief=True)) == expected["LiveNormal"]
         broker.kill()
 
 
@@ -98,6 +99,6 @@ def test_a_broker_knows_the_topics_of_a_log_without_anything_else(tmp_path: Path
     expected = depths(store)
     with RealBroker(store, tmp_path / "broker", **settings(store)) as broker:
         for topic in ("LiveNormal", "LiveOrder", "LiveTran"):
-            assert len(broker.ask("read", topic=topic, brief=True)) == expected[topic]
+            assert len(broker.invoke("read", topic=topic, brief=True)) == expected[topic]
         broker.kill()
     assert depths(store)["LiveOrder"] == expected["LiveOrder"]

@@ -58,10 +58,10 @@ def images() -> Iterator[Caught]:
 
 def written(image: Image, folder: Path) -> Path:
     """Write an image as real files and return the store's folder."""
-    for place in image.folders:
-        (folder / place[1:]).mkdir(parents=True, exist_ok=True)
-    for place, data in image.files.items():
-        path = folder / place[1:]
+    for position in image.folders:
+        (folder / position[1:]).mkdir(parents=True, exist_ok=True)
+    for position, data in image.files.items():
+        path = folder / position[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return folder / "store"
@@ -76,15 +76,15 @@ def in_java(jvm: RealStores, folder: Path, entries: list[Any], flushed: int, fou
         print(f"does not start: {str(error)[:150]}")
         return
     try:
-        told = {one["physical_offset"]: base64.b64decode(one["body"]) for one in real.ask("messages")["messages"]}
-        wanted = {entry.physical_offset: entry.raw for entry in entries}
-        lost = [entry for entry in entries[:flushed] if entry.physical_offset not in told]
-        strange = [at for at, body in told.items() if at not in wanted or body not in wanted[at]]
-        units = {unit[0] for queue in real.ask("queues") for unit in queue["units"]}
+        reported = {one["physical_offset"]: base64.b64decode(one["body"]) for one in real.invoke("messages")["messages"]}
+        expected = {entry.physical_offset: entry.raw for entry in entries}
+        lost = [entry for entry in entries[:flushed] if entry.physical_offset not in reported]
+        strange = [at for at, body in reported.items() if at not in expected or body not in expected[at]]
+        units = {unit[0] for queue in real.invoke("queues") for unit in queue["units"]}
         found["RocketMQ: flushed messages gone from the log"] += bool(lost)
         found["RocketMQ: messages that nobody put"] += bool(strange)
         found["RocketMQ: flushed messages in no queue"] += bool(
-            [entry for entry in entries[:flushed] if entry.physical_offset in told and entry.physical_offset not in units]
+            [entry for entry in entries[:flushed] if entry.physical_offset in reported and entry.physical_offset not in units]
         )
         found["RocketMQ starts"] += 1
     except (Refused, RuntimeError) as error:

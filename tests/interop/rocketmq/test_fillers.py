@@ -36,8 +36,8 @@ def test_real_consumers_get_no_filler(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     settings = dict(zip(JAVA_NAMES, (1 << 18, 20_000, 500, 2_000), strict=True))
     with RealBroker(folder, tmp_path / "first", **settings) as broker:
-        broker.ask("topic", topic="T", queues=2)
-        broker.ask("send", messages=[message(number) for number in range(COUNT)])
+        broker.invoke("topic", topic="T", queues=2)
+        broker.invoke("send", messages=[message(number) for number in range(COUNT)])
         broker.stop()
     bodies = {b"%d" % number for number in LOST}
     for path, at in records(folder):
@@ -50,13 +50,13 @@ def test_real_consumers_get_no_filler(tmp_path: Path) -> None:
     assert not verify_store(str(folder)).problems
     expected = [number for number in range(COUNT + 5) if number not in LOST]
     with RealBroker(folder, tmp_path / "second", **settings) as broker:
-        broker.ask("send", messages=[message(number) for number in range(COUNT, COUNT + 5)])
-        read = [base64.b64decode(one[3]) for one in broker.ask("read", topic="T", brief=True)]
+        broker.invoke("send", messages=[message(number) for number in range(COUNT, COUNT + 5)])
+        read = [base64.b64decode(one[3]) for one in broker.invoke("read", topic="T", brief=True)]
         assert sorted(map(int, read)) == expected
         file = tmp_path / "pushed"
-        broker.ask("start_consumer", name="p", group="push", topic="T", file=str(file))
+        broker.invoke("start_consumer", name="p", group="push", topic="T", file=str(file))
         until(lambda: len(deliveries(file)) >= len(expected), "every message came")
-        broker.ask("stop_consumer", name="p")
+        broker.invoke("stop_consumer", name="p")
         assert sorted(one.body for one in deliveries(file)) == expected
 
 

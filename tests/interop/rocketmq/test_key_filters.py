@@ -78,15 +78,15 @@ def test_a_real_broker_continues_a_folder_with_key_filters(tmp_path: Path) -> No
             {"topic": "there", "body": base64.b64encode(b"%d" % number).decode(), "keys": [f"there-{number}"], "queue_id": 0}
             for number in range(THERE)
         ]
-        broker.ask("send", messages=sent)
-        asked = [["here", f"here-{number}"] for number in range(0, HERE, 500)] + [["there", "there-5"], ["there", "here-5"]]
-        hits = broker.ask("query", asked=asked)
+        broker.invoke("send", messages=sent)
+        requested = [["here", f"here-{number}"] for number in range(0, HERE, 500)] + [["there", "there-5"], ["there", "here-5"]]
+        hits = broker.invoke("query", requested=requested)
         broker.stop()
     assert {path.name: path.read_bytes() for path in keys.iterdir()} == filters
     after = sorted(path.name for path in (folder / "index").iterdir())
     assert after[:KEPT] == names[:KEPT] and not set(after[KEPT:]) & set(names[KEPT:]) and len(after) > len(names)
     with MessageStore.open(folder, "r", CONFIG) as store:
-        assert [[one.physical_offset for one in store.query(topic, key)] for topic, key in asked] == hits
+        assert [[one.physical_offset for one in store.query(topic, key)] for topic, key in requested] == hits
         check_answers(store)
         assert live(store) == [(4, 0b111)]
     with MessageStore.open(folder, "r+", CONFIG) as store:

@@ -56,8 +56,10 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
         settings = {"enableDLegerCommitLog": True, "dLegerGroup": NAME, "dLegerSelfId": "n0"}
         settings["dLegerPeers"] = f"n0-127.0.0.1:{port}"
     with RealBroker(folder, tmp_path / "broker", **SIZES, **settings) as broker:
-        broker.ask("topic", topic="T", queues=1)
-        results = broker.ask("send", messages=[{"topic": "T", "body": "eA==", "queue_id": 0, "keys": ["k"]} for _ in range(5)])
+        broker.invoke("topic", topic="T", queues=1)
+        results = broker.invoke(
+            "send", messages=[{"topic": "T", "body": "eA==", "queue_id": 0, "keys": ["k"]} for _ in range(5)]
+        )
         assert [(result[0], result[4]) for result in results] == [("SEND_OK", number) for number in range(5)]
     before = contents(folder)
     for mode in ("r", "r+", "a"):
@@ -70,12 +72,12 @@ def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alon
         with pytest.raises(UnknownStore, match=kind):
             rebuild_store(str(folder))
         assert tool("recover", "--apply", str(folder)).returncode == 3
-    told = tool("info", "--json", str(folder))
+    reported = tool("info", "--json", str(folder))
     if kind == "RocksDB":  # the log itself is readable
-        assert json.loads(told.stdout)["kind"] == "rocketmq-rocksdb" and told.returncode == 0
+        assert json.loads(reported.stdout)["kind"] == "rocketmq-rocksdb" and reported.returncode == 0
         assert len(our_messages(folder, ["T"])) == 5
     else:
-        assert told.returncode == 3 and "DLedger" in told.stderr
+        assert reported.returncode == 3 and "DLedger" in reported.stderr
     assert contents(folder) == before
 
 
@@ -96,12 +98,12 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
         for number in range(300)
     ]
     with RealBroker(folder, tmp_path / "first", **settings) as broker:
-        broker.ask("topic", topic="T", queues=2)
-        broker.ask("topic", topic="Late", queues=1)
-        assert {result[0] for result in broker.ask("send", messages=sent)} == {"SEND_OK"}
+        broker.invoke("topic", topic="T", queues=2)
+        broker.invoke("topic", topic="Late", queues=1)
+        assert {result[0] for result in broker.invoke("send", messages=sent)} == {"SEND_OK"}
         late = [{"topic": "Late", "body": _encoded(f"late {number}"), "queue_id": 0, "delay": 4} for number in range(20)]
-        broker.ask("send", messages=late)
-        before = broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1")
+        broker.invoke("send", messages=late)
+        before = broker.invoke("read", topic="T", brief=True), broker.invoke("read", topic="T", brief=True, tags="t1")
         broker.kill()
     assert len(before[0]) == 300 and len(before[1]) == 100
     for path in (folder / "consumequeue").iterdir():
@@ -109,10 +111,10 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
     made = rebuild_store(str(folder))
     assert (made.queues, made.units) == (3, 320)
     with RealBroker(folder, tmp_path / "second", **settings) as broker:
-        assert before == (broker.ask("read", topic="T", brief=True), broker.ask("read", topic="T", brief=True, tags="t1"))
-        assert len(broker.ask("query", asked=[["T", "k299"]])[0]) == 1
-        assert [result[4] for result in broker.ask("send", messages=sent[:2])] == [150, 150]
-        until(lambda: len(broker.ask("read", topic="Late")) == 20, "delayed messages are delivered")
+        assert before == (broker.invoke("read", topic="T", brief=True), broker.invoke("read", topic="T", brief=True, tags="t1"))
+        assert len(broker.invoke("query", requested=[["T", "k299"]])[0]) == 1
+        assert [result[4] for result in broker.invoke("send", messages=sent[:2])] == [150, 150]
+        until(lambda: len(broker.invoke("read", topic="Late")) == 20, "delayed messages are delivered")
         broker.stop()
     assert not list(rocksdb_findings(str(folder / "consumequeue"), LogFiles(REAL_DISK, [str(folder / "commitlog")])))
 
@@ -126,20 +128,20 @@ def test_a_broker_with_rocksdb_queues_goes_on_behind_our_cut(tmp_path: Path) -> 
     settings["mappedFileSizeTimerLog"] = 52_000
     sent = [{"topic": "T", "body": _encoded(f"{number}"), "queue_id": number % 2} for number in range(300)]
     with RealBroker(folder, tmp_path / "first", **settings) as broker:
-        broker.ask("topic", topic="T", queues=2)
-        broker.ask("topic", topic="Late", queues=1)
-        broker.ask("group", group={"groupName": "G"})
-        broker.ask("send", messages=sent[:200])
+        broker.invoke("topic", topic="T", queues=2)
+        broker.invoke("topic", topic="Late", queues=1)
+        broker.invoke("group", group={"groupName": "G"})
+        broker.invoke("send", messages=sent[:200])
         due_ms = int(time.time() * 1000) + 20_000
         late = {"topic": "Late", "queue_id": 0, "deliver_ms": due_ms}
-        broker.ask("send", messages=[late | {"body": _encoded(f"{number}")} for number in range(20)])
-        broker.ask("send", messages=sent[200:])
+        broker.invoke("send", messages=[late | {"body": _encoded(f"{number}")} for number in range(20)])
+        broker.invoke("send", messages=sent[200:])
         for queue_id in (0, 1):
-            broker.ask("commit", topic="T", group="G", queue_id=queue_id, offset=150)
+            broker.invoke("commit", topic="T", group="G", queue_id=queue_id, offset=150)
         until(lambda: _offsets(folder) == {0: 150, 1: 150}, "the offsets are on the disk")
         broker.kill()
-    places = list(records(folder))  # 200, then the timers, then 100
-    path, at = places[-50]
+    positions = list(records(folder))  # 200, then the timers, then 100
+    path, at = positions[-50]
     with path.open("r+b") as stream:
         stream.seek(at + 4)
         stream.write(bytes(32))
@@ -151,12 +153,12 @@ def test_a_broker_with_rocksdb_queues_goes_on_behind_our_cut(tmp_path: Path) -> 
     assert tool("verify", str(folder)).returncode == 0
     with RealBroker(folder, tmp_path / "second", **settings) as broker:
         new = [{"topic": "T", "body": _encoded(f"{number}"), "queue_id": number % 2} for number in range(1000, 1100)]
-        assert [result[4] for result in broker.ask("send", messages=new)][:2] == [125, 125]
-        broker.ask("start_consumer", name="n", group="G", topic="T", file=str(file))
+        assert [result[4] for result in broker.invoke("send", messages=new)][:2] == [125, 125]
+        broker.invoke("start_consumer", name="n", group="G", topic="T", file=str(file))
         until(lambda: sorted(one.body for one in deliveries(file)) == list(range(1000, 1100)), "the group has all new ones")
-        until(lambda: len(broker.ask("read", topic="Late")) == 20, "timers are delivered", 120)
-        assert min(one["store_timestamp_ms"] for one in broker.ask("read", topic="Late")) >= due_ms // 1000 * 1000
-        broker.ask("stop_consumer", name="n")
+        until(lambda: len(broker.invoke("read", topic="Late")) == 20, "timers are delivered", 120)
+        assert min(one["store_timestamp_ms"] for one in broker.invoke("read", topic="Late")) >= due_ms // 1000 * 1000
+        broker.invoke("stop_consumer", name="n")
         broker.stop()
     assert not list(rocksdb_findings(str(folder / "consumequeue"), LogFiles(REAL_DISK, [str(folder / "commitlog")])))
 
@@ -207,12 +209,12 @@ def test_wrong_index_slots_are_an_error(tmp_path: Path) -> None:
         real = jvm.open(folder, **SIZES)
         message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS}
         message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1", "properties": "KEYS\x01k\x02"}
-        assert {result[0] for result in real.ask("put", messages=[message] * 50)} == {"PUT_OK"}
+        assert {result[0] for result in real.invoke("put", messages=[message] * 50)} == {"PUT_OK"}
         real.close()
         other = SIZES | {"maxHashSlotNum": SIZES["maxHashSlotNum"] + 100, "maxIndexNum": SIZES["maxIndexNum"] - 20}
-        for settings, wanted in ((SIZES, 50), (other, 0)):
+        for settings, expected in ((SIZES, 50), (other, 0)):
             real = jvm.open(folder, **settings)
-            assert len(real.ask("queries", asked=[["T", "k"]])[0]) == wanted
+            assert len(real.invoke("queries", requested=[["T", "k"]])[0]) == expected
             real.close()
     finally:
         jvm.end()
@@ -224,7 +226,7 @@ def test_wrong_index_slots_are_an_error(tmp_path: Path) -> None:
         assert len(store.query("T", "k", max_count=64)) == 50
 
 
-ODD = {"maxHashSlotNum": 100, "maxIndexNum": 1000}  # 240 slots and 972 items make a file of the same length
+UNUSUAL = {"maxHashSlotNum": 100, "maxIndexNum": 1000}  # 240 slots and 972 items make a file of the same length
 
 
 @pytest.mark.parametrize("made_by", ["the real store", "us"])
@@ -232,26 +234,26 @@ def test_keys_in_an_index_that_was_empty_are_found_by_the_real_store(tmp_path: P
     """For an index of the real store the slot count must be given; ours is recorded."""
     prepare_or_skip()
     folder = tmp_path / "store"
-    odd = {"max_hash_slot_num": 100, "max_index_num": 1000}
+    differing = {"max_hash_slot_num": 100, "max_index_num": 1000}
     jvm = RealStores(tmp_path / "stderr")
     try:
         if made_by == "us":
-            with MessageStore.open(folder, config=ours(**odd), clock=Ticking(START_MS)) as store:
+            with MessageStore.open(folder, config=ours(**differing), clock=Ticking(START_MS)) as store:
                 store.put(Message("T", b"x", queue_id=0))
             with MessageStore.open(folder, clock=Ticking(START_MS + 1000)) as store:
                 store.put(Message("T", b"x", queue_id=0, keys=["k"]))
         else:
-            real = jvm.open(folder, START_MS, **SIZES | ODD)
+            real = jvm.open(folder, START_MS, **SIZES | UNUSUAL)
             message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS, "properties": ""}
             message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1"}
-            assert {result[0] for result in real.ask("put", messages=[message])} == {"PUT_OK"}
+            assert {result[0] for result in real.invoke("put", messages=[message])} == {"PUT_OK"}
             real.close()
             with pytest.raises(InvalidMessage, match="--index-slots"):
                 MessageStore.open(folder)
-            with MessageStore.open(folder, config=ours(**odd), clock=Ticking(START_MS + 1000)) as store:
+            with MessageStore.open(folder, config=ours(**differing), clock=Ticking(START_MS + 1000)) as store:
                 store.put(Message("T", b"x", queue_id=0, keys=["k"]))
-        real = jvm.open(folder, START_MS + 2000, **SIZES | ODD)
-        assert len(real.ask("queries", asked=[["T", "k"]])[0]) == 1
+        real = jvm.open(folder, START_MS + 2000, **SIZES | UNUSUAL)
+        assert len(real.invoke("queries", requested=[["T", "k"]])[0]) == 1
         real.close()
     finally:
         jvm.end()
@@ -270,15 +272,15 @@ def test_a_log_with_checksums_in_a_part_of_its_records_is_read(tmp_path: Path, f
         real = jvm.open(folder, START_MS + 10**8, **SIZES, enabledAppendPropCRC=not first)
         message = {"topic": "T", "queue_id": 0, "body": "eA==", "born_timestamp_ms": START_MS, "properties": ""}
         message |= {"born_host": "127.0.0.1:1", "store_host": "127.0.0.1:1"}
-        assert {result[0] for result in real.ask("put", messages=[message] * 10)} == {"PUT_OK"}
-        assert len(real.ask("messages")["messages"]) == len(before) + 10
+        assert {result[0] for result in real.invoke("put", messages=[message] * 10)} == {"PUT_OK"}
+        assert len(real.invoke("messages")["messages"]) == len(before) + 10
         real.close()
     finally:
         jvm.end()
     assert our_messages(folder)[: len(before)] == before
     assert not verify_store(str(folder), ours()).problems
-    told = json.loads(tool("verify", "--json", str(folder)).stdout)
-    assert told["ok"] and (told["counts"]["protected_records"], told["counts"]["records"]) == (
+    reported = json.loads(tool("verify", "--json", str(folder)).stdout)
+    assert reported["ok"] and (reported["counts"]["protected_records"], reported["counts"]["records"]) == (
         len(before) if first else 10,
         len(before) + 10,
     )

@@ -75,7 +75,7 @@ def write_ours(folder: Path, port: int) -> None:
 
 def received(broker: RealBroker, topics: list[str]) -> list[dict[str, Any]]:
     """Return what a real consumer receives of the topics, in log order."""
-    found = [from_java(message) for topic in topics for message in broker.ask("read", topic=topic)]
+    found = [from_java(message) for topic in topics for message in broker.invoke("read", topic=topic)]
     return sorted(found, key=lambda message: message["physical_offset"])  # type: ignore[no-any-return]
 
 
@@ -103,24 +103,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
         station.facts["our times"] = [[store.offset_by_time(*one, boundary) for boundary in BOUNDARIES] for one in times]
         station.facts["our hits"] = [[found.physical_offset for found in store.query(*one, max_count=64)] for one in keys]
     with RealBroker(station.folder, root / "broker", port=port, **SIZES) as broker:
-        ask_for_ours(broker, station)
+        request_own(broker, station)
         add_to_it(broker, station)
         broker.stop()
     yield station
     shutil.rmtree(root)
 
 
-def ask_for_ours(broker: RealBroker, station: Station) -> None:
+def request_own(broker: RealBroker, station: Station) -> None:
     facts = station.facts
     facts["received"] = received(broker, TOPICS)
-    facts["tagged"] = broker.ask("read", topic="topic-1", tags="A || тег")
-    facts["times answered"] = broker.ask("times", asked=facts["times"])
-    facts["hits"] = broker.ask("query", asked=[key for key in facts["keys"] if key[0] in TOPICS])
-    facts["viewed"] = broker.ask(
-        "view", asked=[[one["topic"], id_of(facts["port"], one["physical_offset"])] for one in facts["ours"][::7]]
+    facts["tagged"] = broker.invoke("read", topic="topic-1", tags="A || тег")
+    facts["times answered"] = broker.invoke("times", requested=facts["times"])
+    facts["hits"] = broker.invoke("query", requested=[key for key in facts["keys"] if key[0] in TOPICS])
+    facts["viewed"] = broker.invoke(
+        "view", requested=[[one["topic"], id_of(facts["port"], one["physical_offset"])] for one in facts["ours"][::7]]
     )
-    facts["by our id"] = broker.ask(
-        "view", asked=[["here", one["message_id"]] for one in facts["ours"] if one["topic"] == "here"]
+    facts["by our id"] = broker.invoke(
+        "view", requested=[["here", one["message_id"]] for one in facts["ours"] if one["topic"] == "here"]
     )
 
 
@@ -132,19 +132,19 @@ def sent(topic: str, number: int, **more: Any) -> dict[str, Any]:
 def add_to_it(broker: RealBroker, station: Station) -> None:
     """Send every kind of message through real producers, and record the results."""
     for topic in ("added", "delayed", "agreed"):
-        broker.ask("topic", topic=topic, queues=2)
+        broker.invoke("topic", topic=topic, queues=2)
     plain = [sent("added", number, queue_id=number % 2, tags="t", properties={"n": f"№{number}"}) for number in range(60)]
     plain += [sent("topic-1", number, queue_id=number % 3) for number in range(30)]
-    station.facts["sent"] = list(zip(plain, broker.ask("send", messages=plain), strict=True))
+    station.facts["sent"] = list(zip(plain, broker.invoke("send", messages=plain), strict=True))
     batches = [[sent("added", 100 * batch + number, queue_id=1) for number in range(1, 9)] for batch in range(1, 5)]
-    station.facts["batches"] = [(batch, broker.ask("send_batch", messages=batch)) for batch in batches]
+    station.facts["batches"] = [(batch, broker.invoke("send_batch", messages=batch)) for batch in batches]
     delayed = [sent("delayed", number, queue_id=0, delay=1) for number in range(5)]
-    broker.ask("send", messages=[*delayed, sent("delayed", 99, queue_id=1, delay=18)])
+    broker.invoke("send", messages=[*delayed, sent("delayed", 99, queue_id=1, delay=18)])
     decisions = ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"]
-    broker.ask("send_transaction", messages=[sent("agreed", number, decision=decisions[number % 3]) for number in range(9)])
-    until(lambda: len(broker.ask("read", topic="delayed")) >= 5, "delayed messages are delivered")
-    until(lambda: len(broker.ask("read", topic="later")) >= station.facts["due"], "what was due in our store is delivered")
-    until(lambda: len(broker.ask("read", topic="agreed")) >= 3, "transactions are committed")
+    broker.invoke("send_transaction", messages=[sent("agreed", number, decision=decisions[number % 3]) for number in range(9)])
+    until(lambda: len(broker.invoke("read", topic="delayed")) >= 5, "delayed messages are delivered")
+    until(lambda: len(broker.invoke("read", topic="later")) >= station.facts["due"], "what was due in our store is delivered")
+    until(lambda: len(broker.invoke("read", topic="agreed")) >= 3, "transactions are committed")
 
 
 def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None:
@@ -158,11 +158,11 @@ def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None
 
 def test_a_real_consumer_receives_the_tags_that_it_asks_for(served: Station) -> None:
     """The broker filters by the hash in our units, the client by the text."""
-    wanted = [
+    expected = [
         one for one in served.facts["ours"] if one["topic"] == "topic-1" and one["properties"].get("TAGS") in ("A", "тег")
     ]
     found = sorted(from_java(one)["physical_offset"] for one in served.facts["tagged"])
-    assert found == [one["physical_offset"] for one in wanted] and wanted
+    assert found == [one["physical_offset"] for one in expected] and expected
 
 
 def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
@@ -242,7 +242,7 @@ def killed(served: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with RealBroker(station.folder, root / "broker", **SIZES) as broker:
         station.facts["received"] = received(broker, everything)
         for topic, queues in (("flood", FLOOD_QUEUES), ("streamed", STREAM_QUEUES)):
-            broker.ask("topic", topic=topic, queues=queues)
+            broker.invoke("topic", topic=topic, queues=queues)
         station.facts["followed"] = follow_flood(broker)
         station.facts["acknowledged"] = stream_and_kill(broker)
     yield station
@@ -316,15 +316,15 @@ def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_a
     assert flooded == set(killed.facts["followed"])
     if way != "rebuilt":  # a rebuild leaves the log as the crash left it
         assert not verify_store(str(folder), CONFIG).problems
-    wanted = our_messages(folder, [*TOPICS, "added", "later", "streamed"])
-    assert len([one for one in wanted if one["topic"] == "later"]) == served_once
+    expected = our_messages(folder, [*TOPICS, "added", "later", "streamed"])
+    assert len([one for one in expected if one["topic"] == "later"]) == served_once
     with RealBroker(folder, tmp_path / "broker", **SIZES) as broker:
-        assert received(broker, [*TOPICS, "added", "later", "streamed"]) == wanted
-        told = broker.ask("read", topic="flood", brief=True)
-        assert {(at, queue, offset, int(base64.b64decode(body))) for queue, offset, at, body in told} == flooded
-        assert len(told) == FLOOD
+        assert received(broker, [*TOPICS, "added", "later", "streamed"]) == expected
+        reported = broker.invoke("read", topic="flood", brief=True)
+        assert {(at, queue, offset, int(base64.b64decode(body))) for queue, offset, at, body in reported} == flooded
+        assert len(reported) == FLOOD
         keys = [["flood", f"flood-{number}"] for number in range(0, FLOOD, FLOOD // 50)] if way != "rebuilt" else []
-        assert all(len(found) == 1 for found in broker.ask("query", asked=keys))
+        assert all(len(found) == 1 for found in broker.invoke("query", requested=keys))
 
 
 def open_and_go_on(folder: Path) -> None:

@@ -64,8 +64,8 @@ def test_the_real_store_opens_what_recovery_made_of_its_own_crash(jvm: RealStore
     fixture = fixture_store(name, own=True)
     assert not Recovery(str(fixture.store), Choice.SKIP, ours()).apply().needs_choice
     real = judge(jvm, fixture.store)
-    before = fixture.truth("before.json" if name == "crash-lost-cq" else "recovered.json")
-    offsets = [message["physical_offset"] for message in real.ask("messages")["messages"]]
+    before = fixture.expected("before.json" if name == "crash-lost-cq" else "recovered.json")
+    offsets = [message["physical_offset"] for message in real.invoke("messages")["messages"]]
     assert offsets == [one["physicalOffset"] for one in before["messages"]]
     append_by_java(real, 5, START_MS + 10**9)
     real.close()
@@ -84,13 +84,13 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def hurt_bit(folder: Path, messages: list[Any]) -> set[int]:
+def damage_bit(folder: Path, messages: list[Any]) -> set[int]:
     victim = damage.second_record(messages, 1)
     damage.flip(damage.log_file(folder, 1), victim.physical_offset % LOG_SIZE + 90)
     return {victim.physical_offset}
 
 
-DAMAGE = [hurt_bit, *damage.DAMAGE]
+DAMAGE = [damage_bit, *damage.DAMAGE]
 
 
 @pytest.mark.parametrize("choice", [Choice.SKIP, Choice.TRUNCATE], ids=lambda choice: choice.value)
@@ -100,15 +100,15 @@ def test_the_real_store_opens_what_recovery_made_of_damage(
     """For all damage, skipped by fillers or cut, the real store can append afterwards."""
     has_crc = "__CRC32#" in our_messages(original)[0]["properties"]
     judged: list[tuple[RealStore, Path, list[Any]]] = []
-    for hurt in DAMAGE:
-        folder = tmp_path / hurt.__name__ / "store"
+    for damaged in DAMAGE:
+        folder = tmp_path / damaged.__name__ / "store"
         shutil.copytree(original, folder)
         messages = log_records(folder)
-        lost = hurt(folder, messages)
+        lost = damaged(folder, messages)
         Recovery(str(folder), choice, damage.SMALL).apply()  # the configuration has the sizes of files that are gone
         kept = {message["physical_offset"] for message in our_messages(folder)}
         if choice is Choice.SKIP:
-            assert {message.physical_offset for message in messages} - lost <= kept, hurt.__name__
+            assert {message.physical_offset for message in messages} - lost <= kept, damaged.__name__
         real = judge(jvm, folder, DAMAGED_SIZES, enabledAppendPropCRC=has_crc)
         append_by_java(real, 3, START_MS + 10**9)
         judged.append((real, folder.with_name("judged"), our_messages(folder)))
@@ -119,13 +119,13 @@ def test_the_real_store_opens_what_recovery_made_of_damage(
 
 def append_by_java(real: RealStore, count: int, clock_ms: int, topic: str = "java") -> list[list[Any]]:
     """Append messages with keys and tags through the real store; return its results."""
-    told = []
+    reported = []
     for number in range(count):
         message = Message(topic, b"by java %d" % number, queue_id=number % 2, born_timestamp_ms=clock_ms)
         message.born_host = message.store_host = "127.0.0.1:10911"
         properties = b"KEYS\x01java-%d\x02TAGS\x01J\x02" % number
-        told.append(for_java(message, properties, clock_ms + number))
-    results = real.ask("put", messages=told)
+        reported.append(for_java(message, properties, clock_ms + number))
+    results = real.invoke("put", messages=reported)
     assert {result[0] for result in results} == {"PUT_OK"}
     return results
 
@@ -201,23 +201,23 @@ def run_sequence(random_: random.Random, store: MessageStore, clock: list[int], 
         clock[0] += random_.choice([0, 1, 700])
         hosts = (random_.choice(["10.0.0.1:1", "[2001:db8::1]:65535"]), random_.choice(["127.0.0.1:10911", "[::2]:10911"]))
         if random_.random() < 0.1:
-            told = [drawn(random_, hosts, clock[0], plain=True) for _ in range(random_.randrange(1, 6))]
-            for message, java in told:
-                message.queue_id = java["queue_id"] = told[0][0].queue_id
-                message.born_timestamp_ms = java["born_timestamp_ms"] = told[0][0].born_timestamp_ms
+            reported = [drawn(random_, hosts, clock[0], plain=True) for _ in range(random_.randrange(1, 6))]
+            for message, java in reported:
+                message.queue_id = java["queue_id"] = reported[0][0].queue_id
+                message.born_timestamp_ms = java["born_timestamp_ms"] = reported[0][0].born_timestamp_ms
                 message.reconsume_times = java["reconsume_times"] = 0
                 message.prepared_transaction_offset = java["prepared_transaction_offset"] = 0
-            result = store.put_batch("bulk", told[0][0].queue_id, [message for message, _ in told], check=False)
-            found = real.ask("batch", messages=[java for _, java in told], clock=clock[0])
+            result = store.put_batch("bulk", reported[0][0].queue_id, [message for message, _ in reported], check=False)
+            found = real.invoke("batch", messages=[java for _, java in reported], clock=clock[0])
         else:
             message, java = drawn(random_, hosts, clock[0])
             result = store.put(message, check=False)
-            (found,) = real.ask("put", messages=[java])
-        wanted = [result.status.name]
-        if wanted == ["PUT_OK"]:
-            assert found[:2] == [*wanted, result.physical_offset], found
+            (found,) = real.invoke("put", messages=[java])
+        expected = [result.status.name]
+        if expected == ["PUT_OK"]:
+            assert found[:2] == [*expected, result.physical_offset], found
         else:
-            assert found == wanted
+            assert found == expected
 
 
 def comparable(folder: Path) -> dict[str, Any]:
@@ -289,7 +289,9 @@ def test_the_same_puts_to_lmqs_make_the_same_queues(jvm: RealStores, tmp_path: P
                     raw = properties_text([("KEYS", "k1 k2"), ("TAGS", "T"), *message.properties.items()])
                     java = for_java(message, raw, clock[0])
                 result = store.put(message, check=False)
-                assert [[result.status.name, result.physical_offset]] == [told[:2] for told in real.ask("put", messages=[java])]
+                assert [[result.status.name, result.physical_offset]] == [
+                    reported[:2] for reported in real.invoke("put", messages=[java])
+                ]
         reals.append(real)
     jvm.close(reals)
     for number in range(LIGHT_SEQUENCES):
@@ -314,7 +316,7 @@ def test_the_real_store_continues_a_sparse_store_of_default_sizes(jvm: RealStore
     real = jvm.open(folder)
     message = Message("theirs", b"x" * 11_000, queue_id=0, born_timestamp_ms=START_MS)
     message.born_host = message.store_host = "127.0.0.1:10911"
-    end = real.ask("stream", message=for_java(message, b"TAGS\x01t\x02", 0), count=100_000, queues=4, quiet=True)["end"]
+    end = real.invoke("stream", message=for_java(message, b"TAGS\x01t\x02", 0), count=100_000, queues=4, quiet=True)["end"]
     real.close()
     assert end > 1 << 30 and len(list((folder / "commitlog").iterdir())) == 2
     report = verify_store(str(folder))
@@ -339,8 +341,8 @@ def test_what_a_killed_real_store_acknowledged_is_there(tmp_path: Path, jvm: Rea
         real = victim.open(folder, **SIZES, flushDiskType=mode.value)
         message = Message("T", b"x" * 300, queue_id=0, born_timestamp_ms=START_MS)
         message.born_host = message.store_host = "127.0.0.1:10911"
-        told = for_java(message, b"TAGS\x01t\x02", 0)
-        victim.tell("stream", id=real.number, message=told, count=1 << 20, queues=4)
+        reported = for_java(message, b"TAGS\x01t\x02", 0)
+        victim.tell("stream", id=real.number, message=reported, count=1 << 20, queues=4)
         acknowledged = [victim.answer() for _ in range(3000)]
         victim.kill()
         assert victim.process.stdout is not None

@@ -36,7 +36,7 @@ def test_what_a_real_master_acknowledged_is_in_the_replica(tmp_path: Path, reque
     """
     streaming = None
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES, **SYNC) as broker:
-        broker.ask("topic", topic="flood", queues=QUEUES)
+        broker.invoke("topic", topic="flood", queues=QUEUES)
         child = start_replica(broker.port, tmp_path / "replica")
         if REPLICATED >= 100_000 and not no_spark():
             until((tmp_path / "replica" / "commitlog").exists, "the replica is there")
@@ -85,7 +85,7 @@ def test_the_lag_of_a_replica_is_measured(tmp_path: Path, role: dict[str, object
     An asynchronous master that was idle looks for new messages every 100 ms.
     """
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES, **role) as broker:
-        broker.ask("topic", topic="T", queues=QUEUES)
+        broker.invoke("topic", topic="T", queues=QUEUES)
         with Replica("127.0.0.1", broker.port, tmp_path / "replica", from_start=True) as replica:
             until(lambda: replica.status.is_connected, "the replica is connected")
             broker.clients.tell("flood", topic="T", count=LAGS, queues=QUEUES, ahead=ahead)
@@ -102,16 +102,16 @@ def test_the_lag_of_a_replica_is_measured(tmp_path: Path, role: dict[str, object
 def test_a_real_master_that_was_killed_is_followed_again_and_one_that_was_replaced_is_not(tmp_path: Path) -> None:
     """After its restart the replica goes on; another folder behind the same port is refused."""
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES) as broker:
-        broker.ask("topic", topic="flood", queues=QUEUES)
+        broker.invoke("topic", topic="flood", queues=QUEUES)
         port = broker.port
-        broker.ask("flood", topic="flood", count=1000, queues=QUEUES, ahead=100)
+        broker.invoke("flood", topic="flood", count=1000, queues=QUEUES, ahead=100)
         replica = Replica("127.0.0.1", port, tmp_path / "replica", from_start=True)
         with replica:
             until(lambda: replica.status.master_end > 0 and replica.status.lag_bytes == 0, "all is replicated")
             broker.kill()
             broker.end()
             with RealBroker(tmp_path / "master", tmp_path / "again", port=port, **SIZES) as again:
-                again.ask("flood", topic="flood", count=1000, queues=QUEUES, ahead=100)
+                again.invoke("flood", topic="flood", count=1000, queues=QUEUES, ahead=100)
                 until(lambda: replica.status.connections >= 2 and replica.status.lag_bytes == 0, "the replica goes on")
                 until(lambda: len(replica.store.query("flood", "flood-999")) == 2, "the second flood has arrived")
     with (
@@ -125,15 +125,15 @@ def test_a_real_master_that_was_killed_is_followed_again_and_one_that_was_replac
 def test_a_real_broker_continues_a_promoted_replica(tmp_path: Path) -> None:
     """The master is killed after the last fetch of its tables: a later topic and delayed messages are right."""
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES) as broker:
-        broker.ask("topic", topic="T", queues=2)
+        broker.invoke("topic", topic="T", queues=2)
         with Replica("127.0.0.1", broker.port, tmp_path / "replica", from_start=True, metadata_every_s=1000) as replica:
             until(lambda: "T" in replica.store.engine.topics, "topics are fetched")
-            broker.ask("topic", topic="late", queues=QUEUES)
-            broker.ask("flood", topic="late", count=1000, queues=QUEUES, ahead=100)
-            broker.ask("flood", topic="T", count=10, queues=2, ahead=10, delay=1)
-            until(lambda: len(broker.ask("read", topic="T", brief=True)) == 10, "the first are delivered")
-            broker.ask("flood", topic="T", first=10, count=10, queues=2, ahead=10, delay=3)
-            end = int(broker.ask("read", topic="late", brief=True)[-1][2])
+            broker.invoke("topic", topic="late", queues=QUEUES)
+            broker.invoke("flood", topic="late", count=1000, queues=QUEUES, ahead=100)
+            broker.invoke("flood", topic="T", count=10, queues=2, ahead=10, delay=1)
+            until(lambda: len(broker.invoke("read", topic="T", brief=True)) == 10, "the first are delivered")
+            broker.invoke("flood", topic="T", first=10, count=10, queues=2, ahead=10, delay=3)
+            end = int(broker.invoke("read", topic="late", brief=True)[-1][2])
             assert replica.wait(end + 1, 60)
             until(lambda: replica.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 10, "all is replicated")
             broker.kill()
@@ -143,10 +143,10 @@ def test_a_real_broker_continues_a_promoted_replica(tmp_path: Path) -> None:
     sizes = {name: value for name, value in found.broker_settings.items() if name in SIZES}
     assert sizes == {name: str(value) for name, value in SIZES.items()}
     with RealBroker(tmp_path / "replica", tmp_path / "again", **sizes) as broker:
-        late = broker.ask("read", topic="late", brief=True)
+        late = broker.invoke("read", topic="late", brief=True)
         assert sorted(int(base64.b64decode(body)) for *_, body in late) == list(range(1000))
-        until(lambda: len(broker.ask("read", topic="T", brief=True)) >= 20, "the rest is delivered", 120)
-        once = broker.ask("read", topic="T", brief=True)
+        until(lambda: len(broker.invoke("read", topic="T", brief=True)) >= 20, "the rest is delivered", 120)
+        once = broker.invoke("read", topic="T", brief=True)
         assert sorted(int(base64.b64decode(body)) for *_, body in once) == list(range(20))
 
 
@@ -183,7 +183,7 @@ def test_a_real_slave_finds_our_server_through_our_name_server(tmp_path: Path) -
         names = f"127.0.0.1:{served.server.names_port}"
         settings = {"brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": names, "mappedFileSizeTimerLog": 52_000}
         with RealBroker(tmp_path / "slave", tmp_path / "scratch", **SIZES, **settings) as real:
-            served.ask("topic", topic="followed", queues=2)
+            served.invoke("topic", topic="followed", queues=2)
             for number in range(500):
                 served.store.put("followed", b"%d" % number, queue_id=number % 2)
             for number in range(20):
@@ -200,10 +200,12 @@ def test_a_real_slave_finds_our_server_through_our_name_server(tmp_path: Path) -
     master = {"brokerRole": "ASYNC_MASTER", "mappedFileSizeTimerLog": 52_000}
     with RealBroker(tmp_path / "slave", tmp_path / "again", **SIZES, **master) as real:
         until(
-            lambda: len(real.ask("read", topic="followed", brief=True)) >= 520, "the slave delivers the rest as a master", 120
+            lambda: len(real.invoke("read", topic="followed", brief=True)) >= 520,
+            "the slave delivers the rest as a master",
+            120,
         )
         time.sleep(2)  # for what must not come
-        found = sorted(int(base64.b64decode(body)) for *_, body in real.ask("read", topic="followed", brief=True))
+        found = sorted(int(base64.b64decode(body)) for *_, body in real.invoke("read", topic="followed", brief=True))
         print(f"{len(found)} messages, {len(found) - len(set(found))} of them repeated")
         assert sorted(set(found)) == list(range(520))
         assert len(found) - len(set(found)) <= 8, "a slave repeats what its master delivered since it last asked"

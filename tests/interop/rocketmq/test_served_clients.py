@@ -43,7 +43,7 @@ def bodies(found: list[dict[str, Any]]) -> list[int]:
 
 def numbers(clients: Served | RealBroker, topic: str) -> list[int]:
     """Read a topic with the pull consumer; return the numbers in the bodies, sorted."""
-    return sorted(int(base64.b64decode(body)) for *_, body in clients.ask("read", topic=topic, brief=True))
+    return sorted(int(base64.b64decode(body)) for *_, body in clients.invoke("read", topic=topic, brief=True))
 
 
 def ends(world: Served, topic: str) -> int:
@@ -52,40 +52,40 @@ def ends(world: Served, topic: str) -> int:
 
 def test_sends_of_all_kinds_are_stored_and_read(world: Served) -> None:
     """Messages with keys and batches; the pull consumer reads what the store has."""
-    world.ask("topic", topic="plain", queues=2)
-    world.ask("topic", topic="batches", queues=2)
-    answers = world.ask("send", messages=[sent("plain", number) for number in range(50)])
+    world.invoke("topic", topic="plain", queues=2)
+    world.invoke("topic", topic="batches", queues=2)
+    answers = world.invoke("send", messages=[sent("plain", number) for number in range(50)])
     assert len(answers) == 50
-    world.ask("send_batch", messages=[sent("batches", number, queue_id=1) for number in range(20)])
-    assert bodies(world.ask("read", topic="plain")) == list(range(50))
-    assert bodies(world.ask("read", topic="batches")) == list(range(20))
+    world.invoke("send_batch", messages=[sent("batches", number, queue_id=1) for number in range(20)])
+    assert bodies(world.invoke("read", topic="plain")) == list(range(50))
+    assert bodies(world.invoke("read", topic="batches")) == list(range(20))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_sends_of_each_kind_are_stored_once(world: Served, kind: str) -> None:
     """The pull consumer reads each once, and a query finds them by key."""
     topic = f"flood-{kind}"
-    world.ask("topic", topic=topic, queues=QUEUES)
+    world.invoke("topic", topic=topic, queues=QUEUES)
     world.clients.tell("flood", topic=topic, count=LIVE, queues=QUEUES, **KINDS[kind])
     seconds = world.clients.answer(PATIENCE_S)["seconds"]
     print(f"{kind}: {LIVE / seconds:.0f} messages a second")
     until(lambda: ends(world, topic) == LIVE, "all are stored", PATIENCE_S)
     assert numbers(world, topic) == list(range(LIVE))
-    assert all(len(found) == 1 for found in world.ask("query", asked=[[topic, "flood-7"], [topic, "flood-19"]]))
+    assert all(len(found) == 1 for found in world.invoke("query", requested=[[topic, "flood-7"], [topic, "flood-19"]]))
 
 
 def test_a_push_consumer_gets_everything_and_retries_what_failed(world: Served) -> None:
     """Each first try fails; the second comes from the retry topic."""
-    world.ask("topic", topic="pushed", queues=2)
-    world.ask("send", messages=[sent("pushed", number) for number in range(20)])
-    found = world.ask("subscribe", topic="pushed", group="pushers", count=20, failures=1, patience_ms=90_000)
+    world.invoke("topic", topic="pushed", queues=2)
+    world.invoke("send", messages=[sent("pushed", number) for number in range(20)])
+    found = world.invoke("subscribe", topic="pushed", group="pushers", count=20, failures=1, patience_ms=90_000)
     again = [message for message in found if message["reconsume_times"] == 1]
     assert bodies(again) == list(range(20))
 
 
 def test_messages_put_here_wake_a_waiting_push_consumer(world: Served) -> None:
     """The consumer waits in a long poll when they are put."""
-    world.ask("topic", topic="woken", queues=2)
+    world.invoke("topic", topic="woken", queues=2)
     world.clients.tell("subscribe", topic="woken", group="wakers", count=20, patience_ms=60_000)
     until(lambda: bool(world.members("wakers")), "the consumer is there")
     time.sleep(1)
@@ -96,7 +96,7 @@ def test_messages_put_here_wake_a_waiting_push_consumer(world: Served) -> None:
 
 def test_many_transactions_are_decided_once(world: Served) -> None:
     """Seven of ten are committed, two are rolled back, and the producer is asked about one."""
-    world.ask("topic", topic="sums", queues=QUEUES)
+    world.invoke("topic", topic="sums", queues=QUEUES)
     world.clients.tell("transact", topic="sums", count=LIVE)
     world.clients.answer(PATIENCE_S)
     until(lambda: ends(world, "sums") == len(COMMITTED), "the producer was asked", PATIENCE_S)
@@ -106,7 +106,7 @@ def test_many_transactions_are_decided_once(world: Served) -> None:
 
 def test_delayed_messages_are_delivered_once_and_not_early(world: Served) -> None:
     """The store time of each delivery is at least the level's second after its birth."""
-    world.ask("topic", topic="later", queues=QUEUES)
+    world.invoke("topic", topic="later", queues=QUEUES)
     world.clients.tell("flood", topic="later", count=LIVE, queues=QUEUES, ahead=200, delay=1)
     world.clients.answer(PATIENCE_S)
     until(lambda: ends(world, "later") == LIVE, "all are delivered", PATIENCE_S)
@@ -117,12 +117,12 @@ def test_delayed_messages_are_delivered_once_and_not_early(world: Served) -> Non
 
 def test_timers_are_delivered_once_and_not_early(world: Served) -> None:
     """Sent with `setDeliverTimeMs` and without the client's own delay levels; the copies have the broker's properties."""
-    world.ask("topic", topic="timed", queues=2)
+    world.invoke("topic", topic="timed", queues=2)
     now_ms = int(time.time() * 1000)
     due = [now_ms + 1500 + 37 * number for number in range(100)]
-    world.ask("send", messages=[sent("timed", number, deliver_ms=due[number]) for number in range(100)])
+    world.invoke("send", messages=[sent("timed", number, deliver_ms=due[number]) for number in range(100)])
     until(lambda: sum(world.store.max_offset("timed", queue_id) for queue_id in (0, 1)) == 100, "all are delivered")
-    found = world.ask("read", topic="timed")
+    found = world.invoke("read", topic="timed")
     assert bodies(found) == list(range(100))
     for one in found:
         number = int(base64.b64decode(one["body"]))
@@ -131,18 +131,18 @@ def test_timers_are_delivered_once_and_not_early(world: Served) -> None:
 
 def test_the_real_broker_continues_the_folder(world: Served, tmp_path: Path) -> None:
     """It delivers what is there, also what is not due yet, and has the offsets of the groups."""
-    world.ask("topic", topic="tomorrow", queues=QUEUES)
-    world.ask("flood", topic="tomorrow", count=100, queues=QUEUES, ahead=10, delay=3)
+    world.invoke("topic", topic="tomorrow", queues=QUEUES)
+    world.invoke("flood", topic="tomorrow", count=100, queues=QUEUES, ahead=10, delay=3)
     world.end()
     assert not verify_store(str(world.folder), CONFIG).problems
     with RealBroker(world.folder, tmp_path / "broker", **SIZES) as broker:
-        assert bodies(broker.ask("read", topic="plain")) == list(range(50))
+        assert bodies(broker.invoke("read", topic="plain")) == list(range(50))
         for kind in KINDS:
             assert numbers(broker, f"flood-{kind}") == list(range(LIVE))
         assert numbers(broker, "sums") == COMMITTED
         assert numbers(broker, "later") == list(range(LIVE))
-        assert sum(int(value) for value in broker.ask("offsets", topic="pushed", group="pushers").values()) == 20
-        until(lambda: len(broker.ask("read", topic="tomorrow", brief=True)) == 100, "the rest is delivered")
+        assert sum(int(value) for value in broker.invoke("offsets", topic="pushed", group="pushers").values()) == 20
+        until(lambda: len(broker.invoke("read", topic="tomorrow", brief=True)) == 100, "the rest is delivered")
         assert numbers(broker, "tomorrow") == list(range(100))
-        broker.ask("send", messages=[sent("plain", 50)])
-        assert bodies(broker.ask("read", topic="plain")) == list(range(51))
+        broker.invoke("send", messages=[sent("plain", 50)])
+        assert bodies(broker.invoke("read", topic="plain")) == list(range(51))

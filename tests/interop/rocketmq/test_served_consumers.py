@@ -29,7 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def flood(served: Served, topic: str, count: int = LIVE, first: int = 0) -> None:
     """Begin to send; `served.clients.answer` waits for the end."""
-    served.ask("topic", topic=topic, queues=QUEUES)
+    served.invoke("topic", topic=topic, queues=QUEUES)
     served.clients.tell("flood", topic=topic, count=count, first=first, queues=QUEUES, ahead=200)
 
 
@@ -37,16 +37,16 @@ def test_each_broadcast_consumer_gets_every_message_once(served: Served, tmp_pat
     """Their offsets are their own: the broker has none."""
     consumers = served.another()
     files = [tmp_path / f"file-{number}" for number in range(2)]
-    served.ask("topic", topic="news", queues=QUEUES)
+    served.invoke("topic", topic="news", queues=QUEUES)
     for number, file in enumerate(files):
-        consumers.ask("start_consumer", name=f"b{number}", group="all", topic="news", file=str(file), broadcast=True)
+        consumers.invoke("start_consumer", name=f"b{number}", group="all", topic="news", file=str(file), broadcast=True)
     flood(served, "news")
     for file in files:
         until(lambda file=file: not missing(file, LIVE), "every message is there", PATIENCE_S)  # type: ignore[misc]
         assert repeated(deliveries(file)) == 0
     served.clients.answer(PATIENCE_S)
     for number in range(2):
-        consumers.ask("stop_consumer", name=f"b{number}")
+        consumers.invoke("stop_consumer", name=f"b{number}")
     assert served.store.committed_offsets("news", "all") == {}
 
 
@@ -56,44 +56,44 @@ def test_four_consumers_of_a_group_come_and_go(served: Served, tmp_path: Path, *
     topic, file = f"shifts-{orderly}", tmp_path / "file"
     group = f"G-{topic}"
     settings = {"group": group, "topic": topic, "file": str(file), "orderly": orderly}
-    served.ask("topic", topic=topic, queues=QUEUES)
+    served.invoke("topic", topic=topic, queues=QUEUES)
     stable = served.another()
-    stable.ask("start_consumer", name="stays", **settings)
+    stable.invoke("start_consumer", name="stays", **settings)
     for number in range(KILLS):
         flood(served, topic, PART, number * PART)
         killed = served.another()
-        stable.ask("start_consumer", name=f"leaves-{number}", **settings)
+        stable.invoke("start_consumer", name=f"leaves-{number}", **settings)
         for name in ("a", "b"):
-            killed.ask("start_consumer", name=f"killed-{number}{name}", **settings)
+            killed.invoke("start_consumer", name=f"killed-{number}{name}", **settings)
         until(lambda: len(served.members(group)) == 4, "all four are known", PATIENCE_S)
         served.clients.answer(PATIENCE_S)
         flood(served, topic, PART, (KILLS + number) * PART)
-        stable.ask("stop_consumer", name=f"leaves-{number}")
+        stable.invoke("stop_consumer", name=f"leaves-{number}")
         killed.end()
         served.clients.answer(PATIENCE_S)
     sent = 2 * KILLS * PART
     committed = functools.partial(served.store.committed_offsets, topic, group)
     until(lambda: sum(committed().values()) == sent, "every message is committed", PATIENCE_S)
-    stable.ask("stop_consumer", name="stays")
+    stable.invoke("stop_consumer", name="stays")
     found = deliveries(file)
     print(f"{topic}: {sent} messages, {repeated(found)} processed again")
     assert missing(file, sent) == 0
     if orderly:
         firsts: dict[tuple[int, int], int] = {}
-        for place, one in enumerate(found):
-            firsts.setdefault((one.queue_id, one.queue_offset), place)
+        for position, one in enumerate(found):
+            firsts.setdefault((one.queue_id, one.queue_offset), position)
         for queue_id in range(QUEUES):
-            places = [place for key, place in sorted(firsts.items()) if key[0] == queue_id]
-            assert places == sorted(places)
+            positions = [position for key, position in sorted(firsts.items()) if key[0] == queue_id]
+            assert positions == sorted(positions)
 
 
 def test_a_clean_group_processes_each_message_once(served: Served, tmp_path: Path) -> None:
     """Four members that stay divide the queues, and nothing comes twice."""
     file = tmp_path / "file"
     consumers = served.another()
-    served.ask("topic", topic="calm", queues=QUEUES)
+    served.invoke("topic", topic="calm", queues=QUEUES)
     for number in range(4):
-        consumers.ask("start_consumer", name=f"c{number}", group="calm", topic="calm", file=str(file))
+        consumers.invoke("start_consumer", name=f"c{number}", group="calm", topic="calm", file=str(file))
     time.sleep(3)  # the queues are divided
     flood(served, "calm")
     until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
@@ -109,14 +109,14 @@ def test_messages_that_fail_always_become_dead_letters(served: Served, tmp_path:
     flood(served, "poison", DEAD)
     served.clients.answer(PATIENCE_S)
     settings = {"group": "sick", "topic": "poison", "file": str(file), "failures": 99, "max_tries": 2}
-    consumers.ask("start_consumer", name="s", **settings)
+    consumers.invoke("start_consumer", name="s", **settings)
     until(lambda: processed(file) >= 3 * DEAD, "three tries each", PATIENCE_S)
     until(lambda: served.store.max_offset("%DLQ%sick", 0) == DEAD, "dead letters", PATIENCE_S)
-    consumers.ask("stop_consumer", name="s")
+    consumers.invoke("stop_consumer", name="s")
     assert sorted(one.tries for one in deliveries(file)) == [0] * DEAD + [1] * DEAD + [2] * DEAD
-    consumers.ask("start_consumer", name="d", group="doctor", topic="%DLQ%sick", file=str(dead))
+    consumers.invoke("start_consumer", name="d", group="doctor", topic="%DLQ%sick", file=str(dead))
     until(lambda: not missing(dead, DEAD), "dead letters are delivered", PATIENCE_S)
-    consumers.ask("stop_consumer", name="d")
+    consumers.invoke("stop_consumer", name="d")
     assert repeated(deliveries(dead)) == 0
 
 
@@ -124,15 +124,15 @@ def test_consumers_that_leave_the_division_to_the_broker_get_everything(served: 
     """They pull, because their group was not told to pop."""
     file = tmp_path / "file"
     consumers = served.another()
-    served.ask("topic", topic="divided", queues=QUEUES)
+    served.invoke("topic", topic="divided", queues=QUEUES)
     for name in ("p", "q"):
-        consumers.ask("start_consumer", name=name, group="G", topic="divided", file=str(file), server_rebalance=True)
+        consumers.invoke("start_consumer", name=name, group="G", topic="divided", file=str(file), server_rebalance=True)
     until(lambda: len(served.members("G")) == 2, "both are known", PATIENCE_S)
     flood(served, "divided")
     served.clients.answer(PATIENCE_S)
     until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
     for name in ("p", "q"):
-        consumers.ask("stop_consumer", name=name)
+        consumers.invoke("stop_consumer", name=name)
     assert {one.name for one in deliveries(file)} == {"p", "q"}
 
 
@@ -143,9 +143,9 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     consumers = served.another()
     flood(served, "moved")
     served.clients.answer(PATIENCE_S)
-    consumers.ask("start_consumer", name="m", **settings)
+    consumers.invoke("start_consumer", name="m", **settings)
     until(lambda: processed(file) > 0, "it has begun", PATIENCE_S)
-    consumers.ask("stop_consumer", name="m")
+    consumers.invoke("stop_consumer", name="m")
     before = deliveries(file)
     committed = sum(served.store.committed_offsets("moved", "movers").values())
     dead_letters = served.store.max_offset("%DLQ%sick", 0)  # of the test above
@@ -153,12 +153,12 @@ def test_the_real_broker_delivers_what_is_left(served: Served, tmp_path: Path) -
     served.end()
     assert not verify_store(str(served.folder), CONFIG).problems
     with RealBroker(served.folder, tmp_path / "broker", **SIZES) as broker:
-        broker.ask("start_consumer", name="n", **settings)
-        broker.ask("start_consumer", name="d", group="surgeon", topic="%DLQ%sick", file=str(dead))
+        broker.invoke("start_consumer", name="n", **settings)
+        broker.invoke("start_consumer", name="d", group="surgeon", topic="%DLQ%sick", file=str(dead))
         until(lambda: not missing(file, LIVE), "every message was processed", PATIENCE_S)
         until(lambda: not missing(dead, dead_letters), "dead letters are delivered", PATIENCE_S)
         for name in ("n", "d"):
-            broker.ask("stop_consumer", name=name)
+            broker.invoke("stop_consumer", name=name)
         after = [one for one in deliveries(file) if one.name == "n"]
     assert len(after) == LIVE - committed
     assert repeated(before + after) == len(before) - committed

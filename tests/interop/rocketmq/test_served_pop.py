@@ -27,8 +27,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def prepare(served: Served, topic: str, group: str, share: int) -> None:
     """Create a topic, and let a group pop it."""
-    served.ask("topic", topic=topic, queues=QUEUES)
-    served.ask("request_mode", topic=topic, group=group, mode="POP", share=share)
+    served.invoke("topic", topic=topic, queues=QUEUES)
+    served.invoke("request_mode", topic=topic, group=group, mode="POP", share=share)
 
 
 def taken(served: Served, topic: str) -> int:
@@ -48,8 +48,8 @@ def test_consumers_that_pop_get_everything_though_some_are_killed(served: Served
     settings = {"group": "G", "topic": "popped", "file": str(file), "server_rebalance": True, "invisible_ms": INVISIBLE_MS}
     stable, killed = served.another(), served.another()
     for name in ("a", "b"):
-        stable.ask("start_consumer", name=name, **settings)
-        killed.ask("start_consumer", name=f"killed-{name}", **settings)
+        stable.invoke("start_consumer", name=name, **settings)
+        killed.invoke("start_consumer", name=f"killed-{name}", **settings)
     until(lambda: len(served.members("G")) == 4, "all four are known", PATIENCE_S)
     served.clients.tell("flood", topic="popped", count=LIVE, queues=QUEUES, ahead=200)
     until(lambda: any(one.name.startswith("killed") for one in deliveries(file)), "they have begun", PATIENCE_S)
@@ -59,7 +59,7 @@ def test_consumers_that_pop_get_everything_though_some_are_killed(served: Served
     until(lambda: sum(served.store.committed_offsets("popped", "G").values()) == LIVE, "all is committed", PATIENCE_S)
     assert taken(served, "popped") == 0
     for name in ("a", "b"):
-        stable.ask("stop_consumer", name=name)
+        stable.invoke("stop_consumer", name=name)
     found = deliveries(file)
     again = [one for one in found if one.tries]
     print(f"{LIVE} messages, {len(again)} came again, {repeated(found)} processed twice")
@@ -75,20 +75,20 @@ def test_a_real_broker_continues_groups_that_pop(served: Served, tmp_path: Path)
     prepare(served, "moved", "movers", 8)
     settings = {"group": "movers", "topic": "moved", "file": str(file), "server_rebalance": True}
     consumers = served.another()
-    consumers.ask("start_consumer", name="here", failures=1, retry_level=0, **settings)
-    served.clients.ask("flood", topic="moved", count=200, queues=QUEUES, ahead=200)
+    consumers.invoke("start_consumer", name="here", failures=1, retry_level=0, **settings)
+    served.clients.invoke("flood", topic="moved", count=200, queues=QUEUES, ahead=200)
     until(lambda: len([one for one in deliveries(file) if one.tries == 1]) == 200, "each came twice", PATIENCE_S)
     until(lambda: sum(served.store.committed_offsets("moved", "movers").values()) == 200, "all is committed", PATIENCE_S)
     assert taken(served, "moved") == 0 and len(deliveries(file)) == 400
-    consumers.ask("stop_consumer", name="here")
-    served.clients.ask("flood", topic="moved", count=LIVE, first=200, queues=QUEUES, ahead=200)
+    consumers.invoke("stop_consumer", name="here")
+    served.clients.invoke("flood", topic="moved", count=LIVE, first=200, queues=QUEUES, ahead=200)
     served.end()
     assert not verify_store(str(served.folder), CONFIG).problems
     (lag,) = run("ls", "--json", served.folder).json["pop"]
     assert (lag["topic"], lag["group"], lag["ready"], lag["unacknowledged"]) == ("moved", "movers", LIVE, 0)
     with RealBroker(served.folder, tmp_path / "broker", **SIZES) as broker:
-        broker.ask("start_consumer", name="there", **settings)
+        broker.invoke("start_consumer", name="there", **settings)
         until(lambda: not missing(file, LIVE + 200), "every message was processed", PATIENCE_S)
-        broker.ask("stop_consumer", name="there")
+        broker.invoke("stop_consumer", name="there")
         broker.stop()
     assert min(one.body for one in deliveries(file) if one.name == "there") == 200

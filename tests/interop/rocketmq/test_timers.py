@@ -58,9 +58,9 @@ pytestmark = [
 
 def timer_records(store: Path) -> list[tuple[Path, int]]:
     """Return file and place of each record of the timers' topic."""
-    places = {int(path.name) + at: (path, at) for path, at in records(store)}
+    positions = {int(path.name) + at: (path, at) for path, at in records(store)}
     messages = LogFiles(REAL_DISK, [str(store / "commitlog")]).messages()
-    return [places[one.physical_offset] for one in messages if isinstance(one, StoredMessage) and one.topic == TIMER_TOPIC]
+    return [positions[one.physical_offset] for one in messages if isinstance(one, StoredMessage) and one.topic == TIMER_TOPIC]
 
 
 def damage(record: tuple[Path, int]) -> None:
@@ -81,25 +81,25 @@ def timers(name: str, count: int, due_ms: int, spread_ms: int = 0) -> list[dict[
 
 
 def delivered(broker: RealBroker) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = broker.ask("read", topic="timed")
+    found: list[dict[str, Any]] = broker.invoke("read", topic="timed")
     return found
 
 
 def came(broker: RealBroker) -> int:
     """Return how many were delivered, without asking for what is in them."""
-    return len(broker.ask("read", topic="timed", brief=True))
+    return len(broker.invoke("read", topic="timed", brief=True))
 
 
 def kill_with_pending_timers(folder: Path, scratch: Path) -> None:
     """Have some timers delivered and the rest pending, the last record being an ordinary message, and kill the broker."""
     with RealBroker(folder, scratch, **SETTINGS) as broker:
-        broker.ask("topic", topic="timed", queues=2)
+        broker.invoke("topic", topic="timed", queues=2)
         now_ms = int(time.time() * 1000)
-        broker.ask("send", messages=timers("soon", SOON, now_ms + 1000 * SENDS_S))
+        broker.invoke("send", messages=timers("soon", SOON, now_ms + 1000 * SENDS_S))
         until(lambda: came(broker) == SOON, "the first timers are delivered")
         now_ms = int(time.time() * 1000)
-        broker.ask("send", messages=timers("late", TIMERS, now_ms + 1000 * START_S, 1000 * LATE_S))
-        broker.ask("send", messages=[text("ordinary", 0)])
+        broker.invoke("send", messages=timers("late", TIMERS, now_ms + 1000 * START_S, 1000 * LATE_S))
+        broker.invoke("send", messages=[text("ordinary", 0)])
         time.sleep(1.2)  # a flush of the timer files
         broker.kill()
 
@@ -129,9 +129,9 @@ def test_a_broker_delivers_every_timer_at_its_time_after_our_recovery(tmp_path: 
             brokers[folder] = opened.enter_context(RealBroker(folder, tmp_path / f"{folder.name}-broker", **SETTINGS))
         started_ms = int(time.time() * 1000)
         for folder, broker in brokers.items():
-            broker.ask("send", messages=timers("new", 3, started_ms + 1000 * SENDS_S))
-            wanted = len(expected[folder]) + SOON + 3
-            until(lambda b=broker, w=wanted: came(b) >= w, "all timers are delivered", PATIENCE_S)  # type: ignore[misc]
+            broker.invoke("send", messages=timers("new", 3, started_ms + 1000 * SENDS_S))
+            requested = len(expected[folder]) + SOON + 3
+            until(lambda b=broker, w=requested: came(b) >= w, "all timers are delivered", PATIENCE_S)  # type: ignore[misc]
         time.sleep(2)  # for what must not come
         for folder, broker in brokers.items():
             check(delivered(broker), expected[folder], started_ms, has_ordinary=folder is filled)
@@ -140,8 +140,8 @@ def test_a_broker_delivers_every_timer_at_its_time_after_our_recovery(tmp_path: 
 def check(found: list[dict[str, Any]], expected: Any, started_ms: int, *, has_ordinary: bool) -> None:
     """Compare what was delivered with the timers that were kept, and print how late they were."""
     names = [*(f"soon {n}" for n in range(SOON)), *(f"late {n}" for n in expected), *(f"new {n}" for n in range(3))]
-    wanted = Counter(names) + Counter(["ordinary"] * has_ordinary)
-    assert Counter(bodies(found)) == wanted
+    requested = Counter(names) + Counter(["ordinary"] * has_ordinary)
+    assert Counter(bodies(found)) == requested
     late = [one for one in found if one["store_timestamp_ms"] > started_ms and "TIMER_OUT_MS" in one["properties"]]
     waits = [one["store_timestamp_ms"] - int(one["properties"]["TIMER_OUT_MS"]) for one in late]
     print(f"{len(waits)} timers after the start, {min(waits)} to {max(waits)} ms after their time")
@@ -167,18 +167,18 @@ def test_a_broker_and_our_store_deliver_each_others_timers(tmp_path: Path) -> No
     with RealBroker(folder, tmp_path / "broker", **SETTINGS) as broker:
         before = len(delivered(broker))
         now_ms = int(time.time() * 1000)
-        broker.ask("send", messages=timers("brokers", 60, now_ms + 3000, 15_000))
+        broker.invoke("send", messages=timers("brokers", 60, now_ms + 3000, 15_000))
         until(lambda: len(delivered(broker)) >= before + 20, "the broker delivers some")
         time.sleep(2.2)  # a flush of the timer files
         broker.kill()
-    wanted = Counter([*due, *(f"brokers {number}" for number in range(60))])
+    expected = Counter([*due, *(f"brokers {number}" for number in range(60))])
     with MessageStore.open(folder, "r+", config) as store:
-        until(lambda: count(store) >= len(wanted), "our store delivers the rest")
+        until(lambda: count(store) >= len(expected), "our store delivers the rest")
         time.sleep(2)  # for what must not come
         found = [one for queue_id in (0, 1) for one in store.read("timed", queue_id)]
         late = [one.store_timestamp_ms - int(one.properties["TIMER_DELIVER_MS"]) for one in found]
         print(f"{len(late)} timers, {min(late)} to {max(late)} ms after their time")
-        assert Counter(one.body.decode() for one in found) == wanted
+        assert Counter(one.body.decode() for one in found) == expected
         assert min(late) >= 0
     assert not verify_store(str(folder)).problems
 
@@ -194,13 +194,13 @@ def test_a_broker_revives_what_we_count_as_unacknowledged(fixture_store: Any, tm
     retry = "%RETRY%G_pop_PopTopic"
     listed = run("ls", "--json", store).json
     before = next(row["messages"] for row in listed["queues"] if row["topic"] == retry)
-    wanted = before + sum(row["unacknowledged"] for row in listed["pop"])
-    assert wanted > before
+    expected = before + sum(row["unacknowledged"] for row in listed["pop"])
+    assert expected > before
     settings = SIZES | {"mappedFileSizeTimerLog": TIMER_LOG_SIZE, "brokerName": "peer-a", "brokerClusterName": "peer"}
     with RealBroker(store, tmp_path, **settings) as broker:
-        until(lambda: len(broker.ask("read", topic=retry)) >= wanted, "all are revived")
+        until(lambda: len(broker.invoke("read", topic=retry)) >= expected, "all are revived")
         time.sleep(3)  # for what must not come
-        assert len(broker.ask("read", topic=retry)) == wanted
+        assert len(broker.invoke("read", topic=retry)) == expected
 
 
 def logged(folder: Path) -> list[StoredMessage]:

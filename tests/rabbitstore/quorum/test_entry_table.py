@@ -87,35 +87,35 @@ def test_records_are_taken_like_the_walk_reads_them(data: Any) -> None:
     walked = list(WalScan(view, "f", [], []).records())
     runs = {(1 << 22) | writer: Run(2, 1, view, "f") for writer in (1, 2)}
     stop = take_records(view, start, runs)
-    taken = {(run.place(index), run.size(index), index) for run in runs.values() for index in range(run.first, run.stop)}
+    taken = {(run.position(index), run.size(index), index) for run in runs.values() for index in range(run.first, run.stop)}
     assert taken == {(one.at, one.size, one.index) for one in walked if start <= one.position < stop}
     assert stop in {start, *(one.stop for one in walked)}
 
 
-def segment(rows: list[tuple[int, int, bytes]], version: int, room: int) -> bytearray:
+def segment(rows: list[tuple[int, int, bytes]], version: int, capacity: int) -> bytearray:
     """Encode a segment: docs/formats/rabbitmq-quorum.md#segment."""
     width = 32 if version == 2 else 28
     index, body = b"", b""
     for number, term, data in rows:
-        at = 8 + room * width + len(body)
+        at = 8 + capacity * width + len(body)
         index += struct.pack(">QQQII" if version == 2 else ">QQIII", number, term, at, len(data), zlib.crc32(data))
         body += data
-    return bytearray(b"RASG" + struct.pack(">HH", version, room) + index.ljust(room * width, b"\0") + body)
+    return bytearray(b"RASG" + struct.pack(">HH", version, capacity) + index.ljust(capacity * width, b"\0") + body)
 
 
 def modelled(data: bytes, version: int) -> tuple[dict[int, tuple[int, int, int]], list[int]]:
     """Return the entries of a segment, and the places in its index that are neither good nor unused."""
     layout = ">QQQII" if version == 2 else ">QQIII"
-    width, room = struct.calcsize(layout), int.from_bytes(data[6:8], "big")
+    width, capacity = struct.calcsize(layout), int.from_bytes(data[6:8], "big")
     found: dict[int, tuple[int, int, int]] = {}
-    wrong, stop = [], 8 + min(room, (len(data) - 8) // width) * width
+    wrong, stop = [], 8 + min(capacity, (len(data) - 8) // width) * width
     for at in range(8, stop, width):
-        index, term, place, size, crc = struct.unpack_from(layout, data, at)
+        index, term, position, size, crc = struct.unpack_from(layout, data, at)
         if not any(data[at:stop]):
             break
-        is_inside = place >= 8 + room * width and place + size <= len(data) and max(index, term) < 1 << 62
-        if is_inside and zlib.crc32(data[place : place + size]) == crc:
-            found = {known: row for known, row in found.items() if known < index} | {index: (term, place, size)}
+        is_inside = position >= 8 + capacity * width and position + size <= len(data) and max(index, term) < 1 << 62
+        if is_inside and zlib.crc32(data[position : position + size]) == crc:
+            found = {known: row for known, row in found.items() if known < index} | {index: (term, position, size)}
         else:
             wrong.append(at)
     return found, wrong
@@ -127,11 +127,11 @@ def modelled(data: bytes, version: int) -> tuple[dict[int, tuple[int, int, int]]
     st.sampled_from([1, 2]), st.integers(6, 8), st.none() | st.tuples(st.integers(0, 400), st.integers(0, 7)),
 )  # fmt: skip
 def test_a_segment_in_runs_is_that_in_entries(
-    rows: list[tuple[int, int, bytes]], version: int, room: int, flip: tuple[int, int] | None
+    rows: list[tuple[int, int, bytes]], version: int, capacity: int, flip: tuple[int, int] | None
 ) -> None:
     """The entries are those of a plain model: a good one voids those from its index on, and any other is a problem."""
     numbered = [(sum(row[0] for row in rows[: at + 1]), row[1], row[2]) for at, row in enumerate(rows)]
-    data = segment(numbered, version, room)
+    data = segment(numbered, version, capacity)
     if flip is not None and flip[0] < len(data) and flip[0] not in (4, 5):
         data[flip[0]] ^= 1 << flip[1]
     problems: list[Finding] = []
@@ -141,7 +141,7 @@ def test_a_segment_in_runs_is_that_in_entries(
     except StoreCorrupt:
         return
     expected, wrong = modelled(bytes(data), version)
-    found = {index: (run.term, run.place(index), run.size(index)) for run in runs for index in range(run.first, run.stop)}
+    found = {index: (run.term, run.position(index), run.size(index)) for run in runs for index in range(run.first, run.stop)}
     assert found == expected
     assert [one.offset for one in problems if one.kind == "bad_segment_entry"] == wrong
     if flip is None:
@@ -153,9 +153,9 @@ def test_places_that_are_far_apart(world):
     entries = world.module("rabbitstore.quorum.entries")
     table = entries.EntryTable()
     view = memoryview(b"")
-    places = [1 << 40, (1 << 40) + 0xFFFFFFFF, 100, (1 << 40) + 1, (1 << 40) + 0x100000001, 5, 0x80000005]
+    positions = [1 << 40, (1 << 40) + 0xFFFFFFFF, 100, (1 << 40) + 1, (1 << 40) + 0x100000001, 5, 0x80000005]
     sizes = [0, 0xFFFFFFFF, 0x80000000, 1, 2, 3, 4]
-    for index, (place, size) in enumerate(zip(places, sizes, strict=True)):
-        table.put(index, entries.Entry(1, view, "f", place, size))
-    assert [(table[index].at, table[index].size) for index in table] == list(zip(places, sizes, strict=True))
+    for index, (position, size) in enumerate(zip(positions, sizes, strict=True)):
+        table.put(index, entries.Entry(1, view, "f", position, size))
+    assert [(table[index].at, table[index].size) for index in table] == list(zip(positions, sizes, strict=True))
     assert [run.first for run in table.runs] == [0, 2, 3, 4, 5]

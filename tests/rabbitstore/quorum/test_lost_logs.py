@@ -12,10 +12,10 @@ from rabbitstore import apply_recovery, plan_recovery
 from rabbitstore.format.message import Content
 from rabbitstore.format.terms import UNDEFINED, Atom, Improper, encode
 from rabbitstore.node_folder import NodeFolder
-from rabbitstore.quorum.coordinator import _names_in, is_writer_note
+from rabbitstore.quorum.coordinator import _names_in, is_writer_entry
 from rabbitstore.quorum.entries import Entry
 from rabbitstore.quorum.folder import _is_of
-from rabbitstore.quorum.message import Placed, to_message
+from rabbitstore.quorum.message import Located, to_message
 from rabbitstore.quorum.messages import Message
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
@@ -139,11 +139,11 @@ def resource(name, vhost=b"/", kind="queue"):
 def test_only_the_command_is_a_note_of_a_writer():
     """Other commands may name one, and an entry of another form or a damaged one is none."""
     note = Atom("mnesia_updated")
-    assert is_writer_note(entry(note, b"folder", 5))
+    assert is_writer_entry(entry(note, b"folder", 5))
     for other in (entry(Atom("new_stream"), b"mnesia_updated"), entry(Atom("new_stream"), note), entry(b"mnesia_updated")):
-        assert not is_writer_note(other)
+        assert not is_writer_entry(other)
     for data in (encode((note, 1)), encode(note), encode((Atom("$usr"), {}, note, UNDEFINED)), encode((note, note))[:-3]):
-        assert not is_writer_note(Entry(1, memoryview(data), "f", 0, len(data)))
+        assert not is_writer_entry(Entry(1, memoryview(data), "f", 0, len(data)))
 
 
 def test_names_of_streams_are_those_of_the_newest_state_and_the_entries():
@@ -185,6 +185,6 @@ def test_a_message_that_came_back_is_redelivered(acquired, failed):
     """Whether its deliveries failed or not, and while a consumer holds it."""
     content = Content("/", "", ("q",), b"", b"body", b"", True)
     for state in ("ready", "checked_out"):
-        placed = Placed(Message(1, 4, acquired, failed), state, "", "")
-        found = to_message(placed, content, "q", ("f", 0))
+        located = Located(Message(1, 4, acquired, failed), state, "", "")
+        found = to_message(located, content, "q", ("f", 0))
         assert found.redelivered == (acquired + failed > 0 or state == "checked_out")

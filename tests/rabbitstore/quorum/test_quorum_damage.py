@@ -81,11 +81,11 @@ def test_a_flipped_bit_in_a_record_of_the_log(copy: Callable[..., Any], field: s
     kinds, notes, after = checked(path)
     assert "bad_wal_entry" in kinds and not notes
     (node,) = quorum_nodes(str(path.parent.parent))
-    hurt = next(queue.queue for queue in node.queues() if queue.uid == record.uid)
-    assert {name: found for name, found in after.items() if name != hurt} == {
-        name: found for name, found in before.items() if name != hurt
+    damage = next(queue.queue for queue in node.queues() if queue.uid == record.uid)
+    assert {name: found for name, found in after.items() if name != damage} == {
+        name: found for name, found in before.items() if name != damage
     }
-    assert len(set(before[hurt]) - set(after[hurt])) <= 1
+    assert len(set(before[damage]) - set(after[damage])) <= 1
 
 
 def test_a_flipped_bit_in_a_name(copy: Callable[..., Any]) -> None:
@@ -330,8 +330,8 @@ BAD = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"  # of the sam
 
 def test_a_record_without_a_name_is_damage() -> None:
     """A writer's first record has one of at least a byte, although a checksum covers the rest."""
-    place = struct.pack(">QQ", 2, 1) + b"b"
-    unnamed = b"\x00\x00\x02\x00\x00" + struct.pack(">II", zlib.adler32(place), 1) + place
+    position = struct.pack(">QQ", 2, 1) + b"b"
+    unnamed = b"\x00\x00\x02\x00\x00" + struct.pack(">II", zlib.adler32(position), 1) + position
     assert walked(FIRST + unnamed)[0] == [1]
 
 
@@ -356,8 +356,8 @@ def test_a_cut_name_at_the_end_is_searched_without_error() -> None:
 
 def test_a_record_right_behind_what_looks_like_one_is_found() -> None:
     """The last byte of a damaged record makes another head with the bytes that follow it."""
-    place = struct.pack(">QQ", 256, 1) + b"b" * 256
-    good = b"\x40\x00\x01" + struct.pack(">II", zlib.adler32(place), 256) + place
+    position = struct.pack(">QQ", 256, 1) + b"b" * 256
+    good = b"\x40\x00\x01" + struct.pack(">II", zlib.adler32(position), 256) + position
     assert walked(FIRST + BAD + b"\x40" + good)[0] == [1, 256]
 
 

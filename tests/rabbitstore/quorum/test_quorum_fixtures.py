@@ -54,8 +54,8 @@ def test_every_message_is_what_the_server_delivered(real: tuple[Path, dict[str, 
                 assert message.redelivered == row["redelivered"]
                 headers = expected.get("headers", {})
                 if manifest["server"] == "RabbitMQ 4.3.6":  # shows both counts
-                    told = headers.get("x-acquired-count", 0), headers.get("x-delivery-count", 0)
-                    assert (message.acquired_count, message.delivery_count) == told
+                    reported = headers.get("x-acquired-count", 0), headers.get("x-delivery-count", 0)
+                    assert (message.acquired_count, message.delivery_count) == reported
                     continue
                 counted = (message.acquired_count or message.delivery_count) + (message.state == "checked_out")
                 assert counted == headers.get("x-delivery-count", 0)

@@ -74,7 +74,7 @@ def recovered(node):
     return plan, after
 
 
-def hurt_record(node, at=None):
+def damage_record(node, at=None):
     """Flip a bit in the data of a record in the middle of the log; return its queue's folder."""
     file = wal_of(quorum_of(node))
     every = list(WalScan(file.read_bytes(), "", [], []).records())
@@ -95,7 +95,7 @@ def test_a_damaged_entry_in_the_middle(copy):
     node = copy("rabbitmq4-streams")
     whole = listed(node)
     before = wal_of(quorum_of(node)).read_bytes()
-    uid = hurt_record(node)
+    uid = damage_record(node)
     damaged = wal_of(quorum_of(node)).read_bytes()
     plan, after = recovered(node)
     assert before != damaged and plan.cost.log_entries_lost == 1
@@ -120,14 +120,14 @@ def test_a_torn_tail_is_cut_and_kept(copy):
     assert (node / "brokerstore/cut" / f"quorum__{file.parent.name}__{file.name}").read_bytes() == damaged
 
 
-@pytest.mark.parametrize("place", [0, 1], ids=["data", "name"])
-def test_a_damaged_first_record_keeps_the_name(copy, place):
+@pytest.mark.parametrize("position", [0, 1], ids=["data", "name"])
+def test_a_damaged_first_record_keeps_the_name(copy, position):
     """The record that names a queue is damaged; the records behind it still belong to the queue."""
     node = copy("rabbitmq4-streams")
     whole = listed(node)
     file = wal_of(quorum_of(node))
     named = next(record for record in WalScan(file.read_bytes(), "", [], []).records() if record.index == 0)
-    flip(file, (named.at + 4, named.position + 9)[place])
+    flip(file, (named.at + 4, named.position + 9)[position])
     assert recovered(node)[1] == whole
 
 
@@ -432,7 +432,7 @@ def test_the_last_applied_entry_is_lowered(copy):
 def test_one_of_several_members_is_left_alone(copy):
     """A new log would differ from that of the other members."""
     node = copy("rabbitmq4-streams")
-    uid = hurt_record(node)
+    uid = damage_record(node)
     config = quorum_of(node) / uid / "config"
     name = parse_config(config.read_bytes(), "")["cluster_name"].encode()
     other = b"initial_members => [{'%b',b@localhost}," % name
@@ -446,7 +446,7 @@ def test_the_tool_plans_and_applies(copy, folders):
     """Nothing changes without --apply; the exit codes are those of other folders."""
     node = copy("rabbitmq4-streams")
     shutil.copytree(folders["rabbitmq4-streams"][0] / "msg_stores", node / "msg_stores")
-    hurt_record(node)
+    damage_record(node)
     before = wal_of(quorum_of(node)).read_bytes()
     planned = run("recover", "--json", node)
     assert planned.code == 1 and planned.json["node"]["lost_entries"] == 1
@@ -476,10 +476,10 @@ def test_a_log_is_written_as_the_page_says():
     import zlib
 
     records = [LogRecord("2F_QA", 1, 3, b"x"), LogRecord("2F_QA", 2, 3, b"", True)]
-    places = [struct.pack(">QQ", 1, 3) + b"x", struct.pack(">QQ", 2, 3)]
+    positions = [struct.pack(">QQ", 1, 3) + b"x", struct.pack(">QQ", 2, 3)]
     assert b"".join(wal_pieces(records)) == (
-        b"RAWA\x01" + b"\x00\x00\x01\x00\x052F_QA" + struct.pack(">II", zlib.adler32(places[0]), 1) + places[0]
-        + b"\xc0\x00\x01" + struct.pack(">II", zlib.adler32(places[1]), 0) + places[1]
+        b"RAWA\x01" + b"\x00\x00\x01\x00\x052F_QA" + struct.pack(">II", zlib.adler32(positions[0]), 1) + positions[0]
+        + b"\xc0\x00\x01" + struct.pack(">II", zlib.adler32(positions[1]), 0) + positions[1]
     )  # fmt: skip
 
 
@@ -515,7 +515,7 @@ class StoppingDisk(RealDisk):
 def test_a_kill_at_any_step(copy, keeps):
     """The next recovery completes an interrupted one, with the same messages."""
     node = copy()
-    hurt_record(node)
+    damage_record(node)
     flip(next(quorum_of(node).glob(f"2F_QRO*/{SNAPSHOT}")), 100)
     before = listed(node)
     for step in range(1, 40):

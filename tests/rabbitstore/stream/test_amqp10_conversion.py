@@ -63,7 +63,7 @@ RARE = [
     b"\xc1\5\2\x54\1\x54\2", b"\x73\0\0\0a", sized(0xA1, "\u00e4".encode()), sized(0xA1, b"\xff"), sized(0xA1, b"x" * 256),
     sized(0xA3, b"\xff"), sized(0xA1, b"/queues/q%20"),
 ]  # fmt: skip
-TOLD = ("x-exchange", "x-routing-key", "x-basic-type", "x-stream-filter-value")  # annotations whose value is a string
+REPORTED = ("x-exchange", "x-routing-key", "x-basic-type", "x-stream-filter-value")  # annotations whose value is a string
 FREE = ("x-own", "x", "own", "x-basic-other", "n1", "n2", "n3")
 
 
@@ -80,11 +80,11 @@ def messages(draw: Any, chance_of_rare: int = 0) -> bytes:
         found = []
         for name in names + (["x-cc", names[0]] if chance_of_rare and names and draw(st.booleans()) else []):
             text = sized(draw(st.sampled_from([0xA1, 0xA3])), name.encode())
-            found += [one(text) if chance_of_rare else text, one(*ASCII[:3]) if name in TOLD else one(*PLAIN)]
+            found += [one(text) if chance_of_rare else text, one(*ASCII[:3]) if name in REPORTED else one(*PLAIN)]
         return found
 
     null = b"\x40"
-    names = draw(st.permutations((*TOLD, *FREE)))
+    names = draw(st.permutations((*REPORTED, *FREE)))
     short = (null, *ASCII)
     ids = (null, *ASCII, *NUMBERS)
     user = (null, sized(0xA0, b"user"))
@@ -92,7 +92,7 @@ def messages(draw: Any, chance_of_rare: int = 0) -> bytes:
     properties = [one(*ids), one(*user), one(*PLAIN), one(*PLAIN), one(*short), one(*ids), one(*short), one(*short),
                   one(*PLAIN), one(null, *TIMES), one(*short), one(*PLAIN), one(*PLAIN)]  # fmt: skip
     annotations = pairs(names[: draw(st.integers(0, 6))])
-    application = pairs([name for name in names[6:] if name not in TOLD])
+    application = pairs([name for name in names[6:] if name not in REPORTED])
     out = b""
     for code, kind, values in (
         (0x70, 0xC0, header),

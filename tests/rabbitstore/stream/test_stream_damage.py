@@ -47,8 +47,8 @@ def flip(path: str, at: int, bit: int = 1) -> None:
 
 def heads(stream: StreamFolder, number: int = 0) -> list[Any]:
     """Return the chunks of one segment."""
-    wanted = stream.file(stream.segments()[number], "segment")
-    return [chunk for segment, chunk in stream.chunks() if segment.file == wanted]
+    expected = stream.file(stream.segments()[number], "segment")
+    return [chunk for segment, chunk in stream.chunks() if segment.file == expected]
 
 
 def kinds(stream: StreamFolder) -> set[str]:
@@ -82,9 +82,9 @@ def test_a_flipped_bit_in_each_field_of_a_head(copy: Callable[..., Any], field: 
     flip(path_of(stream), third.position + at, bit)
     assert kind in kinds(stream)
     found = {message.seq_id: message.raw for message in stream.messages()}
-    hurt = range(third.chunk_id, heads_after(third))
-    assert {offset: raw for offset, raw in found.items() if offset not in hurt} == {
-        offset: raw for offset, raw in every.items() if offset not in hurt
+    damage = range(third.chunk_id, heads_after(third))
+    assert {offset: raw for offset, raw in found.items() if offset not in damage} == {
+        offset: raw for offset, raw in every.items() if offset not in damage
     }
 
 
@@ -129,13 +129,15 @@ def test_an_index_that_is_one_record_ahead_is_a_note(copy: Callable[..., Any]) -
     assert checked.problems == [] and [note.kind for note in checked.notes] == ["index_ahead"]
 
 
-@pytest.mark.parametrize(("number", "place", "expected"), [(-1, 8, "problem"), (-1, 1 << 31, "note"), (-2, 1 << 31, "problem")])
-def test_a_record_that_points_elsewhere(copy: Callable[..., Any], number: int, place: int, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "position", "expected"), [(-1, 8, "problem"), (-1, 1 << 31, "note"), (-2, 1 << 31, "problem")]
+)
+def test_a_record_that_points_elsewhere(copy: Callable[..., Any], number: int, position: int, expected: str) -> None:
     """Only the last one may point behind the end; one that points into the segment is damage."""
     stream = copy("s.mixed")
     records = list(stream.index_records(stream.segments()[0], []))
     at = 8 + 29 * (len(records) + number) + 24
-    overwrite(path_of(stream, "index"), at, place.to_bytes(4, "big"))
+    overwrite(path_of(stream, "index"), at, position.to_bytes(4, "big"))
     checked = check_stream(stream)
     target = [one for one in checked.problems if one.offset >= 8] if expected == "problem" else checked.notes
     assert (target[0].kind, target[0].offset) == ("bad_stream_index" if expected == "problem" else "index_ahead", at - 24)
@@ -154,16 +156,16 @@ def test_a_segment_of_which_only_the_head_is_left(copy: Callable[..., Any]) -> N
     assert check_stream(stream)[2:] == ([], [])
 
 
-@pytest.mark.parametrize("place", [0, 7, 1 << 31])
-def test_reading_from_an_offset_whose_record_points_nowhere(copy: Callable[..., Any], place: int) -> None:
+@pytest.mark.parametrize("position", [0, 7, 1 << 31])
+def test_reading_from_an_offset_whose_record_points_nowhere(copy: Callable[..., Any], position: int) -> None:
     """The walk starts at the beginning of the segment then."""
     stream = copy("s.mixed")
-    wanted = [message.raw for message in stream.messages(10)]
+    expected = [message.raw for message in stream.messages(10)]
     records = list(stream.index_records(stream.segments()[0], []))
     number = max(number for number, record in enumerate(records) if record.chunk_id <= 10)
     assert number > 0
-    overwrite(path_of(stream, "index"), 8 + 29 * number + 24, place.to_bytes(4, "big"))
-    assert [message.raw for message in stream.messages(10)] == wanted
+    overwrite(path_of(stream, "index"), 8 + 29 * number + 24, position.to_bytes(4, "big"))
+    assert [message.raw for message in stream.messages(10)] == expected
 
 
 def test_chunks_before_an_offset_or_a_time_are_left_out(copy: Callable[..., Any]) -> None:

@@ -93,9 +93,9 @@ public class Client {
             case "subscribe": return subscribe(command);
             case "start_consumer": return consumers.start(command);
             case "stop_consumer": return consumers.stop(command);
-            case "query": return query(command.getJSONArray("asked"));
-            case "view": return view(command.getJSONArray("asked"));
-            case "times": return times(command.getJSONArray("asked"));
+            case "query": return query(command.getJSONArray("requested"));
+            case "view": return view(command.getJSONArray("requested"));
+            case "times": return times(command.getJSONArray("requested"));
             default: throw new IllegalArgumentException(command.getString("do"));
         }
     }
@@ -403,12 +403,12 @@ public class Client {
     // Single messages
 
     /** [topic, key] to the physical offsets that a query finds, in order. */
-    private JSONArray query(JSONArray asked) throws Exception {
+    private JSONArray query(JSONArray requested) throws Exception {
         JSONArray answers = new JSONArray();
-        for (int i = 0; i < asked.size(); i++) {
+        for (int i = 0; i < requested.size(); i++) {
             TreeSet<Long> offsets = new TreeSet<>();
             try {
-                List<MessageExt> found = admin.queryMessage(asked.getJSONArray(i).getString(0), asked.getJSONArray(i).getString(1), 64, 0, FOR_EVER_MS)
+                List<MessageExt> found = admin.queryMessage(requested.getJSONArray(i).getString(0), requested.getJSONArray(i).getString(1), 64, 0, FOR_EVER_MS)
                     .getMessageList();
                 for (MessageExt message : found) offsets.add(message.getCommitLogOffset());
             } catch (MQClientException nothing) {
@@ -420,19 +420,19 @@ public class Client {
     }
 
     /** [topic, offset id] to the message. */
-    private JSONArray view(JSONArray asked) throws Exception {
+    private JSONArray view(JSONArray requested) throws Exception {
         JSONArray answers = new JSONArray();
-        for (int i = 0; i < asked.size(); i++) {
-            answers.add(Told.message(producer.viewMessage(asked.getJSONArray(i).getString(0), asked.getJSONArray(i).getString(1))));
+        for (int i = 0; i < requested.size(); i++) {
+            answers.add(Told.message(producer.viewMessage(requested.getJSONArray(i).getString(0), requested.getJSONArray(i).getString(1))));
         }
         return answers;
     }
 
     /** [topic, queue, time] to [lower, upper]. */
-    private JSONArray times(JSONArray asked) throws Exception {
+    private JSONArray times(JSONArray requested) throws Exception {
         JSONArray answers = new JSONArray();
-        for (int i = 0; i < asked.size(); i++) {
-            JSONArray one = asked.getJSONArray(i);
+        for (int i = 0; i < requested.size(); i++) {
+            JSONArray one = requested.getJSONArray(i);
             MessageQueue queue = new MessageQueue(one.getString(0), brokerName, one.getIntValue(1));
             answers.add(JSONArray.of(
                 admin.searchLowerBoundaryOffset(queue, one.getLongValue(2)), admin.searchUpperBoundaryOffset(queue, one.getLongValue(2))));

@@ -81,7 +81,7 @@ public class Driver {
             case "messages": return messages(store);
             case "queues": return queues(store);
             case "counts": return counts(store);
-            case "times": return times(store, command.getJSONArray("asked"));
+            case "times": return times(store, command.getJSONArray("requested"));
             case "queries": return queries(store, command);
             case "close": return close(command.getJSONArray("ids"));
             default: throw new IllegalArgumentException(command.getString("do"));
@@ -320,10 +320,10 @@ public class Driver {
     }
 
     /** [topic, queue, time] to [lower, upper]. */
-    private static JSONArray times(Store store, JSONArray asked) {
+    private static JSONArray times(Store store, JSONArray requested) {
         JSONArray answers = new JSONArray();
-        for (int i = 0; i < asked.size(); i++) {
-            JSONArray one = asked.getJSONArray(i);
+        for (int i = 0; i < requested.size(); i++) {
+            JSONArray one = requested.getJSONArray(i);
             String topic = one.getString(0);
             answers.add(JSONArray.of(
                 store.getOffsetInQueueByTime(topic, one.getIntValue(1), one.getLongValue(2), BoundaryType.LOWER),
@@ -335,9 +335,9 @@ public class Driver {
     /** [topic, key] to the physical offsets of the messages that a client gets. */
     private static JSONArray queries(Store store, JSONObject command) {
         JSONArray answers = new JSONArray();
-        JSONArray asked = command.getJSONArray("asked");
-        for (int i = 0; i < asked.size(); i++) {
-            JSONArray one = asked.getJSONArray(i);
+        JSONArray requested = command.getJSONArray("requested");
+        for (int i = 0; i < requested.size(); i++) {
+            JSONArray one = requested.getJSONArray(i);
             QueryMessageResult result = store.queryMessage(one.getString(0), one.getString(1), 64, 0, Long.MAX_VALUE);
             TreeSet<Long> offsets = new TreeSet<>();
             for (SelectMappedBufferResult piece : result.getMessageMapedList()) {
