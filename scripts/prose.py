@@ -1,4 +1,4 @@
-"""Reject banned wording and docstrings that say nothing, in docstrings and comments, and in the product's messages.
+"""Reject banned wording in docstrings, comments, names and the product's messages, and docstrings that add nothing.
 
 `python scripts/prose.py` ends with 1 where it finds something.
 """
@@ -36,6 +36,21 @@ BANNED = {
     r"\b[Ss]ections? \d": "docs/formats/<page>.md#<heading>",
     r"\b[Rr]ows? [A-Z]\d": "docs/formats/<page>.md#<heading>",
 }
+NAMES = {
+    "place places placed": "position, location, path",
+    "wanted want wants": "expected, requested, selected",
+    "asked ask asks": "requested, invoke",
+    "room rooms": "capacity, space",
+    "told tells": "reported",
+    "say says said unsaid": "print, report",
+    "look looks looked": "examine, poll, read",
+    "truth truths": "expected, manifest",
+    "hurt hurts": "damage",
+    "odd": "unusual, differing",
+    "mend mends mended mending doubt doubts": "repair, sync failure",
+    "him his who whose thing things stuff": "what it is",
+}
+BANNED_NAMES = {word: instead for words, instead in NAMES.items() for word in words.split()}
 PATTERNS = [(re.compile(pattern), instead) for pattern, instead in BANNED.items()]
 
 
@@ -71,6 +86,24 @@ def strings(module: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def names(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and each name that a module defines: functions, classes, parameters, variables, attributes."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def words_of(name: str) -> list[str]:
+    """Split `snake_case` and `CamelCase` into words in lower case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+
+
 def findings(path: Path) -> list[str]:
     """Return what is wrong in a file, a line each."""
     source = path.read_text()
@@ -84,6 +117,9 @@ def findings(path: Path) -> list[str]:
                 found.append((line, f"a docstring of fewer than {WORDS_MIN} words: {text!r}"))
             elif text.startswith("Of "):
                 found.append((line, "a docstring that starts with 'Of': start with a verb"))
+        for line, name in names(module):
+            wrong = [word for word in words_of(name) if word in BANNED_NAMES]
+            found += [(line, f"the name {name}: {word!r} is {BANNED_NAMES[word]}") for word in wrong]
     for line, text in texts:
         found += [(line, f"{match[0]!r}: write {instead}") for known, instead in PATTERNS if (match := known.search(text))]
     return [f"{path.relative_to(ROOT)}:{line}: {what}" for line, what in sorted(found)]

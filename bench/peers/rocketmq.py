@@ -172,14 +172,14 @@ def read_rows(bench: Bench) -> Iterator[Row]:
                 checking.rate, bench.rounds)  # fmt: skip
         if size == 100:
             break
-        look_ups = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches
+        lookups = bench.count(200_000)  # a tenth of a second, since touching memory emptied all caches
         for what in ("message_at", "query_hit", "query_miss", "offset_by_time"):
-            java.probe(topic, what, look_ups, count)
-            probe = {"topic": topic, "what": what, "count": look_ups, "messages": count}
+            java.probe(topic, what, lookups, count)
+            probe = {"topic": topic, "what": what, "count": lookups, "messages": count}
             yield from bench.row(what, 1,
                 lambda probe=probe: probe["count"] / ours.probe(**probe)["seconds"],  # type: ignore[misc]
                 lambda probe=probe: probe["count"] / java.probe(**probe)["seconds"], unit="calls/s",  # type: ignore[misc]
-                bound=missed_in_a_dictionary(look_ups, count) if what == "query_miss" else None)  # fmt: skip
+                bound=missed_in_a_dictionary(lookups, count) if what == "query_miss" else None)  # fmt: skip
     bench.done(ours, java)
 
 

@@ -11,7 +11,7 @@ from storebytes.finding import Finding
 from storebytes.plan import Step
 
 from ..sidecar import OWN_FILES
-from ..write.sync_failure import NAME as DOUBT_NAME
+from ..write.sync_failure import NAME as SYNC_FAILURE_NAME
 from ..write.sync_failure import mark_sync_failure
 
 
@@ -35,6 +35,6 @@ def _move_aside(disk: Disk, own_folder: str, path: str) -> str:
     If it replaced the marker of a failed sync, the marker is written again.
     """
     misplaced.move_aside(disk, path)
-    if path == os.path.join(own_folder, DOUBT_NAME):
+    if path == os.path.join(own_folder, SYNC_FAILURE_NAME):
         mark_sync_failure(disk, own_folder, 0)
     return ""

@@ -40,7 +40,7 @@ def problem_at(log: Log, offset: int) -> tuple[str, Any, Any]:
     return problem["kind"], problem["expected"], problem["found"]
 
 
-def test_a_log_of_ours_is_good(log: Log) -> None:
+def test_an_undamaged_log_has_no_problem(log: Log) -> None:
     """The undamaged log has no problem."""
     ran = verify(log)
     assert ran.json["problems"] == ran.json["notes"] == []
@@ -71,7 +71,7 @@ def test_a_length_too_small_or_negative(log: Log, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 1 << 30])
-def test_a_body_length_that_is_none(log: Log, size: int) -> None:
+def test_an_invalid_body_length_is_reported(log: Log, size: int) -> None:
     """Negative, or longer than the record."""
     at = log.offsets[3]
     log.put(at, "body_size", size)
@@ -79,7 +79,7 @@ def test_a_body_length_that_is_none(log: Log, size: int) -> None:
     assert (kind, found) == ("bad_body_size", size)
 
 
-def test_a_topic_length_that_is_none(log: Log) -> None:
+def test_an_invalid_topic_length_is_reported(log: Log) -> None:
     """RocketMQ reads a byte above 127 as negative."""
     at = log.offsets[3]
     log.write(at + 88 + 2000, b"\xff")
@@ -95,7 +95,7 @@ def test_properties_that_do_not_fill_the_record(log: Log) -> None:
     assert problem_at(log, at) == ("bad_properties_size", length, -2)
 
 
-def test_a_record_of_another_place(log: Log) -> None:
+def test_a_record_at_a_wrong_offset_is_rejected(log: Log) -> None:
     """The offset in the record must match its position."""
     at = log.offsets[4]
     log.put(at, "physical_offset", at + 1)
@@ -134,7 +134,7 @@ def test_records_without_checksums_are_not_suspect(tmp_path: Path) -> None:
     assert verify(Log(tmp_path, with_crc=False)).json["counts"]["protected_records"] == 0
 
 
-def test_checksums_switched_on_later_make_nothing_suspect(tmp_path: Path) -> None:
+def test_records_before_checksums_were_enabled_are_not_suspect(tmp_path: Path) -> None:
     """Records without the property precede records with it, so none has protected neighbours on both sides."""
     bare, protected = Log(tmp_path, with_crc=False), Log(tmp_path / "other")
     for index in range(1, 3):
@@ -206,7 +206,7 @@ def test_stale_bytes_behind_a_blank_record_are_a_note(log: Log) -> None:
     ]
 
 
-def test_older_records_behind_a_bad_place_do_not_count(log: Log) -> None:
+def test_older_records_after_damage_are_not_counted(log: Log) -> None:
     """The walk does not continue at a record from before the truncation."""
     bad, stale = log.offsets[-2], log.offsets[-1]
     size = log.end_offset - stale
@@ -299,7 +299,7 @@ def test_dump_continues_after_damage_and_reports_it(log: Log) -> None:
     assert str(log.file(0)) in ran.talk
 
 
-def test_ls_and_info_answer_with_damage_too(log: Log) -> None:
+def test_ls_and_info_work_on_a_damaged_log(log: Log) -> None:
     """Both answer and exit with 1."""
     (log.folder / "stray").touch()
     assert run("ls", "--json", log.store).json["queues"][0]["messages"] == len(log.offsets)
@@ -316,7 +316,7 @@ def test_info_on_a_torn_tail(log: Log) -> None:
 
 
 @pytest.mark.parametrize("step", range(0, 2300, 23))
-def test_no_byte_of_a_protected_record_changes_unseen(log: Log, step: int) -> None:
+def test_verify_detects_any_flipped_bit_in_a_record_with_a_checksum(log: Log, step: int) -> None:
     """Verification reports the record, whichever of its bits is flipped."""
     at = log.offsets[9]
     position = at + step % (log.offsets[10] - at)

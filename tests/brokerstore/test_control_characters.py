@@ -205,12 +205,12 @@ def check(answers: dict[str, Ran]) -> None:
     assert not [line for line, ran in answers.items() if "internal error" in ran.talk]
 
 
-def test_every_command_is_here() -> None:
+def test_every_command_is_covered_by_this_test() -> None:
     """A new command must be added to this test; `replicate` and `serve` wait for other programs and print no message."""
     assert set(every_command()) - {"replicate", "serve"} <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
 
 
-def test_answers_hold_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
+def test_reading_commands_print_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
     """Reading commands print safe text, and with --json one object or line in printable ASCII."""
     check(ran_all(ANSWERS, positions, tmp_path))
     answers = ran_all([f"{line} --json" for line in ANSWERS if "EVIL/EVIL" not in line], positions, tmp_path)
@@ -220,13 +220,13 @@ def test_answers_hold_no_control_character(positions: dict[str, Path], tmp_path:
         assert all(json.loads(line) for line in ran.out.splitlines())
 
 
-def test_pages_hold_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
+def test_exports_and_pages_contain_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
     """Exports, pages and shell code are safe."""
     check(ran_all(PAGES, positions, tmp_path))
 
 
 @pytest.mark.parametrize("form", ["", pytest.param(" --json", marks=pytest.mark.deep)], ids=["text", "json"])
-def test_changes_print_no_control_character(positions: dict[str, Path], tmp_path: Path, form: str) -> None:
+def test_writing_commands_print_no_control_character(positions: dict[str, Path], tmp_path: Path, form: str) -> None:
     """Writing commands print safe text, including log lines of the engines."""
     answers = ran_all([line + form for line in CHANGES], positions, tmp_path, fresh=True)
     check(answers)
@@ -265,7 +265,7 @@ def test_warnings_and_tracebacks_are_escaped(tmp_path: Path) -> None:
     assert not CONTROL.search(shown.replace("\n", " "))
 
 
-def test_a_hint_names_the_folder_that_it_is_about(tmp_path: Path) -> None:
+def test_a_hint_quotes_the_folder_name_for_the_shell(tmp_path: Path) -> None:
     """A shell that runs the hint gets the bytes of the folder's name."""
     import subprocess
 
@@ -280,7 +280,7 @@ def test_a_hint_names_the_folder_that_it_is_about(tmp_path: Path) -> None:
         assert printed == os.fsencode(name)
 
 
-def test_the_sparkstore_prints_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spark_tables_and_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     """Tables and errors of the Spark jobs are escaped."""
     from sparkstore.__main__ import emit, print_line
     from sparkstore.jobs.auditing import AuditReport

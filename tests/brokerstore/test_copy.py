@@ -58,7 +58,7 @@ def check(old: Path, new: Path, topics: set[str]) -> int:
         ("batchcq", ("BcqTopic",)),
     ],
 )
-def test_chosen_topics_are_copied_whole(
+def test_all_messages_of_selected_topics_are_copied(
     fixture_store: Any, tmp_path: Path, name: str, topics: tuple[str, ...], sizes: tuple[Any, ...]
 ) -> None:
     """The copy verifies with the old file sizes and with others; the old folder is unchanged."""
@@ -76,7 +76,7 @@ def test_chosen_topics_are_copied_whole(
     assert log.stat().st_size == (1 << 20 if sizes else 65536)
 
 
-def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
+def test_consumer_groups_and_their_offsets_are_copied(fixture_store: Any, tmp_path: Path) -> None:
     """Offsets, lag, topics.json and subscriptionGroup.json are copied."""
     fixture = fixture_store("broker-live")
     ran = run("copy", "--json", fixture.store, "--to", tmp_path / "new", "--topic", "LiveNormal", "--topic", "LiveFail")
@@ -91,7 +91,7 @@ def test_groups_go_along(fixture_store: Any, tmp_path: Path) -> None:
         assert store.engine.retries.group("G_fail").retry_max_times == 1
 
 
-def test_a_copy_goes_on(fixture_store: Any, tmp_path: Path) -> None:
+def test_puts_into_a_copy_continue_the_queue_offsets(fixture_store: Any, tmp_path: Path) -> None:
     """Puts into the copy get the next queue offsets."""
     from commitlog import Message
 
@@ -101,7 +101,7 @@ def test_a_copy_goes_on(fixture_store: Any, tmp_path: Path) -> None:
         assert store.put(Message("HotTopic", b"x", queue_id=0)).queue_offset == 705
 
 
-def test_everything(fixture_store: Any, tmp_path: Path) -> None:
+def test_copy_all_copies_the_complete_store(fixture_store: Any, tmp_path: Path) -> None:
     """`--all` copies a store whose records are all in queues."""
     fixture = fixture_store("lmq")
     assert run("copy", fixture.store, "--to", tmp_path / "new", "--all").code == 0
@@ -113,7 +113,7 @@ def test_everything(fixture_store: Any, tmp_path: Path) -> None:
                 assert found == [message.body for message in before.read(topic, queue_id)]
 
 
-def test_what_cannot_be_copied_is_refused(fixture_store: Any, tmp_path: Path) -> None:
+def test_invalid_copy_requests_are_refused(fixture_store: Any, tmp_path: Path) -> None:
     """An unknown topic, an existing store and a missing choice are refused, and nothing is created."""
     fixture = fixture_store("plain")
     copy = ("copy", fixture.store, "--to", tmp_path / "new")
@@ -133,7 +133,7 @@ TOO_LONG = ("--topic", "HotTopic", "--topic", "EdgeTopic")  # some of its messag
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_copy_that_does_not_fit_leaves_nothing(fixture_store: Any, tmp_path: Path, is_there: bool) -> None:
+def test_a_copy_with_too_small_log_files_leaves_no_partial_store(fixture_store: Any, tmp_path: Path, is_there: bool) -> None:
     """Log files smaller than a record are refused, and no partial store remains."""
     new = tmp_path / "new"
     if is_there:
@@ -158,7 +158,7 @@ def test_an_interrupted_copy_leaves_nothing(fixture_store: Any, tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path: Path) -> None:
+def test_a_topic_with_an_invalid_name_fails_the_copy(fixture_store: Any, tmp_path: Path) -> None:
     """The error names the topic, and nothing remains."""
     ran = run("copy", fixture_store("plain").store, "--all", "--to", tmp_path / "new")
     assert (ran.code, "topic 'LongTopic_0123456789" in ran.talk) == (2, True)
@@ -166,7 +166,7 @@ def test_a_topic_that_no_store_takes_stops_the_copy(fixture_store: Any, tmp_path
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
+def test_delivered_delayed_messages_are_not_delivered_again_from_a_copy(tmp_path: Path) -> None:
     """A copy, once opened, put each delivered delayed message again."""
     from commitlog import Message
 
@@ -185,7 +185,7 @@ def test_what_was_delivered_before_does_not_come_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker-live", "broker-timer"])
-def test_a_copy_of_everything_has_the_progress_of_deliveries(fixture_store: Any, tmp_path: Path, name: str) -> None:
+def test_copy_all_includes_the_delay_offsets_and_timer_progress(fixture_store: Any, tmp_path: Path, name: str) -> None:
     """A real broker would deliver delayed messages and timers again otherwise: it knows only its own files."""
     old, new = fixture_store(name).store, tmp_path / "new"
     assert run("copy", old, "--to", new, "--all").code == 0

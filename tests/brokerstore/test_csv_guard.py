@@ -70,7 +70,7 @@ def test_without_the_guard_the_text_is_exact(tmp_path: Path) -> None:
     assert [row["topic"] for row in found] == FORMULAS * 3
 
 
-def test_an_interrupted_export_goes_on_in_its_own_form_alone(tmp_path: Path) -> None:
+def test_an_interrupted_export_resumes_only_with_the_same_guard_setting(tmp_path: Path) -> None:
     """A file is never guarded in part only."""
     from brokerstore.tool.export_parts import Parts
     from storageio import InvalidMessage

@@ -140,7 +140,7 @@ def harm(folder: Path, chance: random.Random) -> str:
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(24))
 @pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
-def test_any_harm_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, seed: int) -> None:
+def test_reading_commands_survive_random_damage_to_any_file(fixture_store: Any, tmp_path: Path, kind: str, seed: int) -> None:
     """After one to three random changes every reading command answers or reports, and changes nothing."""
     chance = random.Random(f"{kind} {seed}")
     if kind == "rocketmq":

@@ -19,7 +19,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "CommitLog", functools.partial(CommitLog, file_size_bytes=2 << 20))
 
 
-def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_demo_prints_every_step_and_removes_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """It prints the figures of every step and the build, and removes its folder."""
     monkeypatch.setattr(sys, "argv", ["demo", "--messages", "3000", "--folder", str(tmp_path)])
     assert demo.main() == 0
@@ -34,7 +34,7 @@ def test_it_says_what_it_did_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("there", "changed"), [(b"order-000000299", b"order-000000298"), (b"000000299a body", b"000000299A body")]
 )
-def test_what_comes_back_changed_is_met(tmp_path: Path, there: bytes, changed: bytes) -> None:
+def test_demo_detects_a_changed_key_or_body(tmp_path: Path, there: bytes, changed: bytes) -> None:
     """The comparison detects a changed key or body."""
     end = demo.put_all(str(tmp_path), 300)
     path = tmp_path / "commitlog" / f"{0:020d}"

@@ -52,7 +52,7 @@ def test_each_difference_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_more_than_the_limit_are_counted(tmp_path: Path) -> None:
+def test_differences_beyond_the_limit_are_only_counted(tmp_path: Path) -> None:
     """Differences beyond the limit are counted only."""
     first, second = fill(tmp_path / "a", [b"%d" % number for number in range(9)]), fill(tmp_path / "b", [b"x"] * 9)
     ran = run("diff", "--limit", 2, first, second)

@@ -69,7 +69,7 @@ def test_each_difference_is_reported_by_its_name(fixture_store: Any, tmp_path: P
     assert name in ran.talk
 
 
-def test_a_fitting_file_changes_nothing_of_what_info_says(fixture_store: Any, tmp_path: Path) -> None:
+def test_a_matching_config_file_does_not_change_the_output_of_info(fixture_store: Any, tmp_path: Path) -> None:
     """The exit code is 0 and the list is empty; without a file there is no list."""
     file = tmp_path / "broker.conf"
     file.write_text(FITTING)
@@ -93,7 +93,7 @@ def test_an_empty_folder_contradicts_nothing(tmp_path: Path) -> None:
     assert names(tmp_path / "none", FITTING) == set()
 
 
-def test_a_store_of_ours_and_rocketmqs_defaults(tmp_path: Path) -> None:
+def test_a_brokerstore_store_differs_from_rocketmq_defaults(tmp_path: Path) -> None:
     """The checksum and the small file sizes differ from RocketMQ's defaults."""
     with MessageStore.open(tmp_path / "s", config=StoreConfig.small(mapped_file_size_commit_log=1 << 20)) as store:
         store.put(Message("T", b"x", keys=["k"]))

@@ -119,7 +119,7 @@ def test_one_of_two_virtual_hosts_must_be_named(tmp_path: Path) -> None:
     assert run("diff", "--vhost", "two", tmp_path / "node", tmp_path / "other").code == 0
 
 
-def test_the_broker_tools_own_names(fixture_store: Any) -> None:
+def test_mqadmin_command_names_give_the_same_output(fixture_store: Any) -> None:
     """The names of `mqadmin` give the same answers."""
     store = fixture_store("plain").store
     for theirs, ours in (

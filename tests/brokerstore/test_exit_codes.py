@@ -151,7 +151,7 @@ def test_4_in_use(fixture_store: Any) -> None:
         lock.release()
 
 
-def test_5_the_system_refuses() -> None:
+def test_5_system_call_error() -> None:
     """No file system accepts the name."""
     ran = run("info", "x" * 5000)
     assert ran.code == 5
@@ -159,7 +159,7 @@ def test_5_the_system_refuses() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_5_the_output_has_no_room(big: Path) -> None:
+def test_5_stdout_on_a_full_disk(big: Path) -> None:
     """The disk behind stdout is full."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -194,7 +194,7 @@ def test_a_reader_that_goes_is_no_problem(big: Path) -> None:
     assert talk == b""
 
 
-def test_names_and_bodies_cannot_drive_the_terminal(tmp_path: Path) -> None:
+def test_escape_sequences_in_names_and_bodies_are_printed_as_text(tmp_path: Path) -> None:
     """Escapes in a topic, tag, key, body or file name are printed as text."""
     evil = "\x1b]0;owned\x07\x9b31m\u202e"
     folder = tmp_path / "store" / "commitlog"
@@ -226,7 +226,7 @@ def test_an_ascii_terminal_gets_escapes(tmp_path: Path) -> None:
     assert talk == b""
 
 
-def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> None:
+def test_each_exit_code_prints_the_next_command(fixture_store: Any, tmp_path: Path) -> None:
     """For codes 1 to 7 a line on stderr names a command that exists and runs."""
     log = Log(tmp_path)
     log.put(log.offsets[1], "magic", 0)
@@ -248,7 +248,7 @@ def test_each_code_says_what_to_run_next(fixture_store: Any, tmp_path: Path) -> 
     assert run("verify", store).code == 0
 
 
-def test_4_and_6_say_what_to_run_next(fixture_store: Any) -> None:
+def test_4_and_6_print_the_next_command(fixture_store: Any) -> None:
     """The hints show who holds the lock, and how to check the repaired store."""
     store = fixture_store("broker-live", own=True).store
     lock = REAL_DISK.lock(str(store / "lock"))

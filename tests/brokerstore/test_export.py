@@ -78,7 +78,7 @@ def test_filters_and_an_empty_answer(fixture_store: Any, tmp_path: Path, form: s
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
-def test_past_damage(tmp_path: Path, form: str) -> None:
+def test_an_export_continues_after_damage(tmp_path: Path, form: str) -> None:
     """Every intact message is exported, and the exit code is 1."""
     log = Log(tmp_path)
     log.put(log.offsets[5], "magic", 1)
@@ -97,7 +97,7 @@ def test_to_stdout(fixture_store: Any) -> None:
     assert run("export", "--to", "csv", store).out.startswith("topic,queue_id,")
 
 
-def test_a_file_that_cannot_be_made(fixture_store: Any, tmp_path: Path) -> None:
+def test_an_export_into_a_missing_folder_leaves_no_file(fixture_store: Any, tmp_path: Path) -> None:
     """The exit code is 5, and nothing remains."""
     ran = run("export", "-o", tmp_path / "no" / "folder", fixture_store("plain").store)
     assert ran.code == 5
@@ -118,9 +118,7 @@ def vhost_of(fixture_store: Any) -> Path:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("kind", ["rocketmq", "rabbitmq"])
 @pytest.mark.parametrize("limit", [0, 1, 700, 10**6])
-def test_a_look_at_a_few_messages_writes_all_of_them(
-    fixture_store: Any, tmp_path: Path, form: str, kind: str, limit: int
-) -> None:
+def test_limit_applies_to_every_export_format(fixture_store: Any, tmp_path: Path, form: str, kind: str, limit: int) -> None:
     """--limit works as for `dump` in every format, and the number of messages is reported."""
     folder = fixture_store("plain").store if kind == "rocketmq" else vhost_of(fixture_store)
     chosen = ["--topic", "HotTopic"] if kind == "rocketmq" else ["--key", "q.mixed"]
@@ -140,14 +138,14 @@ def test_a_look_at_a_few_messages_writes_all_of_them(
 
 
 @pytest.mark.parametrize("command", ["export", "report"])
-def test_an_answer_and_the_data_on_one_stdout(fixture_store: Any, tmp_path: Path, command: str) -> None:
+def test_json_without_out_is_refused(fixture_store: Any, tmp_path: Path, command: str) -> None:
     """A program could not separate them, so --json needs --out."""
     ran = run(command, "--json", fixture_store("plain").store)
     assert (ran.code, ran.out, "--json needs --out" in ran.talk) == (2, "", True)
 
 
 @pytest.mark.parametrize("line", ["export STORE -o OUT", "export STORE --to csv -o OUT", "report STORE -o OUT", "bench OUT"])
-def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
+def test_an_output_path_that_cannot_be_written_is_an_error(fixture_store: Any, line: str) -> None:
     """The error names the file."""
     words = {"STORE": str(fixture_store("plain").store), "OUT": "/proc/nowhere/out"}
     ran = run(*(words.get(word, word) for word in line.split()))
@@ -157,7 +155,7 @@ def test_a_place_that_cannot_be_written(fixture_store: Any, line: str) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_page_is_written_in_silence(fixture_store: Any, tmp_path: Path) -> None:
+def test_an_exported_page_is_reported_on_stderr_or_as_json(fixture_store: Any, tmp_path: Path) -> None:
     """The file is reported on stderr, or as JSON on stdout."""
     out = tmp_path / "page.html"
     ran = run("report", "-o", out, fixture_store("plain").store)

@@ -113,7 +113,7 @@ def _fail() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_full_disk_leaves_what_was_sealed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_full_disk_keeps_only_sealed_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     """The exit code is 5, the file does not exist, and the unsealed part is removed."""
     out = tmp_path / "file"
     with monkeypatch.context() as patch:
@@ -169,7 +169,7 @@ def test_another_export_does_not_continue_it(fixture_store: Any, tmp_path: Path,
 
 
 @pytest.mark.parametrize("part_count", [1, 3])
-def test_killed_when_the_file_stood_there(
+def test_an_export_killed_after_the_final_rename_is_written_again(
     fixture_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_count: int
 ) -> None:
     """The progress file outlived the parts; the next run writes the file again."""
@@ -220,7 +220,7 @@ def test_a_rabbitmq_folder_in_every_form(fixture_store: Any, tmp_path: Path, for
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_a_limit_counts_anew_after_an_interruption(
+def test_a_limit_includes_messages_exported_before_an_interruption(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """The messages before the interruption count towards the limit and are reported."""

@@ -36,7 +36,7 @@ def reported_by(store: Path, topic: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_what_was_exported_comes_back(fixture_store: Any, tmp_path: Path, form: str) -> None:
+def test_an_import_of_an_export_restores_every_message(fixture_store: Any, tmp_path: Path, form: str) -> None:
     """Every field but the position is equal, in the same queues and order."""
     source, out = fixture_store("plain").store, tmp_path / f"rows.{form}"
     assert run("export", "--to", form, "-o", out, "--topic", "SpreadTopic", source).code == 0
@@ -60,7 +60,7 @@ def test_a_second_run_puts_only_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_what_was_delayed_and_came_is_not_delayed_again(tmp_path: Path, form: str) -> None:
+def test_delivered_delayed_messages_are_not_delayed_again_by_an_import(tmp_path: Path, form: str) -> None:
     """It arrived after the rows that follow it, and a second run met another message at its offset."""
     config = StoreConfig.small(deliver_delayed=False)
     with MessageStore.open(tmp_path / "old", config=config, clock=(clock := Clock())) as store:
@@ -175,7 +175,7 @@ def test_a_parquet_file_with_other_columns(tmp_path: Path) -> None:
         assert not (tmp_path / "store").exists()
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_unsupported_and_invalid_files_are_refused(tmp_path: Path) -> None:
     """Another file name ending, and an invalid Parquet file, are refused."""
     (tmp_path / "a.txt").write_text("x")
     assert run("import", tmp_path / "a.txt", "--to", tmp_path / "store").code == 3

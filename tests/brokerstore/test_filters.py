@@ -39,7 +39,7 @@ def expected_of(fixture: Any, takes: Takes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str) -> None:
+def test_dump_and_tail_show_only_matching_messages(fixture_store: Any, case: str) -> None:
     """They show every message that passes, and no other."""
     options, takes = CASES[case]
     fixture = fixture_store("plain")
@@ -51,7 +51,7 @@ def test_dump_and_tail_show_the_messages_that_fit(fixture_store: Any, case: str)
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 @pytest.mark.parametrize("case", CASES)
-def test_export_writes_the_messages_that_fit(fixture_store: Any, tmp_path: Path, case: str, form: str) -> None:
+def test_export_writes_only_matching_messages(fixture_store: Any, tmp_path: Path, case: str, form: str) -> None:
     """Rows and columns give the same messages."""
     options, takes = CASES[case]
     fixture = fixture_store("plain")

@@ -34,7 +34,7 @@ def _parents(frame: Any) -> list[Path]:
     return list(Path(frame.f_code.co_filename).parents)
 
 
-def test_recover_asks_what_the_folder_is_in_few_places(fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recover_identifies_the_folder_in_few_functions(fixture_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of the answer is found by one function, up to the first look at the log."""
     found: set[tuple[str, str]] = set()
     is_reading = False

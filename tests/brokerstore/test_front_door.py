@@ -32,7 +32,7 @@ def test_a_rocketmq_store(fixture_store: Any) -> None:
     assert folder.log_folders == [f"{fixture_store('plain').store}/commitlog"]
 
 
-def test_a_log_folder_by_its_bytes(fixture_store: Any) -> None:
+def test_a_log_folder_is_identified_by_its_records(fixture_store: Any) -> None:
     """The files of a queue have the same kind of name."""
     store = fixture_store("plain").store
     assert identify(store / "commitlog").kind is FolderKind.LOG
@@ -68,7 +68,7 @@ def test_a_dledger_log_is_named(tmp_path: Path) -> None:
     assert "DLedger" in ran.talk
 
 
-def test_a_folder_that_is_no_store_names_what_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_a_store_lists_the_expected_files(tmp_path: Path) -> None:
     """The error also hints at where the store may be; a store without its log is one."""
     Log(tmp_path)
     with pytest.raises(UnknownStore) as caught:
@@ -108,7 +108,7 @@ def test_a_log_of_zeros_is_an_empty_log(tmp_path: Path) -> None:
     assert run("info", "--json", tmp_path).json["max_offset"] == 0
 
 
-def test_public_names_that_are_there() -> None:
+def test_public_names_are_those_of_their_packages() -> None:
     """Each comes from its package, and is the same object every time."""
     import commitlog
     import storageio
@@ -129,7 +129,7 @@ def test_the_import_alone_loads_nothing_heavy() -> None:
     assert not (loaded - before) & COSTLY
 
 
-def test_info_loads_neither_engine_nor_drawing(fixture_store: Any) -> None:
+def test_info_imports_neither_the_engine_nor_the_charts(fixture_store: Any) -> None:
     """These imports would delay the first answer, for each kind of folder."""
     vhost = next(path.parent for path in sorted(fixture_store("rabbitmq-clean").folder.parent.rglob(".vhost")))
     found = []
@@ -162,7 +162,7 @@ def imported(code: str) -> set[str]:
     return set(ran.stderr.split())
 
 
-def test_doctor_says_which_build_runs() -> None:
+def test_doctor_prints_the_active_build() -> None:
     """It is the build of this source."""
     from storebytes.builds import build_name, kernel_builds
 
@@ -192,7 +192,7 @@ def test_doctor_refuses_half_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("doctor", "--json").code == 1
 
 
-def test_a_kernel_that_cannot_be_loaded_is_called_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_kernel_that_cannot_be_loaded_suggests_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names `doctor`, which lists each such kernel and the command that rebuilds it."""
     from brokerstore import tool
 

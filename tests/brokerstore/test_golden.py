@@ -99,7 +99,7 @@ def test_verify_counts_what_the_manifest_counts(fixture_store: Any, name: str) -
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_info_knows_offsets_and_sizes_without_being_told(fixture_store: Any, name: str) -> None:
+def test_info_detects_offsets_and_file_sizes(fixture_store: Any, name: str) -> None:
     """They are detected from the files alone."""
     fixture = fixture_store(name)
     manifest, ran = fixture.expected(), run("info", "--json", fixture.store)
@@ -125,7 +125,7 @@ def test_ls_names_every_queue_with_its_offsets(fixture_store: Any, name: str) ->
     assert list(ran.json["queues"][0]) == ["topic", "queue_id", "min_offset", "max_offset", "messages"]
 
 
-def test_dump_takes_only_what_is_wanted(fixture_store: Any) -> None:
+def test_dump_applies_filters_and_a_limit(fixture_store: Any) -> None:
     """Filters by topic and queue, and a limit, apply."""
     fixture = fixture_store("plain")
     manifest = [expected(message) for message in fixture.expected()["messages"]]

@@ -45,7 +45,7 @@ def folder_of(case: str, folders: dict[str, Path], above: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_answer_is_the_golden_one(
+def test_output_equals_the_golden_file(
     case: str, folders: dict[str, Path], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Exit code, stdout and stderr are equal."""

@@ -21,7 +21,7 @@ def used(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["verify", "verify --log-only", "report --out {}", "stats", "info"])
-def test_a_check_of_a_store_in_use_says_how_far_it_came(used: Path, tmp_path: Path, command: str) -> None:
+def test_a_check_of_a_store_in_use_reports_the_checked_offset(used: Path, tmp_path: Path, command: str) -> None:
     """Text and JSON report it; without a lock neither does."""
     end = run("info", used, "--json").json["max_offset"]
     words = command.format(tmp_path / "page.html").split()
@@ -37,7 +37,7 @@ def test_a_check_of_a_store_in_use_says_how_far_it_came(used: Path, tmp_path: Pa
         held.release()
 
 
-def test_a_log_folder_of_a_store_in_use_is_known_too(used: Path) -> None:
+def test_a_log_folder_of_a_store_in_use_is_reported_as_in_use(used: Path) -> None:
     """The lock is beside the log folder."""
     held = REAL_DISK.lock(str(used / "lock"))
     try:
@@ -46,7 +46,7 @@ def test_a_log_folder_of_a_store_in_use_is_known_too(used: Path) -> None:
         held.release()
 
 
-def test_a_half_written_record_of_a_store_in_use_ends_no_command(used: Path) -> None:
+def test_a_partially_written_record_of_a_store_in_use_is_not_an_error(used: Path) -> None:
     """Without a lock it is a torn end, which `stats` and `dump` report."""
     end = run("info", used, "--json").json["max_offset"]
     data = log_files(used)[0].read_bytes()
@@ -62,7 +62,7 @@ def test_a_half_written_record_of_a_store_in_use_ends_no_command(used: Path) -> 
         held.release()
 
 
-def test_diff_says_that_a_store_is_in_use(used: Path) -> None:
+def test_diff_reports_that_a_store_is_in_use(used: Path) -> None:
     """`diff` reports each side that is in use."""
     held = REAL_DISK.lock(str(used / "lock"))
     try:
@@ -121,7 +121,7 @@ with open_store(root) as store:
     assert second["messages_per_s"] == second["topics"][0]["messages_per_s"] == round(put / seconds)
 
 
-def test_top_shows_a_store_at_rest(used: Path) -> None:
+def test_top_prints_one_view_of_an_idle_store(used: Path) -> None:
     """As text it prints one view where there is no terminal."""
     ran = run("top", used, "--interval", "0.1")
     assert ran.code == 0

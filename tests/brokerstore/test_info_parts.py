@@ -44,7 +44,7 @@ def test_rocksdb_databases_are_named_as_unsupported(fixture_store: Any) -> None:
     assert ran.code == 0 and all(f"{name} (RocksDB" in ran.out for name in databases)
 
 
-def test_a_users_files_are_no_part(fixture_store: Any) -> None:
+def test_files_of_the_user_are_not_listed(fixture_store: Any) -> None:
     """They are not listed and block no writer."""
     store = fixture_store("plain", own=True).store
     before = parts(store, "kept") | parts(store, "read") | parts(store, "unsupported")
@@ -54,7 +54,7 @@ def test_a_users_files_are_no_part(fixture_store: Any) -> None:
     assert run("put", store, "HotTopic", "body").code == 0
 
 
-def test_nothing_checked_is_no_problem_found(tmp_path: Path) -> None:
+def test_a_store_without_a_log_file_has_no_problem(tmp_path: Path) -> None:
     """A store without a log file has nothing to check."""
     (tmp_path / "commitlog").mkdir()
     assert re.search(r"Problems +not checked", run("info", tmp_path).out)

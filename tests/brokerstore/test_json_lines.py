@@ -92,7 +92,7 @@ def test_any_bytes_in_any_field(world: World, records: list[bytes], capacity: in
 
 
 @pytest.mark.parametrize("name", ALL_STORES)
-def test_no_record_of_a_real_store_is_left(world: World, fixture_store: Any, name: str) -> None:
+def test_every_record_of_a_real_store_is_written_by_the_kernel(world: World, fixture_store: Any, name: str) -> None:
     """The kernel handles everything that brokers write, and agrees with the manifest."""
     fixture = fixture_store(name)
     file = min((fixture.store / "commitlog").iterdir())
@@ -124,7 +124,7 @@ BASE: dict[str, Any] = {
         {"born": bytes(10) + b"\xff\xff\x01\x02\x03\x04"},
     ],
 )
-def test_what_is_unusual_is_left(world: World, unusual: dict[str, Any]) -> None:
+def test_unusual_records_are_left_to_the_slow_path(world: World, unusual: dict[str, Any]) -> None:
     """Only the unusual record is skipped; its neighbours are written."""
     usual, differing = record(**BASE), record(**BASE | unusual)
     log = usual + differing + usual
@@ -170,7 +170,7 @@ def test_a_line_is_never_longer_than_the_requested_size(world: World, worst: dic
     assert held[need:] == b"\xee" * 4096
 
 
-def test_places_without_a_record_are_refused(world: World) -> None:
+def test_positions_without_a_record_are_refused(world: World) -> None:
     """Every position is checked before it is used."""
     log = record(**BASE)
     render = world.module("commitlog._json_cy").render

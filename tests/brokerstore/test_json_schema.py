@@ -21,7 +21,7 @@ OF_RABBIT = ["info", "ls", "stats", "verify", "recover"]
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("command", OF_A_STORE)
-def test_of_a_store(fixture_store: Any, store: str, command: str) -> None:
+def test_output_for_a_store_conforms_to_the_schema(fixture_store: Any, store: str, command: str) -> None:
     """Clean stores and one with a torn tail conform."""
     ran = run(*OF_A_STORE[command], "--json", fixture_store(store).store)
     assert ran.code in (0, 1)
@@ -29,7 +29,7 @@ def test_of_a_store(fixture_store: Any, store: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_messages_of_a_store(fixture_store: Any, store: str) -> None:
+def test_dumped_messages_conform_to_the_schema(fixture_store: Any, store: str) -> None:
     """Every line of a dump conforms."""
     lines = run("dump", "--json", fixture_store(store).store).lines
     assert lines
@@ -38,7 +38,7 @@ def test_messages_of_a_store(fixture_store: Any, store: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
-def test_of_a_rabbit_folder(fixture_store: Any, name: str) -> None:
+def test_output_for_a_rabbit_folder_conforms_to_the_schema(fixture_store: Any, name: str) -> None:
     """Folders of both index versions conform."""
     folder = fixture_store(name).folder.parent / "vhost"
     for command in OF_RABBIT:
@@ -47,7 +47,7 @@ def test_of_a_rabbit_folder(fixture_store: Any, name: str) -> None:
         check_schema("rabbit_message", line)
 
 
-def test_of_the_rest(fixture_store: Any, tmp_path: Path) -> None:
+def test_output_of_the_other_commands_conforms_to_the_schema(fixture_store: Any, tmp_path: Path) -> None:
     """Commands on two folders, on none and on a new one conform."""
     store = fixture_store("plain").store
     check_schema("diff", run("diff", "--json", store, fixture_store("propcrc").store).json)

@@ -88,7 +88,7 @@ def test_a_simple_queue_keeps_order_and_counts(connection: Any, name: str) -> No
         queue.get_nowait()
 
 
-def test_messages_survive_their_processes(folder: Path) -> None:
+def test_unacknowledged_messages_survive_a_closed_connection(folder: Path) -> None:
     """A connection that is closed leaves a store in order, and what was not acknowledged comes again."""
     with connect(folder) as first:
         queue = first.SimpleQueue("q")
@@ -109,7 +109,7 @@ def test_messages_survive_their_processes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["reject", "requeue", "reject and requeue"])
-def test_a_rejected_message_is_dropped_or_comes_again(connection: Any, way: str) -> None:
+def test_a_rejected_message_is_dropped_or_redelivered(connection: Any, way: str) -> None:
     """One that comes again is marked."""
     queue = connection.SimpleQueue("q")
     queue.put("a")
@@ -242,7 +242,7 @@ def test_a_store_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> 
     assert issubclass(StoreLocked, connect(tmp_path / "x").connection_errors)
 
 
-def test_a_forked_child_leaves_the_parents_messages_alone(connection: Any) -> None:
+def test_a_forked_child_does_not_touch_the_messages_of_its_parent(connection: Any) -> None:
     """Its copies of channels put nothing again and acknowledge nothing."""
     queue = connection.SimpleQueue("q")
     queue.put("a")
@@ -259,7 +259,7 @@ def test_a_forked_child_leaves_the_parents_messages_alone(connection: Any) -> No
     assert queue.get(timeout=5).payload == "b"
 
 
-def test_a_process_that_no_longer_consumes_leaves_the_queue_to_others(folder: Path, connection: Any) -> None:
+def test_a_process_that_no_longer_consumes_releases_the_queue(folder: Path, connection: Any) -> None:
     """After a get, a purge or the end of its consumer; until then the messages are its own."""
     queue = kombu.Queue("q")(connection.default_channel)
     queue.declare()
@@ -340,7 +340,7 @@ def test_messages_in_the_topic_of_an_earlier_version_are_delivered(folder: Path)
             assert sorted(bodies(connection, queue.queue)) == sorted(expected)
 
 
-def test_a_fetched_message_is_counted_once_and_left_to_others(connection: Any) -> None:
+def test_a_fetched_message_is_counted_once_and_returned_on_close(connection: Any) -> None:
     """A wait may fetch a message that nobody has taken; closing the queue forgets it, and another process gets it."""
     connection.SimpleQueue("q").close()
     queue = connection.transport.queue("q")
@@ -381,7 +381,7 @@ def test_a_rejected_message_is_settled_in_the_store(connection: Any, folder: Pat
     assert queue.qsize() == 0
 
 
-def test_a_wait_takes_one_message_so_that_a_higher_priority_overtakes_the_rest(connection: Any) -> None:
+def test_a_wait_fetches_one_message_so_that_a_higher_priority_is_delivered_next(connection: Any) -> None:
     """It comes while two lower ones are there: only the one that the wait has fetched is before it."""
     connection.SimpleQueue("q").close()
     queue = connection.transport.queue("q")

@@ -41,7 +41,7 @@ def what_matters(message: StoredMessage) -> tuple[Any, ...]:
     return message.queue, message.msg_id, content.exchange, content.routing_keys, content.properties_bin, content.body
 
 
-def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
+def test_every_message_is_migrated_in_order(vhost: str, tmp_path: Path) -> None:
     """Exchange, routing keys, properties and expiry are kept."""
     moved = import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
     expected = all_messages(vhost)
@@ -62,7 +62,7 @@ def test_every_message_goes_over_in_order(vhost: str, tmp_path: Path) -> None:
     assert run("verify", tmp_path / "store").code == 0
 
 
-def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp_path: Path) -> None:
+def test_a_second_run_copies_nothing_and_an_interrupted_run_is_completed(vhost: str, tmp_path: Path) -> None:
     """The index key and the number in the queue identify a message."""
     store = str(tmp_path / "store")
 
@@ -88,7 +88,7 @@ def test_a_second_run_moves_nothing_and_a_broken_one_is_finished(vhost: str, tmp
     assert len(run("dump", "--json", store).lines) == len(expected)
 
 
-def test_there_and_back_again(vhost: str, tmp_path: Path) -> None:
+def test_a_round_trip_restores_the_same_messages(vhost: str, tmp_path: Path) -> None:
     """The same messages are in the same queues byte for byte; a second run copies nothing."""
     import_rabbit(vhost, str(tmp_path / "store"), config=SMALL)
     back = str(tmp_path / "back")
@@ -132,7 +132,7 @@ def test_queue_names_become_different_topics() -> None:
     assert topic_of("plain-Name_1") == "plain-Name_1"
 
 
-def test_odd_names_and_properties_survive_both_ways(tmp_path: Path) -> None:
+def test_unusual_names_and_properties_survive_a_round_trip(tmp_path: Path) -> None:
     """Control characters, long names, several routing keys and headers of every kind survive."""
     source, back = str(tmp_path / "source"), str(tmp_path / "back")
     with RabbitStore.open(source, "a") as store:
@@ -164,7 +164,7 @@ def test_headers_that_no_record_can_hold_are_named(tmp_path: Path) -> None:
         assert [one.body for one in reader.read("q", 0)] == [b"10", b"20"]
 
 
-def test_the_command_both_ways(vhost: str, tmp_path: Path) -> None:
+def test_the_command_migrates_in_both_directions(vhost: str, tmp_path: Path) -> None:
     """The counts are printed as JSON; the source is not changed."""
     before = contents(Path(vhost))
     ran = run("import", vhost, "--to", tmp_path / "store", "--small", "--json")

@@ -32,7 +32,7 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> Any:
     return hide
 
 
-def test_columns(folder: Path, absent: Any) -> None:
+def test_columns_without_pyarrow_raise_missing_extra(folder: Path, absent: Any) -> None:
     """The error is an `ImportError` with the package's name, too."""
     absent("pyarrow")
     with MessageStore.open(folder, "r") as store, pytest.raises(MissingExtra) as caught:
@@ -49,7 +49,9 @@ def test_columns(folder: Path, absent: Any) -> None:
         ("jinja2", "report", ["report", "{folder}"]), ("matplotlib", "report", ["report", "{folder}"]),
     ],
 )  # fmt: skip
-def test_commands(folder: Path, absent: Any, package: str, extra: str, arguments: list[str]) -> None:
+def test_commands_without_an_extra_print_how_to_install_it(
+    folder: Path, absent: Any, package: str, extra: str, arguments: list[str]
+) -> None:
     """The command ends with one line, and nothing on stdout."""
     (folder / "x.parquet").write_bytes(b"PAR1")
     absent(package)

@@ -26,7 +26,7 @@ def test_completion_is_a_script_of_that_shell(shell: str) -> None:
         subprocess.run([shell, "-n"], input=ran.out, text=True, check=True)
 
 
-def test_the_shell_is_told_the_commands() -> None:
+def test_shell_completion_lists_the_commands() -> None:
     """The test asks as a shell does when the tab key is pressed."""
     requested = {"_BROKERSTORE_COMPLETE": "bash_complete", "COMP_WORDS": "brokerstore ve", "COMP_CWORD": "1"}
     done = subprocess.run(
@@ -36,7 +36,7 @@ def test_the_shell_is_told_the_commands() -> None:
     assert "plain,verify" in done.stdout
 
 
-def test_bench_measures_and_leaves_nothing(tmp_path: Path) -> None:
+def test_bench_prints_every_rate_and_removes_its_files(tmp_path: Path) -> None:
     """It prints every rate and leaves an empty folder."""
     ran = run("bench", "--json", "--messages", 1000, "--size", 100, tmp_path)
     assert ran.code == 0
@@ -59,7 +59,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("theirs", "ours"), SAME, ids=[names[0][0] for names in SAME])
-def test_a_name_of_mqadmin_answers_as_ours(fixture_store: Any, theirs: list[str], ours: list[str]) -> None:
+def test_an_mqadmin_command_name_gives_the_same_output(fixture_store: Any, theirs: list[str], ours: list[str]) -> None:
     """The options are those of mqadmin."""
     fixture = fixture_store("plain")
     expected = fixture.expected()["messages"][7]["msgId"]
@@ -70,7 +70,7 @@ def test_a_name_of_mqadmin_answers_as_ours(fixture_store: Any, theirs: list[str]
     assert first.out
 
 
-def test_query_by_key_as_mqadmin_asks(fixture_store: Any) -> None:
+def test_query_by_key_accepts_mqadmin_options(fixture_store: Any) -> None:
     """Topic and key are options in mqadmin and arguments here."""
     store = fixture_store("plain").store
     assert run("queryMsgByKey", "--json", "-t", "HotTopic", "-k", "hot-3", store) == run(

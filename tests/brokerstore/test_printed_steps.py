@@ -57,14 +57,14 @@ def test_the_printed_commands_repair_a_reported_folder(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", RABBITMQ_CASES)
-def test_the_printed_commands_end_at_an_intact_node_or_a_person(name: str, tmp_path: Path) -> None:
+def test_the_printed_commands_end_with_an_intact_node_or_require_an_operator(name: str, tmp_path: Path) -> None:
     """A format that is not understood is left alone, with exit 3."""
     for ending in endings(unpack_case(name, tmp_path / "case").folder):
         is_left = ending.last.code == UNSUPPORTED or "a person has to decide: " in ending.last.talk
         assert ending.is_intact or is_left, str(ending)
 
 
-def test_streams_without_a_coordinator_end_at_a_person(tmp_path: Path) -> None:
+def test_streams_without_a_coordinator_require_an_operator(tmp_path: Path) -> None:
     """`recover` has no step for them and does not print one."""
     unpack(DATA / "rabbitmq4-streams.tar.xz", tmp_path / "source")
     node_of("rabbitmq4-streams", tmp_path / "source", tmp_path / "node")

@@ -89,7 +89,7 @@ def test_reading_commands_change_nothing(rabbit: Any, name: str) -> None:
     assert contents(folder) == before
 
 
-def test_the_answers_have_the_fixed_keys(rabbit: Any) -> None:
+def test_json_output_has_the_fixed_keys(rabbit: Any) -> None:
     """The figures of `ls`, `verify` and `recover` agree with each other."""
     folder = rabbit("rabbitmq-clean").folder
     rows = run("ls", "--json", folder).json["queues"]
@@ -120,7 +120,7 @@ def test_get_by_number_and_by_id(rabbit: Any) -> None:
     assert run("get", "--at", 5, folder).code == 2
 
 
-def test_the_last_of_each_queue(rabbit: Any) -> None:
+def test_tail_shows_the_last_messages_of_each_queue(rabbit: Any) -> None:
     """Each queue has its own end, because there is no order between queues."""
     folder = rabbit("rabbitmq-clean").folder
     lines = run("dump", "--json", folder).lines
@@ -133,7 +133,7 @@ def test_the_last_of_each_queue(rabbit: Any) -> None:
     assert len(run("tail", "-n", 0, folder).out.splitlines()) == 1  # the heading
 
 
-def test_messages_by_what_their_publisher_called_them(rabbit: Any) -> None:
+def test_query_finds_messages_by_routing_key_and_ids(rabbit: Any) -> None:
     """A routing key, message id, correlation id or store id finds the message."""
     folder = rabbit("rabbitmq-clean").folder
     lines = run("dump", "--json", "--queue", "q.props", folder).lines
@@ -182,7 +182,7 @@ def test_a_message_is_put_into_a_queue(tmp_path: Path) -> None:
         (["mail", "x", "--queue", "0"], 2),
     ],
 )
-def test_what_cannot_be_put_changes_nothing(tmp_path: Path, options: list[str], code: int) -> None:
+def test_a_refused_put_changes_nothing(tmp_path: Path, options: list[str], code: int) -> None:
     """Opening for writing acts like a server's start, so everything is checked first."""
     folder = _queue(tmp_path / "vhost")
     before = contents(folder)
@@ -190,7 +190,7 @@ def test_what_cannot_be_put_changes_nothing(tmp_path: Path, options: list[str], 
     assert contents(folder) == before
 
 
-def test_transient_messages_go_only_when_that_is_asked_for(rabbit: Any) -> None:
+def test_transient_messages_are_dropped_only_on_request(rabbit: Any) -> None:
     """A server drops them when it starts; the tool asks first."""
     fixture = rabbit("rabbitmq-clean")
     before = contents(fixture.folder)
@@ -298,7 +298,7 @@ def test_a_damaged_table_is_repaired_with_nothing_dropped(rabbit: Any) -> None:
     assert len(run("dump", "--json", folder).lines) == count
 
 
-def test_in_use(tmp_path: Path) -> None:
+def test_a_folder_in_use_can_be_read_but_not_recovered(tmp_path: Path) -> None:
     """Recovery needs the lock; reading does not."""
     folder = str(tmp_path / "vhost")
     with RabbitStore.open(folder, "a") as store:

@@ -53,7 +53,7 @@ def test_every_command_counts_the_messages_that_have_bodies(killed: Path, fixtur
     assert sum(row.messages for row in statistics(str(killed)).queues) == count
 
 
-def test_verify_names_them_in_notes(killed: Path) -> None:
+def test_verify_does_not_report_transient_messages_as_problems(killed: Path) -> None:
     """They were reported as problems, "message lost"."""
     found = run("verify", "--json", killed)
     assert (found.code, found.json["ok"], found.json["problems"]) == (0, True, [])
@@ -65,13 +65,13 @@ def test_verify_names_them_in_notes(killed: Path) -> None:
     assert "OK: " in shown.out
 
 
-def test_readers_say_in_a_line_how_many_there_are(killed: Path) -> None:
+def test_reading_commands_print_the_number_of_transient_messages(killed: Path) -> None:
     """One line reports their number, and none if there are none."""
     printed = "brokerstore: note: 15 messages were only in the server's memory; it drops them at its next start\n"
     assert run("dump", killed).talk == run("info", killed).talk == run("ls", killed).talk == printed
 
 
-def test_recover_has_nothing_to_do(killed: Path) -> None:
+def test_recover_plans_no_action_for_transient_messages(killed: Path) -> None:
     """It planned to drop 15 messages and exited with 6."""
     before = contents(killed)
     ran = run("recover", "--apply", "--json", killed)
@@ -109,7 +109,7 @@ def test_a_persistent_message_in_no_file_is_still_a_problem(killed: Path) -> Non
     assert len(found.notes) == IN_MEMORY
 
 
-def test_a_note_names_message_and_queue(killed: Path) -> None:
+def test_a_finding_has_the_message_and_queue_of_its_index_entry(killed: Path) -> None:
     """It gives the position of the index entry, as a problem does."""
     folder = VhostFolder(str(killed))
     list(folder.messages())
@@ -120,7 +120,7 @@ def test_a_note_names_message_and_queue(killed: Path) -> None:
     assert all(isinstance(note, Finding) and note.expected.startswith("message ") for note in folder.notes)
 
 
-def test_a_real_server_that_was_killed_dropped_what_the_notes_name(tmp_path: Path) -> None:
+def test_a_killed_real_server_dropped_exactly_the_reported_transient_messages(tmp_path: Path) -> None:
     """After SIGKILL and a restart, RabbitMQ 4.0.5 held exactly the persistent messages."""
     unpack(DATA / "rabbitmq4-killed.tar.xz", tmp_path)
     (vhost,) = (tmp_path / "node" / "msg_stores" / "vhosts").iterdir()

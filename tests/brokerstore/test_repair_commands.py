@@ -50,7 +50,7 @@ def test_rebuild_shows_a_plan_and_changes_nothing(fixture_store: Any) -> None:
     assert contents(fixture.store) == before
 
 
-def test_rebuild_of_an_index_that_is_gone_answers_the_same(fixture_store: Any) -> None:
+def test_queries_give_the_same_result_after_a_missing_index_is_rebuilt(fixture_store: Any) -> None:
     """All queries of the manifest are answered; the files have new names."""
     fixture = fixture_store("plain", own=True)
     answers = [_query(fixture.store, manifest) for manifest in fixture.expected()["queries"]]
@@ -65,7 +65,7 @@ def _query(store: Path, manifest: dict[str, Any]) -> list[Any]:
     return run("query", "--json", "--max", manifest["maxNum"], store, "--", manifest["topic"], manifest["key"]).lines
 
 
-def test_rebuild_of_one_leaves_the_other(fixture_store: Any) -> None:
+def test_rebuild_of_queues_or_index_does_not_touch_the_other(fixture_store: Any) -> None:
     """The other one is not touched, even if it is damaged."""
     fixture = fixture_store("plain", own=True)
     unit = fixture.store / "consumequeue" / "HotTopic" / "0" / f"{2000:020d}"
@@ -96,7 +96,7 @@ def _flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_an_index_that_does_not_say_its_slots_is_asked_for(fixture_store: Any) -> None:
+def test_an_index_with_a_damaged_header_requires_the_slot_count_option(fixture_store: Any) -> None:
     """It is wrong use until they are given."""
     fixture = fixture_store("plain", own=True)
     for path in (fixture.store / "index").iterdir():
@@ -124,7 +124,9 @@ DERIVED: list[tuple[str, Damage, set[str]]] = [
 
 
 @pytest.mark.parametrize(("damage", "kinds"), [case[1:] for case in DERIVED], ids=[case[0] for case in DERIVED])
-def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, damage: Damage, kinds: set[str]) -> None:
+def test_verify_reports_inconsistent_files_and_recover_repairs_them(
+    fixture_store: Any, damage: Damage, kinds: set[str]
+) -> None:
     """Nothing is dropped: the exit code is 7, and all messages are there."""
     fixture = fixture_store("plain", own=True)
     damage(fixture.store)
@@ -145,7 +147,7 @@ def test_verify_names_what_disagrees_and_recover_repairs_it(fixture_store: Any, 
     assert run("recover", *SIZES, fixture.store).code == 0
 
 
-def test_verify_names_the_checkpoint_and_config_files(fixture_store: Any) -> None:
+def test_verify_reports_damaged_checkpoint_and_config_files(fixture_store: Any) -> None:
     """A checkpoint ahead of the log, an unreadable config file and a consumer ahead of its queue are reported."""
     fixture = fixture_store("broker-live", own=True)
     checkpoint = fixture.store / "checkpoint"
@@ -180,7 +182,7 @@ def test_recover_gives_what_the_real_store_recovered(fixture_store: Any, name: s
     assert {(row["topic"], row["queue_id"]) for row in rows} == {(queue["topic"], queue["queueId"]) for queue in before}
 
 
-def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
+def test_recover_requires_an_option_before_it_drops_records(fixture_store: Any) -> None:
     """Damage to safe data needs a choice: skipped, or cut as RocketMQ does, with a copy kept."""
     fixture = fixture_store("plain", own=True)
     manifest = fixture.expected()["messages"]
@@ -207,7 +209,7 @@ def test_recover_asks_before_it_drops(fixture_store: Any) -> None:
     assert run("verify", copy).code == 0
 
 
-def test_the_plan_for_people(fixture_store: Any) -> None:
+def test_the_plan_is_printed_as_a_table(fixture_store: Any) -> None:
     """Steps are a table, followed by how to execute them."""
     fixture = fixture_store("crash-torn")
     shown = run("recover", fixture.store).out

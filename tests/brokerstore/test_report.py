@@ -60,7 +60,7 @@ def test_figures_are_those_of_the_real_store(fixture_store: Any, name: str) -> N
     assert all(one.damaged == 0 for one in facts.files)
 
 
-def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> None:
+def test_a_damaged_range_is_on_the_map_and_in_the_list(fixture_store: Any) -> None:
     """The damaged bytes are as many as were lost."""
     store = fixture_store("plain", own=True).store
     first = sorted((store / "commitlog").iterdir())[0]
@@ -74,7 +74,7 @@ def test_a_damaged_stretch_is_on_the_map_and_in_the_list(fixture_store: Any) -> 
     assert "bad body crc" in ran.out
 
 
-def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
+def test_untrusted_names_are_escaped_in_the_page(tmp_path: Path) -> None:
     """A key, topic or path yields no element, attribute or control character."""
     folder = tmp_path / "<b>store"
     with MessageStore.open(folder, config=SMALL) as store:
@@ -147,7 +147,7 @@ def test_the_kinds_of_folders_are_shown_by_their_keys(fixture_store: Any) -> Non
     assert "RocketMQ store" in page_of(fixture_store("plain").store).out
 
 
-def test_a_file_stands_there_only_when_it_is_whole(fixture_store: Any, tmp_path: Path) -> None:
+def test_the_report_file_appears_only_when_it_is_complete(fixture_store: Any, tmp_path: Path) -> None:
     """With --out the file appears only when it is complete."""
     out = tmp_path / "page.html"
     assert run("report", "-o", out, fixture_store("plain").store).code == 0
@@ -164,7 +164,7 @@ def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
     assert "No problems were found" in ran.out
 
 
-def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
+def test_the_number_of_time_buckets_is_bounded_and_every_message_is_counted() -> None:
     """One message a day for forty years keeps every message."""
     times = Times()
     for day in range(0, 14_600, 100):
@@ -173,14 +173,14 @@ def test_buckets_of_time_stay_few_and_lose_nothing() -> None:
     assert sum(row[1] for row in times.rows()) == 14_600
 
 
-def test_times_without_sense_take_no_memory() -> None:
+def test_extreme_timestamps_use_bounded_memory() -> None:
     """A time may be any 64-bit number."""
     times = Times()
     times.add((number << 40, 1, 1) for number in range(1 << 15))
     assert len(times.rows()) <= 10 * BUCKETS_MAX
 
 
-def test_words_stay_bounded() -> None:
+def test_the_most_frequent_key_is_found_with_bounded_memory() -> None:
     """With a different key on each message, the frequent one is still found."""
     words = Words()
     for start in range(0, 200_000, 10_000):
@@ -188,7 +188,7 @@ def test_words_stay_bounded() -> None:
     assert words.most()[0] == ("often", 200)
 
 
-def test_parts_that_no_file_has_are_no_columns(fixture_store: Any, tmp_path: Path) -> None:
+def test_the_page_omits_byte_categories_that_no_file_has(fixture_store: Any, tmp_path: Path) -> None:
     """A page shows only the uses of bytes that its folder has."""
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"
     page = page_of(vhost).out

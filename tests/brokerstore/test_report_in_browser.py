@@ -70,7 +70,7 @@ def requests(browser: Any) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_nothing_is_fetched_nothing_complains_and_nothing_sticks_out(
+def test_the_page_makes_no_requests_logs_no_errors_and_does_not_overflow(
     browser: Any, page: Path, width: int, scheme: str
 ) -> None:  # fmt: skip
     """The page requests nothing else, logs no error, and does not scroll sideways."""
@@ -82,7 +82,7 @@ def test_nothing_is_fetched_nothing_complains_and_nothing_sticks_out(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_both_schemes(browser: Any, page: Path, scheme: str) -> None:
+def test_text_has_enough_contrast_in_both_color_schemes(browser: Any, page: Path, scheme: str) -> None:
     """Text on the page and in charts has a contrast of at least 4.5."""
     show(browser, page, DESK, scheme)
     colours = browser.execute_script(

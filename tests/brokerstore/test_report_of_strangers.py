@@ -110,7 +110,7 @@ def check(page: str, usual: Shape) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep)])
-def test_a_rocketmq_log_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -> None:
+def test_the_report_of_a_rocketmq_log_escapes_hostile_names(tmp_path: Path, usual: Shape, seed: int) -> None:
     """Topics, keys, bodies, the folder's name and stray files, which the page lists as problems."""
     store = tmp_path / names(seed)[0].replace("/", "_").replace("\0", "")[:80]
     evil = [name.replace(" ", "_") or "x" for name in names(seed)]
@@ -123,7 +123,7 @@ def test_a_rocketmq_log_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.deep)])
-def test_a_rabbitmq_folder_of_evil_names(tmp_path: Path, usual: Shape, seed: int) -> None:
+def test_the_report_of_a_rabbitmq_folder_escapes_hostile_names(tmp_path: Path, usual: Shape, seed: int) -> None:
     """The queues have these names."""
     write_rabbit(tmp_path / "vhost", names(10 + seed))
     ran = run("report", tmp_path / "vhost")
@@ -132,7 +132,7 @@ def test_a_rabbitmq_folder_of_evil_names(tmp_path: Path, usual: Shape, seed: int
 
 
 @pytest.mark.parametrize("name", ["info", "ls", "stats", "dump", "verify"])
-def test_the_other_commands_write_no_such_character_either(tmp_path: Path, name: str) -> None:
+def test_other_commands_escape_hostile_names(tmp_path: Path, name: str) -> None:
     """Their text output for people is safe too."""
     evil: Any = [one.replace(" ", "_") or "x" for one in names(7)]
     write_log(tmp_path / "store", evil, evil)

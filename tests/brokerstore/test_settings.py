@@ -186,7 +186,7 @@ def test_a_role_is_taken_by_its_name(role: Role) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["sync", "SYNC ", "FLUSH", "", "ASYNC_MASTER"])
-def test_another_text_is_no_flush_mode(wrong: str) -> None:
+def test_an_unknown_flush_mode_is_refused(wrong: str) -> None:
     """Nothing is guessed; the error lists the valid names."""
     with pytest.raises(InvalidSetting, match=r"^flush_disk_type is .*FlushMode\.ASYNC or FlushMode\.SYNC"):
         StoreConfig(flush_disk_type=wrong)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def test_another_text_is_no_flush_mode(wrong: str) -> None:
         ("delete_when", "-1"),
     ],
 )
-def test_a_text_without_meaning_is_refused(name: str, wrong: str) -> None:
+def test_an_invalid_string_value_is_refused(name: str, wrong: str) -> None:
     """Hosts, paths and hours are checked when they are set."""
     with pytest.raises(InvalidSetting, match=f"^{name}"):
         StoreConfig(**{name: wrong})  # type: ignore[arg-type]

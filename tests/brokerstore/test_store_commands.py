@@ -58,7 +58,7 @@ def test_ls_goes_on_past_a_queue_that_cannot_be_read(fixture_store: Any) -> None
     assert len(ran.json["queues"]) == len(fixture.expected()["queues"]) - 1
 
 
-def test_info_tells_of_everything_beside_the_log(fixture_store: Any) -> None:
+def test_info_describes_queues_index_checkpoint_and_config(fixture_store: Any) -> None:
     """Queues, index, checkpoint and config equal the manifest."""
     fixture = fixture_store("broker-live")
     manifest, facts = fixture.expected(), run("info", "--json", fixture.store).json
@@ -84,7 +84,7 @@ def test_get_by_queue_gives_what_the_real_store_gave(fixture_store: Any, name: s
         assert (ran.code, ran.json) == (0, requested[middle])
 
 
-def test_get_outside_of_a_queue_says_the_status(fixture_store: Any) -> None:
+def test_get_outside_of_a_queue_prints_the_status(fixture_store: Any) -> None:
     """The answer has the next offset."""
     store = fixture_store("plain").store
     ran = run("get", "--topic", "HotTopic", "--queue", 0, "--offset", 705, store)
@@ -164,7 +164,7 @@ def test_tail_follows_a_writer(tmp_path: Path) -> None:
     assert [line.partition(b'"keys":["')[2].partition(b'"')[0] for line in lines] == [str(n).encode() for n in range(40)]
 
 
-def test_an_index_without_a_key_yet_hinders_no_reader(tmp_path: Path) -> None:
+def test_a_store_with_an_empty_index_can_be_followed(tmp_path: Path) -> None:
     """`tail -f` of a store with an unusual index layout ended early, unless a key arrived first."""
     from commitlog import Message
 
@@ -282,7 +282,7 @@ def test_a_deleted_topic_does_not_come_back(fixture_store: Any) -> None:
     assert (fixture.store / "consumequeue" / "LiveOrder").exists()
 
 
-def test_put_gives_the_place_and_get_the_message(fixture_store: Any, tmp_path: Path) -> None:
+def test_put_prints_the_position_and_get_returns_the_message(fixture_store: Any, tmp_path: Path) -> None:
     """The body comes from an argument or a file, with keys, tag and properties."""
     store = fixture_store("plain", own=True).store
     ran = run("put", "--json", store, "HotTopic", "hello", "--key", "a", "--key", "b", "--tag", "t", "--property", "n=v=w")
@@ -309,7 +309,7 @@ def test_put_gives_the_place_and_get_the_message(fixture_store: Any, tmp_path: P
         (["t", "b", "--property", "a\x01=b"], 2),
     ],
 )
-def test_put_refuses_what_is_no_message(fixture_store: Any, arguments: list[str], code: int) -> None:
+def test_put_refuses_an_invalid_message(fixture_store: Any, arguments: list[str], code: int) -> None:
     """Nothing is put into the store."""
     store = fixture_store("plain", own=True).store
     ran = run("put", store, *arguments)
@@ -323,7 +323,7 @@ def test_put_makes_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> None:
+def test_a_log_in_two_folders_outside_of_the_store_is_read(fixture_store: Any, tmp_path: Path) -> None:
     """They are given on the command line or in a broker's properties."""
     store = fixture_store("plain", own=True).store
     folders = [tmp_path / "disk1", tmp_path / "disk2"]
@@ -343,7 +343,7 @@ def test_a_log_in_two_folders_elsewhere(fixture_store: Any, tmp_path: Path) -> N
     assert run("ls", "--commitlog", tmp_path / "disk3", store).code == 3
 
 
-def test_lmqs_from_lists_that_do_not_fit(tmp_path: Path) -> None:
+def test_a_record_with_mismatched_lmq_lists_is_in_no_lmq(tmp_path: Path) -> None:
     """Such a record is in no LMQ."""
     from commitlog import CommitLog, LogPaths, Message
     from messagestore.derive.kinds import queue_keys_of

@@ -49,7 +49,7 @@ def on_terminal(*command: object, columns: int = 120) -> tuple[int, str]:
         return process.wait(60), b"".join(parts).decode()
 
 
-def test_verify_draws_and_answers(tmp_path: Path) -> None:
+def test_verify_draws_a_progress_bar_and_prints_the_result(tmp_path: Path) -> None:
     """The answer is below the bar."""
     code, shown = on_terminal("brokerstore", "verify", Log(tmp_path).store)
     assert code == 0
@@ -93,7 +93,7 @@ def folder_of(fixture: Any) -> Path:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("case", BARS)
-def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) -> None:
+def test_progress_bars_are_drawn_and_removed(fixture_store: Any, tmp_path: Path, case: str) -> None:
     """A bar is drawn and removed; --quiet draws none."""
     name, line = case.split(": ")
     store = folder_of(fixture_store(name, own=True))
@@ -108,7 +108,7 @@ def test_bars_are_drawn_and_gone(fixture_store: Any, tmp_path: Path, case: str) 
     assert (code, BAR in shown) == (0, False)
 
 
-def test_a_bar_among_the_messages(fixture_store: Any) -> None:
+def test_no_progress_bar_is_drawn_while_rows_go_to_the_terminal(fixture_store: Any) -> None:
     """No bar is drawn while rows go to the same terminal."""
     assert BAR not in on_terminal("brokerstore", "export", fixture_store("propcrc").store)[1]
 
@@ -142,7 +142,7 @@ def node_or_store(name: str, above: Path) -> Path:
         for name in (*ROCKETMQ, *RABBITMQ_3, *RABBITMQ_4)
     ],
 )
-def test_answers_fit_80_columns(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_fits_80_columns(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of any command is longer than 80 columns or ends inside a word of the wide answer, but for longer words."""
     folder = node_or_store(name, tmp_path)
     monkeypatch.chdir(folder.parent)  # so that paths are short
@@ -194,7 +194,7 @@ def test_without_rich_the_tables_are_text(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().out == "topic   messages\norders        12\nx              3\n"
 
 
-def test_without_click_the_tool_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_click_the_tool_prints_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dependencies of the library do not include it."""
     monkeypatch.setitem(sys.modules, "click", None)
     ran = run("info", ".")
@@ -224,7 +224,7 @@ def test_a_name_that_is_too_long_gets_a_line_of_its_own() -> None:
     ]
 
 
-def test_words_of_a_cell_are_wrapped_first() -> None:
+def test_cells_are_wrapped_between_words_first() -> None:
     """A column of prose becomes as narrow as its words allow."""
     assert table_lines(["step", "because of"], [["rename", "a file of no queue"]], 18) == [
         "step    because of",

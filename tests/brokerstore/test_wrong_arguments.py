@@ -64,7 +64,7 @@ def walk(item: object, **right: Any) -> int:
 
 
 @pytest.mark.parametrize("opened", [MessageStore.open, brokerstore.connect])
-def test_a_store_of_messages(opened: Callable[..., Any], tmp_path: Path) -> None:
+def test_message_store_rejects_wrong_arguments(opened: Callable[..., Any], tmp_path: Path) -> None:
     """Each method of both kinds of stores, and of their consumers, with each argument wrong in turn."""
     with opened(tmp_path / "s", config=StoreConfig.small()) as store:
         store.put("T", b"first", keys="k", queue_id=0)
@@ -75,7 +75,7 @@ def test_a_store_of_messages(opened: Callable[..., Any], tmp_path: Path) -> None
         assert store.get("T", 0, 0).messages[0].body == b"first"
 
 
-def test_a_store_of_queues(tmp_path: Path) -> None:
+def test_rabbit_store_rejects_wrong_arguments(tmp_path: Path) -> None:
     """Each method of `RabbitStore`."""
     with RabbitStore.open(tmp_path / "s", "a") as store:
         store.declare_queue("q")
@@ -85,7 +85,7 @@ def test_a_store_of_queues(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [brokerstore.open, brokerstore.connect, MessageStore.open, RabbitStore.open])
-def test_openings(opened: Callable[..., Any], tmp_path: Path) -> None:
+def test_open_rejects_wrong_arguments(opened: Callable[..., Any], tmp_path: Path) -> None:
     """Path, mode and settings."""
     for number, wrong in enumerate(WRONG):
         if wrong != "":  # the current folder
@@ -96,7 +96,9 @@ def test_openings(opened: Callable[..., Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", [Message, prometheus_text, observe, import_rabbit, export_to_rabbit, decode_message_id])
-def test_functions(function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_reject_wrong_arguments(
+    function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Constructors and functions beside the stores, with each argument wrong in turn."""
     monkeypatch.chdir(tmp_path)  # for paths such as "b'x'"
     needed = {"topic": "T", "body": b"x", "source": str(tmp_path), "store": str(tmp_path / "s"), "rabbit": str(tmp_path / "r")}
@@ -110,7 +112,7 @@ def test_functions(function: Callable[..., Any], tmp_path: Path, monkeypatch: py
                 call(function, {**given, one.name: wrong})
 
 
-def test_a_store_for_asyncio(tmp_path: Path) -> None:
+def test_asyncio_store_rejects_wrong_arguments(tmp_path: Path) -> None:
     """The awaited methods, with each argument wrong in turn; the loop goes on."""
 
     async def walked() -> None:

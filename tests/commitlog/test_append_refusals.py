@@ -45,7 +45,7 @@ def test_columns_that_do_not_fit_together_are_refused(world: World, columns: dic
     assert taken(log) == before
 
 
-def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: World) -> None:
+def test_separators_outside_the_used_slice_of_a_column_are_accepted(world: World) -> None:
     """Only the text of the slice counts, not the rest of the column."""
     log = MemoryLog(world)
     tags = (offsets(1, 3, 3), b"\x01ab\x02")
@@ -60,9 +60,7 @@ def test_separators_outside_of_the_used_part_of_a_column_harm_nobody(world: Worl
         (5, b"a\x01" + b"b" * 32_760, "PROPERTIES_SIZE_EXCEEDED"),
     ],
 )
-def test_a_row_that_no_record_can_hold_refuses_all_of_its_columns(
-    world: World, size: int, properties: bytes, status: str
-) -> None:
+def test_append_columns_writes_nothing_if_one_row_is_oversized(world: World, size: int, properties: bytes, status: str) -> None:
     """If one row exceeds the body limit, a file or 16 bits, no row is written."""
     log = MemoryLog(world, with_crc=True, body_size_max=68_000)
     log.appender.append_columns("t", 0, offsets(0, 5), b"first")
@@ -102,7 +100,7 @@ def test_an_encoded_message_that_no_record_holds_is_refused(world: World, body: 
     assert log.appender.append_encoded("t", 0, b"second", b"")[1] == 1
 
 
-def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) -> None:
+def test_append_to_a_full_ring_is_rejected_and_succeeds_after_space_is_freed(world: World) -> None:
     """With a full disk below the ring the status reports it, and neither log nor queue offset changes."""
     log, errors = MemoryLog(world), [DiskError("write", "ring", 28, "No space left on device")]
 
@@ -119,7 +117,7 @@ def test_a_ring_without_room_refuses_a_message_and_takes_it_later(world: World) 
     assert log.appender.append(message).queue_offset == 0
 
 
-def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None:
+def test_append_many_rejects_a_wrong_number_of_queue_ids(world: World) -> None:
     """There must be one queue id for each message, or none."""
     log = MemoryLog(world)
     messages = [world.commitlog.Message("t", b"x") for _ in range(3)]
@@ -129,7 +127,7 @@ def test_many_with_queue_ids_of_another_number_are_refused(world: World) -> None
         log.appender.append_many([])
 
 
-def test_many_with_one_that_fits_no_file_are_refused_before_the_first(world: World) -> None:
+def test_append_many_rejects_a_record_larger_than_a_file_before_writing(world: World) -> None:
     """Its body is within the limit, the whole record is not."""
     log = MemoryLog(world, body_size_max=1 << 20)
     messages = [world.commitlog.Message("t", b"x", queue_id=0), world.commitlog.Message("t", bytes(65_500), queue_id=0)]
@@ -139,7 +137,7 @@ def test_many_with_one_that_fits_no_file_are_refused_before_the_first(world: Wor
 
 
 @pytest.mark.parametrize("position", [-1, 101])
-def test_an_appender_goes_on_inside_of_its_file_alone(world: World, position: int) -> None:
+def test_attach_rejects_a_position_outside_the_file_and_a_read_only_view(world: World, position: int) -> None:
     """The position must be inside the file, and the file writable."""
     appender = MemoryLog(world, 100).appender
     with pytest.raises(ValueError, match="a writable view"):
@@ -148,7 +146,7 @@ def test_an_appender_goes_on_inside_of_its_file_alone(world: World, position: in
         appender.attach(memoryview(bytes(100)), 0, 0)
 
 
-def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: World) -> None:
+def test_host_of_one_message_is_not_used_for_the_next(world: World) -> None:
     """Later encoded messages and columns have the store's host again, and records of the usual length."""
     log, plain = MemoryLog(world), MemoryLog(world)
     log.appender.append(world.commitlog.Message("t", b"x", queue_id=0, born_host="[::1]:7", store_host="[::2]:8"))
@@ -166,7 +164,7 @@ def test_a_message_from_another_host_leaves_the_next_ones_host_alone(world: Worl
 
 @pytest.mark.parametrize(("kernel_call", "is_in"), [("write_record", False), ("publish_i32", True)])
 @pytest.mark.parametrize("sys_flag", [0, 4], ids=["queued", "prepared"])
-def test_an_append_through_a_ring_interrupted_is_in_with_its_number_or_not(
+def test_interrupted_append_through_a_ring_is_complete_or_absent(
     world: World, monkeypatch: pytest.MonkeyPatch, kernel_call: str, is_in: bool, sys_flag: int
 ) -> None:
     """The interrupt comes before the record, or when the next header is cleared; a prepared message takes no queue offset."""
@@ -214,7 +212,7 @@ def test_an_interrupted_append_leaves_no_hole_in_a_queue(world: World, monkeypat
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("way", ["message", "encoded", "columns"])
-def test_what_one_message_has_the_next_one_has_not(world: World, given: dict[str, Any], way: str) -> None:
+def test_no_field_of_one_record_leaks_into_the_next(world: World, given: dict[str, Any], way: str) -> None:
     """The envelope of a record is reused: each way to append sets every field again."""
     log, plain = MemoryLog(world), MemoryLog(world)
     ways: dict[str, Any] = {
@@ -253,7 +251,7 @@ def test_rows_at_a_files_end_are_the_messages_one_by_one(world: World, given: tu
         assert log.bytes == plain.bytes, filler
 
 
-def test_a_batch_of_several_queues_is_refused_the_first_queue_too(world: World) -> None:
+def test_append_batch_rejects_messages_of_several_queues(world: World) -> None:
     """Queue 0 counts as a queue; a message without a queue takes that of the batch."""
     message = world.commitlog.Message
     log = MemoryLog(world)
@@ -263,7 +261,7 @@ def test_a_batch_of_several_queues_is_refused_the_first_queue_too(world: World) 
     assert log.appender.append_batch([message("t", b"1", queue_id=1), message("t", b"2", queue_id=-1)], 1).message_count == 2
 
 
-def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
+def test_result_of_several_messages_has_their_total_size(world: World) -> None:
     """`size_bytes` covers the first record to the last one for each way to append."""
     log = MemoryLog(world)
     messages = [world.commitlog.Message("t", b"x" * size, queue_id=0) for size in (1, 500, 30)]
@@ -278,7 +276,7 @@ def test_the_result_of_several_messages_says_their_bytes(world: World) -> None:
 
 @pytest.mark.parametrize("with_crc", [False, True])
 @pytest.mark.parametrize("what", ["properties", "body"])
-def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world: World, with_crc: bool, what: str) -> None:
+def test_append_many_writes_all_or_none_at_each_size_around_the_limits(world: World, with_crc: bool, what: str) -> None:
     """The limits are 16 bits of properties, less the room for a checksum, and the longest record of a file."""
     taken = []
     sizes = range(32_720, 32_770) if what == "properties" else range(65_536 - 260, 65_536 - 60)
@@ -302,7 +300,7 @@ def test_many_are_all_taken_or_all_refused_at_each_size_around_the_limits(world:
     [(1 << 18, "t", b"", "v" * 32_750), (65_536, "t" * 32_767, bytes(32_700), "")],
     ids=["properties beside the checksum", "a record with the longest topic"],
 )
-def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
+def test_append_many_rejects_a_later_oversized_message_before_writing(
     world: World, size: int, topic: str, body: bytes, value: str
 ) -> None:
     """It is too long by a few bytes: all messages are rejected, not only those after it."""
@@ -317,7 +315,7 @@ def test_a_message_too_long_behind_others_is_found_before_the_first_is_written(
 
 
 @pytest.mark.parametrize("call", ["encoded", "columns"])
-def test_old_bytes_of_a_ring_are_no_head_of_a_record(world: World, call: str) -> None:
+def test_append_clears_stale_ring_bytes_after_the_last_record(world: World, call: str) -> None:
     """A reader beside the writer sees zeros after the last record."""
     log = MemoryLog(world, 4096)
     log.appender.write_through(lambda position, size: log.appender.set_reserved(0, position + size))

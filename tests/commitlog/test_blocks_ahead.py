@@ -32,7 +32,7 @@ def used_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*"))
 
 
-def test_a_store_of_default_sizes_takes_little(tmp_path: Path) -> None:
+def test_store_of_default_sizes_uses_less_than_100_mib(tmp_path: Path) -> None:
     """Sixty messages take under 100 MiB, before and after the store is opened again; the sizes are RocketMQ's."""
     for number in range(2):
         with MessageStore.open(tmp_path / "s") as store:
@@ -45,7 +45,7 @@ def test_a_store_of_default_sizes_takes_little(tmp_path: Path) -> None:
     assert (log.stat().st_size, index.stat().st_size) == (1 << 30, 40 + 4 * 5_000_000 + 20 * 20_000_000)
 
 
-def test_blocks_are_there_before_a_store_through_the_map(small_steps: None) -> None:
+def test_blocks_are_allocated_before_a_write_through_the_map(small_steps: None) -> None:
     """The disk in memory raises for a store to a page without a block, in log and index, over files and openings."""
     disk = ForgettingDisk()
     config = StoreConfig.small(
@@ -66,7 +66,9 @@ def test_blocks_are_there_before_a_store_through_the_map(small_steps: None) -> N
 
 
 @pytest.mark.parametrize("fail_at", range(1, 12))
-def test_a_full_disk_at_each_step(small_steps: None, tmp_path: Path, fail_at: int) -> None:
+def test_append_on_a_full_disk_is_rejected_once_at_each_allocation_step(
+    small_steps: None, tmp_path: Path, fail_at: int
+) -> None:
     """The put that needs the step is refused with the cause, and leaves no byte; the next one succeeds."""
     disk = FailingDisk(fail_at, errno=28, only="allocate")
     log = CommitLog(LogPaths.parse(disk, str(tmp_path / "log")), disk=disk, file_size_bytes=FILE_SIZE // 4, writable=True)
@@ -87,7 +89,7 @@ def test_a_full_disk_at_each_step(small_steps: None, tmp_path: Path, fail_at: in
     log.close()
 
 
-def test_a_put_on_a_full_disk_names_it(small_steps: None, tmp_path: Path) -> None:
+def test_put_on_a_full_disk_reports_the_cause_and_succeeds_later(small_steps: None, tmp_path: Path) -> None:
     """The store goes on when there is space again."""
     disk = FailingDisk(4, errno=28, only="allocate", for_ever=True)
     config = StoreConfig.small(mapped_file_size_commit_log=FILE_SIZE, message_index_enable=False)

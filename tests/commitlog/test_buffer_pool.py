@@ -8,7 +8,7 @@ import pyarrow as pa
 from commitlog.buffer_pool import KEPT_BYTES, BufferPool
 
 
-def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
+def test_block_is_reused_only_when_no_reader_holds_it() -> None:
     """Views of views, Arrow's buffers and arrays of another type count as readers."""
     pool = BufferPool()
     first = pool.take(1 << 20)
@@ -26,7 +26,7 @@ def test_a_block_is_used_again_only_when_nobody_reads_it() -> None:
         held.pop(0)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_pool_keeps_at_most_the_limit_of_bytes() -> None:
     """Requests beyond the limit succeed but are not kept."""
     pool = BufferPool()
     taken = [pool.take(3 << 20) for _ in range(20)]

@@ -67,7 +67,7 @@ def test_fixed_columns_are_those_of_the_manifest(world: World, fixture_store: An
     log.close()
 
 
-def test_only_wanted_columns_are_made_and_unknown_ones_named(world: World, fixture_store: Any) -> None:
+def test_only_requested_columns_are_read_and_an_unknown_one_is_rejected(world: World, fixture_store: Any) -> None:
     """The columns come in the requested order."""
     arrow = world.module("commitlog.arrow_columns")
     log = world.commitlog.open_log(str(fixture_store("plain").store / "commitlog"))
@@ -99,7 +99,7 @@ def test_batches_hold_few_bytes(world: World) -> None:
     assert [len(batch.positions) for batch in batches] == [2, 1, 2]
 
 
-def test_damage_ends_the_columns_with_its_place(world: World, fixture_store: Any) -> None:
+def test_column_reader_raises_at_damage_with_its_offset(world: World, fixture_store: Any) -> None:
     """The rows before it are returned first."""
     columns = world.module("commitlog.columns")
     fixture = fixture_store("plain", own=True)
@@ -119,7 +119,7 @@ def test_damage_ends_the_columns_with_its_place(world: World, fixture_store: Any
     log.close()
 
 
-def test_odd_properties_and_text(world: World) -> None:
+def test_columns_of_unusual_properties_and_text_equal_the_message_objects(world: World) -> None:
     """Duplicate names, empty keys, a checksum property inside, invalid UTF-8 and many pairs are read as by message objects."""
     arrow, reader_of = world.module("commitlog.arrow_columns"), world.module("commitlog._scan_cy").Reader
     raws = [
@@ -209,7 +209,7 @@ def test_rows_of_equal_length(world: World) -> None:
      b"bytes", [1, 2], pa.array([1, 2]), pa.array([b"a", None]), np.zeros(5), np.zeros((2, 2)), (np.zeros(0, int), b""),
      (np.zeros((2, 2), int), b""), (np.zeros(2), b"")],
 )  # fmt: skip
-def test_what_is_no_column_of_bytes_is_refused(world: World, values: Any) -> None:
+def test_value_that_is_not_a_column_of_bytes_is_rejected(world: World, values: Any) -> None:
     """The error names the type."""
     with pytest.raises(InvalidMessage, match="bodies"):
         world.module("commitlog.column_input").offsets_and_data(values)

@@ -38,7 +38,7 @@ def test_bytes_are_selected_inside_one_file_to_its_last_byte(world: World, log: 
         assert log.select(start, size) is None
 
 
-def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
+def test_select_returns_only_written_bytes_of_a_file(log: Any) -> None:
     """This includes its first byte and the last byte written."""
     last = log.queue.files[-1]
     assert last.written > 900
@@ -48,7 +48,7 @@ def test_of_a_file_only_what_is_written_is_selected(log: Any) -> None:
         assert last.select(position, size) is None
 
 
-def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> None:
+def test_find_record_finds_the_next_record_from_any_offset(world: World, log: Any) -> None:
     """The search starts at its first byte, after the previous record's first byte, or before a blank at a file's end."""
     starts = [at for at, _ in positions(world, log)]
     assert SIZE in starts and 2 * SIZE in starts
@@ -60,7 +60,7 @@ def test_the_next_record_is_found_from_every_place(world: World, log: Any) -> No
     assert log.find_record(3 * SIZE) == -1
 
 
-def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) -> None:
+def test_messages_are_read_between_any_two_offsets(world: World, log: Any) -> None:
     """The result has the records that start at or after the one position and end by the other, in any files."""
     every = positions(world, log)
     borders = [0, *(at + size for at, size in every), SIZE, 2 * SIZE]
@@ -72,7 +72,7 @@ def test_records_are_read_from_any_place_to_any_other(world: World, log: Any) ->
     assert [message.physical_offset for message in log.messages(SIZE)] == [at for at, _ in every if at >= SIZE]
 
 
-def test_a_walk_says_where_the_last_record_begins(world: World, log: Any) -> None:
+def test_walk_returns_the_offset_of_the_last_record(world: World, log: Any) -> None:
     """The physical offset is right in the second file too; it is -1 without a record."""
     every = positions(world, log)
     for file in log.queue.files:
@@ -92,7 +92,7 @@ def test_a_file_may_end_in_less_than_a_blanks_bytes_and_in_no_more(world: World,
     assert log.is_end(world.commitlog.Stop(end - left, "empty", 0, 0))
 
 
-def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_path: Path) -> None:
+def test_damage_is_reported_with_file_and_offset(world: World, log: Any, tmp_path: Path) -> None:
     """The damage is in the second record of the second file."""
     at, _ = next(position for position in positions(world, log) if position[0] > SIZE)
     log.queue.files[1].view[at - SIZE + 90] ^= 1
@@ -102,7 +102,7 @@ def test_damage_is_named_by_its_place_in_its_file(world: World, log: Any, tmp_pa
 
 
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE])
-def test_a_file_that_lies_where_the_next_one_goes_is_not_written_over(world: World, tmp_path: Path, size: int) -> None:
+def test_existing_file_at_the_next_offset_is_not_overwritten(world: World, tmp_path: Path, size: int) -> None:
     """It may be somebody's data; an empty file is the remains of a crash and is replaced."""
     log = open_log(world, tmp_path)
     put(world, log, 4)
@@ -127,7 +127,7 @@ def test_a_closed_log_takes_nothing_and_holds_no_file(world: World, tmp_path: Pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is open")
-def test_a_reader_keeps_no_descriptor_of_a_file_that_it_looked_at(world: World, log: Any, tmp_path: Path) -> None:
+def test_reader_keeps_no_descriptor_open_after_a_file_is_read(world: World, log: Any, tmp_path: Path) -> None:
     """A log of thousands of files can be read with a thousand descriptors."""
     reader = world.commitlog.open_log(str(tmp_path))
     before = len(os.listdir("/proc/self/fd"))

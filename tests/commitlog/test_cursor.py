@@ -68,7 +68,7 @@ def test_the_records_of_a_finished_file_end_with_the_file(world: World, tmp_path
     assert walk(world, file) == (blank_at, starts[-1], False, True)
 
 
-def test_a_walk_continues_behind_zeros_and_damage_only_if_asked(world: World, tmp_path: Path) -> None:
+def test_walk_continues_after_zeros_or_damage_only_if_requested(world: World, tmp_path: Path) -> None:
     """Zeros may be the end of a sound log; a wrong magic may not."""
     file, starts = first_file(world, tmp_path)
     file.view[starts[5] : starts[6]] = bytes(starts[6] - starts[5])

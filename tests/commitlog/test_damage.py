@@ -65,7 +65,7 @@ def test_any_flipped_byte_of_a_protected_record_is_seen(world: World, v6: bool, 
         assert reader.check(size, CHECK_READ) == reader.check(size), "the same name for it"
 
 
-def test_readers_look_at_the_bodys_checksum_where_no_other_covers_it(world: World) -> None:
+def test_readers_check_the_body_crc_of_a_record_without_a_record_crc(world: World) -> None:
     """In a record without a checksum over all of it, any changed bit of the body is detected."""
     data, size = two_records(world, with_crc=False)
     reader = world.module("commitlog._scan_cy").Reader
@@ -77,7 +77,7 @@ def test_readers_look_at_the_bodys_checksum_where_no_other_covers_it(world: Worl
         assert reader(broken).decode(size, CHECK_READ) is None, bit
 
 
-def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(world: World) -> None:
+def test_wrong_body_crc_under_a_valid_record_crc_is_reported_by_verify_only(world: World) -> None:
     """The record was written with it, so readers return the message; a verification with all checks reports it."""
     data, size = two_records(world, with_crc=True)
     data[8] ^= 1
@@ -88,7 +88,7 @@ def test_a_wrong_body_checksum_under_a_right_one_over_the_record_is_for_verify(w
     assert examine(world, data)[1] == "bad_body_crc"
 
 
-def test_a_flipped_digit_is_seen_and_a_broken_trailer_is_no_protection(world: World) -> None:
+def test_flipped_crc_digit_is_detected_and_a_malformed_crc_trailer_is_ignored(world: World) -> None:
     """The number counts as long as the trailer is well-formed."""
     data, size = two_records(world, with_crc=True)
     broken = bytearray(data)
@@ -162,7 +162,7 @@ def test_a_negative_topic_length_is_damage(world: World, topic_size: int) -> Non
     assert examine(world, longer)[1] == "bad_topic_size"
 
 
-def test_a_buffer_that_ends_anywhere(world: World) -> None:
+def test_buffer_cut_at_any_byte_is_torn_or_ends_at_a_record(world: World) -> None:
     """The result is torn or the end, and no byte after the buffer is read."""
     data, size = two_records(world, with_crc=True)
     for stop in range(2 * size + 1):
@@ -219,7 +219,7 @@ def test_the_next_whole_record_is_found_behind_damage(world: World) -> None:
         assert scan.find_record(data, 0, len(data), 4) == -1
 
 
-def test_a_log_made_of_long_false_records_does_not_stop_a_search(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_record_is_bounded_in_a_log_of_long_false_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a checksum to compute: after a limit of bytes only short records are checked."""
     scan = world.module("commitlog._scan_cy")
     log = MemoryLog(world, 1 << 18, with_crc=True)

@@ -68,14 +68,14 @@ def test_a_file_that_is_there_twice_is_named(world: World, log: Path) -> None:
     assert names(found.problems) == ["double_file"]
 
 
-def test_a_file_with_a_short_name_is_read_and_noted(world: World, log: Path) -> None:
+def test_file_with_a_short_name_is_read_and_reported(world: World, log: Path) -> None:
     """The number counts, not its leading zeros."""
     file(log, 1).rename(log / str(SIZE))
     found = verify(world, log)
     assert names(found.problems) == [] and "short_name" in names(found.notes) and found.records == COUNT
 
 
-def test_a_file_named_by_no_multiple_of_the_size_is_named(world: World, log: Path) -> None:
+def test_file_name_that_is_not_a_multiple_of_the_file_size_is_reported(world: World, log: Path) -> None:
     """Its records contain other offsets, so none of them is accepted."""
     before = whole(world, log)
     file(log, 2).rename(log / f"{2 * SIZE + 8:020d}")
@@ -85,14 +85,14 @@ def test_a_file_named_by_no_multiple_of_the_size_is_named(world: World, log: Pat
 
 
 @pytest.mark.parametrize("name", ["folder", "notes.txt", "1" * 40])
-def test_what_is_no_file_of_the_log_is_passed_over_or_named(world: World, log: Path, name: str) -> None:
+def test_stray_folder_is_skipped_and_stray_file_is_reported(world: World, log: Path, name: str) -> None:
     """A folder is skipped; a stray file is reported, because RocketMQ would not load the log."""
     (log / name).mkdir() if name == "folder" else (log / name).write_bytes(b"mine")
     found = verify(world, log)
     assert names(found.problems) == ([] if name == "folder" else ["stray_file"]) and found.records == COUNT
 
 
-def test_stale_bytes_behind_the_end_are_noted_and_behind_a_blank_too(world: World, log: Path) -> None:
+def test_stale_bytes_after_the_end_and_after_a_blank_are_reported(world: World, log: Path) -> None:
     """They are what a truncation leaves: neither damage nor messages."""
     last = whole(world, log)[-1]
     overwrite(file(log, 2), (last.physical_offset + last.size) % SIZE + 5000, b"old bytes")
@@ -102,7 +102,7 @@ def test_stale_bytes_behind_the_end_are_noted_and_behind_a_blank_too(world: Worl
     assert found.records == COUNT
 
 
-def test_an_older_record_behind_damage_stays_dead(world: World, log: Path) -> None:
+def test_stale_record_after_damage_is_not_read(world: World, log: Path) -> None:
     """A record that a truncation left at its own offset is older than the last good one, or fails its checksum."""
     messages = whole(world, log)
     before, victim = [message for message in messages if message.physical_offset > SIZE][4:6]
@@ -112,7 +112,7 @@ def test_an_older_record_behind_damage_stays_dead(world: World, log: Path) -> No
     assert found == {message.physical_offset for message in messages} - {before.physical_offset, victim.physical_offset}
 
 
-def test_a_place_in_the_log_says_what_lies_there(world: World, log: Path) -> None:
+def test_message_at_reports_what_any_offset_contains(world: World, log: Path) -> None:
     """The offset is that of a record, of a blank, inside a record, in zeros, or outside all files."""
     found, messages = files(world, log), whole(world, log)
     assert found.message_at(messages[7].physical_offset).body == messages[7].body
@@ -138,7 +138,7 @@ def test_files_without_a_record_do_not_end_the_log(world: World, log: Path) -> N
     assert (end.offset, end.last, end.problem) == (0, None, None)
 
 
-def test_a_checksum_that_one_record_alone_lost_is_named(world: World, log: Path) -> None:
+def test_missing_crc_of_a_single_record_is_reported(world: World, log: Path) -> None:
     """A damaged one is recognized by its form, a missing one by the neighbors' checksums."""
     messages = whole(world, log)
     if "__CRC32#" not in messages[0].all_properties:
@@ -162,7 +162,7 @@ def test_zeros_in_the_middle_of_a_file_are_named_where_records_go_on_behind_them
     assert [one.physical_offset for one in whole(world, log)] == [one.physical_offset for one in messages if one != lost]
 
 
-def test_a_walk_in_many_pieces_is_a_walk_in_one(world: World, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_in_small_batches_equals_a_walk_in_one_batch(world: World, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files have more records than one piece: none is skipped or repeated, at damage neither."""
     walk = world.module("commitlog.walk")
     overwrite(file(log, 1), 40_000, b"damage")
@@ -187,7 +187,7 @@ def test_a_file_cut_short_behind_a_record_is_read_to_there(world: World, log: Pa
 
 
 @pytest.mark.parametrize(("size", "expected"), [(60, "at least 91 bytes"), (0, "at least 91 bytes"), (-5, "at least 91 bytes")])
-def test_a_size_that_no_record_has_is_named_with_the_least_one(world: World, log: Path, size: int, expected: str) -> None:
+def test_impossible_record_size_is_reported_with_the_minimum_size(world: World, log: Path, size: int, expected: str) -> None:
     """The finding has the found and the minimum size; the records after it are read."""
     victim = whole(world, log)[7]
     overwrite(file(log, 0), victim.physical_offset, size.to_bytes(4, "big", signed=True))

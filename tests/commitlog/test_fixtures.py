@@ -61,7 +61,7 @@ def test_every_message_is_that_of_the_manifest(world: World, fixture_store: Any,
     log.close()
 
 
-def test_the_manifest_of_plain_is_the_whole_one(fixture_store: Any) -> None:
+def test_manifest_of_the_plain_fixture_has_every_kind_of_message(fixture_store: Any) -> None:
     """It has 1093 messages of every kind: both magics, all address families, transactions, batches."""
     manifests = fixture_store("plain").expected()["messages"]
     assert len(manifests) == 1093

@@ -71,7 +71,7 @@ def test_the_golden_message_id(world: World) -> None:
     "text",
     ["", "7F", "G" * 32, "7F0000010000007C 000000000001000", "7F0000010000007C  00000000001000", "0" * 31, "é" * 32, "0" * 55],
 )
-def test_what_is_no_message_id(world: World, text: str) -> None:
+def test_decode_message_id_rejects_invalid_text(world: World, text: str) -> None:
     """Decoding such text raises `InvalidMessage`."""
     with pytest.raises(InvalidMessage, match="message id"):
         world.commitlog.decode_message_id(text)
@@ -81,14 +81,14 @@ def test_what_is_no_message_id(world: World, text: str) -> None:
     "text", ["", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80", "[127.0.0.1]:80", "[::1]", "h:80",
              "[::1%eth0]:٣", "1.2.3:4", "127.0.0.1:٣"],
 )  # fmt: skip
-def test_what_is_no_host(world: World, text: str) -> None:
+def test_encode_host_rejects_an_invalid_host(world: World, text: str) -> None:
     """Names, missing ports and wrong brackets are rejected."""
     with pytest.raises(InvalidMessage, match="host"):
         world.module("commitlog.hosts").encode_host(text)
 
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 16, 19, 21])
-def test_bytes_that_are_no_host_are_not_shown_as_one(world: World, size: int) -> None:
+def test_decode_host_rejects_a_wrong_number_of_bytes(world: World, size: int) -> None:
     """The port is missing, or there is a byte too many."""
     with pytest.raises(ValueError, match=f"not {size}"):
         world.module("commitlog.hosts").decode_host(bytes(size))
@@ -132,7 +132,7 @@ def test_properties_may_have_32767_bytes_with_the_checksum(world: World, with_cr
     assert len(read(world, log)) == 1
 
 
-def test_a_separator_that_is_added_counts(world: World) -> None:
+def test_added_property_separator_counts_towards_the_limit(world: World) -> None:
     """Raw properties without a trailing 0x02 get one before the checksum."""
     log = MemoryLog(world, 1 << 17, with_crc=True)
     make = world.commitlog.Message
@@ -306,7 +306,9 @@ KEY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\
 
 @settings(max_examples=60, deadline=None)
 @given(st.none() | TEXT, KEY | st.lists(KEY, max_size=4), st.dictionaries(TEXT, TEXT, max_size=4), st.binary(max_size=40))
-def test_what_is_put_comes_back(tags: str | None, keys: str | list[str], properties: dict[str, str], body: bytes) -> None:
+def test_message_is_read_back_as_it_was_appended(
+    tags: str | None, keys: str | list[str], properties: dict[str, str], body: bytes
+) -> None:
     """Any text does on both builds, which write the same bytes; a single key becomes a list."""
     listed = [keys] if isinstance(keys, str) else keys
     properties = {name: value for name, value in properties.items() if name not in ("KEYS", "TAGS", "DELAY", "__CRC32#")}
@@ -354,7 +356,7 @@ def test_messages_of_wrong_types(world: World, given: dict[str, Any], error: typ
         world.commitlog.Message(**{"topic": "T", "body": b"", **given})
 
 
-def test_keys_can_be_set_anew(world: World) -> None:
+def test_message_keys_can_be_replaced(world: World) -> None:
     """New keys replace the previous ones; no key and an empty one both mean None."""
     message = world.commitlog.Message("T", b"", keys="a")
     for keys in (["b", "c"], None, "d", ""):
@@ -433,7 +435,7 @@ UNUSUAL_PROPERTIES = st.none() | st.dictionaries(
     st.none() | UNUSUAL_TEXT, UNUSUAL_TEXT | st.lists(UNUSUAL_TEXT, max_size=3), UNUSUAL_PROPERTIES,
     st.sampled_from(["T", "SCHEDULE_TOPIC_XXXX"]),
 )  # fmt: skip
-def test_properties_are_written_in_one_go_as_when_looked_at(
+def test_one_pass_property_encoding_equals_encode_properties(
     tags: str | None, keys: str | list[str], properties: dict[str, str] | None, topic: str
 ) -> None:
     """For one message and many: the bytes of `encode_properties` without a user's checksum, or an error of the same text."""

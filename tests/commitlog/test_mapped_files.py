@@ -108,7 +108,7 @@ def test_the_first_files_are_deleted_and_never_the_last(world: World, tmp_path: 
 
 
 @pytest.mark.parametrize("cut", [0, 500, SIZE, SIZE + 700, 3 * SIZE, 9 * SIZE])
-def test_a_cut_takes_later_files_away(world: World, tmp_path: Path, cut: int) -> None:
+def test_truncate_deletes_later_files(world: World, tmp_path: Path, cut: int) -> None:
     """The positions are set to the cut; a file that starts there stays."""
     log = open_log(world, tmp_path / "log")
     put(world, log, 12)
@@ -121,7 +121,7 @@ def test_a_cut_takes_later_files_away(world: World, tmp_path: Path, cut: int) ->
     log.close()
 
 
-def test_several_folders_take_turns(world: World, tmp_path: Path) -> None:
+def test_files_are_distributed_over_several_folders_in_turn(world: World, tmp_path: Path) -> None:
     """Sorted folders are selected by the file number modulo their count; a full one is skipped."""
     folders = [tmp_path / "b", tmp_path / "a", tmp_path / "c"]
     log = open_log(world, folders)
@@ -167,7 +167,7 @@ def test_a_folder_that_is_no_log_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_what_is_no_file_in_a_log_folder_is_stray(world: World, tmp_path: Path, kind: str) -> None:
+def test_symlink_or_fifo_in_a_log_folder_is_rejected_as_stray(world: World, tmp_path: Path, kind: str) -> None:
     """A folder is skipped."""
     (tmp_path / "folder").mkdir()
     assert world.commitlog.open_log(str(tmp_path)).min_offset == -1
@@ -177,7 +177,7 @@ def test_what_is_no_file_in_a_log_folder_is_stray(world: World, tmp_path: Path, 
         world.commitlog.open_log(str(tmp_path))
 
 
-def test_an_empty_last_file_is_what_a_crash_left(world: World, tmp_path: Path) -> None:
+def test_empty_last_file_is_skipped_by_a_reader_and_deleted_by_a_writer(world: World, tmp_path: Path) -> None:
     """A reader skips it, a writer deletes it."""
     log = open_log(world, tmp_path)
     put(world, log, 3)
@@ -225,7 +225,7 @@ def test_a_new_file_is_on_the_disk_before_it_is_used(world: World, tmp_path: Pat
 
 
 @pytest.mark.parametrize("operation", ["make folder", "stat", "create", "allocate", "map", "sync folder"])
-def test_whatever_fails_at_a_new_file_nothing_is_lost(world: World, tmp_path: Path, operation: str) -> None:
+def test_failed_creation_of_a_file_loses_no_record(world: World, tmp_path: Path, operation: str) -> None:
     """The append returns a status and leaves no partial file; it succeeds when the disk does."""
     disk = FailingDisk(1, errno=errno.ENOSPC, only=operation)
     disk.fail_at = 0
@@ -336,7 +336,7 @@ def test_threads_that_append_at_once_lose_and_mix_nothing(world: World, tmp_path
     log.close()
 
 
-def test_a_reader_beside_a_writer_sees_files_come_and_go(world: World, tmp_path: Path) -> None:
+def test_reader_sees_files_that_a_writer_creates_and_deletes(world: World, tmp_path: Path) -> None:
     """`refresh` follows the folder; a record is visible whole or not at all."""
     log = open_log(world, tmp_path)
     put(world, log, 5)
@@ -374,7 +374,7 @@ def test_reading_changes_nothing(world: World, tmp_path: Path) -> None:
     assert set(disk.counts) <= {"open", "list", "stat", "map", "size"}
 
 
-def test_no_room_for_even_the_first_file(world: World, tmp_path: Path) -> None:
+def test_append_without_space_for_the_first_file_is_rejected(world: World, tmp_path: Path) -> None:
     """The folder is created, the append rejected."""
     disk = FailingDisk(1, errno=errno.ENOSPC, only="allocate", for_ever=True)
     log = open_log(world, tmp_path / "log", disk)
@@ -399,7 +399,7 @@ def test_a_log_of_a_hundred_files_is_mapped_once(world: World, tmp_path: Path) -
     reader.close()
 
 
-def test_maps_beyond_the_bound_go_and_what_reads_them_goes_on(world: World, tmp_path: Path) -> None:
+def test_maps_beyond_the_limit_are_dropped_and_their_views_stay_valid(world: World, tmp_path: Path) -> None:
     """The least recently used map is dropped first; a view of it stays valid."""
     log = open_log(world, tmp_path)
     put(world, log, 20)
@@ -416,7 +416,7 @@ def test_maps_beyond_the_bound_go_and_what_reads_them_goes_on(world: World, tmp_
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
-def test_without_descriptors_or_addresses_for_another_map_the_others_go(world: World, tmp_path: Path, code: int) -> None:
+def test_other_maps_are_dropped_if_a_map_call_fails_for_lack_of_resources(world: World, tmp_path: Path, code: int) -> None:
     """If that does not help, the error is raised."""
     log = open_log(world, tmp_path)
     put(world, log, 20)
@@ -460,7 +460,7 @@ def test_an_offset_is_found_while_files_of_another_length_are_listed(world: Worl
     log.close()
 
 
-def test_a_file_prepared_for_another_place_is_never_taken(world: World, tmp_path: Path) -> None:
+def test_file_prepared_for_another_offset_is_never_used(world: World, tmp_path: Path) -> None:
     """Its name would not match the offsets of its records; the log stays unchanged."""
     log = open_log(world, tmp_path)
     put(world, log, 5)
@@ -508,7 +508,7 @@ def test_a_log_with_no_folder_is_refused(world: World) -> None:
         world.commitlog.LogPaths.parse(REAL_DISK, " , ,")
 
 
-def test_nothing_of_a_log_that_begins_behind_its_first_byte_is_on_the_disk_before_a_flush(world: World, tmp_path: Path) -> None:
+def test_flushed_offset_starts_at_the_first_file_of_a_log(world: World, tmp_path: Path) -> None:
     """The flushed offset starts at the first file, for example in a follower of a master."""
     log = open_log(world, tmp_path)
     assert log.flushed_offset == 0

@@ -50,7 +50,7 @@ def outcome(log: MemoryLog, *messages: Any) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_message_is_written_or_refused_as_one_whose_properties_were_encoded_before(quick: World, seed: int) -> None:
+def test_quick_append_equals_an_append_of_encoded_properties(quick: World, seed: int) -> None:
     """Bytes and reasons are equal; a rejected message leaves log, queue offsets and lock unchanged."""
     random = Random(seed)
     encode = quick.module("commitlog._message_cy").encode_properties
@@ -81,7 +81,7 @@ def test_properties_as_long_as_16_bits_are_written_whole_or_not_at_all(quick: Wo
     assert (b"TAGS\x01" + b"T" * (size - 6) + b"\x02" in log.bytes) == fits and not log.appender.lock.locked()
 
 
-def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
+def test_append_with_an_invalid_queue_id_releases_the_lock(quick: World) -> None:
     """The log stays unchanged, and the next message is appended."""
     log = MemoryLog(quick)
     with pytest.raises(InvalidMessage, match="queue id -1"):
@@ -97,7 +97,7 @@ def test_a_queue_that_cannot_be_leaves_the_lock_free(quick: World) -> None:
         {"keys": ["a", 5]}, {"tags": "\x01"},
     ],
 )  # fmt: skip
-def test_what_is_no_text_is_refused_with_the_lock_free(quick: World, wrong: dict[str, Any]) -> None:
+def test_append_of_a_value_that_is_not_text_releases_the_lock(quick: World, wrong: dict[str, Any]) -> None:
     """Other text was already in the buffer; log and queue offset stay unchanged.  The fields change after their check."""
     log = MemoryLog(quick)
     message = quick.commitlog.Message("t", b"x", queue_id=0, keys=["k"])
@@ -116,7 +116,7 @@ class Tag(StrEnum):
     PAID = "paid"
 
 
-def test_text_of_a_class_of_its_own_is_written_as_the_text_it_is(quick: World) -> None:
+def test_text_of_a_str_subclass_is_written_as_its_text(quick: World) -> None:
     """As a value, a name or a key it keeps the other keys, tags and properties of the message."""
     given, plain = MemoryLog(quick), MemoryLog(quick)
     for log, text in ((given, Tag.PAID), (plain, "paid")):
@@ -128,7 +128,7 @@ def test_text_of_a_class_of_its_own_is_written_as_the_text_it_is(quick: World) -
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["keys", "keys-and-tags"])
-def test_many_whose_properties_just_fill_the_room_made_for_them_are_those_one_by_one(quick: World, many: bool) -> None:
+def test_append_many_with_a_full_property_buffer_equals_single_appends(quick: World, many: bool) -> None:
     """This covers every number of bytes left for the last message's keys and tags."""
     for size in range(95, 130):
         messages = [
@@ -142,7 +142,7 @@ def test_many_whose_properties_just_fill_the_room_made_for_them_are_those_one_by
         assert together.bytes == apart.bytes
 
 
-def test_a_result_and_a_message_show_where_they_are_and_no_body(quick: World) -> None:
+def test_repr_of_results_and_messages_has_offsets_and_no_body(quick: World) -> None:
     """A program's log file that prints them stays short."""
     log = MemoryLog(quick)
     result = log.appender.append(quick.commitlog.Message("t", b"secret", queue_id=3))

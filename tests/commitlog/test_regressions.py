@@ -25,7 +25,7 @@ def test_long_encoded_properties_without_checksum_stay_inside_the_file(world: Wo
     assert [len(file) for file in log.files] == [65536] * len(log.files)
 
 
-def test_encoded_append_on_a_full_disk_says_so(world: World) -> None:
+def test_encoded_append_on_a_full_disk_raises_put_rejected(world: World) -> None:
     """It raised `InvalidMessage`, as if the message were wrong."""
     log = MemoryLog(world)
     log.fail = DiskError("allocate", "f", 28, "No space left on device")
@@ -70,7 +70,7 @@ def test_columns_with_offsets_of_another_kind_are_refused(world: World, kind: st
         MemoryLog(world).appender.append_columns("T", 0, array(kind, [0, 1]), b"x")
 
 
-def test_two_threads_that_meet_in_a_new_topic_share_its_counters(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_adding_a_new_topic_share_its_offset_counters(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread got its own counters, and both appended at queue offset 0."""
     kernel = world.module("commitlog._offsets_cy")
     if world.build == "compiled":
@@ -124,7 +124,7 @@ def test_properties_that_are_no_text_are_refused_by_both_builds(world: World, wr
 
 
 @pytest.mark.parametrize("position", [1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)])
-def test_columns_of_places_that_hold_no_record_are_refused(world: World, position: int) -> None:
+def test_columns_at_offsets_without_a_record_are_rejected(world: World, position: int) -> None:
     """The kernels accepted any position and read outside the buffer."""
     log = MemoryLog(world)
     log.appender.append_encoded("T", 0, b"x", b"a\x01b\x02")
@@ -200,7 +200,7 @@ def test_a_cut_drops_the_file_that_was_prepared(world: World, tmp_path: Path) ->
     assert names == [f"{number * 4096:020d}" for number in range(len(names))]
 
 
-def test_messages_up_to_a_place_inside_a_record_end_before_it(world: World, tmp_path: Path) -> None:
+def test_messages_up_to_an_offset_inside_a_record_end_before_it(world: World, tmp_path: Path) -> None:
     """A range that ended inside a record raised `StoreCorrupt`."""
     log = _filled_log(world, tmp_path / "log")
     size = log.check(0)
@@ -221,7 +221,7 @@ def test_opening_a_broken_log_for_writing_deletes_nothing(world: World, tmp_path
     assert (folders[0] / f"{8192:020d}").exists()
 
 
-def test_a_file_of_somebody_else_is_never_taken_for_the_next_one(world: World, tmp_path: Path) -> None:
+def test_foreign_file_at_the_next_offset_is_never_used(world: World, tmp_path: Path) -> None:
     """It was opened and used, and deleted if the creation failed."""
     log = _filled_log(world, tmp_path / "log", 1)
     stranger = tmp_path / "log" / f"{4096:020d}"

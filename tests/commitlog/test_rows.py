@@ -46,7 +46,7 @@ def rows_of(world: World, source: tuple[memoryview, int, Any, Any], checks: int 
 @given(st.lists(st.tuples(st.sampled_from(["T", "t\N{GREEK SMALL LETTER PI}" * 70]), st.binary(max_size=300), RAW,
                           st.sampled_from(HOSTS), st.sampled_from(HOSTS), st.integers(-9, 9)), min_size=1, max_size=12),
        st.booleans())  # fmt: skip
-def test_every_column_is_what_message_objects_say(world: World, given_messages: list[Any], with_crc: bool) -> None:
+def test_every_column_equals_the_message_objects(world: World, given_messages: list[Any], with_crc: bool) -> None:
     """The log has both kinds of hosts, both topic size widths, duplicate names, empty words and invalid UTF-8."""
     messages = [
         world.commitlog.Message(
@@ -98,7 +98,9 @@ def test_a_flipped_byte_ends_the_rows(world: World, at: int) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(min_size=200, max_size=600), st.lists(st.tuples(st.integers(-5, 700), st.integers(-5, 700)), max_size=8))
-def test_any_bytes_and_any_places_are_refused_or_read(world: World, data: bytes, units: list[tuple[int, int]]) -> None:
+def test_rows_of_arbitrary_bytes_and_positions_are_rejected_or_read(
+    world: World, data: bytes, units: list[tuple[int, int]]
+) -> None:
     """The record at 9 has arbitrary lengths."""
     held = data[:9] + struct.pack(">ii", 150, -626843481) + data[17:]
     positions = np.array([9, *(position for position, _ in units)], np.int64)
@@ -107,7 +109,7 @@ def test_any_bytes_and_any_places_are_refused_or_read(world: World, data: bytes,
         assert len(rows_of(world, (memoryview(held), 0, positions, sizes), checks)) <= len(positions)
 
 
-def test_room_is_taken_larger_where_the_guess_was_small(world: World) -> None:
+def test_text_buffer_grows_beyond_the_estimated_size(world: World) -> None:
     """The rows have the longest possible properties, made of words of one byte."""
     words = " ".join("ab" * 8000)[:32000]
     source = log_of(world, [world.commitlog.Message("T", b"", "g", words.split()) for _ in range(2)], with_crc=False)
@@ -148,7 +150,7 @@ def test_the_walk_stops_before_a_text_that_does_not_fit(world: World, name: str,
     assert set(guard[capacity:].tolist()) == {0x77}
 
 
-def test_wrong_room_is_refused(world: World) -> None:
+def test_buffer_of_a_wrong_size_is_rejected(world: World) -> None:
     """It is rejected before any pointer is taken."""
     kernel = world.module("commitlog._rows_cy")
     i64, i32, u8 = (lambda count, kind=kind: np.empty(count, kind) for kind in (np.int64, np.int32, np.uint8))

@@ -47,7 +47,7 @@ def test_properties_column_has_the_pairs_of_each_message(world: World) -> None:
 
 
 @pytest.mark.parametrize("requested", [["tags"], ["keys"], ["keys", "tags"], ["tags", "keys"], ["properties", "tags", "keys"]])
-def test_a_message_asked_once_or_again_says_the_same(world: World, requested: list[str]) -> None:
+def test_first_and_repeated_property_access_return_the_same_values(world: World, requested: list[str]) -> None:
     """The first access searches the bytes, the second decodes all; then later messages decode all at the first access."""
     scan, data, positions, _ = located(world)
     expected = [world.commitlog.decode_properties(raw, False) for raw in RAWS]
@@ -58,7 +58,7 @@ def test_a_message_asked_once_or_again_says_the_same(world: World, requested: li
             assert [getattr(message, name) for name in requested] == [pairs[name] for name in requested]
 
 
-def test_what_the_interpreter_reads_inline_is_read_only(world: World) -> None:
+def test_inline_message_attributes_are_read_only(world: World) -> None:
     """It behaves like the other attributes, and differs between messages."""
     scan, data, positions, _ = located(world)
     first, last = scan.Reader(data).decode(positions[0]), scan.Reader(data).decode(positions[-1])
@@ -101,7 +101,7 @@ def test_rows_stop_before_a_host_that_does_not_fit(world: World, name: str) -> N
         assert kernel.fill(data, 0, positions, sizes, len(RAWS), 0) == expected
 
 
-def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> None:
+def test_decode_units_stops_at_the_first_unit_without_a_record(world: World) -> None:
     """This covers objects and raw bytes, also if the bad unit is far after the first."""
     scan, data, positions, _ = located(world)
     reader = scan.Reader(data)
@@ -114,7 +114,7 @@ def test_units_lead_to_records_up_to_the_first_that_does_not(world: World) -> No
         assert found == [data[one.physical_offset : one.physical_offset + one.size] for one in expected[:bad]]
 
 
-def test_a_reader_of_a_million_topics_keeps_no_name_for_ever(world: World) -> None:
+def test_topic_name_cache_of_a_reader_is_bounded(world: World) -> None:
     """A full cache takes no more names, and topics are still right."""
     if world.build == "compiled":
         pytest.skip("what it keeps is not to be seen in there")
@@ -126,7 +126,7 @@ def test_a_reader_of_a_million_topics_keeps_no_name_for_ever(world: World) -> No
     assert len(reader._names) == 65536
 
 
-def test_a_place_outside_of_the_file_is_not_asked_for_ahead(world: World) -> None:
+def test_offset_outside_the_file_is_not_prefetched(world: World) -> None:
     """Only positions inside are prefetched: an offset from damaged data may not be a valid address."""
     if world.build == "compiled":
         pytest.skip("only other kernels can call it there")

@@ -26,7 +26,7 @@ print(LogFiles(REAL_DISK, [sys.argv[1]]).end().offset, peak() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says how much memory a process had")
-def test_a_look_for_the_end_does_not_hold_the_pages_of_the_whole_file(tmp_path):
+def test_search_for_the_end_does_not_keep_all_pages_of_a_file_mapped(tmp_path):
     """A worker of an audit used 1.2 GB for a file of 1 GiB: each page that it read stayed mapped."""
     log = CommitLog(LogPaths(REAL_DISK, [str(tmp_path)]), file_size_bytes=FILE_BYTES, writable=True)
     bodies = b"x" * 1000

@@ -49,7 +49,7 @@ def test_the_same_record_twice_in_a_run_gets_one_unit(queues: Any) -> None:
     assert [unit.tags_code for _, unit in queue.units()] == [0, 1]
 
 
-def test_a_taken_place_is_not_taken_again(queues: Any) -> None:
+def test_existing_queue_offset_gets_no_second_unit(queues: Any) -> None:
     """Step 4: a later record with a queue offset that exists already succeeds without a unit."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 5))
@@ -58,7 +58,7 @@ def test_a_taken_place_is_not_taken_again(queues: Any) -> None:
     assert queue.max_physical_offset == 500
 
 
-def test_after_a_gap_the_unit_goes_to_the_current_place_and_the_log_says_so(queues: Any, caplog: Any) -> None:
+def test_unit_after_a_gap_is_appended_at_the_end_with_a_warning(queues: Any, caplog: Any) -> None:
     """Step 4: RocketMQ logs the gap and appends the unit at the end."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 2))
@@ -68,7 +68,7 @@ def test_after_a_gap_the_unit_goes_to_the_current_place_and_the_log_says_so(queu
     assert "unit 6 goes to place 2" in caplog.text
 
 
-def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
+def test_unit_with_queue_offset_zero_is_always_appended(queues: Any) -> None:
     """Step 4: queue offset 0 is not checked."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 2))
@@ -76,7 +76,7 @@ def test_queue_offset_zero_goes_anywhere(queues: Any) -> None:
     assert queue.max_offset == 3
 
 
-def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
+def test_units_after_queue_offset_zero_in_a_run_are_checked(queues: Any) -> None:
     """If a run starts at 0 in a queue with units, only its first unit is appended; the other offsets are taken."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(0, packed(0, 4))
@@ -84,7 +84,7 @@ def test_what_follows_queue_offset_zero_is_checked_again(queues: Any) -> None:
     assert [unit.tags_code for _, unit in queue.units()] == [0, 1, 2, 3, 50]
 
 
-def test_a_first_unit_in_the_middle_is_led_by_blanks(queues: Any, tmp_path: Path) -> None:
+def test_first_unit_inside_a_file_is_preceded_by_pre_blank_units(queues: Any, tmp_path: Path) -> None:
     """Step 3: the file before the first unit is filled with blanks, which are no units of the queue."""
     queue = queues().get_or_add("T", 0)
     queue.append_run(23, packed(50, 2))
@@ -107,7 +107,7 @@ def test_a_first_unit_at_a_files_edge(queues: Any, first: int) -> None:
     [b"x" * 19, UNIT.pack(-1, 100, 0), UNIT.pack(0, 0, 0), UNIT.pack(0, -5, 0), UNIT.pack((1 << 63) - 1, 100, 0)],
     ids=["half a unit", "negative offset", "no size", "negative size", "offset beyond any log"],
 )
-def test_bytes_that_are_no_units_are_refused_whole(queues: Any, tmp_path: Path, run: bytes) -> None:
+def test_append_run_rejects_invalid_units_and_writes_nothing(queues: Any, tmp_path: Path, run: bytes) -> None:
     """A unit that would end the queue for every reader is refused."""
     queue = queues().get_or_add("T", 0)
     with pytest.raises(InvalidMessage):
@@ -126,7 +126,7 @@ def test_a_reader_cannot_append(queues: Any) -> None:
             change()
 
 
-def test_a_disk_that_fills_up_in_a_run_keeps_what_was_written(queues: Any) -> None:
+def test_append_run_on_a_full_disk_keeps_the_units_already_written(queues: Any) -> None:
     """The write to the third file fails; the same call later continues there and adds no unit twice."""
     disk = FailingDisk(3, errno=errno.ENOSPC, only="write")
     queue = queues(disk=disk).get_or_add("T", 0)
@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up_in_a_run_keeps_what_was_written(queues: Any) -> No
 
 
 @pytest.mark.parametrize("call", range(1, 9))
-def test_whatever_call_fails_the_queue_is_built_by_asking_again(queues: Any, call: int) -> None:
+def test_append_retried_after_any_failed_call_completes_the_queue(queues: Any, call: int) -> None:
     """One failure of any call (make folder, create, truncate, open, write) leaves units that a retry completes."""
     disk = FailingDisk(10_000)
     queue = queues(disk=disk).get_or_add("T", 0)

@@ -64,7 +64,7 @@ def test_every_answer_of_a_real_store_for_a_time(fixture_store: Any, world: Any)
     assert requested > 50
 
 
-def test_the_nearest_batch(world: Any, tmp_path: Path) -> None:
+def test_nearest_batch_by_time_is_found(world: Any, tmp_path: Path) -> None:
     """Before all batches the first is found, after all the last, and the earlier of two equally near ones."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     search, nearest = world.consumequeue.batch_offset_by_time, world.consumequeue.Boundary.NEAREST
@@ -81,7 +81,7 @@ def test_an_empty_queue(world: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["physical_offset", "size_bytes", "base_offset", "batch_size"])
-def test_what_ends_a_queue_is_refused(world: Any, tmp_path: Path, field: str) -> None:
+def test_batch_unit_with_a_negative_field_is_rejected(world: Any, tmp_path: Path, field: str) -> None:
     """A negative field or no message would hide all units behind it, so it is refused."""
     queue = batch_queue(world, tmp_path, "T", 0, True)
     unit = world.consumequeue.BatchUnit(0, 100, 0, 1, 0, 1)
@@ -106,7 +106,7 @@ def test_the_minimum_after_expiry_is_the_first_message_that_is_left(world: Any, 
     assert (queue.min_offset, queue.max_offset) == (401, 421)
 
 
-def test_the_minimum_of_an_opened_queue_knows_where_the_log_begins(world: Any, tmp_path: Path) -> None:
+def test_minimum_of_an_opened_batch_queue_is_corrected_by_the_log_start(world: Any, tmp_path: Path) -> None:
     """Both a writer and a reader correct the minimum by the start of the log."""
     queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
     for number in range(30):
@@ -123,7 +123,7 @@ def batch_unit(world: Any, number: int, size_bytes: int = 100) -> Any:
     return world.consumequeue.BatchUnit(1000 * number, size_bytes, 0, 1_700_000_000_000, 3 * number, 3)
 
 
-def test_a_record_of_no_bytes_is_no_unit(world: Any, tmp_path: Path) -> None:
+def test_unit_of_a_record_of_size_zero_is_rejected(world: Any, tmp_path: Path) -> None:
     """A unit with size 0 is refused, and ends a queue that is read."""
     queue = batch_queue(world, tmp_path, "B", 0, True)
     assert queue.append(batch_unit(world, 0))
@@ -141,7 +141,7 @@ def test_a_batch_queue_cut_at_a_files_begin_loses_that_file(world: Any, tmp_path
     assert (queue.stop_index, sorted(contents(tmp_path))) == (20, [f"B/0/{0:020d}"])
 
 
-def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:
+def test_flush_of_batch_queues_returns_whether_it_synced(world: Any, tmp_path: Path) -> None:
     """The flush returns True if it synced something, and False otherwise."""
     queues = world.consumequeue.BatchQueues(REAL_DISK, str(tmp_path), writable=True, file_size_bytes=920)
     queues.get_or_add("B", 0).append(batch_unit(world, 0))
@@ -149,7 +149,7 @@ def test_a_flush_of_one_batch_queue_says_so(world: Any, tmp_path: Path) -> None:
     assert not queues.flush()
 
 
-def test_a_batch_queue_says_whether_units_come_from_here_alone(world: Any, tmp_path: Path) -> None:
+def test_is_writable_of_a_batch_queue_is_true_only_for_a_writer(world: Any, tmp_path: Path) -> None:
     """A reader checks for new units before each answer; a writer does not."""
     assert batch_queue(world, tmp_path, "B", 0, True).is_writable is True
     assert batch_queue(world, tmp_path, "B", 0, False).is_writable is False

@@ -16,7 +16,7 @@ from tests.consumequeue.model import PROPERTY, UNIT, built, packed
 
 
 @pytest.mark.parametrize("name", ["plain", "broker-live", "lmq", "propcrc"])
-def test_a_real_store_has_the_bounds_and_units_that_it_says(name: str, fixture_store: Any, queues: Any) -> None:
+def test_bounds_and_units_equal_those_of_a_real_store(name: str, fixture_store: Any, queues: Any) -> None:
     """Minimum, maximum, greatest record end and every unit are the real store's; the end of files is detected."""
     fixture = fixture_store(name)
     opened = queues(units=100, writable=False, folder=fixture.store / "consumequeue")
@@ -182,7 +182,7 @@ def test_a_known_minimum_is_corrected_with_all_others(queues: Any) -> None:
     assert queue.min_offset == 7
 
 
-def test_a_reader_that_looks_again_knows_where_the_last_record_ends(queues: Any) -> None:
+def test_refresh_updates_the_greatest_record_end_of_a_reader(queues: Any) -> None:
     """The greatest record end includes the new units after a refresh."""
     built(queues, 3)
     reader = queues(writable=False).get("T", 0)

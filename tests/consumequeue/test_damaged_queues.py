@@ -35,7 +35,7 @@ def name_of(number: int) -> str:
         ([], 3000, [0, 1, 2, 3]),
     ],
 )
-def test_of_files_that_do_not_stand_together_those_with_records_stay(
+def test_recover_keeps_the_files_with_records_of_a_non_contiguous_queue(
     queues: Any, lost: list[int], log_min: int, left: list[int]
 ) -> None:
     """Files that a crash brought back are deleted; units behind a gap were never synced and are rebuilt from the log."""
@@ -80,14 +80,14 @@ def test_a_file_longer_than_one_read_is_walked_to_its_end(queues: Any, count: in
     assert queue.max_offset == count - 1
 
 
-def test_how_far_a_queue_is_on_the_disk_is_known_before_anything_else_is_asked(queues: Any) -> None:
+def test_flushed_size_is_known_right_after_opening(queues: Any) -> None:
     """After a clean stop everything counts as flushed, before any other call."""
     built(queues)
     assert queues().get("T", 0).flushed == 700
     assert queues().get_or_add("T", 1).flushed == 0
 
 
-def test_a_minimum_behind_the_end_that_recovery_finds_is_found_anew(queues: Any) -> None:
+def test_recover_recomputes_a_minimum_beyond_the_recovered_end(queues: Any) -> None:
     """Otherwise readers would begin behind the next messages, because the units that it counted are gone."""
     folder = built(queues)
     opened = queues()
@@ -111,7 +111,7 @@ def test_a_walk_over_units_that_are_cut_meanwhile_ends_before_them(queues: Any) 
     assert seen == list(range(20))
 
 
-def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, caplog: Any) -> None:
+def test_first_unit_is_written_to_an_empty_file_of_another_offset(queues: Any, caplog: Any) -> None:
     """The crash came between creating the file and its unit; a warning is logged and no blank is written."""
     folder = built(queues, 0)
     folder.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_a_first_unit_goes_into_an_empty_file_of_another_place(queues: Any, capl
     assert queue.unit(0).physical_offset == 2500
 
 
-def test_a_queues_folder_with_something_of_others_stays(queues: Any, tmp_path: Path) -> None:
+def test_remove_keeps_a_queue_folder_with_other_files(queues: Any, tmp_path: Path) -> None:
     """The queue and its files are deleted; a folder with other files stays.  A queue that was never written has no folder."""
     folder = built(queues)
     (folder / "mine").mkdir()
@@ -139,7 +139,7 @@ def test_a_queues_folder_with_something_of_others_stays(queues: Any, tmp_path: P
     assert sorted(path.name for path in folder.parent.rglob("*")) == ["0", "mine", "notes"]
 
 
-def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: World, tmp_path: Path) -> None:
+def test_file_size_is_that_of_the_majority_of_the_first_queues(world: World, tmp_path: Path) -> None:
     """A few of the first queues decide, so the result does not depend on a damaged one."""
     for number in range(130):
         folder = tmp_path / "T" / str(number)
@@ -158,7 +158,7 @@ def test_the_file_size_of_many_queues_is_what_most_of_the_first_have(world: Worl
 
 @pytest.mark.parametrize("base", [0, 5 << 30])
 @pytest.mark.parametrize("flushed", [51, 76, 102, 153, 204])
-def test_after_a_crash_no_unit_leads_elsewhere_than_it_was_written_to(world: World, base: int, flushed: int) -> None:
+def test_units_after_a_crash_point_at_their_own_records(world: World, base: int, flushed: int) -> None:
     """A unit across a sector border can lose its first half, and would then point at the record of an old message.
 
     `flushed` units were on the disk, so the old version of the sector ends there; the log has all records.
@@ -242,7 +242,7 @@ def test_batches_behind_the_logs_end_are_cut(world: World, tmp_path: Path, cut: 
 @pytest.mark.parametrize(
     ("log_min", "deleted", "min_offset"), [(0, 0, 0), (1900, 0, 95), (1901, 1, 100), (3901, 2, 200), (99_999, 2, 200)]
 )
-def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
+def test_expired_batch_queue_files_are_deleted_except_the_last(
     world: World, tmp_path: Path, log_min: int, deleted: int, min_offset: int
 ) -> None:
     """A file is deleted with its last record; the minimum is the first message of the first remaining record."""
@@ -253,7 +253,7 @@ def test_batch_files_of_records_that_left_the_log_go_but_never_the_last(
     assert queue.delete_expired(log_min) == 0
 
 
-def test_a_folder_of_batch_queues_without_files_waits_for_the_first(world: World, tmp_path: Path) -> None:
+def test_reader_opens_batch_queue_folders_without_files(world: World, tmp_path: Path) -> None:
     """A reader may open the folder before the writer creates files; a damaged queue raises unless it may be set aside."""
     for number in range(3):
         (tmp_path / "T" / str(number)).mkdir(parents=True)
@@ -296,7 +296,7 @@ def test_a_search_by_time_over_batches_that_are_cut_meanwhile_ends(world: World,
         assert world.consumequeue.batch_offset_by_time(cut, 1020, boundary) == 0
 
 
-def test_a_look_for_a_lost_front_stops_at_the_first_unit_it_was_given(world: World) -> None:
+def test_find_lost_front_stops_at_the_first_unit_of_the_buffer(world: World) -> None:
     """The unit before it is in the previous range: nothing is read before the buffer."""
     find = world.module("consumequeue._units_cy").find_lost_front
     assert find(bytes(60), 500, 0) == (-1, False)

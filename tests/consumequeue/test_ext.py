@@ -57,7 +57,9 @@ UNITS = [
 
 
 @pytest.mark.parametrize(("name", "position", "data"), UNITS, ids=[row[0] for row in UNITS])
-def test_an_address_of_nothing_whole(world: Any, tmp_path: Path, name: str, position: int, data: bytes) -> None:
+def test_address_of_an_incomplete_extended_unit_returns_none(
+    world: Any, tmp_path: Path, name: str, position: int, data: bytes
+) -> None:
     """The lookup returns None instead of other bytes; iterating over the file raises an error with the position."""
     (tmp_path / f"{0:020d}").write_bytes(data)
     ext = opened(world, tmp_path)

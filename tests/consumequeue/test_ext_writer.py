@@ -44,7 +44,7 @@ def named(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_a_crash_an_address_leads_to_what_was_written_or_to_nothing(world: World, seed: int) -> None:
+def test_address_after_a_crash_points_at_the_written_unit_or_is_refused(world: World, seed: int) -> None:
     """Whatever pages, sizes and names are lost, the last address is refused if a unit before it is lost.
 
     Otherwise a reader would find zeros, which mean "no tags", and a consumer with a filter would miss messages.
@@ -114,7 +114,9 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("name", "data"), DAMAGE, ids=[row[0] for row in DAMAGE])
 @pytest.mark.parametrize("at", [0, 40])
-def test_an_address_of_something_else_cuts_nothing(world: World, tmp_path: Path, name: str, data: str, at: int) -> None:
+def test_truncate_at_an_address_of_another_unit_changes_nothing(
+    world: World, tmp_path: Path, name: str, data: str, at: int
+) -> None:
     """After a flipped bit in the queue's last unit its address is refused, and the queue can be rebuilt from the log."""
     writer = opened(world, REAL_DISK, str(tmp_path))
     addresses = write(world, writer, 60)
@@ -142,7 +144,7 @@ def test_an_address_between_units_or_outside_of_all_files_cuts_nothing(world: Wo
     assert not opened(world, REAL_DISK, str(tmp_path / "none")).truncate(address)
 
 
-def test_units_of_records_that_were_cut_leave_zeros_and_no_file(world: World, tmp_path: Path) -> None:
+def test_truncate_zeroes_extended_units_and_deletes_files_behind_them(world: World, tmp_path: Path) -> None:
     """Everything behind the queue's last unit is zeroed and reused; without any unit of the queue all files are deleted."""
     addresses = write(world, opened(world, REAL_DISK, str(tmp_path)), 100)
     again = opened(world, REAL_DISK, str(tmp_path))
@@ -155,7 +157,7 @@ def test_units_of_records_that_were_cut_leave_zeros_and_no_file(world: World, tm
     assert again.append(unit(world, 0)) == BASE
 
 
-def test_files_of_records_that_left_the_log_go_but_never_the_last(world: World, tmp_path: Path) -> None:
+def test_expired_extended_files_are_deleted_except_the_last(world: World, tmp_path: Path) -> None:
     """The last file stays even if all of its records are gone; addresses continue."""
     writer = opened(world, REAL_DISK, str(tmp_path))
     addresses = write(world, writer, 100)
@@ -188,7 +190,7 @@ def test_a_flush_syncs_the_files_that_were_written_since_and_a_full_one_when_the
     assert sorted({call.path for call in disk.calls if call.operation == "sync folder"}) == [f"{tmp_path}/T/0"]
 
 
-def test_opening_after_a_kill_takes_no_room_for_files_that_are_mostly_empty(world: World, tmp_path: Path) -> None:
+def test_opening_after_a_kill_allocates_no_blocks_of_sparse_files(world: World, tmp_path: Path) -> None:
     """Zeros written to files of 48 MiB per queue would fill the disk with a thousand queues."""
     size = 48 << 20
     writer = opened(world, REAL_DISK, str(tmp_path), size)
@@ -218,7 +220,7 @@ def test_a_file_of_more_units_than_one_read_holds_is_walked_to_its_end(world: Wo
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_unit_that_lost_its_part_behind_a_sectors_border_is_not_whole(world: World, tmp_path: Path, first: int) -> None:
+def test_unit_torn_at_a_sector_border_is_incomplete(world: World, tmp_path: Path, first: int) -> None:
     """This holds for the first file and later ones; a unit that ends before the border stays."""
     writer = opened(world, REAL_DISK, str(tmp_path), 1100)
     units = [world.consumequeue.ExtUnit(7, 1_700_000_000_000, bytes([255]) * 40, 60) for _ in range(40)]

@@ -114,7 +114,7 @@ def test_readers_beside_a_writer(queues: Any) -> None:
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_file_deleted_while_a_reader_asks(queues: Any, is_deleted: bool) -> None:
+def test_file_deleted_during_a_read_has_no_units(queues: Any, is_deleted: bool) -> None:
     """A file that retention deleted has no units.  Any other error of the disk is raised."""
     disk = FailingDisk(10_000, only="open")
     opened = queues(disk=disk)
@@ -155,7 +155,7 @@ def test_a_number_that_is_no_queue_id_is_refused(queues: Any, queue_id: int) -> 
         queues().get_or_add("T", queue_id)
 
 
-def test_names_as_brokers_use_them(queues: Any) -> None:
+def test_topic_names_used_by_brokers_are_accepted(queues: Any) -> None:
     """Percent signs, spaces and other alphabets are accepted."""
     for topic in ("%RETRY%group", "%LMQ%a b", "主题", "SCHEDULE_TOPIC_XXXX"):
         queues().get_or_add(topic, 0).append_run(0, packed(0, 1))

@@ -25,7 +25,7 @@ def overwrite(folder: Path, unit: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 11, 29, 30, 35])
-def test_the_end_is_found_by_halving_and_by_reading(queues: Any, count: int) -> None:
+def test_end_is_found_by_binary_search_and_by_scan(queues: Any, count: int) -> None:
     """Binary search (after a clean stop) and a scan (after an unclean one) find the same end."""
     built(queues, count)
     queue = queues(writable=False).get("T", 0)
@@ -36,7 +36,7 @@ def test_the_end_is_found_by_halving_and_by_reading(queues: Any, count: int) -> 
 
 @PROPERTY
 @given(st.integers(0, 1500), st.integers(30, 700))
-def test_halving_and_reading_agree(world: World, count: int, units: int) -> None:
+def test_binary_search_and_scan_agree_for_any_number_of_units(world: World, count: int, units: int) -> None:
     """They agree for any number of units in files of any size."""
     with tempfile.TemporaryDirectory() as folder:
         make = world.consumequeue.ConsumeQueues
@@ -133,7 +133,7 @@ def test_a_folder_that_rocketmq_would_not_load(queues: Any, name: str, file: str
     assert (folder / file).read_bytes() == data
 
 
-def test_a_name_between_two_units(queues: Any) -> None:
+def test_file_name_inside_a_unit_is_rejected(queues: Any) -> None:
     """A first file that begins in the middle of a unit is refused."""
     folder = built(queues, 3)
     (folder / f"{0:020d}").rename(folder / f"{30:020d}")
@@ -238,7 +238,7 @@ def test_flush_waits_for_two_pages(queues: Any, count: int, is_worth_it: bool) -
 
 
 @pytest.mark.parametrize("operation", ["sync", "sync folder"])
-def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: str) -> None:
+def test_failed_sync_raises_and_does_not_advance_the_flushed_size(queues: Any, operation: str) -> None:
     """Neither data nor a new file's name counts as flushed; the full file was synced before the next was created."""
     disk = FailingDisk(10_000, only=operation)
     opened = queues(disk=disk)
@@ -251,7 +251,7 @@ def test_a_failed_sync_is_an_error_and_claims_nothing(queues: Any, operation: st
     assert queue.max_offset == 12
 
 
-def test_remove_takes_the_folders_away(queues: Any, tmp_path: Path) -> None:
+def test_remove_deletes_the_queue_and_topic_folders(queues: Any, tmp_path: Path) -> None:
     """It deletes the queue's folder, and the topic's folder with its last queue."""
     opened = queues()
     opened.get_or_add("T", 0).append_run(0, packed(0, 3))
@@ -286,7 +286,7 @@ def test_a_reader_follows_a_live_writer(queues: Any) -> None:
     assert reader.get("U", 1).max_offset == 1
 
 
-def test_halving_finds_the_end_of_a_file_of_several_blocks(queues: Any) -> None:
+def test_binary_search_finds_the_end_of_a_file_of_several_blocks(queues: Any) -> None:
     """450 units in a file of 1,000 are more than one read."""
     opened = queues(units=1000)
     opened.get_or_add("T", 0).append_run(0, packed(0, 450))
@@ -294,7 +294,7 @@ def test_halving_finds_the_end_of_a_file_of_several_blocks(queues: Any) -> None:
     assert queues(units=1000).get("T", 0).max_offset == 450
 
 
-def test_a_file_whose_first_record_begins_at_the_safe_end_is_not_vouched_for(queues: Any) -> None:
+def test_recover_reads_a_file_that_starts_at_the_safe_offset(queues: Any) -> None:
     """The third file from the end begins with a record at the safe end, so the files before it are read too."""
     folder = built(queues, 45)
     overwrite(folder, 13, bytes(20))
@@ -320,7 +320,7 @@ def test_a_reader_drops_no_files_behind_a_hole(queues: Any) -> None:
     assert contents(folder) == before
 
 
-def test_what_was_counted_is_forgotten_when_queues_are_cut(queues: Any) -> None:
+def test_truncate_resets_the_sum_of_next_offsets(queues: Any) -> None:
     """The sum of next offsets is counted again after a truncation."""
     built(queues)
     opened = queues()

@@ -88,7 +88,7 @@ def test_a_queue_without_units(queues: Any, world: Any) -> None:
         assert world.consumequeue.offset_by_time(queue, 5, boundary, lambda *_: 1) == 0
 
 
-def test_units_whose_records_left_the_log(queues: Any, world: Any) -> None:
+def test_time_search_skips_units_of_expired_records(queues: Any, world: Any) -> None:
     """The result is always a unit whose record is still in the log."""
     queue, known = queue_of(queues, TIMES)
     queue.correct_min_offset(500)
@@ -113,7 +113,7 @@ def test_a_minimum_that_is_not_corrected_yet(queues: Any, world: Any) -> None:
 
 @PROPERTY
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(-1, 1000))
-def test_nearest_is_the_plain_rule(world: World, gaps: list[int], time: int) -> None:
+def test_nearest_equals_a_linear_search(world: World, gaps: list[int], time: int) -> None:
     """It is the nearer neighbour, the earlier of two, and the first of equal times."""
     times = [1 + sum(gaps[: count + 1]) for count in range(len(gaps))]
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,7 @@ def test_a_clock_that_was_set_back_ends_at_an_edge(world: World, times: list[int
             assert not 0 <= beside < len(times) or times[beside] != requested
 
 
-def test_many_messages_of_one_time_take_few_looks(world: World, tmp_path: Any) -> None:
+def test_search_over_many_equal_times_reads_few_records(world: World, tmp_path: Any) -> None:
     """RocketMQ would step over them one by one."""
     times = [1, *[2] * 30_000, 3]
     queue, known = opened_queue(world, str(tmp_path), times, 40_000)

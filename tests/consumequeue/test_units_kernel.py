@@ -39,7 +39,7 @@ def test_counts_are_those_of_a_plain_loop(world: World, units: list[tuple[int, i
     assert kernel.count_repeated(data, top) == repeats
 
 
-def test_any_buffer_will_do(world: Any) -> None:
+def test_kernel_accepts_any_buffer_type(world: Any) -> None:
     """Bytes, byte arrays and slices of a view are accepted; an incomplete unit at the end is ignored."""
     kernel = world.module("consumequeue._units_cy")
     for data in (packed(0, 5), bytearray(packed(0, 5)), memoryview(b"xx" + packed(0, 5))[2:], packed(0, 5) + b"xyz"):

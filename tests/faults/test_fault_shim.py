@@ -90,7 +90,7 @@ def bodies(store: Path) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_fault_of_the_system_below_the_tool_loses_nothing(name: str, shim: Path, tmp_path: Path) -> None:
+def test_system_call_faults_under_the_tool_lose_no_message(name: str, shim: Path, tmp_path: Path) -> None:
     """A fault ends in a named error, and a second run completes the command."""
     make, _text, _result, count = COMMANDS[name]
     (tmp_path / "golden").mkdir()
@@ -149,7 +149,7 @@ store.close()
 
 
 @pytest.mark.parametrize("below", ["consumequeue", "index"])
-def test_writer_whose_dispatch_stopped_finds_every_acknowledged_key(shim: Path, tmp_path: Path, below: str) -> None:
+def test_every_acknowledged_key_is_found_after_dispatch_stopped(shim: Path, tmp_path: Path, below: str) -> None:
     """One sync that fails with EIO ends dispatch: `query` searches the log, and messages that are in no queue are counted."""
     folder = tmp_path / "store"
     fault = {"LD_PRELOAD": str(shim), "FAULT_BELOW": str(folder / below), "FAULT_CALL": "sync", "FAULT_AT": "4"}

@@ -46,7 +46,7 @@ def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, fold
         assert not wrong
 
 
-def test_a_log_file_of_another_store_ends_at_a_person(make: Make, tmp_path: Path) -> None:
+def test_a_log_file_of_another_store_requires_an_operator(make: Make, tmp_path: Path) -> None:
     """The printed commands must end, or say that a person has to decide."""
     made = make("propcrc")
     folder = copied(made.folder, tmp_path / "copy" / "store")

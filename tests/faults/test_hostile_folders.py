@@ -120,7 +120,7 @@ STRANGE: list[Callable[[Path], None]] = [
 
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda strange: strange.__name__)
-def test_something_else_in_place_of_a_file(store: Path, strange: Callable[[Path], None]) -> None:
+def test_each_file_replaced_by_another_file_type(store: Path, strange: Callable[[Path], None]) -> None:
     """Pipes, devices, links, folders and 4 TiB files replace each kind of file, one at a time."""
     for position in LOCATIONS:
         copy = store.parent / "copy"
@@ -143,7 +143,7 @@ def test_folders_that_are_links_are_not_emptied(store: Path, name: str) -> None:
     examined(store, ["verify", "rebuild all", "recover --apply --skip-bad"])
 
 
-def test_a_log_that_is_a_link_is_written_to_only_where_the_operator_says_so(store: Path) -> None:
+def test_a_symlinked_log_is_repaired_only_with_follow_links(store: Path) -> None:
     """A log outside of the folder is repaired only with `--follow-links`; `recover --apply` used to repair it always."""
     log, outside = store / "commitlog", store.parent / "precious-log"
     path = log / f"{0:020d}"
@@ -214,7 +214,7 @@ def test_numbers_at_their_limits(store: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [2**63 - 65536, 2**63 - 1, 2**62, 2**40, 10**18])
-def test_a_log_that_begins_near_the_end_of_numbers(store: Path, start: int) -> None:
+def test_a_log_that_begins_near_the_largest_offset(store: Path, start: int) -> None:
     """The offset in the file's name leaves no room for the next file."""
     write_log(store)
     (store / "commitlog" / "00000000000000000000").unlink()
@@ -254,7 +254,7 @@ def test_a_million_queues(store: Path) -> None:
 
 
 @pytest.mark.default
-def test_deep_and_absurd_json(store: Path) -> None:
+def test_deeply_nested_and_extreme_json(store: Path) -> None:
     """The broker's files and the sidecars contain deeply nested values and huge numbers."""
     deep, long_number = "[" * 500_000, '{"end_offset": ' + "9" * 5000 + "}"
     infinite = '{"end_offset": Infinity, "last_offset": 1, "store_timestamp_ms": 1, "name": "x", "next_item": Infinity}'
@@ -353,7 +353,7 @@ RABBIT_LOCATIONS = [
 
 
 @pytest.mark.parametrize("strange", [fifo, link_to_a_device, folder_instead, sparse], ids=lambda strange: strange.__name__)
-def test_something_else_in_place_of_a_rabbitmq_file(vhost: Path, strange: Callable[[Path], None]) -> None:
+def test_each_rabbitmq_file_replaced_by_another_file_type(vhost: Path, strange: Callable[[Path], None]) -> None:
     """Pipes, links, folders and 4 TiB files replace each kind of file of a virtual host."""
     for position in RABBIT_LOCATIONS:
         path = vhost / position
@@ -382,7 +382,7 @@ def test_unusable_sidecars_of_a_rabbitmq_folder_are_ignored(vhost: Path) -> None
             assert "q.mixed" in opened.queue_names()
 
 
-def test_deep_terms_in_place_of_a_message(vhost: Path) -> None:
+def test_deeply_nested_terms_instead_of_a_message(vhost: Path) -> None:
     """Lists are nested a hundred thousand deep; sizes of tuples, maps and atoms exceed the file."""
     deep = b"\x83" + b"l\0\0\0\1" * 100_000 + b"j" * 100_001
     tuples = b"\x83" + b"h\1" * 100_000 + b"j"
@@ -408,7 +408,7 @@ def test_names_of_queues_that_are_paths_or_markup(vhost: Path) -> None:
         assert all("\x1b" not in talk for _code, talk in answer.values())
 
 
-def test_the_answers_are_json_where_json_was_asked(store: Path) -> None:
+def test_json_output_is_valid_for_hostile_names_and_bodies(store: Path) -> None:
     """Escapes, markup and lone surrogates in names and bodies become ASCII JSON."""
     from tests.brokerstore.tool import run
 

@@ -56,7 +56,7 @@ def test_the_rabbit_loop_notices_a_lost_message(tmp_path: Path) -> None:
         loop.check()
 
 
-def test_the_rabbit_loop_notices_a_message_that_came_back(tmp_path: Path) -> None:
+def test_the_rabbit_loop_detects_an_acknowledged_message_that_is_delivered_again(tmp_path: Path) -> None:
     """A canary: the check fails when an acknowledgement is counted that was never given."""
     loop = RabbitKillLoop(tmp_path / "store", seed=2)
     while not any(loop.present):

@@ -27,7 +27,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[LogFile]]]:
 
 
 @pytest.mark.parametrize("scarce", SCARCE)
-def test_a_flipped_bit_in_a_log_is_named_or_nobodys(log: tuple[str, list[LogFile]], scarce: int) -> None:
+def test_a_flipped_bit_in_a_log_is_reported_or_in_an_unchecked_field(log: tuple[str, list[LogFile]], scarce: int) -> None:
     """Header fields of every kind and random bits, in logs with and without whole-record checksums."""
     name, files = log
     found: Counter[str] = Counter()

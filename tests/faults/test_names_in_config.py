@@ -105,7 +105,7 @@ def words(command: str, store: Path) -> list[str]:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("file", offset_files([]))
-def test_no_command_fails_or_leaves_the_store(store: Path, requested: list[str], file: str) -> None:
+def test_no_command_fails_or_accesses_a_path_outside_of_the_store(store: Path, requested: list[str], file: str) -> None:
     """With all names in one file, no command fails or looks at a path outside of the store."""
     write(store, file.split()[0], offset_files(NAMES)[file])
     before = sorted(str(path) for path in store.parent.parent.rglob("*"))
@@ -133,7 +133,7 @@ def test_offsets_show_has_every_group_and_topic(store: Path, requested: list[str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_offsets_reset_of_such_a_topic(store: Path, requested: list[str], name: str) -> None:
+def test_offsets_reset_of_a_hostile_topic_name_is_refused(store: Path, requested: list[str], name: str) -> None:
     """The topic has no queue, so the command refuses; other topics' offsets are set."""
     write(store, "config/consumerOffset.json", {"offsetTable": {f"{name}@g": {"0": 7}, "T@g": {"0": 1}}})
     refused = run("offsets", "reset", "--apply", store, "--group", "g", "--topic", name, "--to", "earliest")
@@ -146,7 +146,7 @@ def test_offsets_reset_of_such_a_topic(store: Path, requested: list[str], name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_reader_finds_no_queue_of_such_a_name(store: Path, requested: list[str], name: str) -> None:
+def test_a_reader_finds_no_queue_of_a_hostile_name(store: Path, requested: list[str], name: str) -> None:
     """Every reading method finds nothing and asks about no path outside."""
     with MessageStore.open(store, "r", SIZES) as opened:
         assert opened.queue_ids(name) == []

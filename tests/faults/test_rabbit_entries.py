@@ -27,7 +27,7 @@ SHARES = {
 
 
 @pytest.mark.parametrize("number", range(len(SHARES)), ids=list(SHARES))
-def test_damage_at_an_entry_is_named_or_changes_nothing(number: int) -> None:
+def test_damage_to_an_entry_is_reported_or_changes_nothing(number: int) -> None:
     """No traceback and no message that nobody published; a recovery keeps all messages of untouched entries."""
     with fast_folder() as above:
         sweep = sweeps(above)[number]
@@ -49,7 +49,7 @@ def test_the_entries_cover_all_bytes_of_the_golden_files() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["invented", "lost", "unsaid"])
-def test_the_judge_notices(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_detects_invented_and_lost_messages(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: `judge` rejects an invented message, a lost untouched one, and reports one lost silently as GONE."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
@@ -82,7 +82,7 @@ def with_a_wrong_length(vhost: Vhost, kind: str) -> Entry:
     return entry
 
 
-def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
+def test_opening_refuses_a_segment_with_intact_entries_after_damage() -> None:
     """One flipped bit in an entry's length: opening used to drop every later message of the segment silently."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))
@@ -95,7 +95,7 @@ def test_an_opening_refuses_a_segment_with_good_entries_behind_damage() -> None:
         assert waiting(vhost.folder) == len(vhost.rows) - len(vhost.messages_of(entry)) >= len(vhost.rows) - 1
 
 
-def test_an_opening_keeps_what_is_whole_behind_damage_in_a_journal() -> None:
+def test_opening_keeps_intact_entries_after_damage_in_a_journal() -> None:
     """One flipped bit in an entry's length: opening used to cut everything after it as torn."""
     with fast_folder() as above:
         vhost = Vhost(small_vhost(above))

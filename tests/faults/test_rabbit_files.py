@@ -55,7 +55,7 @@ def test_a_healthy_node_has_no_contradiction(name: str, make: Make) -> None:
     assert (outcome.verify, outcome.violations, outcome.limits) == (0, [], [])
 
 
-def test_a_table_of_names_of_another_node_ends_at_a_person(make: Make, tmp_path: Path) -> None:
+def test_a_name_table_of_another_node_requires_an_operator(make: Make, tmp_path: Path) -> None:
     """The printed commands must end, or say that a person has to decide."""
     base = make("rabbit-dlx-3.10.8")
     folder = Path(shutil.copytree(base.folder, tmp_path / "node"))

@@ -16,7 +16,7 @@ FLIPS = amount(250, 700) if build_name() == "compiled" else 40
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-clean", "rabbitmq-v2"])
-def test_a_flipped_bit_in_a_virtual_host_is_named_or_nobodys(name: str) -> None:
+def test_a_flipped_bit_in_a_virtual_host_is_reported_or_in_an_unchecked_field(name: str) -> None:
     """Each flip is reported, changes nothing, or is in a field that no rule covers."""
     with fast_folder() as above:
         folder = unpacked(name, above)

@@ -138,7 +138,9 @@ def left_open(calls: list[Call]) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "more"), [(ROCKETMQ, ("ASYNC",)), (ROCKETMQ, ("SYNC",)), (RABBITMQ, ())], ids=["async", "sync", "rabbitmq"]
 )
-def test_every_name_and_every_file_is_synced_in_time(shim: Path, tmp_path: Path, program: str, more: tuple[str, ...]) -> None:
+def test_every_file_and_directory_entry_is_synced_before_it_is_needed(
+    shim: Path, tmp_path: Path, program: str, more: tuple[str, ...]
+) -> None:
     """A new folder's name is synced first, a file before it replaces another, and all of them before a clean stop."""
     sessions = Sessions(shim, tmp_path)
     for end in ENDS:
@@ -151,7 +153,7 @@ def test_every_name_and_every_file_is_synced_in_time(shim: Path, tmp_path: Path,
             assert not any("abort" in os.path.basename(path) for path in sessions.folder.rglob("*"))
 
 
-def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, tmp_path: Path) -> None:
+def test_a_clean_stop_is_recorded_after_every_other_file_is_synced(shim: Path, tmp_path: Path) -> None:
     """`abort` is removed, or `clean.dot` created, after every other file and name was synced."""
     sessions = Sessions(shim, tmp_path)
     for program, more, mark in ((ROCKETMQ, ("ASYNC",), ("unlink", "abort")), (RABBITMQ, (), ("to", "clean.dot"))):
@@ -161,7 +163,7 @@ def test_a_store_says_that_it_was_stopped_cleanly_as_the_last_thing(shim: Path, 
         assert [call[1:] for call in calls[position + 1 :]] == [("fsync", folder)], "of the mark's own name"
 
 
-def test_a_folder_is_made_with_its_parents_and_each_name_is_synced(shim: Path, tmp_path: Path) -> None:
+def test_a_new_folder_and_each_of_its_parents_is_synced(shim: Path, tmp_path: Path) -> None:
     """`RealDisk.make_folder` syncs the parent of every folder that it makes; `sync_folder` calls fsync."""
     program = """
 import sys
@@ -189,7 +191,7 @@ TOOL_RUNS = {name: (make, text) for name, (make, text, _result, _count) in COMMA
 
 
 @pytest.mark.parametrize("name", TOOL_RUNS)
-def test_the_tool_leaves_nothing_to_chance(name: str, shim: Path, tmp_path: Path) -> None:
+def test_the_tool_syncs_every_written_file_and_changed_name(name: str, shim: Path, tmp_path: Path) -> None:
     """When a repair, copy or import ends, every written file and every changed name is synced."""
     make, text = TOOL_RUNS[name]
     sessions = Sessions(shim, tmp_path)

@@ -26,14 +26,14 @@ def files(*sizes: int, step: int = 65536) -> list[OffsetFile]:
     return [OffsetFile(number * step, f"{number * step:020d}", size, 0) for number, size in enumerate(sizes)]
 
 
-def test_the_file_size_is_the_distance_of_names() -> None:
+def test_the_file_size_is_the_difference_between_file_names() -> None:
     """With two sizes of files, either one used to be taken; with a cut last file, the whole one counted as damaged."""
     assert common_file_size(files(65536, 1000)) == common_file_size(files(1000, 65536)) == 65536
     assert common_file_size(files(1000, 1000, 65536)) == 65536
     assert common_file_size(files(1 << 42)) is None and common_file_size(files(FILE_SIZE_MAX)) == FILE_SIZE_MAX
 
 
-def test_one_cut_queue_does_not_set_the_size_of_all(tmp_path: Path) -> None:
+def test_a_truncated_queue_file_does_not_set_the_file_size_of_all_queues(tmp_path: Path) -> None:
     """The first queue's file used to give the size for all; cut to 7 bytes, it made every queue unreadable."""
     for topic, size in (("A", 7), ("B", 2000), ("C", 2000)):
         folder = tmp_path / topic / "0"

@@ -132,7 +132,9 @@ def check_moved(position: Path, paths: list[Path], before: dict[str, bytes]) -> 
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
-def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
+def test_a_store_with_a_sidecar_replaced_by_another_file_type_can_be_written(
+    store: Path, strange: Callable[[Path], None]
+) -> None:
     """With each kind of sidecar replaced, messages stay, and the store can be written again."""
     before = outside(store)
     check_moved(store, [swap_in(store, name, strange) for name in FILES], before)
@@ -142,14 +144,14 @@ def test_something_else_in_place_of_a_file_of_our_own(store: Path, strange: Call
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, file], ids=lambda strange: strange.__name__)
-def test_something_else_in_place_of_a_folder_of_our_own(store: Path, strange: Callable[[Path], None]) -> None:
+def test_a_sidecar_folder_replaced_by_a_symlink_is_not_written_through(store: Path, strange: Callable[[Path], None]) -> None:
     """Strays, rebuilt queues and parts of a sink would be written through a link."""
     before = outside(store)
     check_moved(store, [swap_in(store, name, strange) for name in FOLDERS], before)
     check_moved(store, [swap_in(store, "sink/job", strange)], before)
 
 
-def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
+def test_a_stray_file_is_not_moved_through_a_symlink(store: Path) -> None:
     """The link at `strays` is moved aside first."""
     before = outside(store)
     (store / "commitlog" / "notes.txt").write_bytes(b"stray")
@@ -159,7 +161,7 @@ def test_a_stray_is_not_moved_through_a_link(store: Path) -> None:
     assert outside(store) == before
 
 
-def test_a_file_in_place_of_the_folder_itself(store: Path) -> None:
+def test_a_file_named_like_the_sidecar_folder_is_moved_aside(store: Path) -> None:
     """The file `brokerstore` is moved aside as a whole."""
     shutil.rmtree(store / "brokerstore")
     (store / "brokerstore").write_bytes(b"x")
@@ -184,14 +186,14 @@ def test_an_unreadable_marker_of_a_failed_sync_still_counts(store: Path, monkeyp
     assert not (store / "brokerstore" / "doubt.json").exists()
 
 
-def test_a_backup_of_a_recovery_may_be_a_link(store: Path) -> None:
+def test_verify_accepts_a_symlink_as_a_recovery_backup(store: Path) -> None:
     """A backup may be a link that stood in place of a folder of the store."""
     swap_in(store, "kept-consumequeue-0", link_to_a_folder)
     assert run("verify", store).code == 0
 
 
 @pytest.mark.parametrize("name", ["clean.json", "queues.json", "doubt.json", "ring", "clean.json.new"])
-def test_a_put_that_fails_on_one_leads_to_recover(store: Path, name: str) -> None:
+def test_a_put_that_fails_on_a_replaced_sidecar_suggests_recover(store: Path, name: str) -> None:
     """The error suggests `recover`, not a fault of the disk; after the recovery puts work."""
     swap_in(store, name, folder)
     refused = run("put", store, "T", "body")
@@ -210,7 +212,7 @@ def test_a_link_of_any_name_is_reported(store: Path) -> None:
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, folder], ids=lambda strange: strange.__name__)
-def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[Path], None]) -> None:
+def test_rabbitmq_sidecars_replaced_by_another_file_type_are_moved_aside(vhost: Path, strange: Callable[[Path], None]) -> None:
     """The sidecars in a virtual host's folder, the lock among them, are moved aside."""
     before = outside(vhost)
     paths = [swap_in(vhost, name, strange) for name in RABBIT_FILES]
@@ -228,7 +230,7 @@ def test_something_else_beside_rabbitmqs_files(vhost: Path, strange: Callable[[P
 
 
 @pytest.mark.parametrize("strange", [*OTHERS, file], ids=lambda strange: strange.__name__)
-def test_kept_bytes_do_not_go_through_a_link(vhost: Path, strange: Callable[[Path], None]) -> None:
+def test_kept_bytes_are_not_written_through_a_symlink(vhost: Path, strange: Callable[[Path], None]) -> None:
     """`recover` keeps cut bytes below `brokerstore/cut`."""
     before = outside(vhost)
     swap_in(vhost, "cut", strange)

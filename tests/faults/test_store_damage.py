@@ -101,7 +101,7 @@ def _given(file: LogFile) -> set[int]:
 
 @pytest.mark.parametrize("scarce", SCARCE)
 @pytest.mark.parametrize("name", ["propcrc", "lmq"])
-def test_a_store_whose_log_is_cut_is_mended(name: str, scarce: int, folder: Path) -> None:
+def test_recover_keeps_whole_records_of_a_truncated_log(name: str, scarce: int, folder: Path) -> None:
     """The last file, shortened near record borders, is reported; a recovery keeps every whole record."""
     store = Store(unpacked(name, folder))
     path = sorted((store.folder / "commitlog").iterdir())[-1]
@@ -117,7 +117,7 @@ def test_a_store_whose_log_is_cut_is_mended(name: str, scarce: int, folder: Path
 
 
 @pytest.mark.parametrize("gap", [8, 91, 4096])
-def test_stale_records_behind_the_end_stay_dead(gap: int, folder: Path) -> None:
+def test_stale_records_after_the_end_are_not_read(gap: int, folder: Path) -> None:
     """Older records after a gap, as a truncation leaves them, are never read, and a note reports them."""
     file = golden_log("lmq", folder)[-1]
     end = max(field.stop for field in file.fields)
@@ -133,7 +133,7 @@ def test_stale_records_behind_the_end_stay_dead(gap: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 91])
-def test_a_record_copied_elsewhere_is_not_believed(shift: int, folder: Path) -> None:
+def test_a_record_at_a_wrong_offset_is_rejected(shift: int, folder: Path) -> None:
     """After a misdirected write the record is whole, but its physical offset does not match."""
     file = golden_log("propcrc", folder)[-1]
     end = max(field.stop for field in file.fields)

@@ -163,7 +163,7 @@ def refused_by_all(store: Path, words: dict[str, Path], what: str, *, but: tuple
 
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("name", STORES)
-def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str, fixture_store: Any, tmp_path: Path) -> None:
+def test_every_writer_refuses_a_store_with_an_unknown_format(name: str, fixture_store: Any, tmp_path: Path) -> None:
     """The library raises `UnsupportedFormat`, the tool exits with 3, and no byte or name changes."""
     store = fixture_store(name, own=True).store
     words = {"STORE": store, "OTHER": fixture_store("plain").store, "EXPORT": tmp_path / "export.jsonl"}
@@ -176,7 +176,7 @@ def test_no_way_to_write_changes_a_store_with_something_unknown_in_it(name: str,
 
 
 @pytest.mark.usefixtures("quiet")
-def test_no_way_to_write_changes_a_store_with_rocksdb_queues(fixture_store: Any, tmp_path: Path) -> None:
+def test_every_writer_refuses_a_store_with_rocksdb_queues(fixture_store: Any, tmp_path: Path) -> None:
     """The folder is one that a real broker left. `recover` and `rebuild` accept it (`tests/messagestore/test_*_rocksdb.py`)."""
     store = fixture_store("broker-rocksdb", own=True).store
     (tmp_path / "export.jsonl").write_text(EXPORTED)

@@ -26,7 +26,7 @@ LARGE_QUEUES = ("18PFRXGVXXG0ZIS281F2ZCGPH", "BGRIRRI733GZZGP0F653VU17V", "434QJ
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_answers_or_names_what_is_wrong(name: str) -> None:
+def test_a_decoder_returns_a_value_or_raises_a_named_error(name: str) -> None:
     """For seeds and mutations, the answer is consistent or a named error."""
     assert len(corpus.seeds(name)) > 1, "a corpus is kept"
     runs = DECODER_RUNS // len(TARGETS) // SLOW.get(name, 1)
@@ -40,7 +40,7 @@ def test_the_canary_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", FOLDER_RUNS)
-def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
+def test_a_damaged_folder_is_read_and_repaired_or_reported(name: str) -> None:
     """Each run changes one to three files; every tenth run recovers, and a second recovery has nothing to do."""
     with fast_folder() as above:
         golden = unpacked(name, above)
@@ -50,13 +50,13 @@ def test_a_damaged_folder_is_read_and_mended_or_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("quarter", range(4))
-def test_a_damaged_small_folder_is_repaired_or_named(quarter: int) -> None:
+def test_a_damaged_small_folder_is_repaired_or_reported(quarter: int) -> None:
     """The same in memory, for both engines, closed cleanly and not, with fifty times as many runs."""
     runs = SMALL_FOLDER_RUNS // 4
     assert small_folder_runs(runs, 1001 + quarter * runs) == runs
 
 
-def test_a_damaged_node_is_repaired_or_named() -> None:
+def test_a_damaged_node_is_repaired_or_reported() -> None:
     """The same for a node of RabbitMQ 4: no message that was readable before is missing after a recovery."""
     assert small_node_runs(SMALL_NODE_RUNS, 1) == SMALL_NODE_RUNS
 
@@ -85,7 +85,7 @@ def test_a_sound_folder_that_is_refused_is_noticed(name: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("is_rabbit", [False, True])
-def test_a_recovery_that_refuses_what_is_made_from_other_files_is_noticed(
+def test_a_recovery_that_refuses_to_rebuild_a_derived_file_is_detected(
     is_rabbit: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage to clean-stop files, queues or index loses nothing, so an error is not a valid answer."""
@@ -111,7 +111,7 @@ def test_expiries_of_any_64_bits_are_read() -> None:
     assert end == len(publish) and found[0].publish is not None and found[0].publish.expiry_us == -1
 
 
-def test_finds_are_kept_beside_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_that_fail_are_kept_with_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later runs repeat what broke a decoder once."""
     monkeypatch.setattr(corpus, "FOLDER", tmp_path)
     assert corpus.keep("x", b"find").read_bytes() == b"find" and corpus.seeds("x") == [b"find", b""]

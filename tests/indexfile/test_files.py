@@ -67,7 +67,7 @@ def test_destroy(index: Any, tmp_path: Path) -> None:
     assert opened.select("T", "k") == [0]
 
 
-def test_stray_names_are_passed_over_and_told(index: Any, tmp_path: Path) -> None:
+def test_stray_names_are_skipped_and_reported(index: Any, tmp_path: Path) -> None:
     """Names that are no number and folders are ignored and reported."""
     filled(index).close()
     for name in ("20261120173254506.tmp", "notes", "99999999999999999999"):
@@ -127,7 +127,7 @@ SHAPES = [(7, 28), (500, 2000), (1, 2), (1, 100), (7, 10), (13, 6), (100, 3), (1
 
 
 @pytest.mark.parametrize(("slots", "items"), SHAPES)
-def test_the_shape_is_found_from_the_chains(index: Any, world: Any, slots: int, items: int) -> None:
+def test_slot_layout_is_detected_from_the_chains(index: Any, world: Any, slots: int, items: int) -> None:
     """Four or any other number of items per slot are detected, with few keys or many."""
     find, paths = world.indexfile.find_shape, world.indexfile.index_paths
     opened = index(slots, items)
@@ -137,7 +137,7 @@ def test_the_shape_is_found_from_the_chains(index: Any, world: Any, slots: int, 
         assert find(REAL_DISK, paths(REAL_DISK, opened.folder)[0]) == (slots, items), number
 
 
-def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, tmp_path: Path) -> None:
+def test_slot_layout_without_items_is_the_default_or_none(index: Any, world: Any, tmp_path: Path) -> None:
     """Without a default shape the slots must be given; with them the size gives the items."""
     find = world.indexfile.find_shape
     assert find(REAL_DISK, []) is None
@@ -150,7 +150,9 @@ def test_without_items_the_default_is_taken_or_nothing(index: Any, world: Any, t
     assert world.indexfile.shape_for(420_000_040, 5_000_000) == (5_000_000, 20_000_000)
 
 
-def test_the_shape_is_found_while_an_item_is_being_written(index: Any, world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_layout_is_detected_while_an_item_is_being_written(
+    index: Any, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer has counted the item, but its offset is not in the header yet; the shape is found all the same."""
     opened = index(50, 400)
     for number in range(9):
@@ -172,7 +174,7 @@ def test_the_shape_is_found_while_an_item_is_being_written(index: Any, world: An
     assert world.indexfile.find_shape(disk, paths) == (50, 400)
 
 
-def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
+def test_file_of_unknown_slot_layout_gives_none(world: Any, tmp_path: Path) -> None:
     """Noise, a short file and zeros give None, or the default if there are no items, and no exception."""
     (tmp_path / "1").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "2").write_bytes(b"\0" * 39)
@@ -181,14 +183,14 @@ def test_a_file_of_no_known_shape(world: Any, tmp_path: Path) -> None:
         assert world.indexfile.find_shape(REAL_DISK, [str(tmp_path / name)]) == expected
 
 
-def test_the_shape_of_one_record_at_the_logs_begin_is_found(index: Any, world: Any) -> None:
+def test_slot_layout_of_one_record_at_offset_zero_is_detected(index: Any, world: Any) -> None:
     """Its offset 0 occurs in every unused slot too."""
     opened = index(50, 400)
     opened.build("T", "k", None, 0, BEGIN)
     assert world.indexfile.find_shape(REAL_DISK, [opened.files[0].path]) == (50, 400)
 
 
-def test_the_shape_is_asked_of_an_older_file_where_the_newest_is_being_made(index: Any, world: Any, tmp_path: Path) -> None:
+def test_slot_layout_is_read_from_an_older_file_if_the_newest_is_incomplete(index: Any, world: Any, tmp_path: Path) -> None:
     """A file without items, or no longer than a header, does not decide the shape of the others."""
     opened = index(50, 400)
     for number in range(20):
@@ -204,7 +206,7 @@ def test_the_shape_is_asked_of_an_older_file_where_the_newest_is_being_made(inde
             world.module("indexfile.shape").refuse_other_shape(REAL_DISK, paths, world.module("indexfile.shape").Shape(55, 399))
 
 
-def test_a_file_that_retention_took_before_its_sync_is_synced_no_more(index: Any) -> None:
+def test_expired_file_is_not_synced_again(index: Any) -> None:
     """The next sync covers the remaining files only."""
     opened = filled(index)
     oldest = opened.files[0].path

@@ -58,7 +58,7 @@ def used(index: Any) -> list[Any]:
     return [one for one in index.searched if hasattr(one, "live")]
 
 
-def test_the_files_are_what_the_page_says(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
+def test_filter_files_match_the_format_page(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
     """Every width; each bit and each checksum is that of the model."""
     opened = index(SLOTS, ITEMS)
     fill(opened, 0, 31 * KEYS + 1)
@@ -69,7 +69,7 @@ def test_the_files_are_what_the_page_says(world: World, index: Callable[..., Any
     check_files(opened, tmp_path / "keys", 64, 1)
 
 
-def test_the_newest_file_has_none_even_if_it_is_full(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
+def test_newest_index_file_has_no_filter_even_if_full(world: World, index: Callable[..., Any], tmp_path: Path) -> None:
     """The file before it gets its filter as soon as there is a newer one."""
     opened = index(SLOTS, ITEMS)
     folder = tmp_path / "keys"
@@ -254,7 +254,7 @@ def test_damage_is_not_merged(world: World, index: Callable[..., Any], tmp_path:
         shorter.close()
 
 
-def test_damage_that_a_query_finds_is_built_again_by_the_writer_that_built_it(world: World, two: Two) -> None:
+def test_filter_found_damaged_by_a_query_is_rebuilt_by_its_writer(world: World, two: Two) -> None:
     """Until then every file of the filter is searched."""
     filters = build_all(world, two.opened, two.folder)
     (path,) = two.folder.iterdir()
@@ -333,7 +333,7 @@ def test_the_calls_of_a_build_and_of_a_merge(world: World, two: Two) -> None:
     ]  # fmt: skip
 
 
-def test_the_next_writer_keeps_what_is_there(world: World, two: Two, index: Callable[..., Any]) -> None:
+def test_next_writer_keeps_complete_filters(world: World, two: Two, index: Callable[..., Any]) -> None:
     """Filters that are whole are used and not written again."""
     build_all(world, two.opened, two.folder)
     disk = CountingDisk()
@@ -344,7 +344,7 @@ def test_the_next_writer_keeps_what_is_there(world: World, two: Two, index: Call
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_what_an_unfinished_step_left_does_not_lengthen_a_filter(world: World, two: Two) -> None:
+def test_leftover_of_an_unfinished_step_does_not_lengthen_a_filter(world: World, two: Two) -> None:
     """The writer that left it may be this one, which deleted such files when it began."""
     filters = build_all(world, two.opened, two.folder)
     (two.folder / f"{int(two.opened.files[2].name)}-1.keys.new").write_bytes(b"x" * 9000)
@@ -354,7 +354,7 @@ def test_what_an_unfinished_step_left_does_not_lengthen_a_filter(world: World, t
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_step_ends_in_time_and_may_be_the_last(world: World, two: Two) -> None:
+def test_step_respects_its_time_limit_and_leaves_nothing_open_on_close(world: World, two: Two) -> None:
     """It does pieces of work for 0.05 s; closed in the middle of a file it leaves nothing open and does nothing more."""
     disk = ForgettingDisk()
     done: list[str] = []
@@ -375,7 +375,7 @@ def test_a_step_ends_in_time_and_may_be_the_last(world: World, two: Two) -> None
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_failure_ends_the_building_and_no_query(world: World, two: Two, caplog: pytest.LogCaptureFixture) -> None:
+def test_disk_failure_stops_filter_building_but_no_query(world: World, two: Two, caplog: pytest.LogCaptureFixture) -> None:
     """Each call fails once: it is logged once, nothing stays open or is tried again, and the next writer builds everything."""
     whole = CountingDisk(ForgettingDisk())
     world.indexfile.KeyFilters(whole, "/keys", two.opened).step(clock(0.0))

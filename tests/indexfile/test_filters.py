@@ -84,7 +84,7 @@ def test_few_other_keys_pass(world: World) -> None:
         assert sum(found.mask(make(number)) for number in others) < 0.004 * len(others)
 
 
-def test_a_flipped_byte_lets_everything_pass_and_is_found(world: World, filled: tuple[Any, Path], index: Any) -> None:
+def test_flipped_filter_byte_is_reported_and_hides_no_key(world: World, filled: tuple[Any, Path], index: Any) -> None:
     """In the first page the filter is not used; in a block every file of it is searched."""
     opened, folder = filled
     expected = [opened.select("T", f"k{number}") for number in range(0, 1350, 7)]
@@ -111,7 +111,7 @@ def test_a_flipped_byte_lets_everything_pass_and_is_found(world: World, filled: 
     assert [opened.select("T", f"k{number}") for number in range(0, 1350, 7)] == expected
 
 
-def test_filters_are_of_index_files_and_not_of_names(world: World, filled: tuple[Any, Path], index: Any) -> None:
+def test_filter_applies_only_to_the_unchanged_index_file(world: World, filled: tuple[Any, Path], index: Any) -> None:
     """Another file of the same name, a deleted one, the newest one and one that was cut are searched without a filter."""
     opened, folder = filled
     files = [Path(file.path) for file in opened.files]

@@ -30,7 +30,7 @@ def found(files: IndexFiles, records: int) -> list[int]:
     return [number for number in range(records) if files.select("T", f"k{number}") == [number * RECORD]]
 
 
-def test_only_the_last_record_of_the_last_file_goes(tmp_path: Path) -> None:
+def test_keep_sound_drops_only_the_last_record_of_the_last_file(tmp_path: Path) -> None:
     """The last records of older, full files stay, because nothing would index them again."""
     files = build(tmp_path / "index", 40)
     assert len(files.files) == 5
@@ -41,7 +41,7 @@ def test_only_the_last_record_of_the_last_file_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
-def test_a_damaged_file_goes_with_all_behind_it(tmp_path: Path, number: int) -> None:
+def test_keep_sound_drops_a_damaged_file_and_all_later_ones(tmp_path: Path, number: int) -> None:
     """After the rest is indexed again, every key is found."""
     files = build(tmp_path / "index", 40)
     path = Path(files.files[number].path)
@@ -57,7 +57,7 @@ def test_a_damaged_file_goes_with_all_behind_it(tmp_path: Path, number: int) -> 
     assert [number for number in range(40) if number * RECORD in files.select("T", f"k{number}")] == list(range(40))
 
 
-def test_items_of_records_that_were_cut_off_go(tmp_path: Path) -> None:
+def test_keep_sound_drops_items_after_the_end_of_the_log(tmp_path: Path) -> None:
     """Items behind the end of the log are dropped, with every later file."""
     files = build(tmp_path / "index", 40)
     files.keep_sound(0, 15 * RECORD)

@@ -21,7 +21,7 @@ KEYS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30)
 
 @PROPERTY
 @given(KEYS, KEYS, st.integers(1, 9), st.sampled_from([8, 16, 24, 64, 512]), st.randoms())
-def test_pages_that_the_disk_got_or_not_after_the_note_change_nothing(
+def test_keep_until_restores_the_hint_state_from_any_mix_of_sectors(
     world: World, synced: list[str], later: list[str], slots: int, sector: int, chance: Any
 ) -> None:
     """Whatever sectors are old or new, slots, items and counts are those at the time of the hint."""
@@ -51,7 +51,7 @@ def found(opened: Any, records: range) -> list[int]:
     return [number for number in records if opened.select("T", f"k{number}") == [number * RECORD]]
 
 
-def test_records_behind_the_logs_end_go_and_those_before_stay(index: Callable[..., Any]) -> None:
+def test_keep_until_drops_only_items_after_the_end_of_the_log(index: Callable[..., Any]) -> None:
     """The log lost its tail; the kept items belong to whole records, so none is indexed again."""
     opened = index(items=20)
     fill(opened, range(8))
@@ -63,7 +63,7 @@ def test_records_behind_the_logs_end_go_and_those_before_stay(index: Callable[..
     assert found(opened, range(12)) == list(range(12))
 
 
-def test_later_files_go(index: Callable[..., Any]) -> None:
+def test_keep_until_deletes_later_files(index: Callable[..., Any]) -> None:
     """The hint does not cover them."""
     opened = index(items=10)
     fill(opened, range(5))
@@ -76,7 +76,7 @@ def test_later_files_go(index: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "20200101000000000"])
-def test_a_note_of_a_file_that_is_gone_changes_nothing(index: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_keep_until_with_a_missing_file_changes_nothing(index: Callable[..., Any], tmp_path: Path, name: str) -> None:
     """A real broker may have deleted the file in the meantime."""
     opened = index()
     fill(opened, range(5))
@@ -85,7 +85,7 @@ def test_a_note_of_a_file_that_is_gone_changes_nothing(index: Callable[..., Any]
     assert [path.read_bytes() for path in (tmp_path / "index").iterdir()] == before
 
 
-def test_a_file_of_the_same_name_with_fewer_items_is_not_the_one_of_the_note(index: Callable[..., Any]) -> None:
+def test_keep_until_rejects_a_file_of_the_same_name_with_fewer_items(index: Callable[..., Any]) -> None:
     """A rebuilt index reuses the old names; items that it does not have must not be kept as zeros."""
     opened = index(items=20)
     fill(opened, range(3))
@@ -104,7 +104,7 @@ def test_a_file_without_keys_stays_as_it_is(index: Callable[..., Any], tmp_path:
     assert [path.read_bytes() for path in (tmp_path / "index").iterdir()] == before
 
 
-def test_the_end_that_a_cut_file_says_is_that_of_its_last_item(world: World) -> None:
+def test_header_of_a_truncated_file_matches_its_last_item(world: World) -> None:
     """Time, offset and count in the header are those of the last kept item."""
     buffer = bytearray(40 + 4 * 3 + 20 * 10)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 3, 10)

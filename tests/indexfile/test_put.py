@@ -60,7 +60,7 @@ def test_any_puts_give_the_bytes_of_the_plain_model(world: World, puts: Any, slo
         damaged[position] ^= 1
 
 
-def test_399_of_400(index: Any, tmp_path: Path) -> None:
+def test_file_of_400_items_holds_399_keys(index: Any, tmp_path: Path) -> None:
     """Item 0 is never used, so a file of 400 items holds 399 keys, and the next key creates a new file."""
     opened = index(100, 400)
     for number in range(399):
@@ -109,7 +109,7 @@ def test_a_rolled_back_record_is_not_indexed(index: Any) -> None:
     assert (len(opened.files), opened.select("T", "a")) == (1, [])
 
 
-def test_what_was_indexed_is_not_indexed_again_but_the_last(index: Any) -> None:
+def test_only_the_last_record_is_indexed_again(index: Any) -> None:
     """The comparison is strict: dispatching the last record again adds its items again."""
     opened = index()
     for offset in (100, 200, 100, 200):
@@ -127,7 +127,7 @@ def test_unique_key_first_then_words(index: Any) -> None:
     assert hashes == [key_hash(f"T#{key}") for key in "uaba"]
 
 
-def test_a_message_whose_keys_span_a_roll(index: Any) -> None:
+def test_keys_of_a_message_continue_in_the_next_file(index: Any) -> None:
     """The remaining keys go to the new file."""
     opened = index(7, 4)
     opened.build("T", "u", "a b c d", 100, 5000)
@@ -156,7 +156,7 @@ def test_the_hash_of_a_key(index: Any, world: Any, topic: str, key: str, code: i
 
 
 @pytest.mark.parametrize("half", ["\ud800", "\udfff", "a\udc00é", "\ud83d"])
-def test_the_hash_of_half_a_character(world: Any, half: str) -> None:
+def test_lone_surrogate_is_hashed_as_a_question_mark(world: Any, half: str) -> None:
     """It counts as a question mark, as Java encodes it, in a topic and in a key."""
     kernel = world.module("indexfile._index_cy")
     for topic, key in ((half, "k"), ("T", half), (half, half)):
@@ -206,7 +206,7 @@ def test_a_file_has_all_its_blocks(index: Any, tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 >= path.stat().st_size == 40 + 4000 + 80_000
 
 
-def test_full_files_are_synced_once_and_say_the_checkpoints_time(index: Any, clock_disk: Any) -> None:
+def test_full_file_is_synced_once_and_gives_the_checkpoint_time(index: Any, clock_disk: Any) -> None:
     """The index time of the checkpoint moves only when a file became full."""
     disk = clock_disk(NOW)
     opened = index(7, 3, disk=disk)
@@ -248,14 +248,14 @@ def test_reopening_goes_on_in_the_newest_file(index: Any) -> None:
 
 
 @pytest.mark.parametrize(("slots", "items", "size"), [(0, 10, 500), (-1, 10, 500), (7, 0, 500), (7, 10, 267)])
-def test_a_buffer_without_room_is_refused(world: Any, slots: int, items: int, size: int) -> None:
+def test_buffer_too_small_for_the_layout_is_rejected(world: Any, slots: int, items: int, size: int) -> None:
     """It is refused before any pointer is taken."""
     with pytest.raises(ValueError, match="no room"):
         world.module("indexfile._index_cy").IndexBuffer(bytearray(size), slots, items)
 
 
 @pytest.mark.parametrize("name", ["20991399000000000", "99991231235959999", "3000000000000000000"])
-def test_behind_a_file_whose_name_is_no_time_a_later_name_is_taken(index: Any, tmp_path: Path, name: str) -> None:
+def test_file_after_one_with_an_invalid_time_gets_a_later_name(index: Any, tmp_path: Path, name: str) -> None:
     """After a renamed file, or the last millisecond that a date can express, the next name is still later."""
     opened = index(7, 3)
     opened.build("T", "a", None, 0, 1_700_000_000_000)
@@ -293,7 +293,7 @@ def buffer_of(world: World, *puts: tuple[str, int], slots: int = 3, items: int =
     return made, held
 
 
-def test_the_room_is_what_the_file_still_takes(world: World) -> None:
+def test_free_items_of_a_file_are_counted(world: World) -> None:
     """Ten items with item 0 unused hold nine keys, two of which are used."""
     made, _ = buffer_of(world, ("a", 0), ("b", 100))
     assert made.space() == 7
@@ -308,14 +308,14 @@ def test_a_slot_that_leads_to_no_item_begins_a_new_chain(world: World, head: int
     assert held[44 + 2 * 20 + 16 : 44 + 3 * 20] == bytes(4)
 
 
-def test_a_key_whose_hash_is_0_is_no_damage(world: World) -> None:
+def test_key_with_hash_0_is_not_reported_as_damage(world: World) -> None:
     """`T#!.bhjkc` hashes to 0, and a file with it is sound."""
     assert key_hash("T#!.bhjkc") == 0
     made, _ = buffer_of(world, ("a", 0), ("!.bhjkc", 100))
     assert made.check(10) == (0, 0)
 
 
-def test_the_hash_that_an_item_keeps() -> None:
+def test_item_hash_is_the_absolute_java_hash() -> None:
     """It is the absolute value of Java's hash, or 0 for -2147483648."""
     assert item_hash("T", "!ybriwe") == 0
     assert [item_hash("T", key) for key in ("a", "key", "DWIECH")] == [key_hash(f"T#{key}") for key in ("a", "key", "DWIECH")]

@@ -55,7 +55,7 @@ def test_the_messages_of_a_real_store_give_its_files(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_files_are_sound_and_say_their_shape(name: str, fixture_store: Any, index: Any, world: Any) -> None:
+def test_real_files_are_valid_and_give_their_slot_layout(name: str, fixture_store: Any, index: Any, world: Any) -> None:
     """No chain is out of order, and four items per slot are detected from the size."""
     from storageio import REAL_DISK
 

@@ -29,9 +29,7 @@ FOR_EVER = (1 << 63) - 1
     st.integers(-5, 200),
     st.integers(0, 9),
 )
-def test_any_question_is_answered_as_by_plain_lists(
-    world: World, puts: Any, items: int, begin: int, end: int, most: int
-) -> None:
+def test_select_equals_a_linear_search(world: World, puts: Any, items: int, begin: int, end: int, most: int) -> None:
     """Results come newest file first, newest item first, within the range and the limit."""
     begin_ms, end_ms = BEGIN + begin * 1000, BEGIN + end * 1000
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +63,7 @@ def test_times_are_cut_to_seconds(index: Any) -> None:
     assert opened.select("T", "b", end_ms=BEGIN + 5000) == [100]
 
 
-def test_no_more_than_64_whatever_is_asked_for(index: Any) -> None:
+def test_select_returns_at_most_64_hits(index: Any) -> None:
     """RocketMQ's maxMsgsNumBatch limits every query."""
     opened = index(7, 500)
     for number in range(400):
@@ -74,7 +72,7 @@ def test_no_more_than_64_whatever_is_asked_for(index: Any) -> None:
     assert list(opened.hits("T", "k")) == list(range(399, -1, -1))
 
 
-def test_strangers_with_the_same_hash_are_dropped_by_the_caller(index: Any) -> None:
+def test_keep_callback_drops_other_keys_with_the_same_hash(index: Any) -> None:
     """ "Aa" and "BB" have the same Java hash; hits that the caller drops do not count."""
     opened = index()
     for number, key in enumerate(["Aa", "BB", "Aa", "BB"]):
@@ -143,7 +141,7 @@ def test_a_damaged_file(index: Any, name: str, at: int, data: bytes, left: list[
     assert again.build("T", "k", None, 9, BEGIN) in (0, 1)
 
 
-def test_a_slot_value_of_the_next_item_at_the_files_end(world: Any) -> None:
+def test_slot_that_points_after_the_last_item_gives_no_hit(world: Any) -> None:
     """RocketMQ lets a slot name the next item; in a full file that one lies behind the end."""
     buffer = bytearray(40 + 4 + 20 * 3)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 1, 3)
@@ -152,7 +150,7 @@ def test_a_slot_value_of_the_next_item_at_the_files_end(world: Any) -> None:
     assert made.select(1, 0, 0, FOR_EVER, array("q", [0] * 5)) == (0, 0)
 
 
-def test_a_loop_of_strangers_ends(world: World) -> None:
+def test_select_ends_in_a_cyclic_chain_of_other_keys(world: World) -> None:
     """Items of another key that point at each other give no hit; the walk ends nevertheless."""
     buffer = bytearray(40 + 4 + 20 * 9)
     made = world.module("indexfile._index_cy").IndexBuffer(buffer, 1, 9)
@@ -164,7 +162,7 @@ def test_a_loop_of_strangers_ends(world: World) -> None:
 
 @PROPERTY
 @given(st.binary(min_size=40 + 4 * 3 + 20 * 5, max_size=40 + 4 * 3 + 20 * 5), st.integers(-(1 << 31), (1 << 31) - 1))
-def test_any_bytes_can_be_asked_put_to_and_checked(world: World, data: bytes, code: int) -> None:
+def test_select_put_and_check_accept_arbitrary_bytes(world: World, data: bytes, code: int) -> None:
     """Queries, puts and checks raise no exception, stay inside the buffer, and end."""
     held = bytearray(b"\xaa" * 8 + data + b"\xaa" * 8)
     with memoryview(held)[8:-8] as inside:
@@ -179,7 +177,7 @@ def test_any_bytes_can_be_asked_put_to_and_checked(world: World, data: bytes, co
 
 
 @pytest.mark.parametrize("found", [array("i", [0]), b"12345678", memoryview(array("q", [0, 0, 0, 0]))[::2]])
-def test_a_place_for_answers_that_is_none(world: Any, found: Any) -> None:
+def test_select_rejects_an_unsuitable_result_array(world: Any, found: Any) -> None:
     """An unsuitable result array is refused before any pointer is taken."""
     made = world.module("indexfile._index_cy").IndexBuffer(bytearray(100), 1, 2)
     with pytest.raises(ValueError, match="64-bit"):
@@ -203,7 +201,7 @@ def test_a_short_file_is_not_mapped(index: Any) -> None:
         index(SLOTS, ITEMS, writable=False).select("T", "k")
 
 
-def test_a_question_from_an_items_own_second_on_gives_all_of_that_second(world: World) -> None:
+def test_select_from_a_second_returns_all_items_of_that_second(world: World) -> None:
     """The chain is followed past the newest item of the second in which the range begins."""
     made = world.module("indexfile._index_cy").IndexBuffer(bytearray(40 + 4 * 3 + 20 * 10), 3, 10)
     for number in range(4):

@@ -15,7 +15,7 @@ EXAMPLES = int(os.environ.get("BROKERSTORE_LAB_EXAMPLES", "0"))
 
 
 @pytest.mark.parametrize("machine", ["RocketMachine", "RabbitMachine"])
-def test_a_store_and_its_ledger_agree(world: Any, machine: str) -> None:
+def test_a_store_agrees_with_its_model_after_random_operations_and_crashes(world: Any, machine: str) -> None:
     """Lives of 50 steps over both builds; a crash drops unsynced pages, sizes and names."""
     profile = settings(
         max_examples=EXAMPLES or (amount(100, 250) if world.build == "compiled" else 50),

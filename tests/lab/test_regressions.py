@@ -39,7 +39,7 @@ def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
         run.do(operation)
 
 
-def test_a_record_whose_checksum_sector_was_lost_is_not_taken_for_one_without_a_checksum(lab: Any) -> None:
+def test_a_record_that_lost_its_checksum_sector_is_not_accepted_as_unprotected(lab: Any) -> None:
     """Its body was whole, so it used to pass as unprotected, with tags and keys cut short."""
     for size in range(200, 270):
         run = lab.Run(tries=False)
@@ -66,7 +66,7 @@ def test_only_the_last_log_file_may_be_empty_after_a_crash(lab: Any) -> None:
     assert recover(run, image, 0) == 1, "the sync of the size brought the record along"
 
 
-def test_a_queue_whose_first_file_was_lost_gets_its_units_back(lab: Any) -> None:
+def test_the_units_of_a_lost_first_queue_file_are_rebuilt(lab: Any) -> None:
     """Since the second file survived, the queue began at unit 5, and the first five messages were unreadable."""
     run = lab.Run(tries=False)
     put_all(run, ("put_batch", "T", 0, 7, 10), ("flush",), ("dispatch",))
@@ -84,7 +84,7 @@ def test_lost_units_of_an_old_queue_file_are_rebuilt(lab: Any) -> None:
     assert recover(run, image, flushed) == 30
 
 
-def test_an_index_file_that_is_empty_before_others_is_not_taken_for_whole(lab: Any) -> None:
+def test_an_empty_index_file_before_others_is_rebuilt(lab: Any) -> None:
     """Zeros are valid chains and the checkpoint had zeros too, so the file counted as whole and its keys were lost."""
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 9, 10), ("flush",), ("dispatch",))
@@ -95,7 +95,7 @@ def test_an_index_file_that_is_empty_before_others_is_not_taken_for_whole(lab: A
     assert recover(run, image, flushed) == 9
 
 
-def test_index_items_of_lost_records_go_from_every_file(lab: Any) -> None:
+def test_index_items_of_lost_records_are_removed_from_every_file(lab: Any) -> None:
     """The index was more than a file ahead of the log; items in earlier files stayed and led to other records."""
     run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 3, 10), ("flush",), ("put_many", "T", 12, 10), ("dispatch",), ("derive", True))
@@ -143,7 +143,7 @@ def test_an_index_hint_of_lost_records_is_deleted_before_puts(lab: Any) -> None:
     lab.abandon(store)
 
 
-def test_the_checkpoint_does_not_cover_units_whose_sync_failed(lab: Any) -> None:
+def test_the_checkpoint_does_not_cover_units_after_a_failed_sync(lab: Any) -> None:
     """After a failed sync the next one succeeds: the checkpoint used to advance, and the queue's units were lost."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 0), ("dispatch",), ("flush",), ("wait", 60_000), ("put", "T", 0, 10, 0), ("dispatch",))
@@ -164,7 +164,7 @@ def test_the_checkpoint_does_not_cover_units_whose_sync_failed(lab: Any) -> None
     run.recover(ForgettingDisk.of(run.disk.least(), run.disk.time_ms), run.ledger.flushed)
 
 
-def test_a_queues_last_unit_that_lost_its_tag_is_made_again(lab: Any) -> None:
+def test_a_last_queue_unit_that_lost_its_tag_is_rebuilt(lab: Any) -> None:
     """A lost sector began at the unit's tags code, and since its offset was right, the unit was trusted.
 
     A consumer that filters by that tag never got the message.
@@ -178,7 +178,7 @@ def test_a_queues_last_unit_that_lost_its_tag_is_made_again(lab: Any) -> None:
     assert recover(run, image, flushed) == 26
 
 
-def test_a_queue_whose_records_were_deleted_still_knows_its_next_offset(lab: Any) -> None:
+def test_a_queue_keeps_its_next_offset_after_its_records_were_deleted(lab: Any) -> None:
     """Retention used to delete the log before the queue's units were synced: after a crash the queue began again at 0."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 3000, 0), ("put_many", "V", 3, 2000), ("put_many", "V", 3, 2000), ("dispatch",), ("flush",))
@@ -220,7 +220,7 @@ def test_entries_are_not_appended_after_zeros_in_a_segment(index_of: Any) -> Non
     assert entries_of(index_of(disk)) == [0]
 
 
-def test_the_journals_copy_counts_where_a_segment_was_torn(index_of: Any, world: Any) -> None:
+def test_the_journal_copy_is_used_if_the_segment_copy_is_torn(index_of: Any, world: Any) -> None:
     """After an interrupted flush the segment's torn message used to replace the journal's whole one."""
     content, is_whole = world.module("rabbitstore.format.content"), world.module("rabbitstore.engine.opening").is_whole
     whole = content.encode_content(content.Content("/", "", ("q",), b"\0\0", b"x" * 600, b"i" * 16, True))
@@ -295,7 +295,7 @@ def test_a_deleted_queue_does_not_come_back_without_its_name(world: Any) -> None
     store.abandon()
 
 
-def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) -> None:
+def test_entries_of_missing_messages_are_dropped_durably(world: Any) -> None:
     """The collector had deleted acknowledged messages before the index was synced; opening dropped them in memory only.
 
     After the next crash `verify` reported each of them as a lost message.
@@ -320,7 +320,7 @@ def test_entries_whose_message_is_in_no_file_are_dropped_for_good(world: Any) ->
         check.check_folder(lab.ROOT, ForgettingDisk.of(left))
 
 
-def test_a_copy_that_the_collector_had_not_synced_does_not_replace_a_whole_message(world: Any) -> None:
+def test_an_unsynced_copy_of_the_collector_does_not_replace_an_intact_message(world: Any) -> None:
     """After a kill during the write of `0.rdt`, recovery appended the torn copy to `0.rdq`, and the later copy counted.
 
     A confirmed message was lost, although `0.rdq` still had it whole.
@@ -343,9 +343,7 @@ WAYS_TO_ROLL = [("put", "ASYNC"), ("put_many", "ASYNC"), ("prepare", "ASYNC"), (
 
 
 @pytest.mark.parametrize(("where", "mode"), WAYS_TO_ROLL)
-def test_a_log_file_whose_sync_failed_on_the_way_to_the_next_is_never_said_to_be_on_the_disk(
-    lab: Any, where: str, mode: str
-) -> None:
+def test_a_log_file_with_a_failed_sync_at_roll_over_is_never_reported_as_flushed(lab: Any, where: str, mode: str) -> None:
     """Creating the next file syncs the previous one; after a failure there, later syncs used to succeed.
 
     Flushed records and synchronous puts were lost in a power failure, because the kernel had dropped their pages.
@@ -379,7 +377,7 @@ def test_a_log_file_whose_sync_failed_on_the_way_to_the_next_is_never_said_to_be
     lab.abandon(run.store)
 
 
-def test_batch_queues_reach_the_disk_before_retention_takes_their_records(lab: Any) -> None:
+def test_batch_queues_are_synced_before_retention_deletes_their_records(lab: Any) -> None:
     """Only ordinary queues used to be synced: after a power failure the next batch got offset 0 again."""
     run = lab.Run(tries=False)
     store = run.store
@@ -398,7 +396,7 @@ def test_batch_queues_reach_the_disk_before_retention_takes_their_records(lab: A
     lab.abandon(store)
 
 
-def test_the_index_note_vouches_for_no_file_that_was_not_synced(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_sidecar_lists_only_synced_files(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dispatcher filled a file after the full ones were synced, and `index.json` listed it as synced.
 
     After a power failure the store did not open.
@@ -436,7 +434,7 @@ def test_opening_refuses_a_log_that_lost_files_since_a_clean_stop(lab: Any, left
         lab.open_still(ForgettingDisk.of(image._replace(files=files), run.disk.time_ms), run.config)
 
 
-def test_an_embedded_message_whose_last_bytes_never_reached_the_disk_is_the_journals_torn_end(world: Any) -> None:
+def test_an_embedded_message_with_lost_last_bytes_is_the_torn_end_of_the_journal(world: Any) -> None:
     """The lost page had so few bytes of the message that it did not look torn.
 
     Opening moved the entry into its segment, where `verify` reported it as damage.
@@ -463,7 +461,7 @@ def test_an_index_entry_is_not_on_the_disk_before_its_message(world: Any) -> Non
     lab.random_run(1253, 40, report=world.module("brokerstore.testing.report").Report(), deep=0)
 
 
-def test_a_journal_torn_inside_a_number_does_not_take_another_message_away(world: Any) -> None:
+def test_a_journal_torn_inside_a_sequence_number_removes_no_other_message(world: Any) -> None:
     """A lost sector began within the last entry's number, so the entry read as one of message 0.
 
     As an acknowledgement or a transient message of number 0 it removed the confirmed message 0.

@@ -33,7 +33,7 @@ def reopened(lab: Any, run: Any, image: Image | None = None) -> Any:
     return lab.open_still(disk, run.config)
 
 
-def test_a_batch_queues_name_is_synced_by_whoever_opens_after_a_kill(lab: Any) -> None:
+def test_the_directory_entry_of_a_batch_queue_is_synced_at_the_open_after_a_kill(lab: Any) -> None:
     """A process died before it synced a new queue's name, and the next one's checkpoint covered the queue.
 
     After a power failure the folder was empty, and the next batch got offset 0 again.
@@ -51,7 +51,7 @@ def test_a_batch_queues_name_is_synced_by_whoever_opens_after_a_kill(lab: Any) -
     lab.abandon(store)
 
 
-def test_the_index_note_tells_of_what_was_dispatched_before_the_queues_were_synced(
+def test_the_index_sidecar_covers_only_units_dispatched_before_the_queue_sync(
     lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A unit dispatched during the sync may be lost, so `index.json` must not cover it.
@@ -84,9 +84,7 @@ def test_the_index_note_tells_of_what_was_dispatched_before_the_queues_were_sync
     lab.abandon(store)
 
 
-def test_the_checkpoint_does_not_tell_of_what_was_put_while_the_log_was_synced(
-    lab: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checkpoint_does_not_cover_puts_during_the_log_sync(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store time must be read before the sync: a put in between is not covered."""
     run = lab.Run(tries=False)
     put_all(run, ("put", "T", 0, 10, 0))
@@ -127,7 +125,7 @@ def test_records_of_a_ring_are_durable_before_the_ring_is_deleted(lab: Any) -> N
     assert run.recover(ForgettingDisk.of(image._replace(files=files), run.disk.time_ms), 5) == 5
 
 
-def test_retention_takes_no_log_file_that_is_not_on_the_disk(lab: Any) -> None:
+def test_retention_deletes_no_log_file_that_is_not_synced(lab: Any) -> None:
     """A power failure may lose the records after a dispatched file, which then is the end of the log."""
     run = lab.Run(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 7, ("dispatch",))
@@ -138,7 +136,7 @@ def test_retention_takes_no_log_file_that_is_not_on_the_disk(lab: Any) -> None:
     lab.abandon(run.store)
 
 
-def test_puts_of_many_wait_for_the_sync_of_the_last_of_them(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_put_returns_only_after_a_sync_that_covers_its_last_record(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delayed messages are appended one by one, and another thread may sync between two of them.
 
     That sync covers the first byte of the put, not the last.
@@ -162,7 +160,7 @@ def test_puts_of_many_wait_for_the_sync_of_the_last_of_them(lab: Any, monkeypatc
     lab.abandon(store)
 
 
-def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
+def test_each_index_file_deletion_is_durable_before_the_next(world: Any) -> None:
     """The newest goes first, so a crash leaves no gap between the remaining files."""
     disk = ForgettingDisk()
     index = world.indexfile.IndexFiles(disk, "/index", writable=True, slots=3, items=4)
@@ -184,7 +182,7 @@ def test_index_files_are_deleted_one_by_one_for_good(world: Any) -> None:
     assert len({len(image.files) for image in left}) == len(names) + 1, "each of them was the last one at some moment"
 
 
-def test_a_sync_failure_before_the_next_file_reaches_the_next_opening(lab: Any) -> None:
+def test_a_sync_failure_at_roll_over_is_recorded_for_the_next_open(lab: Any) -> None:
     """The process died before a flush reported the failure; the next one used to trust the cached pages."""
     run = lab.Run(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 2)

@@ -53,7 +53,7 @@ def judge(lab: Any, image: Image, now_ms: int, promised: set[int], tried: set[in
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(amount(6, 20)))
-def test_after_any_crash_each_promised_timer_comes_once(world: Any, lab: Any, seed: int) -> None:
+def test_each_acknowledged_timer_is_delivered_once_after_any_crash(world: Any, lab: Any, seed: int) -> None:
     """Crashes at random moments of puts, deliveries, flushes and checkpoints of a store whose flush is asynchronous."""
     random = Random(seed)
     disk = ForgettingDisk()

@@ -36,7 +36,7 @@ def test_a_stopped_real_store_has_none(fixture_store: Any, name: str) -> None:
     ("data", "process_id"),
     [(b"", None), (bytes(5), None), (b"14515", 14515), (b"14515\n", 14515), (b"x", None), (b"\xff\xfe", None), (b"-1", None)],
 )
-def test_what_is_in_it_does_not_matter(tmp_path: Path, data: bytes, process_id: int | None) -> None:
+def test_abort_file_with_any_content_marks_an_unclean_stop(tmp_path: Path, data: bytes, process_id: int | None) -> None:
     """A power failure may leave it empty or zeroed; the stop was unclean nevertheless."""
     (tmp_path / "abort").write_bytes(data)
     abort = AbortFile(REAL_DISK, str(tmp_path))
@@ -56,7 +56,7 @@ def test_create_and_remove(tmp_path: Path) -> None:
     abort.remove()
 
 
-def test_a_longer_text_that_was_there_is_gone(tmp_path: Path) -> None:
+def test_create_replaces_a_longer_previous_content(tmp_path: Path) -> None:
     """After an unclean stop the same file is rewritten."""
     (tmp_path / "abort").write_bytes(b"123456789")
     abort = AbortFile(REAL_DISK, str(tmp_path))
@@ -75,14 +75,14 @@ def test_create_returns_after_file_and_folder_are_synced(tmp_path: Path) -> None
     assert [call.operation for call in disk.calls][-2:] == ["delete", "sync folder"]
 
 
-def test_a_create_over_an_old_one_never_takes_it_away(tmp_path: Path) -> None:
+def test_failed_create_never_removes_an_existing_abort_file(tmp_path: Path) -> None:
     """Whichever call fails, the file exists."""
     (tmp_path / "abort").write_bytes(b"99999")
     for _ in failures(lambda disk: AbortFile(disk, str(tmp_path)).create(7)):
         assert AbortFile(REAL_DISK, str(tmp_path)).is_present
 
 
-def test_a_remove_that_fails_says_so(tmp_path: Path) -> None:
+def test_failed_remove_raises_and_can_be_repeated(tmp_path: Path) -> None:
     """The call raises, and can be repeated."""
     AbortFile(REAL_DISK, str(tmp_path)).create(7)
     assert len(list(failures(lambda disk: AbortFile(disk, str(tmp_path)).remove(), only="delete"))) == 1

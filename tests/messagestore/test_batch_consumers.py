@@ -45,7 +45,7 @@ def test_a_group_goes_on_where_it_left_off_in_a_batch_queue(world: Any, tmp_path
         assert store.committed_offsets("B", "g") == {0: 9}
 
 
-def test_records_taken_one_by_one_are_done_with_whole(world: Any, tmp_path: Path) -> None:
+def test_ack_of_a_batch_record_commits_all_of_its_messages(world: Any, tmp_path: Path) -> None:
     """With more records fetched, the committed offset does not lie inside the acknowledged record."""
     with open_batch(world, tmp_path / "s") as store:
         for count in (3, 4, 2):
@@ -95,7 +95,7 @@ def test_a_record_of_many_messages_is_not_sent_back(world: Any, tmp_path: Path) 
             assert consumer.ack(message)
 
 
-def test_batch_queues_that_come_beside_a_reader(world: Any, tmp_path: Path) -> None:
+def test_waiting_reader_finds_new_batch_queues(world: Any, tmp_path: Path) -> None:
     """A read-only consumer finds them while it waits."""
     with open_batch(world, tmp_path / "s") as store:
         store.flush()
@@ -110,7 +110,7 @@ def test_batch_queues_that_come_beside_a_reader(world: Any, tmp_path: Path) -> N
             assert bases(consumer.poll(9, 5)) == [7]
 
 
-def test_the_first_batch_queue_says_how_long_its_files_are(world: Any, tmp_path: Path) -> None:
+def test_reader_detects_the_batch_file_size_from_the_first_files(world: Any, tmp_path: Path) -> None:
     """A reader that was opened earlier, without a size, detects it from the first files."""
     with open_batch(world, tmp_path / "s") as store:
         store.put(world.commitlog.Message("T", b"x", queue_id=0))

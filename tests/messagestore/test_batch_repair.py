@@ -100,7 +100,7 @@ DAMAGE = [a_wrong_size, zeros_in_the_last_file, a_unit_of_no_record, the_first_f
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "crashed"])
-def test_a_damaged_batch_queue_is_made_anew(fixture: Any, damage: Callable[[Path], None], is_clean: bool) -> None:
+def test_damaged_batch_queue_is_rebuilt(fixture: Any, damage: Callable[[Path], None], is_clean: bool) -> None:
     """`verify` reports it and `recover` rebuilds it."""
     store, expected = fixture.store, expected_of(fixture)
     others = {name: data for name, data in files_of(store).items() if not name.startswith(f"{TOPIC}/0")}
@@ -139,7 +139,7 @@ def test_a_recovery_of_a_batch_queue_killed_at_any_call_is_run_again(fixture: An
     assert number > 100
 
 
-def test_what_is_cut_of_a_batch_queue_is_kept(fixture: Any) -> None:
+def test_bytes_truncated_from_a_batch_queue_are_backed_up(fixture: Any) -> None:
     """Where the log is cut, units behind its end go, also of queues of which nothing is left, and their files are copied."""
     before = {data.rstrip(b"\0") for data in files_of(fixture.store).values()}
     write(fixture.store / "commitlog" / f"{0:020d}", 0, bytes(65536))
@@ -162,7 +162,7 @@ def test_many_wrong_units_of_one_queue_do_not_hide_another(fixture: Any, monkeyp
 
 
 @pytest.mark.parametrize("text", [b"x0", b"\xb20", b"-1"])
-def test_a_record_whose_number_of_messages_is_damaged_keeps_nobody_out(fixture: Any, text: bytes) -> None:
+def test_damaged_message_count_of_a_record_does_not_prevent_opening(fixture: Any, text: bytes) -> None:
     """RocketMQ writes no checksum over it; a flipped bit must not prevent opening the store."""
     log = fixture.store / "commitlog" / f"{65536:020d}"
     data = log.read_bytes()

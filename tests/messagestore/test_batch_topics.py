@@ -39,7 +39,7 @@ def units(store: Any) -> list[tuple[int, int]]:
     return [(unit.base_offset, unit.batch_size) for unit in queue.units()] if queue is not None else []
 
 
-def test_a_record_counts_for_as_many_as_it_holds(world: Any, tmp_path: Path) -> None:
+def test_batch_record_advances_the_queue_offset_by_its_message_count(world: Any, tmp_path: Path) -> None:
     """Offsets, properties and 46-byte units are those of a real store (fixture batchcq); no ordinary queue is created."""
     clock = Clock()
     with open_batch(world, tmp_path / "s", clock=clock) as store:
@@ -103,7 +103,7 @@ def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: An
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
+def test_batch_queue_offsets_continue_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """Offsets continue over several queue files; after a kill, missing units are rebuilt, even without the folder."""
     folder = tmp_path / "s"
     total, expected = 0, []
@@ -141,7 +141,7 @@ def test_a_broken_batch_queue_is_cut_and_made_again(world: Any, tmp_path: Path) 
         assert units(store) == expected
 
 
-def test_what_does_not_fit_together_is_refused(world: Any, tmp_path: Path) -> None:
+def test_put_with_inconsistent_batch_flag_and_count_is_rejected(world: Any, tmp_path: Path) -> None:
     """The flag without a number, a number without the flag, either on an ordinary topic, and no number are refused."""
     with open_batch(world, tmp_path / "s") as store:
         illegal = world.commitlog.PutStatus.MESSAGE_ILLEGAL
@@ -175,7 +175,7 @@ def test_a_batch_topic_with_messages_keeps_its_type(world: Any, tmp_path: Path, 
         assert units(store) == [(0, 3), (3, 2)]
 
 
-def test_an_ordinary_topic_whose_messages_are_not_dispatched_keeps_its_type(world: Any, tmp_path: Path) -> None:
+def test_ordinary_topic_with_undispatched_messages_keeps_its_type(world: Any, tmp_path: Path) -> None:
     """The log decides, not the queues dispatched so far."""
     with open_small(world, tmp_path / "s") as store:
         store.engine.dispatcher.thread.stop()
@@ -201,7 +201,7 @@ def test_a_topic_without_messages_changes_its_type(world: Any, tmp_path: Path, a
         assert store.engine.queues.topics() == ([] if is_batch else ["B"])
 
 
-def test_other_ways_to_put_keep_the_numbers_dense(world: Any, tmp_path: Path) -> None:
+def test_other_ways_to_put_leave_no_gap_in_the_offsets(world: Any, tmp_path: Path) -> None:
     """`put_many`, `put_batch` and columns give each message of a topic with batch queues one offset."""
     with open_batch(world, tmp_path / "s") as store:
         put_inner(world, store, 5)
@@ -225,7 +225,7 @@ class Entered:
         pass
 
 
-def test_no_way_to_put_passes_the_guard_of_the_numbers_by(world: Any, tmp_path: Path) -> None:
+def test_every_way_to_put_takes_the_queue_offset_guard(world: Any, tmp_path: Path) -> None:
     """Every way to put takes the guard; without it, another message could get an offset of a batch."""
     with open_batch(world, tmp_path / "s") as store:
         guard = store.engine.routing.batch.guard = Entered()
@@ -265,7 +265,7 @@ def test_what_is_prepared_or_rolled_back_is_in_no_batch_queue(world: Any, tmp_pa
         assert [message.physical_offset for message in store.read("B", 0)] == expected
 
 
-def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Path) -> None:
+def test_retention_deletes_batch_and_extended_files_too(world: Any, tmp_path: Path) -> None:
     """Files that only point at deleted records are deleted; the rest is read as before, also after a restart."""
     changes = {"enable_consume_queue_ext": True, "mapped_file_size_consume_queue_ext": 2048}
     with open_batch(world, tmp_path / "s", **changes) as store:
@@ -288,7 +288,7 @@ def test_retention_takes_batch_and_extended_files_along(world: Any, tmp_path: Pa
         assert len(store.get("T", 0, store.min_offset("T", 0), tags={"paid"}).messages) == len(tagged.messages)
 
 
-def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_path: Path) -> None:
+def test_retention_of_a_queue_with_plain_units_before_extended_ones(world: Any, tmp_path: Path) -> None:
     """Its first units are plain ones: no extended unit is deleted before the first address."""
     with open_batch(world, tmp_path / "s") as store:
         for number in range(300):
@@ -313,7 +313,7 @@ def test_retention_of_a_queue_whose_extended_units_began_later(world: Any, tmp_p
 # Batches on the wire
 
 
-def test_a_batch_as_a_client_sends_it(world: Any, tmp_path: Path) -> None:
+def test_wire_batch_members_become_separate_records(world: Any, tmp_path: Path) -> None:
     """Members become separate records; the batch's properties follow each one's, and the later value counts."""
     wire = world.module("messagestore.broker.services.wire_batch")
     members = [world.commitlog.Message("T", b"%d" % number, keys=[f"k{number}"], flag=number) for number in range(5)]
@@ -349,7 +349,7 @@ def test_every_cut_and_many_damaged_batches_are_named_errors(world: Any, tmp_pat
         assert store.log_end == 0
 
 
-def test_a_copy_keeps_what_a_group_read_of_a_record_that_holds_many(world: Any, tmp_path: Path) -> None:
+def test_copy_keeps_a_group_offset_at_the_end_of_a_batch_record(world: Any, tmp_path: Path) -> None:
     """The end of the queue counts all messages of a record; otherwise the group would get the last record again."""
     with open_batch(world, tmp_path / "s") as store:
         for count in (4, 10):

@@ -36,7 +36,7 @@ namesrvAddr=127.0.0.1\:9876;127.0.0.1\:9877
 """
 
 
-def test_a_usual_file() -> None:
+def test_usual_properties_file_is_parsed() -> None:
     """Known keys have their names in `StoreConfig` and types; others are text."""
     assert parse_broker_properties(CONF, file="broker.conf") == {
         "broker_cluster_name": "DefaultCluster",
@@ -118,7 +118,7 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_line(line: bytes) -> None:
     assert (caught.value.file, caught.value.offset) == ("broker.conf", 21)
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_missing_or_oversized_properties_file_is_rejected(tmp_path: Path) -> None:
     """A file that is too long or missing is refused."""
     (tmp_path / "big").write_bytes(b"a" * ((1 << 20) + 1))
     with pytest.raises(StoreCorrupt):

@@ -67,7 +67,7 @@ def check_units(store: Any, name: tuple[str, int], queue: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixture_store: Any, name: str) -> None:
+def test_reads_of_a_broker_store_are_correct_and_change_no_byte(world: Any, fixture_store: Any, name: str) -> None:
     """The whole store is read; no file changes."""
     fixture = fixture_store(name, own=True)
     before = contents(fixture.store)
@@ -78,7 +78,7 @@ def test_every_answer_is_the_real_stores_and_not_a_byte_changes(world: Any, fixt
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_they_verify_clean(fixture_store: Any, name: str) -> None:
+def test_broker_stores_verify_without_problems(fixture_store: Any, name: str) -> None:
     """Every record, unit, item and number in config/ is in order."""
     report = verify_store(str(fixture_store(name).store))
     assert report.problems == []
@@ -86,7 +86,7 @@ def test_they_verify_clean(fixture_store: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, fixture_store: Any, name: str) -> None:
+def test_opening_and_closing_a_writer_changes_no_log_or_queue_byte(world: Any, fixture_store: Any, name: str) -> None:
     """Log and queues of every kind are equal byte by byte."""
     fixture = fixture_store(name, own=True)
     parts = ("commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "config")
@@ -97,7 +97,7 @@ def test_opened_for_writing_and_closed_nothing_that_counts_changes(world: Any, f
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_store: Any, name: str) -> None:
+def test_lost_queues_are_rebuilt_after_a_kill(world: Any, fixture_store: Any, name: str) -> None:
     """Queues are equal byte by byte, if the log holds their whole content; bitmaps of filters are in no log.
 
     The queues of a deleted topic are not rebuilt.
@@ -126,7 +126,7 @@ def test_killed_with_all_queues_gone_they_are_made_again(world: Any, fixture_sto
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixture_store: Any, name: str) -> None:
+def test_rebuild_keeps_bitmaps_and_delivery_times_that_are_not_in_the_log(world: Any, fixture_store: Any, name: str) -> None:
     """Addresses of extended units with their bitmaps, and delivery times, are equal byte by byte."""
     fixture = fixture_store(name, own=True)
     before = {part: contents(fixture.store / part) for part in ("consumequeue", "consumequeue_ext")}
@@ -137,7 +137,7 @@ def test_rebuilt_queues_lose_nothing_that_the_log_does_not_say(world: Any, fixtu
 
 
 @pytest.mark.parametrize("damage", ["gone", "time", "noise"])
-def test_a_rebuild_says_that_extended_units_are_lost(
+def test_rebuild_reports_lost_extended_units(
     world: Any, fixture_store: Any, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If extended units are missing or of another record, units get their tags codes; the others keep their addresses."""
@@ -250,7 +250,7 @@ def test_extended_units_lost_with_the_machine(world: Any, fixture_store: Any, lo
 
 
 @pytest.mark.parametrize("name", BROKERS)
-def test_consumers_stand_where_the_broker_says(world: Any, fixture_store: Any, name: str) -> None:
+def test_consumer_offsets_and_lags_equal_those_of_the_broker(world: Any, fixture_store: Any, name: str) -> None:
     """Offset and lag of every group and queue are those in the broker's own statistics."""
     fixture = fixture_store(name)
     expected = fixture.expected()

@@ -18,20 +18,20 @@ def rows(head: str) -> set[str]:
     )
 
 
-def test_every_topic() -> None:
+def test_page_lists_every_topic() -> None:
     """The topics have the names that the code has."""
     prefixes = {topics.RETRY_PREFIX + "group", topics.DEAD_PREFIX + "group", topics.LMQ_PREFIX + "name"}
     assert rows("topic") == {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC} | prefixes
 
 
-def test_every_property() -> None:
+def test_page_lists_every_property() -> None:
     """The page has every property, and no other."""
     of_topics = {topics.HALF_TOPIC, topics.OP_TOPIC, topics.GIVEN_UP_TOPIC, topics.SCHEDULE_TOPIC, names.TRANSACTION_GROUP}
     known = {value for value in vars(names).values() if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]{4,}", value)}
     assert rows("property") == {name for name in known - of_topics if not name.startswith("messagestore")} - {"names"}
 
 
-def test_numbers() -> None:
+def test_numbers_on_the_page_equal_the_configuration() -> None:
     """Levels, checks and the limit on LMQs are those of the configuration."""
     text = " ".join(PAGE.split())
     config = StoreConfig()

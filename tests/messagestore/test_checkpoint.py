@@ -106,7 +106,9 @@ def test_the_values_are_those_the_real_store_had_in_memory(fixture_store: Any, b
         (page(NOW, NOW, NOW, 0, -2), (0, 0, 0, 0, 0), True),
     ],
 )
-def test_what_damage_says(tmp_path: Path, data: bytes | None, expected: tuple[int, ...], is_damaged: bool) -> None:
+def test_damaged_checkpoint_is_read_as_zeros(
+    tmp_path: Path, data: bytes | None, expected: tuple[int, ...], is_damaged: bool
+) -> None:
     """No exception is raised; implausible values count as 0."""
     if data is not None:
         write(tmp_path, data)
@@ -161,7 +163,7 @@ def test_times_may_be_set_back(tmp_path: Path) -> None:
     assert Checkpoint(REAL_DISK, str(tmp_path)).physic_msg_timestamp_ms == NOW - 60_000
 
 
-def test_a_damaged_file_is_whole_after_a_flush_and_not_before(tmp_path: Path) -> None:
+def test_flush_repairs_a_damaged_checkpoint_and_opening_does_not(tmp_path: Path) -> None:
     """Opening the store changes nothing."""
     checkpoint = Checkpoint(REAL_DISK, write(tmp_path, b"abc"), writable=True)
     assert (tmp_path / "checkpoint").read_bytes() == b"abc"

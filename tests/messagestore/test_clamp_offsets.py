@@ -11,7 +11,7 @@ from storageio import StoreCorrupt
 from tests.messagestore.writers import number_of, open_store, put_all
 
 
-def test_a_file_of_numbers_beyond_use_keeps_no_store_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_offset_file_does_not_prevent_opening(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The file is logged and left unchanged, and offsets in other files are clamped; reading it raises the error."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 9)

@@ -33,7 +33,7 @@ def positions(log: Any) -> list[tuple[int, int]]:
     return [(message.physical_offset, message.physical_offset + message.size) for message in log.messages()]
 
 
-def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log: Any) -> None:
+def test_clean_stop_matches_only_the_end_of_the_last_record(world: World, log: Any) -> None:
     """Another end, another record, a position inside a record, and one behind the end do not match."""
     last, end = positions(log)[-1]
     assert holds(world, log, end, last)
@@ -46,7 +46,7 @@ def test_a_note_holds_at_the_last_records_end_and_nowhere_else(world: World, log
         assert not holds(world, log, end, wrong), wrong
 
 
-def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) -> None:
+def test_clean_stop_does_not_match_after_a_broker_wrote(world: World, log: Any) -> None:
     """A broker added a record, or cut the last one."""
     last, end = positions(log)[-1]
     put(world, log, 1)
@@ -58,7 +58,7 @@ def test_a_note_holds_no_longer_when_a_broker_went_on(world: World, log: Any) ->
     assert holds(world, log, end, last)
 
 
-def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World, log: Any) -> None:
+def test_clean_stop_matches_a_log_that_ends_with_its_file(world: World, log: Any) -> None:
     """The file was closed with a blank: the log ends with the file, whether or not the next one exists."""
     last, end = positions(log)[-1]
     file = log.queue.files[0]
@@ -71,7 +71,7 @@ def test_a_note_holds_before_the_next_file_and_where_there_is_none(world: World,
     assert not holds(world, log, SIZE, last), "the walk finds it"
 
 
-def test_a_note_of_an_empty_log_holds_while_it_is_empty(world: World, tmp_path: Path) -> None:
+def test_clean_stop_of_an_empty_log_matches_while_it_is_empty(world: World, tmp_path: Path) -> None:
     """It matches no files and files of zeros; a record invalidates it."""
     log = open_log(world, tmp_path)
     assert holds(world, log, 0, -1)

@@ -35,7 +35,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_damaged_last_record_after_a_clean_stop_is_not_cut_unasked(store: Path) -> None:
+def test_open_does_not_truncate_a_damaged_last_record_after_a_clean_stop(store: Path) -> None:
     """Everything was on the disk before the abort file was removed, so a crash is no explanation.  Other messages are read."""
     before = snapshot(store)
     for mode in ("a", "r+"):

@@ -64,7 +64,7 @@ def test_copies_with_the_checksum_of_their_original_are_read(fixture_store: Any)
     assert run("verify", fixture.store).code == 0
 
 
-def test_a_damaged_body_of_a_copy_with_such_a_checksum_is_found(fixture_store: Any) -> None:
+def test_damaged_body_of_a_compacted_copy_is_detected(fixture_store: Any) -> None:
     """By its own checksum; the copies before it are read."""
     store = fixture_store("broker-compaction-crc", own=True).store
     (queue,) = compacted_queues(REAL_DISK, str(store))
@@ -78,7 +78,7 @@ def test_a_damaged_body_of_a_copy_with_such_a_checksum_is_found(fixture_store: A
     assert ran.code == 1 and "bad_body_crc" in {problem["kind"] for problem in ran.json["problems"]}
 
 
-def test_ls_stats_info_and_verify_have_them(fixture_store: Any) -> None:
+def test_ls_stats_info_and_verify_include_compacted_topics(fixture_store: Any) -> None:
     """The broker told its clients the first offset and the end of each queue."""
     fixture = fixture_store(NAME)
     reported = fixture.expected("manifest.json")["read"]
@@ -95,7 +95,7 @@ def test_ls_stats_info_and_verify_have_them(fixture_store: Any) -> None:
     assert ran.code == 0 and "not read" not in ran.out
 
 
-def test_a_store_without_such_topics_has_no_key(fixture_store: Any) -> None:
+def test_ls_of_a_store_without_compacted_topics_has_no_compacted_key(fixture_store: Any) -> None:
     """Every broker makes the folder `compaction`."""
     assert "compacted" not in run("ls", "--json", fixture_store("broker-live").store).json
 
@@ -187,7 +187,7 @@ def test_a_file_of_units_over_the_limit_is_named(store: Path) -> None:
     ]
 
 
-def test_a_damaged_record_costs_no_other(store: Path) -> None:
+def test_dump_continues_after_a_damaged_compacted_record(store: Path) -> None:
     """`dump` reports it and goes on; `ls` counts what is left and exits with 1."""
     spoil_body(store)
     ran = run("dump", "--json", store / LOG)
@@ -196,7 +196,7 @@ def test_a_damaged_record_costs_no_other(store: Path) -> None:
     assert ran.code == 1 and [row["messages"] for row in ran.json["compacted"]] == [15, 16, 5]
 
 
-def test_unfinished_work_is_a_note(store: Path) -> None:
+def test_verify_ignores_an_unfinished_compaction(store: Path) -> None:
     """A broker that was killed during a compaction leaves the folder and ignores it."""
     (store / LOG / "compacting").mkdir()
     (store / LOG / "compacting" / FIRST).write_bytes(bytes(10120))
@@ -216,7 +216,7 @@ def test_a_store_in_use_is_not_checked(store: Path) -> None:
     assert ran.code == 0 and "compaction: not read" in ran.out
 
 
-def test_a_put_into_such_a_topic_is_refused(store: Path, tmp_path: Path) -> None:
+def test_put_to_a_compacted_topic_is_rejected(store: Path, tmp_path: Path) -> None:
     """It would have no copy, and the broker's consumers read nothing else. Other topics are not concerned."""
     with MessageStore.open(store, "r+", StoreConfig()) as opened:
         for _ in range(2):

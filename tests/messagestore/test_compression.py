@@ -108,14 +108,14 @@ def test_a_body_that_is_no_frame_is_an_error(sys_flag: int, body: bytes) -> None
         decompress(body, sys_flag)
 
 
-def test_a_frame_that_asks_for_too_much_memory_is_an_error() -> None:
+def test_frame_that_needs_too_much_memory_raises() -> None:
     """A ZSTD frame requests its window, here 2 GiB."""
     with pytest.raises(StoreCorrupt):
         decompress(bytes.fromhex("28b52ffd00a8") + b"\x01\x00\x00", 0x201)
 
 
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
-def test_a_kind_that_nobody_knows(kind: int) -> None:
+def test_unknown_compression_type_raises(kind: int) -> None:
     """The error has the unknown number."""
     assert compression_of(kind << 8 | 1) == kind
     with pytest.raises(StoreCorrupt, match=f"found {kind}"):
@@ -123,7 +123,9 @@ def test_a_kind_that_nobody_knows(kind: int) -> None:
 
 
 @pytest.mark.parametrize(("sys_flag", "package"), [(0x101, "lz4"), (0x201, "zstandard")])
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, sys_flag: int, package: str) -> None:
+def test_error_without_the_extra_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, sys_flag: int, package: str
+) -> None:
     """ZLIB needs no extra."""
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -132,6 +134,6 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
     assert decompress(PACKED[0x301], 0x301) == TEXT
 
 
-def test_the_default_limit_has_room_for_any_body() -> None:
+def test_default_limit_allows_any_body() -> None:
     """It is sixteen times the greatest record."""
     assert compression.LIMIT_BYTES == 64 * 1024 * 1024

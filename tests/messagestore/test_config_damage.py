@@ -150,7 +150,7 @@ def test_a_delayed_message_is_delivered_after_its_offset_was_corrected(tmp_path:
 
 
 @pytest.mark.parametrize("key", ["LiveNormal@G_part", "%RETRY%G_fail@G_fail", "Deleted@G_part", "LiveNormal@G_part@client-1"])
-def test_recover_sets_back_offsets_of_consumers_after_a_clean_stop(broker_store: Path, key: str) -> None:
+def test_recover_clamps_consumer_offsets_after_a_clean_stop(broker_store: Path, key: str) -> None:
     """An opening leaves them: they show that more messages were there."""
     path = broker_store / "config" / "consumerOffset.json"
     table = ConsumerOffsets(REAL_DISK, str(path.parent))
@@ -164,7 +164,7 @@ def test_recover_sets_back_offsets_of_consumers_after_a_clean_stop(broker_store:
     assert any(file.name.startswith("kept-config-consumerOffset") for file in (broker_store / "brokerstore").iterdir())
 
 
-def test_an_opening_logs_that_groups_start_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_open_logs_that_groups_start_without_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The offsets and their backup are zeros, as after a power failure."""
     store = unpack_case("offsets-and-backup-zero", tmp_path).folder
     caplog.set_level(logging.WARNING, logger="brokerstore.messagestore")
@@ -172,7 +172,7 @@ def test_an_opening_logs_that_groups_start_anew(tmp_path: Path, caplog: pytest.L
     assert "every group starts anew" in caplog.text
 
 
-def test_only_the_log_is_left(tmp_path: Path) -> None:
+def test_recover_from_the_log_alone_knows_topics_and_deliveries(tmp_path: Path) -> None:
     """The result knows the topics, and no delayed message that was delivered is delivered again."""
     case = unpack_case("only-the-commitlog", tmp_path)
     Recovery(str(case.folder)).apply()

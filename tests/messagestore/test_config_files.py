@@ -45,7 +45,7 @@ def file_in(folder: Path, data: bytes | None, backup: bytes | None) -> ConfigFil
         (BAD, b"", {}, Source.DEFAULTS, True),
     ],
 )
-def test_where_the_document_comes_from(
+def test_document_is_loaded_from_the_file_or_its_backup(
     tmp_path: Path, data: bytes | None, backup: bytes | None, expected: Any, source: Source, is_damaged: bool
 ) -> None:
     """Missing, blank, zeroed and unparsable files follow the table of the format page; reading changes nothing."""
@@ -56,7 +56,7 @@ def test_where_the_document_comes_from(
 
 
 @pytest.mark.parametrize(("data", "named"), [(BAD, "topics.json"), (None, "topics.json.bak"), (b"", "topics.json")])
-def test_no_candidate_left_is_an_error(tmp_path: Path, data: bytes | None, named: str) -> None:
+def test_unreadable_file_with_an_unreadable_backup_raises(tmp_path: Path, data: bytes | None, named: str) -> None:
     """An unparsable backup is an error, not an empty table."""
     with pytest.raises(StoreCorrupt) as caught:
         file_in(tmp_path, data, BAD).load()
@@ -115,7 +115,7 @@ def test_a_save_is_synced_before_it_is_renamed_and_the_folder_last(tmp_path: Pat
     assert order == ["write", "sync", "rename", "rename", "sync folder"]
 
 
-def test_a_folder_in_the_files_place_is_an_error(tmp_path: Path) -> None:
+def test_folder_with_the_name_of_the_config_file_raises(tmp_path: Path) -> None:
     """It is not mistaken for a missing file."""
     from storageio import DiskError
 

@@ -54,7 +54,7 @@ def test_no_queue_waits_for_another(store: MessageStore) -> None:
         assert 1000 in numbers(consumer.poll(40, 5)) + numbers(consumer.poll(40, 5))
 
 
-def test_it_waits_for_what_comes(store: MessageStore) -> None:
+def test_consumer_waits_for_later_messages(store: MessageStore) -> None:
     """A message that is put later ends the wait, also in a new topic or queue."""
     with store.consumer("t", group="g") as consumer:
         assert consumer.poll() == []
@@ -76,7 +76,7 @@ def test_no_message_is_missed_while_others_put(store: MessageStore) -> None:
     assert sorted(numbers(found)) == list(range(2000))
 
 
-def test_waiting_burns_no_core(store: MessageStore) -> None:
+def test_waiting_consumer_polls_only_a_few_times(store: MessageStore) -> None:
     """In the writing process a waiting consumer polls a few times a second, not in a loop."""
     put_all(store, 0, 1)
     with store.consumer("t", group="g") as consumer:
@@ -132,7 +132,7 @@ def test_closing_the_store_ends_the_wait_with_an_error(store: MessageStore) -> N
     timer.join()
 
 
-def test_only_the_wanted_tags(store: MessageStore) -> None:
+def test_consumer_receives_only_messages_of_its_tags(store: MessageStore) -> None:
     """Filtered messages count as acknowledged, and a tag with the same hash does not match."""
     for number, tag in enumerate(["Aa", "BB", None, "Aa", "x"] * 300):
         store.put(message(number, queues=1, tags=tag))
@@ -161,7 +161,7 @@ def test_the_group_goes_on_where_its_acknowledgements_ended(store: MessageStore)
         assert numbers(consumer) == list(range(4, 10))
 
 
-def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: MessageStore) -> None:
+def test_out_of_order_ack_does_not_commit_past_unacknowledged_messages(store: MessageStore) -> None:
     """The offset is that of the first unacknowledged message."""
     put_all(store, 0, 5, queues=1)
     with store.consumer("t", group="g") as consumer:
@@ -173,7 +173,7 @@ def test_an_acknowledgement_out_of_order_moves_nothing_past_what_waits(store: Me
         assert not consumer.ack(found[2])
 
 
-def test_commit_is_for_all_that_was_handed_out(store: MessageStore) -> None:
+def test_commit_acknowledges_all_delivered_messages(store: MessageStore) -> None:
     """It acknowledges every delivered message, and no other."""
     put_all(store, 0, 9)
     with store.consumer("t", group="g") as consumer:
@@ -186,7 +186,7 @@ def test_commit_is_for_all_that_was_handed_out(store: MessageStore) -> None:
         assert len(list(consumer)) == 5
 
 
-def test_what_is_no_message_of_this_consumer_moves_nothing(store: MessageStore) -> None:
+def test_ack_of_a_message_not_delivered_by_the_consumer_changes_no_offset(store: MessageStore) -> None:
     """A message of another topic, or one never delivered, changes no offset."""
     put_all(store, 0, 3, queues=1)
     store.put(Message("other", b"0", queue_id=0))
@@ -328,7 +328,7 @@ def test_two_consumers_of_a_group_share_what_comes(store: MessageStore) -> None:
     assert {number % 3 for number in got[1]} == {2}
 
 
-def test_a_consumer_that_goes_leaves_its_queues_with_what_was_not_acknowledged(store: MessageStore) -> None:
+def test_unacknowledged_messages_of_a_closed_consumer_are_redelivered(store: MessageStore) -> None:
     """The other consumer delivers them again."""
     put_all(store, 0, 30)
     store.get("t", 0, 0)
@@ -340,7 +340,7 @@ def test_a_consumer_that_goes_leaves_its_queues_with_what_was_not_acknowledged(s
     assert sorted(numbers(first)) == sorted([*numbers(mine)[3:], *(number for number in range(30) if number % 3 != 2)])
 
 
-def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: MessageStore) -> None:
+def test_ack_of_a_message_from_a_reassigned_queue_is_rejected(store: MessageStore) -> None:
     """The new consumer decides."""
     put_all(store, 0, 30)
     store.get("t", 0, 0)
@@ -354,7 +354,7 @@ def test_a_message_whose_queue_changed_hands_cannot_be_acknowledged(store: Messa
         first.position(9)
 
 
-def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left_off(store: MessageStore) -> None:
+def test_queue_reassigned_and_returned_resumes_at_the_committed_offset(store: MessageStore) -> None:
     """New queues move queue 2 to another consumer and back while its first consumer sleeps.
 
     It continues at the committed offset: acknowledged messages do not come again, and the group's offset does not decrease.
@@ -376,7 +376,7 @@ def test_a_queue_that_went_and_came_back_unseen_begins_where_its_other_hand_left
     assert store.committed_offsets("t", "g") == {1: 2, 2: 2, 3: 1}
 
 
-def test_a_queue_that_nobody_else_took_goes_on_where_it_was(store: MessageStore) -> None:
+def test_queue_kept_over_a_rebalance_is_not_redelivered(store: MessageStore) -> None:
     """A consumer joins and leaves in between: pending messages are not delivered again."""
     put_all(store, 0, 10, queues=1)
     with store.consumer("t", group="g") as consumer:
@@ -387,7 +387,7 @@ def test_a_queue_that_nobody_else_took_goes_on_where_it_was(store: MessageStore)
         assert numbers(consumer.poll(10)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_who_has_not_looked_lately_divides_what_others_saw() -> None:
+def test_consumers_of_a_reader_rebalance_over_the_same_queue_list() -> None:
     """The consumers beside a writer list queues at different times, but divide the same list.
 
     Otherwise two would take a queue from each other at every poll, and its messages would come again and again.
@@ -441,7 +441,7 @@ def test_threads_of_one_group_read_everything_once(store: MessageStore) -> None:
 # In other processes
 
 
-def test_beside_a_writer_it_reads_and_cannot_acknowledge(tmp_path: Path) -> None:
+def test_consumer_of_a_reader_reads_and_cannot_acknowledge(tmp_path: Path) -> None:
     """It starts at the group's offset, sees new messages, and commits nothing."""
     program = """
 with open_store(root) as store:
@@ -469,7 +469,7 @@ with open_store(root) as store:
             assert writer.wait() == 0
 
 
-def test_beside_a_writer_recovered_to_less_it_says_so(tmp_path: Path) -> None:
+def test_consumer_of_a_reader_raises_if_the_writer_recovered_to_less(tmp_path: Path) -> None:
     """The message that it read last no longer exists."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 30, queues=1)
@@ -515,7 +515,7 @@ def test_a_reader_that_begins_behind_the_last_message_commits_nothing(tmp_path: 
             assert reader.committed_offsets("t", "g") == writer.committed_offsets("t", "g") == {}
 
 
-def test_a_seek_to_a_time_in_a_queue_without_a_message_goes_nowhere(tmp_path: Path) -> None:
+def test_seek_to_time_does_not_move_an_empty_queue(tmp_path: Path) -> None:
     """One of the given queues may have no message yet; the others are moved."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 9)
@@ -570,14 +570,14 @@ def test_a_topic_without_a_message_exists(store: MessageStore, caplog: Any) -> N
     assert caplog.records == []
 
 
-def test_a_consumer_that_waited_gets_what_the_topic_is_made_with(store: MessageStore) -> None:
+def test_consumer_waiting_for_a_new_topic_receives_its_first_message(store: MessageStore) -> None:
     """The warning does not end the consumer."""
     with store.consumer("later", group="g", timeout_s=5) as consumer:
         store.put(Message("later", b"first", queue_id=1))
         assert next(consumer).body == b"first"
 
 
-def test_a_second_acknowledgement_is_told_by_its_answer(store: MessageStore) -> None:
+def test_second_ack_of_a_message_returns_false(store: MessageStore) -> None:
     """The first returns True, the second False, and the group's offset stays."""
     put_all(store, 0, 3)
     with store.consumer("t", group="g", timeout_s=0, queues=[0]) as consumer:

@@ -84,7 +84,7 @@ def test_filters_are_made_changed_and_forgotten(tmp_path: Path) -> None:
         '{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"dead":7}}}}}',
     ],
 )  # fmt: skip
-def test_what_is_no_filter_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_filter_file_is_reported_by_name(tmp_path: Path, text: str) -> None:
     """The error names the file."""
     folder = folder_with(tmp_path / "config", consumerFilter_json=text.encode())
     with pytest.raises(StoreCorrupt) as error:

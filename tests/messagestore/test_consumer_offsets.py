@@ -89,7 +89,7 @@ def test_keys_in_quotes_are_read_and_unknown_fields_kept(tmp_path: Path) -> None
     assert b'"x":1' in text
 
 
-def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
+def test_offsets_beyond_a_truncated_queue_are_clamped(tmp_path: Path) -> None:
     """Offsets of all groups, broadcast ones too, are clamped and reported; those within the queue stay."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":{"t@b@broadcast":{0:70}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
@@ -106,7 +106,7 @@ def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
     assert not offsets.is_dirty
 
 
-def test_a_group_and_a_topic_are_forgotten(tmp_path: Path) -> None:
+def test_offsets_of_a_group_and_a_topic_are_removed(tmp_path: Path) -> None:
     """All of their keys are removed, and no others."""
     folder = folder_with(tmp_path, consumerOffset_json=b'{"offsetTable":{"t@g@broadcast":{0:7},"t@gg":{0:1}}}')
     offsets = ConsumerOffsets(REAL_DISK, folder)
@@ -167,7 +167,7 @@ def test_persist_that_fails_at_any_call_leaves_old_or_new(tmp_path: Path) -> Non
     assert {ConsumerOffsets(REAL_DISK, folder).get("t", "g", 0) for _ in failures(persist)} == {1, 2}
 
 
-def test_light_queues_have_a_table_of_their_own(tmp_path: Path) -> None:
+def test_lmq_offsets_have_their_own_table(tmp_path: Path) -> None:
     """LMQ groups are in the other file; ordinary groups are there as usual."""
     offsets = LmqConsumerOffsets(REAL_DISK, str(tmp_path))
     offsets.commit("%LMQ%q", "%LMQ%g", 0, 7)

@@ -36,7 +36,7 @@ def test_each_file_behind_the_cut_is_kept_and_zeroed(world: World, tmp_path: Pat
     log.close()
 
 
-def test_a_second_cut_at_the_same_place_keeps_the_first_one(world: World, tmp_path: Path) -> None:
+def test_second_truncation_at_the_same_offset_keeps_the_first_backup(world: World, tmp_path: Path) -> None:
     """Each copy has a name of its own."""
     contents: list[bytes] = []
     for size in (900, 700, 500):
@@ -52,7 +52,7 @@ def test_a_second_cut_at_the_same_place_keeps_the_first_one(world: World, tmp_pa
     )
 
 
-def test_a_put_that_waits_for_nobody_is_brought_to_the_disk_soon(world: Any, tmp_path: Path) -> None:
+def test_async_put_under_synchronous_flush_is_synced_by_the_flusher(world: Any, tmp_path: Path) -> None:
     """A future under synchronous flush is resolved by the flusher's rounds, without a minimum of pages."""
     changes = {"flush_commit_log_thorough_interval_ms": 3_600_000, "flush_disk_type": sync_mode(world)}
     with open_small(world, tmp_path / "s", **changes) as store:

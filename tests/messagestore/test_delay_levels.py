@@ -77,7 +77,7 @@ def test_units_by_other_levels_than_rocketmqs_are_right_and_stay(store: Path, ha
     assert contents(store / "consumequeue") == before
 
 
-def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Path) -> None:
+def test_missing_due_time_is_computed_from_the_recorded_levels(store: Path) -> None:
     """Both `rebuild` and an open compute it."""
     before = contents(store / "consumequeue")
     for make in (lambda: rebuild_store(str(store), config=SMALL), lambda: opened(store, Clock(START_MS + 1)).close()):
@@ -86,7 +86,7 @@ def test_a_delivery_time_that_no_unit_says_is_made_by_the_kept_levels(store: Pat
         assert contents(store / "consumequeue") == before
 
 
-def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rebuild_warns_that_it_assumes_delay_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It warns if neither queue nor store gives the due time; with given levels it is right and does not warn."""
     shutil.rmtree(without_settings(store) / QUEUE)
     with caplog.at_level(logging.WARNING):
@@ -99,7 +99,7 @@ def test_a_rebuild_says_that_it_assumes_levels(store: Path, caplog: pytest.LogCa
     assert due_times(store) == [START_MS + HOUR_MS] and caplog.text == ""
 
 
-def test_an_opening_that_has_to_make_such_a_time_says_so(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_open_warns_that_it_assumes_delay_levels(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It uses the levels that it was opened with, and logs it."""
     shutil.rmtree(without_settings(store) / "consumequeue")
     with caplog.at_level(logging.WARNING):
@@ -173,7 +173,7 @@ def test_a_killed_stores_undispatched_messages_keep_the_levels_they_were_put_wit
     assert problems(copy) == []
 
 
-def test_a_broker_that_writes_between_two_openings_has_levels_of_its_own(tmp_path: Path) -> None:
+def test_records_written_by_a_broker_between_opens_have_unknown_levels(tmp_path: Path) -> None:
     """Records behind our clean stop are not judged by our levels, nor those before the next open after that."""
     folder, aside = tmp_path / "store", tmp_path / "aside"
     opened(folder, Clock()).close()
@@ -204,7 +204,7 @@ def kept(folder: Path) -> list[Entry]:
     return entries
 
 
-def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
+def test_delay_levels_are_recorded_with_their_start_offsets(tmp_path: Path, store: Path) -> None:
     """Entries begin at their offset; unchanged levels add none; in a broker's folder the older ones are unknown."""
     (first,) = kept(store)
     assert first == Entry(0, OURS)
@@ -221,7 +221,7 @@ def test_what_is_kept_of_levels(tmp_path: Path, store: Path) -> None:
     assert kept(store) == [Entry(0, None), Entry(end, DELAY_LEVELS)]
 
 
-def test_levels_of_a_log_that_was_cut_do_not_count_for_what_comes_then() -> None:
+def test_level_entries_after_the_end_of_a_truncated_log_are_dropped() -> None:
     """Entries behind the end of the log are dropped, so the table stays short."""
     levels = DelayLevels([Entry(0, "1s"), Entry(500, "2s")])
     assert levels.opened_at(400, is_empty=False).entries == [Entry(0, "1s"), Entry(400, "2s")]

@@ -21,7 +21,7 @@ def put_waiting(world: Any, store: Any, body: bytes, queue: str) -> None:
 
 
 @pytest.mark.parametrize(("queue", "comes"), [("9" * 5000, 0), ("\u0663", 0), ("+0", 1), ("-1", 0), ("00", 1), ("", 0)])
-def test_a_waiting_message_of_any_queue_keeps_nobody_out_and_comes_once(
+def test_delayed_message_with_any_queue_id_is_delivered_once_after_a_crash(
     world: Any, tmp_path: Path, queue: str, comes: int
 ) -> None:
     """Even 5,000 digits do not prevent opening the store after a crash."""

@@ -37,7 +37,7 @@ def test_setting_what_was_set_changes_no_byte(fixture_store: Any) -> None:
     assert (config / "delayOffset.json").read_bytes() == before
 
 
-def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
+def test_delay_offsets_beyond_a_truncated_queue_are_clamped(tmp_path: Path) -> None:
     """The report has the queue id, which is one less than the level."""
     offsets = DelayOffsets(REAL_DISK, str(tmp_path))
     offsets.set(1, 10)
@@ -48,7 +48,7 @@ def test_offsets_beyond_a_cut_queue_are_set_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "offset"), [(0, 1), (-1, 1), (1, -1), (1, 1 << 63)])
-def test_no_such_level_or_offset(tmp_path: Path, level: int, offset: int) -> None:
+def test_invalid_delay_level_or_offset_is_rejected(tmp_path: Path, level: int, offset: int) -> None:
     """Levels count from 1."""
     offsets = DelayOffsets(REAL_DISK, str(tmp_path))
     with pytest.raises(InvalidMessage):

@@ -57,7 +57,7 @@ def test_a_delayed_batch_comes_after_a_restart(world: Any, tmp_path: Path, is_ki
         assert store.max_offset("T", 0) == 3
 
 
-def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> None:
+def test_delivery_does_not_recreate_a_deleted_topic(world: Any, tmp_path: Path) -> None:
     """The topic was deleted while a message waited; the delivery must not bring it back with its queues."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -84,7 +84,7 @@ def test_a_delivery_makes_no_deleted_topic_anew(world: Any, tmp_path: Path) -> N
         (False, [BATCH, PLAIN]),
     ],
 )
-def test_killed_after_the_delivery_of_any_kind(
+def test_delivery_of_any_kind_is_not_repeated_after_a_kill(
     world: Any, tmp_path: Path, is_batch: bool, properties: list[dict[str, str]]
 ) -> None:
     """Deliveries to batch queues, to LMQs, or behind a message that cannot be put are not repeated."""

@@ -94,7 +94,7 @@ def test_the_housekeeper_delivers_by_itself(world: Any, tmp_path: Path) -> None:
         assert time.monotonic() - began >= 0.95
 
 
-def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> None:
+def test_due_time_beyond_its_level_is_treated_as_now(world: Any, tmp_path: Path) -> None:
     """If a clock was set back, a message that waits longer than its level is due now, as in the broker."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -104,7 +104,7 @@ def test_a_due_time_that_nobody_can_mean_is_now(world: Any, tmp_path: Path) -> N
         assert delivered_numbers(store) == [0]
 
 
-def test_what_waited_over_a_restart_comes_after_it(world: Any, tmp_path: Path) -> None:
+def test_delayed_message_is_delivered_after_a_restart(world: Any, tmp_path: Path) -> None:
     """The progress is in delayOffset.json, by level, as the broker writes it."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -146,7 +146,7 @@ def test_killed_after_a_delivery_and_before_the_offset_was_written(world: Any, t
             shutil.rmtree(copy)
 
 
-def test_the_note_of_an_older_time_is_no_harm(world: Any, tmp_path: Path) -> None:
+def test_outdated_delay_hint_causes_no_second_delivery(world: Any, tmp_path: Path) -> None:
     """A real broker worked on the folder and wrote delayOffset.json but not our hint, so the log decides."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -179,7 +179,7 @@ with open_store(root, enabled_append_prop_crc=True, flush_delay_offset_interval_
 
 
 @pytest.mark.deep
-def test_killed_again_and_again_while_it_delivers(tmp_path: Path) -> None:
+def test_repeated_kills_during_delivery_lose_no_message(tmp_path: Path) -> None:
     """After SIGKILL at any time and another open, every acknowledged message is delivered once."""
     from messagestore import MessageStore
 
@@ -226,9 +226,7 @@ def test_what_is_no_level_is_refused(world: Any, tmp_path: Path) -> None:
         {"properties": {"INNER_MULTI_DISPATCH": "no light queue"}},
     ],
 )
-def test_a_delayed_message_that_nobody_could_deliver_is_refused_at_once(
-    world: Any, tmp_path: Path, fields: dict[str, Any]
-) -> None:
+def test_undeliverable_delayed_message_is_rejected_by_put(world: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
     """Otherwise it would be acknowledged and then skipped when it is due."""
     fields = {"queue_id": 0, **fields, "properties": {"DELAY": "1", **fields.get("properties", {})}}
     with open_idle(world, tmp_path / "s", enable_lmq=True) as store:
@@ -264,7 +262,7 @@ def test_prepared_and_rolled_back_records_of_old_logs_are_not_delayed(world: Any
             assert store.message_at(result.physical_offset).topic == topic
 
 
-def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path) -> None:
+def test_damaged_progress_file_causes_no_second_delivery(world: Any, tmp_path: Path) -> None:
     """Without a backup the log shows the deliveries; with a broken backup nothing is delivered, and nothing is lost."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -286,7 +284,7 @@ def test_a_broken_progress_file_brings_nothing_twice(world: Any, tmp_path: Path)
         assert delivered_numbers(store) == [0, 1]
 
 
-def test_one_that_can_never_be_delivered_holds_nobody_up(world: Any, tmp_path: Path) -> None:
+def test_undeliverable_delayed_message_does_not_block_later_ones(world: Any, tmp_path: Path) -> None:
     """Messages without a topic or queue, or with an impossible topic, are logged and skipped."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store:
@@ -350,7 +348,7 @@ def test_a_real_brokers_pending_messages_are_delivered_by_us(world: Any, fixture
         assert len(list(store.read("LiveDelay", 0))) == len(found)
 
 
-def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Path) -> None:
+def test_delay_of_a_message_with_an_extended_unit_counts_from_its_store_time(world: Any, tmp_path: Path) -> None:
     """Its queue unit has an address in place of the time; like a broker, the store counts from the store time."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=True) as store:
@@ -366,7 +364,7 @@ def test_a_delay_in_an_extended_unit_is_over_when_it_is(world: Any, tmp_path: Pa
         assert delivered_numbers(store) == [7]
 
 
-def test_no_room_for_a_deliverys_record_is_no_reason_to_pass_it_over(world: Any, tmp_path: Path) -> None:
+def test_delivery_on_a_full_disk_is_repeated_after_space_is_freed(world: Any, tmp_path: Path) -> None:
     """The disk became full during the delivery: the message is delivered once, after there is space."""
     clock, disk = Clock(), SwitchDisk()
     with open_idle(world, tmp_path / "s", clock, disk=disk) as store:

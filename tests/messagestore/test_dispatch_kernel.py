@@ -21,7 +21,7 @@ def units_of(store: Any, topic: str, queue_id: int = 0) -> list[tuple[int, int, 
     return [tuple(unit) for _, unit in store.engine.queues.get(topic, queue_id).units()]
 
 
-def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path) -> None:
+def test_range_with_records_of_hundreds_of_queues_is_dispatched(world: Any, tmp_path: Path) -> None:
     """Short and long names, more than the first table holds: each unit is in its own record's queue."""
     topics = [f"{number}-" + "x" * (number % 110) for number in range(150)]
     with open_small(world, tmp_path) as store:
@@ -35,7 +35,7 @@ def test_a_stretch_with_records_of_hundreds_of_queues(world: Any, tmp_path: Path
             assert found == set(range(position, 900, 150))
 
 
-def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path: Path) -> None:
+def test_gaps_and_repeats_of_queue_offsets_in_a_range_are_dispatched(world: Any, tmp_path: Path) -> None:
     """After a gap units go to the current end, and a number that exists already is skipped.
 
     Another queue of the same range has all of its units.
@@ -55,7 +55,7 @@ def test_breaks_in_the_numbers_of_a_queue_within_a_stretch(world: Any, tmp_path:
         assert [number_of(stored) for stored in read_all(store, "other")] == list(range(6))
 
 
-def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
+def test_range_with_more_records_than_a_kernel_batch_is_dispatched(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The units are returned in several parts, none twice, and none is missing."""
@@ -74,7 +74,7 @@ def test_a_stretch_of_more_records_than_the_kernel_gathers_at_once(
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 11), (11, 11)])
-def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: int) -> None:
+def test_range_outside_its_buffer_is_rejected(world: Any, start: int, stop: int) -> None:
     """Nothing outside the buffer is read."""
     with pytest.raises(ValueError, match="not inside the buffer"):
         world.module("messagestore.derive._dispatch_cy").Dispatcher([]).dispatch(
@@ -90,7 +90,9 @@ def test_a_stretch_outside_its_buffer_is_refused(world: Any, start: int, stop: i
         ("1s 5s 10s", "0", None), ("1s 5s 10s", "-1", None), ("1s 5s 10s", "+0", None),
     ],
 )  # fmt: skip
-def test_what_a_waiting_messages_unit_says(world: Any, tmp_path: Path, levels: str, text: str, wait_ms: int | None) -> None:
+def test_unit_of_a_delayed_message_has_its_due_time(
+    world: Any, tmp_path: Path, levels: str, text: str, wait_ms: int | None
+) -> None:
     """The unit has the due time; a level beyond the last has the last one's delay, and without levels it is a second.
 
     Without a level it has the hash of the tags.

@@ -54,7 +54,7 @@ def put_and_read(folder: Path) -> tuple[int, list[bytes]]:
         return number, read_all(store)
 
 
-def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
+def test_rebuilt_queues_continue_at_the_end_of_the_expired_ones(folder: Path) -> None:
     """Starting at 0, the group at the old end would skip as many messages."""
     rebuild_store(str(folder), config=SMALL)
     assert not verify_store(str(folder), SMALL).problems
@@ -64,7 +64,7 @@ def test_queues_made_anew_go_on_where_the_expired_ended(folder: Path) -> None:
     assert put_and_read(folder) == (COUNT, [b"next"])
 
 
-def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: Path) -> None:
+def test_queues_rebuilt_by_recovery_continue_at_the_end_of_expired_ones(folder: Path) -> None:
     """Another queue is damaged, so all are rebuilt."""
     with max((folder / "consumequeue" / "new" / "0").iterdir()).open("r+b") as file:
         file.write(b"\xee" * 20)
@@ -72,7 +72,7 @@ def test_queues_that_recovery_makes_anew_go_on_where_the_expired_ended(folder: P
     assert put_and_read(folder) == (COUNT, [b"next"])
 
 
-def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folder: Path) -> None:
+def test_queues_committed_by_a_reindex_continue_at_the_end_of_expired_ones(folder: Path) -> None:
     """No task of Spark knows of a queue without records."""
     commit = pytest.importorskip("sparkstore.jobs.reindex_commit")
     work = folder / "brokerstore" / "rebuild-spark-1"
@@ -81,19 +81,19 @@ def test_queues_that_a_reindex_puts_in_place_go_on_where_the_expired_ended(folde
         assert (store.min_offset(OLD, 0), store.max_offset(OLD, 0)) == (COUNT, COUNT)
 
 
-def test_a_group_is_set_back_where_all_queues_are_gone(folder: Path) -> None:
+def test_group_offset_is_clamped_if_all_queues_are_missing(folder: Path) -> None:
     """Nothing tells the old end any more: the queue begins at 0, and so does its group."""
     shutil.rmtree(folder / "consumequeue")
     assert put_and_read(folder) == (0, [b"next"])
 
 
-def test_a_group_is_set_back_where_one_queue_is_gone(folder: Path) -> None:
+def test_group_offset_is_clamped_if_one_queue_is_missing(folder: Path) -> None:
     """The list of queues shows that the queue is missing."""
     shutil.rmtree(folder / "consumequeue" / OLD)
     assert put_and_read(folder) == (0, [b"next"])
 
 
-def test_a_copys_groups_stand_at_the_end_of_its_queues(folder: Path, tmp_path: Path) -> None:
+def test_group_offsets_of_a_copy_are_at_the_end_of_expired_queues(folder: Path, tmp_path: Path) -> None:
     """An expired topic begins at 0 in a copy; offsets committed just before are copied too."""
     copy = tmp_path / "copy"
     with MessageStore.open(folder, config=SMALL) as store:

@@ -21,7 +21,7 @@ def put_tagged(world: World, store: Any, count: int, tag: str) -> None:
 
 
 @pytest.mark.parametrize("plain", [0, 10, 130])
-def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: World, tmp_path: Path, plain: int) -> None:
+def test_kill_while_extended_units_are_disabled_hides_no_message_of_a_tag(world: World, tmp_path: Path, plain: int) -> None:
     """Units after the last address have no extended unit; earlier extended units stay, and their positions are not reused.
 
     Otherwise units written after enabling them again would be found for the tags of old messages.
@@ -40,7 +40,7 @@ def test_a_kill_while_the_switch_is_off_takes_no_message_from_a_filter(world: Wo
         assert list(store.engine.derived.ext_reader("T", 0).units())[:150] == before
 
 
-def test_extended_units_of_a_queue_without_addresses_go_at_a_kill(world: World, tmp_path: Path) -> None:
+def test_extended_units_of_a_queue_without_addresses_are_dropped_after_a_kill(world: World, tmp_path: Path) -> None:
     """No unit points at them any more, because the queue was rebuilt while they were disabled."""
     with open_small(world, tmp_path / "s", enable_consume_queue_ext=True, mapped_file_size_consume_queue_ext=EXT_SIZE) as store:
         put_tagged(world, store, 150, "paid")

@@ -39,7 +39,7 @@ def crashed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_number_that_cannot_be_set_back_keeps_the_store_closed(tmp_path: Path) -> None:
+def test_open_fails_if_consumer_offsets_cannot_be_clamped(tmp_path: Path) -> None:
     """Otherwise the store would open, and its consumer would silently skip the next 886 messages."""
     folder = crashed(tmp_path)
     with pytest.raises(DiskError):
@@ -52,7 +52,7 @@ def test_a_number_that_cannot_be_set_back_keeps_the_store_closed(tmp_path: Path)
 
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("operation", ["open", "read", "map", "size", "stat", "list"])
-def test_a_look_that_fails_once_at_an_opening_changes_no_answer(tmp_path: Path, operation: str, step: int) -> None:
+def test_disk_call_that_fails_once_during_open_loses_no_message(tmp_path: Path, operation: str, step: int) -> None:
     """The open raises the error or did not need the call; the next one has every message, queue and key."""
     folder = crashed(tmp_path)
     counting = FailingDisk(1 << 30, only=operation)

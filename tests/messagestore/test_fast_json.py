@@ -50,7 +50,7 @@ def test_every_file_of_a_real_broker_comes_back_to_the_byte(fixture_store: Any, 
         ('"\\ud83d\\u0041"', "\ud83dA"),
     ],
 )
-def test_what_the_broker_would_take_is_taken(text: str, expected: Any) -> None:
+def test_spellings_that_fastjson_accepts_are_read(text: str, expected: Any) -> None:
     """The spellings that fastjson accepts are read."""
     assert loads(text.encode(), file="f") == expected
 
@@ -146,7 +146,7 @@ def test_strings_are_escaped_as_fastjson_does() -> None:
     )
 
 
-def test_the_shape_of_maps_and_lists() -> None:
+def test_maps_and_lists_are_formatted_as_by_fastjson() -> None:
     """Integer keys are on one line, the closing brace on the next; fields that are None are omitted."""
     value = {"b": {0: 1, 1: 2}, "a": [1, "x"], "e": {}, "n": None, "l": [], "t": True}
     expected = '{\n\t"b":{0:1,1:2\n\t},\n\t"a":[1,"x"],\n\t"e":{},\n\t"l":[],\n\t"t":true\n}'
@@ -161,7 +161,7 @@ def test_what_json_cannot_hold_is_refused() -> None:
         dumps({"a": b"x"})
 
 
-def test_a_number_beyond_all_is_written_as_one() -> None:
+def test_infinite_number_is_written_as_a_large_number() -> None:
     """Infinity is written as a large number; a word would make the file, and later its backup, unreadable."""
     written = dumps(loads(b'{"a":1e999,"b":[-2E4000]}', file="f"), pretty=False)
     assert dumps(loads(written, file="f"), pretty=False) == written == b'{"a":1e9999,"b":[-1e9999]}'

@@ -61,7 +61,7 @@ def test_no_batch_of_one_message_is_as_short_as_a_filler() -> None:
 
 
 @pytest.mark.parametrize("extra", range(60))
-def test_a_hole_of_any_size_is_filled_with_whole_pairs(tmp_path: Path, extra: int) -> None:
+def test_hole_of_any_size_is_filled_with_filler_records(tmp_path: Path, extra: int) -> None:
     """Each record of it is a filler; only one with no room for a body could be delivered by a real client."""
     size = least_size("T") + extra
     data, left_out = fill(0, size, [Lost("T", 0, 0)], 1, to_file_end=False)

@@ -85,7 +85,7 @@ def test_a_real_store_is_opened_for_reading_and_not_a_byte_changes(world: Any, f
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_queues_and_index_gone_and_rebuilt_byte_for_byte(world: Any, fixture_store: Any, name: str) -> None:
+def test_lost_queues_and_index_are_rebuilt_byte_for_byte(world: Any, fixture_store: Any, name: str) -> None:
     """Opening for writing rebuilds both from the log: the queue files byte by byte, the index with the same results."""
     fixture = fixture_store(name, own=True)
     log = contents(fixture.store / "commitlog")
@@ -119,7 +119,7 @@ def test_sizes_are_found_from_a_real_stores_files(world: Any, fixture_store: Any
         check_answers(world, store, fixture.expected())
 
 
-def test_a_real_store_goes_on(world: Any, fixture_store: Any) -> None:
+def test_real_store_accepts_further_puts(world: Any, fixture_store: Any) -> None:
     """Offsets continue in a broker's folder, and old and new messages exist after another open."""
     fixture = fixture_store("plain", own=True)
     expected = fixture.expected()

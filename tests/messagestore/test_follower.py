@@ -66,7 +66,7 @@ def bench(tmp_path: Path) -> Any:
 # Accepted records
 
 
-def test_a_record_with_nothing_behind_it_is_taken_at_the_second_look(bench: Bench) -> None:
+def test_record_at_the_end_of_the_log_is_accepted_at_the_second_poll(bench: Bench) -> None:
     """Offset, lengths and body CRC agree, but properties may be half written: the bytes must be the same twice."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
@@ -83,7 +83,7 @@ class Clock:
         return self.now
 
 
-def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_check_of_a_record_needs_a_pause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two polls in immediate succession prove nothing."""
     clock = Clock()
     monkeypatch.setattr(follower, "time", clock)
@@ -94,7 +94,7 @@ def test_two_looks_are_a_while_apart(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert bench.polled() == [0]
 
 
-def test_a_record_that_changed_between_two_looks_waits_for_a_third(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_changed_between_two_polls_waits_for_a_third(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer was still writing its properties."""
     clock = Clock()
     monkeypatch.setattr(follower, "time", clock)
@@ -117,7 +117,7 @@ def test_a_record_with_a_header_behind_it_is_taken_at_once(bench: Bench) -> None
     assert bench.polled() == [0]
 
 
-def test_a_torn_header_behind_a_record_proves_nothing(bench: Bench) -> None:
+def test_record_before_a_torn_header_is_not_accepted_yet(bench: Bench) -> None:
     """Only size and magic of the next record exist."""
     data, starts = log_of(bench.source, 2)
     bench.write(0, data[: starts[1] + 8])
@@ -132,7 +132,7 @@ def test_a_record_before_a_blank_is_taken_at_once(bench: Bench) -> None:
     assert bench.polled() == [0]
 
 
-def test_a_blank_of_a_wrong_size_proves_nothing(bench: Bench) -> None:
+def test_record_before_a_blank_of_a_wrong_size_is_not_accepted_yet(bench: Bench) -> None:
     """The blank is half written or invalid."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]] + (5).to_bytes(4, "big") + bytes.fromhex("cbd43194"))
@@ -147,7 +147,7 @@ def test_a_record_that_a_unit_points_at_is_taken_at_once(bench: Bench) -> None:
     assert bench.polled() == [0]
 
 
-def test_a_unit_that_points_elsewhere_proves_nothing(bench: Bench) -> None:
+def test_record_is_not_accepted_yet_if_its_unit_points_elsewhere(bench: Bench) -> None:
     """The queue is that of an earlier log."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
@@ -186,7 +186,7 @@ def test_a_half_written_body_is_never_taken(bench: Bench) -> None:
     assert until(bench.polled) == [0]
 
 
-def test_a_record_of_another_place_is_never_taken(bench: Bench) -> None:
+def test_record_at_a_wrong_offset_is_never_accepted(bench: Bench) -> None:
     """Stale bytes have another physical offset."""
     data, starts = log_of(bench.source, 3)
     bench.write(0, data[starts[1] : starts[3]])
@@ -195,7 +195,7 @@ def test_a_record_of_another_place_is_never_taken(bench: Bench) -> None:
         time.sleep(0.006)
 
 
-def test_damage_with_a_whole_record_behind_it_is_said(bench: Bench) -> None:
+def test_damage_followed_by_a_complete_record_raises(bench: Bench) -> None:
     """Bytes that stay invalid while the writer continues are damage."""
     data, starts = log_of(bench.source, 3)
     data[starts[1] + 90] ^= 1
@@ -248,7 +248,7 @@ def test_durable_in_the_writing_process_is_what_was_flushed(tmp_path: Path) -> N
         assert [number_of(stored) for stored in follower.poll()] == list(range(5))
 
 
-def test_durable_beside_a_writer_is_what_the_checkpoint_vouches_for(tmp_path: Path) -> None:
+def test_durable_end_of_a_reader_is_the_end_covered_by_the_checkpoint(tmp_path: Path) -> None:
     """It returns what was stored three seconds before its time or earlier; everything without an abort file."""
     root = tmp_path / "store"
     times = iter(range(1000, 100_000, 1000))
@@ -353,7 +353,7 @@ class Acting(WrappedDisk):
 
 
 @pytest.mark.parametrize("has_read", [0, 1])
-def test_a_file_that_goes_between_finding_and_opening_it_is_passed_over(tmp_path: Path, has_read: int) -> None:
+def test_file_deleted_between_listing_and_opening_is_skipped(tmp_path: Path, has_read: int) -> None:
     """The follower continues in the next file at the next poll."""
     disk = Acting()
     with open_store(tmp_path) as writer, open_store(tmp_path, "r", disk=disk) as reader:
@@ -369,7 +369,7 @@ def test_a_file_that_goes_between_finding_and_opening_it_is_passed_over(tmp_path
             assert follower.skipped_bytes == (3 - has_read) * LOG_SIZE
 
 
-def test_a_log_file_that_cannot_be_opened_now_is_opened_at_a_later_look(tmp_path: Path) -> None:
+def test_log_file_that_cannot_be_opened_is_retried_at_a_later_poll(tmp_path: Path) -> None:
     """Without permission the reader gets the error; afterwards nothing is skipped."""
     disk = Acting()
 
@@ -397,7 +397,7 @@ def test_what_is_ready_is_handed_out_in_pieces_and_in_order(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("between", [False, True])
-def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tmp_path: Path, between: bool) -> None:
+def test_expired_files_are_skipped_in_the_writing_process_too(tmp_path: Path, between: bool) -> None:
     """They may be deleted before the poll, or between finding and opening a file."""
     disk = Acting()
     with open_store(tmp_path) as store:
@@ -413,7 +413,7 @@ def test_in_the_writing_process_files_that_retention_took_are_passed_over_too(tm
 
 
 @pytest.mark.parametrize("way", ["read", "read_raw", "read_columns"])
-def test_a_queue_file_that_goes_before_a_read_opens_it_ends_no_read(tmp_path: Path, way: str) -> None:
+def test_queue_file_deleted_before_a_read_opens_it_does_not_end_the_read(tmp_path: Path, way: str) -> None:
     """Another process's retention deleted it: every kind of read continues with the first remaining message."""
     if way == "read_columns":
         pytest.importorskip("pyarrow")
@@ -453,7 +453,7 @@ def test_in_the_writing_process_a_file_that_cannot_be_opened_is_an_error_and_no_
         assert own.skipped_bytes == 0
 
 
-def test_a_record_damaged_after_its_dispatch_is_said_to_the_follower_of_the_writing_process(tmp_path: Path) -> None:
+def test_follower_in_the_writer_raises_at_a_record_damaged_after_dispatch(tmp_path: Path) -> None:
     """Messages before it are returned; the damaged one is not skipped silently."""
     with open_store(tmp_path) as store, store.follow() as own:
         put_all(store, 0, 9)
@@ -468,7 +468,7 @@ def test_a_record_damaged_after_its_dispatch_is_said_to_the_follower_of_the_writ
                 own.poll()
 
 
-def test_a_file_made_anew_before_anything_was_taken_from_it_is_read_from_its_begin(bench: Bench) -> None:
+def test_file_recreated_before_it_was_read_is_read_from_its_start(bench: Bench) -> None:
     """A killed writer created its first file again: nothing was read that could be rewound."""
     data, starts = log_of(bench.source, 4)
     assert bench.polled() == []
@@ -479,7 +479,7 @@ def test_a_file_made_anew_before_anything_was_taken_from_it_is_read_from_its_beg
     assert bench.follower.skipped_bytes == 0 and bench.follower.position >= starts[3]
 
 
-def test_a_record_cut_between_two_looks_at_it_is_not_handed_out(bench: Bench) -> None:
+def test_record_truncated_between_two_checks_is_not_delivered(bench: Bench) -> None:
     """The writer recovered to an earlier end while the follower checked whether a queue points at the record."""
     data, starts = log_of(bench.source, 1)
     bench.write(0, data[: starts[1]])
@@ -498,7 +498,7 @@ def test_a_record_cut_between_two_looks_at_it_is_not_handed_out(bench: Bench) ->
     assert bench.follower.position == 0
 
 
-def test_what_is_not_durable_yet_waits_until_it_is(tmp_path: Path) -> None:
+def test_durable_follower_waits_for_records_the_checkpoint_does_not_cover(tmp_path: Path) -> None:
     """A poll may find only records that the checkpoint does not cover; none is returned, and none skipped."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader, reader.follow(end="durable") as durable:
         put_all(writer, 0, 9)
@@ -510,7 +510,7 @@ def test_what_is_not_durable_yet_waits_until_it_is(tmp_path: Path) -> None:
         assert [number_of(stored) for stored in durable.poll()] == list(range(9))
 
 
-def test_odd_bytes_behind_which_nothing_stands_are_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_bytes_at_the_end_of_the_log_are_not_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be a record that is being written, however long that takes."""
     clock = Clock()
     monkeypatch.setattr(follower, "time", clock)
@@ -599,7 +599,7 @@ def lose_tail(root: Path, reader: MessageStore, kept: int) -> None:
 
 
 @pytest.mark.parametrize(("put", "kept"), [(100, 60), (900, 60)])
-def test_a_writer_recovered_to_less_is_a_rewind(tmp_path: Path, put: int, kept: int) -> None:
+def test_poll_raises_store_rewound_if_the_writer_recovered_to_less(tmp_path: Path, put: int, kept: int) -> None:
     """The last accepted record is now another one, or its file is missing: every poll raises `StoreRewound`."""
     program = f"""
 store = open_store(root)
@@ -632,7 +632,7 @@ told()
                 assert [number_of(stored) for stored in reader.query("t", "k5007")] == [5007]
 
 
-def test_a_zeroed_tail_is_a_rewind_before_anything_new_comes(tmp_path: Path) -> None:
+def test_poll_raises_store_rewound_at_a_zeroed_tail(tmp_path: Path) -> None:
     """The recovered writer has put nothing yet."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)
@@ -663,7 +663,7 @@ def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_p
 
 
 @pytest.mark.parametrize("was_there", [True, False], ids=["empty at opening", "made later"])
-def test_an_index_seen_in_the_middle_of_an_item_is_looked_at_again(
+def test_index_read_while_an_item_is_added_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
 ) -> None:
     """The first file's slots cannot be detected while an item is being added, and its folder does not change again."""
@@ -755,7 +755,7 @@ def test_nothing_is_listed_again_while_no_folder_changes(tmp_path: Path) -> None
         assert more["stat"] <= 60
 
 
-def test_a_page_read_while_its_file_goes_says_so(tmp_path: Path) -> None:
+def test_get_of_a_file_deleted_meanwhile_returns_the_new_minimum(tmp_path: Path) -> None:
     """A reader with an old minimum gets the new one."""
     with open_store(tmp_path) as writer, open_store(tmp_path, "r") as reader:
         put_all(writer, 0, 1500)
@@ -769,7 +769,7 @@ def test_a_page_read_while_its_file_goes_says_so(tmp_path: Path) -> None:
         assert reader.earliest_time() == writer.earliest_time()
 
 
-def test_reading_stays_reading(tmp_path: Path) -> None:
+def test_read_only_store_refuses_puts_and_deletes(tmp_path: Path) -> None:
     """A read-only store refuses to put and to delete."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 1)

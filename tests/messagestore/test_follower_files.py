@@ -38,7 +38,7 @@ def made_anew(path: Path, data: bytes) -> None:
     fresh.replace(path)
 
 
-def test_a_next_file_that_a_reopened_writer_made_anew_is_no_rewind(bench: Bench) -> None:
+def test_next_file_recreated_by_a_reopened_writer_is_not_a_rewind(bench: Bench) -> None:
     """The follower has the empty file open, and its last record is unchanged: it continues in the new file."""
     files, first = two_files(bench)
     numbers = [number for _ in range(3) for number in bench.polled()]
@@ -49,7 +49,7 @@ def test_a_next_file_that_a_reopened_writer_made_anew_is_no_rewind(bench: Bench)
     assert bench.follower.skipped_bytes == 0
 
 
-def test_a_file_made_anew_with_the_record_last_taken_in_it_is_no_rewind(bench: Bench) -> None:
+def test_recreated_file_with_the_last_accepted_record_is_not_a_rewind(bench: Bench) -> None:
     """The new file is a copy, so the last accepted record is the same."""
     data, starts = log_of(bench.source, 4)
     bench.write(0, data[: starts[2]])
@@ -58,7 +58,7 @@ def test_a_file_made_anew_with_the_record_last_taken_in_it_is_no_rewind(bench: B
     assert until(bench.polled)[0] == 2
 
 
-def test_a_blank_that_went_with_the_next_file_is_looked_at_again(bench: Bench) -> None:
+def test_blank_removed_with_the_next_file_is_read_again(bench: Bench) -> None:
     """The writer recovered to a position before the end of the first file: what it puts there is not skipped."""
     files, first = two_files(bench)
     numbers = [number for _ in range(3) for number in bench.polled()]

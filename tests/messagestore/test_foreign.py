@@ -95,7 +95,7 @@ def test_queues_or_log_of_another_kind_are_named_and_left_alone(
     ],
     ids=["log", "queue", "slots", "items", "shape of one size"],
 )
-def test_a_size_that_is_not_the_files_is_said(tmp_path: Path, change: dict[str, int], mode: str) -> None:
+def test_configured_size_that_differs_from_the_files_is_rejected(tmp_path: Path, change: dict[str, int], mode: str) -> None:
     """With other slots every query would find nothing, in files of the right size."""
     folder = written(tmp_path / "store")
     before = contents(folder)
@@ -127,7 +127,7 @@ def test_recovery_delivers_no_delayed_message_that_is_long_due(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> None:
+def test_slot_layout_of_an_index_with_one_item_is_not_rejected(tmp_path: Path, count: int) -> None:
     """The only item points at offset 0, as any position in a file of zeros does: every shape seems to agree."""
     config = SMALL.but(max_hash_slot_num=700, max_index_num=900)
     with MessageStore.open(tmp_path / "store", config=config) as store:
@@ -137,7 +137,7 @@ def test_an_index_that_says_little_is_not_judged(tmp_path: Path, count: int) -> 
         assert [len(store.query("T", f"key-{number}")) for number in range(count)] == [1] * count
 
 
-def test_a_topic_named_like_rocksdbs_file_keeps_nobody_out(tmp_path: Path) -> None:
+def test_topic_named_like_a_rocksdb_file_does_not_prevent_opening(tmp_path: Path) -> None:
     """A message to it must not prevent opening, reading or recovery."""
     with MessageStore.open(tmp_path / "s", config=SMALL) as store:
         store.put(Message("CURRENT", b"x", queue_id=0))

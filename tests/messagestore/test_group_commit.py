@@ -44,7 +44,7 @@ def ended(threads: list[threading.Thread]) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
-def test_nobody_is_let_go_before_a_sync_that_covers_him(world: World) -> None:
+def test_put_returns_only_after_a_sync_that_covers_it(world: World) -> None:
     """Sixteen threads put fifty times each; there are far fewer syncs, because each covers all earlier writes."""
     syncs, early, guard = [], [], threading.Lock()
 
@@ -69,7 +69,7 @@ def test_nobody_is_let_go_before_a_sync_that_covers_him(world: World) -> None:
     assert len(syncs) < 400 and syncs == sorted(syncs)
 
 
-def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World) -> None:
+def test_failed_sync_is_raised_by_all_waiting_and_later_puts(world: World) -> None:
     """Puts that wrote during the sync fail as well."""
     is_syncing, goes_on, reported = threading.Event(), threading.Event(), []
 
@@ -96,7 +96,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_to_all_who_come(world: World)
     assert reported == [group.failure] * 4
 
 
-def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
+def test_put_waits_no_longer_than_its_timeout(world: World) -> None:
     """The put that times out leaves; the sync that ends later releases the others."""
     is_syncing, goes_on, reported = threading.Event(), threading.Event(), []
 
@@ -125,7 +125,7 @@ def test_a_put_waits_no_longer_than_it_was_told_to(world: World) -> None:
     assert reported == ["no sync covered 2 within 150 ms", 1, 2]
 
 
-def test_a_leader_that_is_interrupted_leaves_the_lead_to_the_next(world: World) -> None:
+def test_interrupted_leader_is_replaced_by_the_next_put(world: World) -> None:
     """Whatever is raised in the middle of its sync, no other put waits longer than for a sync."""
     is_syncing, goes_on, raised = threading.Event(), threading.Event(), []
 
@@ -153,7 +153,7 @@ def test_a_leader_that_is_interrupted_leaves_the_lead_to_the_next(world: World) 
     assert (raised, group.flushed_offset) == ([1], 3)
 
 
-def test_the_lead_of_one_who_is_gone_is_taken(world: World) -> None:
+def test_waiting_put_replaces_a_leader_that_never_synced(world: World) -> None:
     """A put was interrupted between becoming the leader and leading: a waiting put notices after a while."""
     if world.build == "compiled":
         pytest.skip("what it keeps is not to be seen in there")

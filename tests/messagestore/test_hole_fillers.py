@@ -44,7 +44,7 @@ def test_the_bytes_of_a_closed_hole_are_kept(tmp_path: Path, keep_backup: bool) 
 
 
 @pytest.mark.parametrize("length", LONG_TOPICS)
-def test_a_hole_of_exactly_one_least_record_is_filled(tmp_path: Path, length: int) -> None:
+def test_hole_of_exactly_one_minimum_record_is_filled(tmp_path: Path, length: int) -> None:
     """Topics of up to 127 bytes have a one-byte length, longer ones two bytes; the record fits to the byte."""
     topic = "t" * length
     size = least_size(topic)
@@ -55,7 +55,7 @@ def test_a_hole_of_exactly_one_least_record_is_filled(tmp_path: Path, length: in
     assert [(each.topic, each.queue_id, each.queue_offset, each.size) for each in found] == [(topic, 3, 7, size)]
 
 
-def test_a_lost_message_goes_into_the_first_hole_that_has_room() -> None:
+def test_lost_message_is_assigned_to_the_first_hole_large_enough() -> None:
     """Holes without space are skipped one by one."""
     least = len(record_bytes(0, b""))
     sizes = (10, least, 10, 10, least)
@@ -71,7 +71,7 @@ def test_a_missing_queue_is_one_problem(tmp_path: Path) -> None:
     assert [problem.kind for problem in verify_store(str(folder)).problems] == ["missing_queue"]
 
 
-def test_trouble_of_the_logs_own_hides_no_damage_behind_it(tmp_path: Path) -> None:
+def test_repeated_queue_offsets_of_the_log_hide_no_index_damage(tmp_path: Path) -> None:
     """Repeated numbers of the log are in every comparison; the index that lacks its items is rebuilt nevertheless."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:

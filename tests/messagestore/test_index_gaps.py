@@ -181,7 +181,7 @@ def test_a_reader_beside_a_writer_searches_a_gap(tmp_path: Path, healthy: Path) 
             assert [number_of(hit) for hit in store.query("t", f"k{COUNT + 8}")] == [COUNT + 8]
 
 
-def test_a_long_gap_is_searched_in_part_and_the_tool_says_so(
+def test_long_index_gap_is_searched_partially_and_reported_by_the_tool(
     tmp_path: Path, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit code is 1, and stderr has the number of bytes."""

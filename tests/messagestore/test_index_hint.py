@@ -65,7 +65,7 @@ def test_every_key_is_found_once_and_the_file_is_the_old_one(folder: Path) -> No
     assert not Recovery(str(folder)).plan().steps
 
 
-def test_a_log_that_was_cut_and_written_anew_by_another_is_indexed_again(folder: Path) -> None:
+def test_log_truncated_and_rewritten_by_a_broker_is_indexed_again(folder: Path) -> None:
     """A real broker may have done so: the hint's records are not these."""
     with MessageStore.open(folder / "other", config=SMALL) as store:
         put(store, range(COUNT), word="new")
@@ -88,7 +88,7 @@ def test_a_log_that_was_cut_and_written_anew_by_another_is_indexed_again(folder:
         {"name": ".."},
     ],
 )
-def test_a_note_of_nonsense_is_not_believed(folder: Path, change: dict[str, object]) -> None:
+def test_invalid_index_hint_is_ignored(folder: Path, change: dict[str, object]) -> None:
     """The hint is an optimization and never needed."""
     path = folder / "brokerstore" / "index.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -113,14 +113,16 @@ def dispatched_from(folder: Path, patch: pytest.MonkeyPatch, config: StoreConfig
     return began[0] if began else end, found
 
 
-def test_after_a_kill_only_what_no_note_vouches_for_is_dispatched_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_records_not_covered_by_the_index_hint_are_dispatched_after_a_kill(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sum of the queues' ends is unchanged: nothing before the hint's record is dispatched."""
     note = json.loads((folder / "brokerstore" / "index.json").read_text())
     assert note["next_total"] == COUNT
     assert dispatched_from(folder, monkeypatch) == (note["end_offset"], list(range(COUNT)))
 
 
-def test_what_came_behind_the_note_is_dispatched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_after_the_index_hint_are_dispatched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a kill between two hints some of it is in the queues and some is not."""
     note = (folder / "brokerstore" / "index.json").read_text()
     with MessageStore.open(folder, "r+", SMALL) as store:
@@ -136,7 +138,7 @@ def test_what_came_behind_the_note_is_dispatched(folder: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("loss", ["the queue", "its last unit", "its last half", "all queues", "another topic's queue"])
-def test_queues_that_lost_what_a_note_vouches_for_are_filled_again(
+def test_queues_that_lost_units_covered_by_the_hint_are_dispatched_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
     """Files were changed by hand, or the disk lost a sync: the sum of the queues' ends is different."""
@@ -156,7 +158,7 @@ def test_queues_that_lost_what_a_note_vouches_for_are_filled_again(
         assert [message.body for message in store.read("Other", 0)] == [b"x"]
 
 
-def test_extended_units_that_are_gone_are_made_again_although_a_note_vouches_for_the_queues(tmp_path: Path) -> None:
+def test_lost_extended_units_are_rebuilt_even_if_the_hint_covers_the_queues(tmp_path: Path) -> None:
     """Their queue is deleted and rebuilt after its end was counted."""
     folder, config = tmp_path / "store", SMALL.but(enable_consume_queue_ext=True)
     with MessageStore.open(folder, config=config) as store:
@@ -168,7 +170,7 @@ def test_extended_units_that_are_gone_are_made_again_although_a_note_vouches_for
         assert [message.queue_offset for message in store.read("T", 0)] == list(range(COUNT))
 
 
-def test_queues_are_not_measured_by_the_note_of_another_log(tmp_path: Path) -> None:
+def test_queues_are_not_compared_with_the_hint_of_another_log(tmp_path: Path) -> None:
     """The number of units before the hint's offset is the same, but more, shorter records precede it."""
     folder, other = tmp_path / "store", tmp_path / "other"
     with MessageStore.open(folder, config=SMALL) as store:
@@ -207,7 +209,7 @@ def test_a_queue_that_lost_units_of_an_older_log_file_is_filled_from_there(tmp_p
         assert [message.queue_offset for message in store.read("T", 0)] == list(range(COUNT))
 
 
-def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_hint_of_an_older_version_does_not_cover_the_queues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no sum: the index is kept, and dispatch begins at the checkpoint's position."""
     path = folder / "brokerstore" / "index.json"
     note = json.loads(path.read_text())
@@ -219,7 +221,7 @@ def test_a_note_of_before_says_nothing_of_the_queues(folder: Path, monkeypatch: 
     assert [path.stat().st_ino for path in (folder / "index").iterdir()] == before
 
 
-def test_a_topic_that_went_leaves_the_queues_uncounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_topic_invalidates_the_sum_of_queue_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues were deleted while the store ran: the sum of their ends is unknown until the next recovery counts."""
     with MessageStore.open(folder, "r+", SMALL) as store:
         store.put(Message("Other", b"x", queue_id=0))
@@ -247,7 +249,7 @@ def test_a_store_without_keys_keeps_its_empty_file(tmp_path: Path) -> None:
         assert {path.name: path.stat().st_ino for path in (folder / "index").iterdir()} == before
 
 
-def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: Path) -> None:
+def test_rebuilt_index_is_not_compared_with_the_hint_of_the_old_one(folder: Path) -> None:
     """Recovery replaced a record by a filler without keys; the old count would keep items of zeros."""
     log = next((folder / "commitlog").iterdir())
     data = bytearray(log.read_bytes())
@@ -258,7 +260,7 @@ def test_an_index_built_anew_is_not_measured_by_the_note_of_the_old_one(folder: 
     assert not Recovery(str(folder)).plan().steps
 
 
-def test_opening_refuses_a_hole_behind_which_the_index_names_records(folder: Path) -> None:
+def test_open_refuses_a_log_hole_followed_by_indexed_records(folder: Path) -> None:
     """Queues are missing and the log has a hole, after a clean stop: only the index names the records behind the hole."""
     with MessageStore.open(folder, "r", SMALL) as store:
         victim = list(store.engine.log.messages())[30]
@@ -271,7 +273,7 @@ def test_opening_refuses_a_hole_behind_which_the_index_names_records(folder: Pat
         MessageStore.open(folder, config=SMALL)
 
 
-def test_index_files_that_lose_what_the_checkpoint_vouched_for_are_vouched_for_no_more(tmp_path: Path) -> None:
+def test_checkpoint_index_time_is_reset_before_the_index_is_truncated(tmp_path: Path) -> None:
     """The log lost its tail: a crash while the index is cut would leave a half-cut file that seems safe."""
     folder, config = tmp_path / "store", SMALL.but(max_index_num=11)
     clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))

@@ -41,7 +41,7 @@ def put_and_read(folder: Path, config: StoreConfig | None) -> None:
 
 
 @pytest.mark.parametrize("config", [None, OTHER], ids=["sizes-not-given", "other-sizes"])
-def test_a_store_without_any_key_goes_on_when_it_is_opened_otherwise(tmp_path: Path, config: StoreConfig | None) -> None:
+def test_store_without_keys_accepts_puts_with_another_index_configuration(tmp_path: Path, config: StoreConfig | None) -> None:
     """Its index file has no item that shows the positions of items; dispatch continues nevertheless."""
     made(tmp_path / "store", [])
     put_and_read(tmp_path / "store", config)
@@ -62,7 +62,7 @@ def _cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_beside_header, _cut])
-def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_index_without_a_detectable_slot_layout_is_rebuilt(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It is rebuilt from the log, and all keys are found."""
     damage(made(tmp_path / "store", ["key"]))
     put_and_read(tmp_path / "store", OTHER)
@@ -70,7 +70,7 @@ def test_an_index_that_does_not_say_its_shape_is_made_anew(tmp_path: Path, damag
         assert len(store.query("topic", "key", max_count=2 * COUNT)) == COUNT
 
 
-def test_an_index_without_items_is_sound_whatever_its_shape(tmp_path: Path) -> None:
+def test_index_without_items_verifies_for_any_slot_layout(tmp_path: Path) -> None:
     """Verification and recovery do not need the number of slots."""
     made(tmp_path / "store", [])
     assert verify_store(str(tmp_path / "store")).is_ok
@@ -99,7 +99,7 @@ def found_with(folder: Path, slots: int, items: int) -> list[int]:
 
 
 @pytest.mark.parametrize("config", [None, UNUSUAL], ids=["sizes-not-given", "sizes-given"])
-def test_an_index_without_a_key_keeps_its_shape(tmp_path: Path, config: StoreConfig | None) -> None:
+def test_index_without_keys_keeps_its_slot_layout(tmp_path: Path, config: StoreConfig | None) -> None:
     """The first key is placed by the shape with which the index was created, so that a real store finds it."""
     folder = without_key(tmp_path / "store", has_settings=config is None)
     put_next(folder, config)
@@ -120,7 +120,7 @@ def put_next(folder: Path, config: StoreConfig | None = None) -> None:
     [put_next, lambda folder: rebuild_store(str(folder)), lambda folder: Recovery(str(folder), Choice.SKIP).apply()],
     ids=["put", "rebuild", "recover"],
 )
-def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Callable[[Path], object]) -> None:
+def test_index_of_unknown_slot_layout_is_not_written(tmp_path: Path, write: Callable[[Path], object]) -> None:
     """Without a key and without settings its slots are unknown: a writer must give them, and nothing changes."""
     folder = without_key(tmp_path / "store", has_settings=False)
     (folder / "abort").touch()
@@ -133,7 +133,7 @@ def test_an_index_of_unknown_shape_is_not_written_to(tmp_path: Path, write: Call
         assert [message.body for message in store.read("topic", 0)] == [b"0"]
 
 
-def test_an_index_that_is_gone_is_made_again_in_its_shape(tmp_path: Path) -> None:
+def test_lost_index_is_rebuilt_with_its_recorded_slot_layout(tmp_path: Path) -> None:
     """The kept settings define the shape, not RocketMQ's defaults."""
     folder = without_key(tmp_path / "store", has_settings=True)
     put_next(folder)
@@ -142,7 +142,7 @@ def test_an_index_that_is_gone_is_made_again_in_its_shape(tmp_path: Path) -> Non
     assert len(found_with(folder, 100, 1000)) == 2
 
 
-def test_kept_settings_beyond_use_are_no_settings(tmp_path: Path) -> None:
+def test_unreadable_recorded_settings_are_ignored(tmp_path: Path) -> None:
     """Settings for files of another length are ignored as well."""
     folder = without_key(tmp_path / "store", has_settings=True)
     for text in (

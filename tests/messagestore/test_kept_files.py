@@ -121,7 +121,7 @@ def test_a_batch_queue_is_kept(fixture_store: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["consumequeue", "index"])
-def test_a_rebuild_drops_no_file_of_a_stranger(original: Path, tmp_path: Path, what: str) -> None:
+def test_rebuild_backs_up_a_folder_with_a_foreign_file(original: Path, tmp_path: Path, what: str) -> None:
     """`rebuild` deletes what it replaces; a folder with a file of another kind is kept as a whole."""
     store = tmp_path / "store"
     shutil.copytree(original, store)

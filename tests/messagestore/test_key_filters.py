@@ -75,7 +75,7 @@ def test_a_damaged_filter_changes_no_answer(tmp_path: Path) -> None:
     assert not [one for one in found.notes if one.kind == "key_filter"]
 
 
-def test_filters_of_a_folder_whose_index_was_made_again(tmp_path: Path) -> None:
+def test_filters_of_a_rebuilt_index_are_not_used(tmp_path: Path) -> None:
     """The old filters are of other files, although the folder has some of the same names."""
     with open_store(tmp_path) as store:
         put_all(store, 0, COUNT)
@@ -90,7 +90,7 @@ def test_filters_of_a_folder_whose_index_was_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "symlink", "folder of folders"])
-def test_something_else_in_place_of_the_filters(tmp_path: Path, kind: str) -> None:
+def test_file_or_symlink_instead_of_the_filter_folder_hides_no_key(tmp_path: Path, kind: str) -> None:
     """Queries of a reader and of a writer find everything, and nothing is written through a symlink."""
     with open_store(tmp_path) as store:
         put_all(store, 0, COUNT)

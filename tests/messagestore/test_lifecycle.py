@@ -44,7 +44,7 @@ from tests.messagestore.kit import (
 # Modes
 
 
-def test_modes(world: Any, tmp_path: Path) -> None:
+def test_open_modes_create_require_or_reject_a_store(world: Any, tmp_path: Path) -> None:
     """ "a" creates a store, "x" refuses an existing one, "r+" and "r" need one."""
     for mode in ("r", "r+"):
         with pytest.raises(UnknownStore):
@@ -59,7 +59,7 @@ def test_modes(world: Any, tmp_path: Path) -> None:
         open_small(world, tmp_path / "s", "w")
 
 
-def test_a_store_that_was_made_and_never_put_to(world: Any, tmp_path: Path) -> None:
+def test_new_store_without_puts_has_no_log_file(world: Any, tmp_path: Path) -> None:
     """It has no log file, nothing to read and no abort file, however often it is opened."""
     for _ in range(3):
         with open_small(world, tmp_path / "s") as store:
@@ -87,7 +87,7 @@ def test_a_second_open_in_the_same_process_is_refused(world: Any, tmp_path: Path
     open_small(world, tmp_path / "s").close()
 
 
-def test_an_opening_that_failed_lets_go_of_the_lock(world: Any, tmp_path: Path) -> None:
+def test_failed_open_releases_the_lock(world: Any, tmp_path: Path) -> None:
     """A damaged store can be inspected immediately."""
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
@@ -123,7 +123,7 @@ def test_a_read_only_store_refuses_everything_that_writes(world: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_a_closed_store_says_so(world: Any, tmp_path: Path, mode: str) -> None:
+def test_every_call_on_a_closed_store_raises(world: Any, tmp_path: Path, mode: str) -> None:
     """Every call raises StoreClosed; closing twice is harmless."""
     with open_small(world, tmp_path / "s") as store:
         store.put(message(world, 0))
@@ -220,7 +220,7 @@ def test_columns_are_refused_where_a_put_is(world: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 128, "%RETRY%" + "x" * 250, "..", "a/b", "\udcff"])
-def test_topics_that_cannot_be(world: Any, tmp_path: Path, topic: str) -> None:
+def test_put_to_an_invalid_topic_is_rejected(world: Any, tmp_path: Path, topic: str) -> None:
     """The status is MESSAGE_ILLEGAL with and without `check`; nothing is created."""
     with open_small(world, tmp_path / "s") as store:
         result = store.put(message(world, 0, topic=topic), check=False)
@@ -246,7 +246,7 @@ def test_a_slave_takes_no_puts(world: Any, tmp_path: Path) -> None:
         assert store.put(message(world, 0), check=False).status.name == "SERVICE_NOT_AVAILABLE"
 
 
-def test_a_put_of_many_that_stops_halfway_says_how_many_are_in(world: Any, tmp_path: Path) -> None:
+def test_partial_put_many_reports_the_number_of_written_messages(world: Any, tmp_path: Path) -> None:
     """After a full disk at a new file, the first messages are written and readable, and the error has their number."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
@@ -282,7 +282,7 @@ def test_a_full_disk_under_a_new_topic_loses_nothing(world: Any, tmp_path: Path)
 # Deleted topics
 
 
-def test_a_topic_made_anew_after_it_was_deleted_gets_its_messages(world: Any, tmp_path: Path) -> None:
+def test_topic_recreated_after_its_deletion_receives_messages(world: Any, tmp_path: Path) -> None:
     """Recovery skips a deleted topic's records; later puts to it must be found."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(3), topic="Kept")
@@ -354,7 +354,7 @@ def test_a_full_index_file_moves_the_checkpoints_index_time(world: Any, tmp_path
 
 
 @pytest.mark.parametrize(("ahead_ms", "is_refused"), [(3000, True), (2999, False)])
-def test_three_seconds_decide_between_damage_and_a_torn_tail(
+def test_three_seconds_before_the_checkpoint_separate_damage_from_a_torn_tail(
     world: Any, tmp_path: Path, ahead_ms: int, is_refused: bool
 ) -> None:
     """A bad position before a record stored 3,000 ms before the checkpoint's time is damage; 2,999 ms, a torn tail."""
@@ -384,7 +384,7 @@ def test_three_seconds_decide_between_damage_and_a_torn_tail(
 # The index
 
 
-def test_strangers_with_the_same_hash_are_left_out(world: Any, tmp_path: Path) -> None:
+def test_query_excludes_other_keys_with_the_same_hash(world: Any, tmp_path: Path) -> None:
     """Keys "Aa" and "BB", and a topic and key that give the same text, are told apart and not counted."""
     with open_small(world, tmp_path / "s") as store:
         for number in range(200):
@@ -450,7 +450,7 @@ def test_reading_does_not_wait_for_a_disk_that_is_full(world: Any, tmp_path: Pat
 # Futures
 
 
-def test_a_waiter_that_gives_up_harms_nobody(world: Any, tmp_path: Path) -> None:
+def test_cancelled_wait_for_a_put_leaves_the_flusher_running(world: Any, tmp_path: Path) -> None:
     """Cancelling the wait for a put does not undo it and leaves the flusher running."""
     disk = GateDisk("sync", "commitlog")
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world)) as store:
@@ -483,7 +483,7 @@ def test_a_future_made_while_the_store_closes_is_not_left_hanging(world: Any, tm
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-def test_what_a_killed_process_wrote_is_synced_before_it_counts_as_flushed(world: Any, tmp_path: Path, is_sync: bool) -> None:
+def test_bytes_of_a_killed_process_are_synced_before_they_count_as_flushed(world: Any, tmp_path: Path, is_sync: bool) -> None:
     """With synchronous flush before the store goes on; else by the flusher's first step, and by a flush."""
     with open_small(world, tmp_path / "s", flush_interval_commit_log_ms=600_000) as store:
         put_numbers(world, store, range(10), size=20_000)
@@ -505,7 +505,7 @@ def test_what_a_killed_process_wrote_is_synced_before_it_counts_as_flushed(world
 
 
 @pytest.mark.parametrize("stamp_ms", [1 << 70, START_MS + (1 << 40), -1, "x"])
-def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, stamp_ms: Any) -> None:
+def test_store_time_in_the_clean_stop_sidecar_is_ignored(world: Any, tmp_path: Path, stamp_ms: Any) -> None:
     """A time beyond 63 bits must not end an open, and a far one must not become every later store time."""
     clock = Clock()
     with open_small(world, tmp_path, clock=clock) as store:
@@ -520,9 +520,7 @@ def test_a_clean_stops_note_has_no_say_in_the_time(world: Any, tmp_path: Path, s
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("first_byte", [0x80, 0x40, 0x01])
-def test_a_last_record_whose_time_is_none_has_no_say_in_the_time(
-    world: Any, tmp_path: Path, first_byte: int, is_killed: bool
-) -> None:
+def test_invalid_store_time_of_the_last_record_is_ignored(world: Any, tmp_path: Path, first_byte: int, is_killed: bool) -> None:
     """After one flipped bit it must not become every later store time, nor end the syncing thread or the close."""
     clock = Clock()
     changes = {"enabled_append_prop_crc": False, "max_index_num": 4}  # index files that end with the third message
@@ -549,7 +547,7 @@ def test_a_last_record_whose_time_is_none_has_no_say_in_the_time(
 
 
 @pytest.mark.parametrize("word", ["commitlog", "consumequeue", "checkpoint"])
-def test_a_copy_that_did_not_reach_the_disk_is_no_copy(world: Any, tmp_path: Path, word: str) -> None:
+def test_copy_topics_raises_if_the_copy_is_not_on_the_disk(world: Any, tmp_path: Path, word: str) -> None:
     """If the disk is full, `brokerstore copy` must not end with code 0 and leave a store without messages."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "old", disk=disk) as store:
@@ -563,7 +561,7 @@ def test_a_copy_that_did_not_reach_the_disk_is_no_copy(world: Any, tmp_path: Pat
             store.copy_topics(tmp_path / "new", ["T"])
 
 
-def test_a_clean_close_says_what_kept_it_from_that(world: Any, tmp_path: Path) -> None:
+def test_close_cleanly_raises_the_error_that_prevented_it(world: Any, tmp_path: Path) -> None:
     """`close` releases everything and only logs the error; callers that need it ask for it."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path, disk=disk)
@@ -580,7 +578,7 @@ def test_a_clean_close_says_what_kept_it_from_that(world: Any, tmp_path: Path) -
     open_small(world, tmp_path, "r").close_cleanly()
 
 
-def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
+def test_repeated_kills_lose_no_message(world: Any, tmp_path: Path) -> None:
     """It is killed again and again, each time with new messages, some in a new file: all messages exist."""
     folder, total = tmp_path / "0", 0
     for life in range(6):
@@ -600,7 +598,7 @@ def test_a_store_left_open_many_times_over(world: Any, tmp_path: Path) -> None:
 # Forgotten stores
 
 
-def test_a_forgotten_store_is_closed_when_it_is_collected(world: Any, tmp_path: Path) -> None:
+def test_unreferenced_store_is_closed_by_garbage_collection(world: Any, tmp_path: Path) -> None:
     """No thread of its own keeps it alive; the next open is clean."""
     store = open_small(world, tmp_path / "s")
     store.put(message(world, 0))

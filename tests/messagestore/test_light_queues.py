@@ -46,7 +46,7 @@ def test_each_named_queue_holds_the_message_once(world: Any, tmp_path: Path) -> 
         assert [message.body for message in store.get("%LMQ%c", 0, 0, tags={"paid"}).messages][:2] == [b"0", b"7"]
 
 
-def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
+def test_lmq_offsets_are_the_last_property(world: Any, tmp_path: Path) -> None:
     """It is as in a real store's records (fixture lmq); an old value is replaced."""
     with open_lmq(world, tmp_path / "s", enabled_append_prop_crc=False) as store:
         message = world.commitlog.Message("T", b"1", properties={NUMBERS: "99", NAMES: "%LMQ%a", "z": "y"}, queue_id=0)
@@ -57,7 +57,7 @@ def test_the_numbers_are_the_last_property(world: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
+def test_lmq_offsets_continue_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """They follow from the queues' lengths; after a kill missing units are built again."""
     folder = tmp_path / "s"
     for part in range(3):
@@ -72,7 +72,7 @@ def test_numbers_go_on_after_a_restart(world: Any, tmp_path: Path, is_killed: bo
         assert bodies(store, "a") == list(range(300))
 
 
-def test_light_queues_gone_in_a_crash_come_back_without_being_asked_for(world: Any, tmp_path: Path) -> None:
+def test_lmqs_lost_in_a_crash_are_rebuilt_without_lmq_settings(world: Any, tmp_path: Path) -> None:
     """The folder's list of queues has them, so a store opened without LMQ settings rebuilds them too."""
     with open_lmq(world, tmp_path / "s") as store:
         for number in range(50):
@@ -98,7 +98,7 @@ def killed_before_dispatch(world: Any, folder: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("changes", [{}, {"enable_multi_dispatch": False}])
-def test_light_messages_killed_before_dispatch_reach_their_queues(world: Any, tmp_path: Path, changes: Any) -> None:
+def test_lmq_messages_not_dispatched_before_a_kill_reach_their_queues(world: Any, tmp_path: Path, changes: Any) -> None:
     """The log decides, not the configuration of the next open: no number is given twice."""
     folder = killed_before_dispatch(world, tmp_path / "s", tmp_path / "killed")
     assert not (folder / "consumequeue" / "%LMQ%a").exists()
@@ -117,7 +117,7 @@ def verified(world: Any, folder: Path) -> list[str]:
     return [problem.kind for problem in report.problems]
 
 
-def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path: Path) -> None:
+def test_verify_reports_lmqs_that_never_existed_in_the_folder(world: Any, tmp_path: Path) -> None:
     """`verify` checks what the log names and `rebuild` creates it, even if the folder has no LMQ."""
     folder = tmp_path / "s"
     with open_lmq(world, folder) as store:
@@ -130,7 +130,7 @@ def test_light_queues_that_the_folder_never_had_are_missed(world: Any, tmp_path:
     assert contents(folder / "consumequeue") == before
 
 
-def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
+def test_lmq_beyond_the_limit_is_rejected(world: Any, tmp_path: Path) -> None:
     """The status is LMQ_CONSUME_QUEUE_NUM_EXCEEDED and nothing is written; known queues work, also after a restart."""
     status = world.commitlog.PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
     for part in range(2):
@@ -151,7 +151,7 @@ def test_one_queue_too_many_is_refused(world: Any, tmp_path: Path) -> None:
             assert bodies(store, "c") == [1, 3] * (part + 1)
 
 
-def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path: Path) -> None:
+def test_duplicate_lmq_name_is_counted_as_by_a_broker(world: Any, tmp_path: Path) -> None:
     """As in a broker, it has the number twice, counts two further and has one unit; a restart counts again."""
     with open_lmq(world, tmp_path / "s") as store:
         numbers = []
@@ -166,7 +166,7 @@ def test_a_name_that_stands_twice_is_what_it_is_in_a_broker(world: Any, tmp_path
         assert bodies(store, "a") == [0, 1, 2, 3]
 
 
-def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
+def test_invalid_lmq_name_is_rejected(world: Any, tmp_path: Path) -> None:
     """A name without the prefix blocks a broker's dispatch and is refused; one with a slash has a number and no queue."""
     with open_lmq(world, tmp_path / "s") as store:
         for names in ("plain", "%LMQ%a,plain", "%LMQ%a,,%LMQ%b", "%LMQ%" + "x" * 260):
@@ -178,7 +178,7 @@ def test_what_cannot_be_a_light_queue(world: Any, tmp_path: Path) -> None:
         assert not any("/" in topic for topic in store.topics())
 
 
-def test_a_lost_message_of_which_a_light_queue_alone_knows_keeps_its_place_there(world: Any, tmp_path: Path) -> None:
+def test_message_lost_from_all_but_an_lmq_keeps_its_offset_there(world: Any, tmp_path: Path) -> None:
     """Its own topic's queue is missing too, so the filler is in the LMQ; later numbers stay in any recovery."""
     recover = world.module("messagestore.repair.recover")
     folder = tmp_path / "s"
@@ -209,7 +209,7 @@ UNUSUAL_LISTS = [
 
 @pytest.mark.parametrize(("names", "numbers"), UNUSUAL_LISTS)
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_record_whose_list_names_no_queue_stops_no_other(
+def test_record_with_an_invalid_lmq_list_does_not_stop_dispatch(
     world: Any, tmp_path: Path, names: str, numbers: str, is_killed: bool
 ) -> None:
     """Another program may have written it: it is in its own queue and in no LMQ, and the rest is dispatched.
@@ -246,7 +246,7 @@ def test_topics_that_are_not_eligible(world: Any, tmp_path: Path) -> None:
         assert NUMBERS not in store.message_at(result.physical_offset).all_properties
 
 
-def test_what_waits_is_in_no_light_queue_before_it_comes(world: Any, tmp_path: Path) -> None:
+def test_delayed_message_is_in_no_lmq_before_its_delivery(world: Any, tmp_path: Path) -> None:
     """A delayed message gets its number at its delivery; one that was sent back is in an LMQ once, as it was."""
     clock = Clock()
     with open_lmq(world, tmp_path / "s", clock=clock, deliver_delayed=False) as store:
@@ -287,7 +287,7 @@ def test_threads_get_dense_numbers(world: Any, tmp_path: Path) -> None:
         assert found == [str(number) for number in range(400)]
 
 
-def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> None:
+def test_lmqs_of_a_real_store_continue(world: Any, fixture_store: Any) -> None:
     """The next number is the queue's length, as in the real store after a restart."""
     fixture = fixture_store("lmq", own=True)
     lengths = {
@@ -301,7 +301,7 @@ def test_a_real_stores_light_queues_go_on(world: Any, fixture_store: Any) -> Non
         assert {topic: store.max_offset(topic, 0) - 1 for topic in lengths} == lengths
 
 
-def test_a_copy_keeps_numbers_of_groups_in_the_file_that_a_broker_with_light_queues_reads(world: Any, tmp_path: Path) -> None:
+def test_copy_keeps_group_offsets_in_the_lmq_offset_file(world: Any, tmp_path: Path) -> None:
     """Such a broker never reads consumerOffset.json: with that file every group would start from 0."""
     with open_small(world, tmp_path / "s", enable_lmq=True) as store:
         for _ in range(5):

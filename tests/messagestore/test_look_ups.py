@@ -93,7 +93,7 @@ def test_a_limit_below_zero_is_refused(world: World, tmp_path: Path) -> None:
         store.query("T", "k", max_count=-1)
 
 
-def test_strangers_of_the_same_hash_are_left_out(world: World, tmp_path: Path) -> None:
+def test_query_excludes_other_topics_and_keys_with_the_same_hash(world: World, tmp_path: Path) -> None:
     """ "Aa" and "BB" have the same Java hash, as topics, as keys and as parts of them."""
     with open_small(world, tmp_path) as store:
         for topic in ("Aa", "BB"):
@@ -163,7 +163,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_index_is_asked(world: World, tmp_path: Path, name: str) -> None:
+def test_query_of_a_damaged_index_returns_only_matching_messages(world: World, tmp_path: Path, name: str) -> None:
     """The query ends and returns only messages that have the key, each once."""
     with open_small(world, tmp_path) as store:
         for number in range(8):

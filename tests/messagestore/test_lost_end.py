@@ -126,7 +126,7 @@ def test_recover_shows_what_each_choice_loses(store: Path, tmp_path: Path) -> No
         assert opened.put(Message("LiveNormal", b"next", queue_id=0)).physical_offset == expected["log_end_after_damage"]
 
 
-def test_costs_of_both_choices_have_the_same_units(tmp_path: Path) -> None:
+def test_losses_of_both_choices_are_counted_in_messages(tmp_path: Path) -> None:
     """A missing file loses its messages either way; cutting loses those behind it as well."""
     store, expected = unpack_case("middle-log-file-gone", tmp_path)
     costs = Recovery(str(store)).plan().choices
@@ -203,7 +203,7 @@ def store_times(store: Path) -> Iterator[int]:
     [without_checkpoint, zeroed_checkpoint, newer_checkpoint, clean_json_names_more, unit_behind_the_torn_bytes],
     ids=lambda way: way.__name__,
 )
-def test_a_torn_record_after_a_clean_stop_is_a_loss_if_anything_names_more(
+def test_open_refuses_a_torn_record_after_a_clean_stop_if_more_is_referenced(
     truncated: Path, way: Callable[[Path], None]
 ) -> None:
     """Opening refuses the store and changes nothing; recover asks for a choice."""
@@ -238,7 +238,7 @@ def test_an_empty_log_is_refused_while_one_file_names_its_messages(tmp_path: Pat
 
 
 @pytest.mark.parametrize("unit", [UNIT.pack(1 << 40, 200, 1), UNIT.pack(0, 1 << 30, 1)], ids=["far_away", "too_long"])
-def test_recover_writes_no_files_up_to_what_one_damaged_unit_names(store: Path, unit: bytes) -> None:
+def test_recover_creates_no_files_up_to_the_offset_of_a_damaged_unit(store: Path, unit: bytes) -> None:
     """Such a unit is dropped and counted: nothing else names anything near it, and no record is longer than a file."""
     fill = Recovery(str(store), Choice.SKIP).apply()
     path = next(path for path in sorted((store / "consumequeue").rglob("0*")) if path.is_file() and any(path.read_bytes()))
@@ -251,7 +251,7 @@ def test_recover_writes_no_files_up_to_what_one_damaged_unit_names(store: Path, 
     assert verify_store(str(store)).problems == [] and Recovery(str(store)).plan().steps == []
 
 
-def test_an_interrupted_recovery_does_not_make_the_loss_a_crash(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_recovery_still_requires_a_choice(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The abort file that a recovery leaves tells that the stop before was clean: nothing is cut without a choice."""
 
     def fail(*_: object) -> None:

@@ -72,7 +72,7 @@ def test_closing_the_lock_file_in_the_writing_process_frees_the_lock_until_it_is
 
 
 @linux_only
-def test_a_lost_lock_is_taken_again_and_said(tmp_path: Path, caplog: Any) -> None:
+def test_lost_lock_is_acquired_again_and_logged(tmp_path: Path, caplog: Any) -> None:
     """No other process opened the store in between: puts continue, and other writers are refused again."""
     with open_quiet(tmp_path) as store, caplog.at_level(logging.WARNING):
         store.engine._keep_lock()
@@ -111,7 +111,7 @@ def test_no_put_is_taken_once_another_process_opened_the_store(tmp_path: Path, s
     store.close()
 
 
-def test_the_housekeeper_looks_after_the_lock(tmp_path: Path) -> None:
+def test_housekeeper_checks_the_lock(tmp_path: Path) -> None:
     """Checking the lock is one of its jobs."""
     with open_quiet(tmp_path) as store:
         assert store.engine._keep_lock in store.engine.housekeeper.jobs

@@ -71,7 +71,7 @@ def test_two_holes_between_two_messages_of_a_queue_move_no_number(tmp_path: Path
     assert not verify_store(str(folder), SMALL).problems
 
 
-def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_room(tmp_path: Path) -> None:
+def test_offsets_inside_batch_records_are_not_taken_for_lost_messages(tmp_path: Path) -> None:
     """Each such record counts three numbers: the hole between two of them took another topic's message."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:
@@ -87,7 +87,7 @@ def test_numbers_of_records_of_many_messages_are_no_gap_that_takes_a_lost_ones_r
     assert not verify_store(str(folder), SMALL).problems
 
 
-def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_path: Path) -> None:
+def test_lost_message_of_several_lmqs_shifts_no_offset_in_them(tmp_path: Path) -> None:
     """One record was in all of them, and there is no space for a filler in each.  Another topic's precedes it."""
     folder, names = tmp_path / "store", [f"%LMQ%{name}" for name in "abc"]
     with MessageStore.open(folder, config=SMALL.but(enable_lmq=True)) as store:
@@ -101,7 +101,7 @@ def test_a_lost_message_of_many_light_queues_moves_no_number_in_any_of_them(tmp_
     assert not verify_store(str(folder), SMALL).problems
 
 
-def test_fillers_that_have_the_topic_of_a_light_queue_are_in_it_after_a_rebuild(tmp_path: Path) -> None:
+def test_rebuild_adds_fillers_with_an_lmq_topic_to_that_lmq(tmp_path: Path) -> None:
     """No property names the queue: nothing else is known of a record whose bytes are lost."""
     folder, name = tmp_path / "store", "%LMQ%a"
     with MessageStore.open(folder, config=SMALL) as store:
@@ -140,7 +140,7 @@ def test_a_file_named_far_behind_the_log_is_refused_and_not_waited_for(tmp_path:
         Recovery(str(folder), Choice.SKIP, SMALL).plan()
 
 
-def test_a_hole_up_to_its_files_end_that_is_full_of_messages_keeps_its_length() -> None:
+def test_fillers_of_a_hole_up_to_the_end_of_its_file_end_with_a_blank() -> None:
     """The last message leaves fewer bytes than a blank needs: it is dropped, and nothing reaches into the next file."""
     lost = [Lost("topic", 0, number) for number in range(3)]
     least = 91 + len("topic")
@@ -157,7 +157,7 @@ class Bytes(NamedTuple):
     file_end: int
 
 
-def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
+def test_lost_offsets_that_fit_in_no_hole_are_dropped() -> None:
     """Each hole takes as many minimum records as fit, in order; the rest is dropped, however large the jump."""
     holes = [Bytes(1000, 1300, FILE_SIZE), Bytes(2000, 2010, FILE_SIZE), Bytes(3000, 3199, FILE_SIZE)]
     least = len(record_bytes(0, b""))
@@ -169,7 +169,7 @@ def test_numbers_that_no_hole_has_room_for_are_left_out() -> None:
     assert {(lost.topic, lost.queue_id) for there in found.values() for lost in there} == {("T", 2)}
 
 
-def test_a_hole_that_two_disks_have_is_one(tmp_path: Path) -> None:
+def test_hole_in_two_copies_of_a_log_file_is_counted_once(tmp_path: Path) -> None:
     """A log file copied to a second folder of the log, damaged at its start in both, is reported and counted once."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as store:

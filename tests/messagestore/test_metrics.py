@@ -50,7 +50,7 @@ def test_queues_groups_and_positions_are_counted(tmp_path: Path) -> None:
         assert json.loads(json.dumps(found.to_json()))["queues"][0]["max_offset"] == 100
 
 
-def test_a_queue_counts_on_when_its_first_messages_are_deleted(tmp_path: Path) -> None:
+def test_messages_put_does_not_decrease_after_retention(tmp_path: Path) -> None:
     """The number of puts does not decrease."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 1500)
@@ -71,7 +71,7 @@ def test_a_sync_flush_is_measured(tmp_path: Path) -> None:
         assert flush is not None and flush.count >= 5 and flush.sum_s > 0
 
 
-def test_durations_are_sorted_into_bounds() -> None:
+def test_durations_are_counted_in_histogram_buckets() -> None:
     """A duration that equals a bound belongs to it."""
     durations = Durations()
     for duration_s in (0.00005, BOUNDS_S[0], 0.0002, 100.0):

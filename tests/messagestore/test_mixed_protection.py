@@ -52,7 +52,7 @@ def test_records_that_a_broker_and_we_wrote_in_turn_are_no_problem(in_turn: tupl
     assert (report.log.records, report.log.protected_records) == (7, 4)
 
 
-def test_a_filler_without_room_for_the_checksum_is_no_problem(in_turn: tuple[Path, Positions]) -> None:
+def test_filler_too_small_for_a_checksum_is_not_reported(in_turn: tuple[Path, Positions]) -> None:
     """A record without the property is damaged and closed by a filler of its size; the folder is clean afterwards."""
     folder, positions = in_turn
     overwrite(folder, positions[3][0] + BODY_AT, b"X")

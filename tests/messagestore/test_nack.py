@@ -47,7 +47,7 @@ def test_a_message_sent_back_waits_as_a_real_broker_has_it(world: Any, tmp_path:
         assert (topic.write_queues, topic.read_queues, topic.perm) == (1, 1, 6)
 
 
-def test_it_comes_again_from_the_same_consumer_and_is_done_then(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_nacked_message_is_redelivered_once_and_can_be_acknowledged(world: Any, tmp_path: Path, clock: Clock) -> None:
     """It comes once, with its retries counted; both offsets move, and nothing is left after a restart."""
     with open_idle(world, tmp_path / "s", clock) as store:
         put_numbers(world, store, range(3))
@@ -71,7 +71,7 @@ def test_it_comes_again_from_the_same_consumer_and_is_done_then(world: Any, tmp_
         assert consumer.poll() == []
 
 
-def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_message_goes_to_the_dead_letter_queue_after_sixteen_retries(world: Any, tmp_path: Path, clock: Clock) -> None:
     """The delay grows by a level each time up to the last; then %DLQ%, DELAY=0, one more retry counted, nothing waits."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(1))
@@ -98,7 +98,7 @@ def test_sixteen_tries_then_the_dead_letters(world: Any, tmp_path: Path, clock: 
 
 
 @pytest.mark.parametrize("is_ext", [False, True])
-def test_a_groups_own_numbers_count(world: Any, tmp_path: Path, clock: Clock, is_ext: bool) -> None:
+def test_retry_settings_of_the_group_apply(world: Any, tmp_path: Path, clock: Clock, is_ext: bool) -> None:
     """retryMaxTimes and retryQueueNums come from subscriptionGroup.json; the fixture's group has 1 and 2."""
     with open_idle(world, tmp_path / "s", clock, enable_consume_queue_ext=is_ext) as store:
         store.engine.retries.set_group("G", retry_max_times=1, retry_queues=2)
@@ -119,7 +119,7 @@ def test_a_groups_own_numbers_count(world: Any, tmp_path: Path, clock: Clock, is
     assert '"retryQueueNums":2' in text
 
 
-def test_dead_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_nack_with_a_negative_level_goes_to_the_dead_letter_queue(world: Any, tmp_path: Path, clock: Clock) -> None:
     """A client sends a level below 0."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(1))
@@ -128,7 +128,7 @@ def test_dead_at_once(world: Any, tmp_path: Path, clock: Clock) -> None:
         assert store.max_offset(SCHEDULE, 0) == 0
 
 
-def test_what_does_not_wait_cannot_be_sent_back(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_nack_of_a_message_that_is_not_pending_writes_nothing(world: Any, tmp_path: Path, clock: Clock) -> None:
     """It is already acknowledged, or another consumer's: nothing is written."""
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
         put_numbers(world, store, range(2))
@@ -143,7 +143,7 @@ def test_what_does_not_wait_cannot_be_sent_back(world: Any, tmp_path: Path, cloc
             other.nack(other.poll(1)[0])
 
 
-def test_groups_and_topics_keep_apart(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_retries_of_different_groups_and_topics_are_separate(world: Any, tmp_path: Path, clock: Clock) -> None:
     """One group reads two topics, another one of them: each failed message comes back to its own consumer.
 
     An acknowledged message stays acknowledged while an older one of the other topic waits.

@@ -200,7 +200,7 @@ def test_a_killed_restoration_of_the_ring_is_finished_by_the_next(tmp_path: Path
     ("broker-timer", lambda store: (store / "timerlog" / f"{0:020d}").unlink(), "rebuild_timers"),
     ("batchcq", lost_batch_queue, "rebuild"),
 ])  # fmt: skip
-def test_killed_repairs_of_brokers_files(fixture: str, damage: Damage, kind: str, tmp_path: Path) -> None:
+def test_killed_repair_of_broker_files_is_finished_by_the_next(fixture: str, damage: Damage, kind: str, tmp_path: Path) -> None:
     """Timer files and batch queues are a broker's."""
     unpack(Path(__file__).parents[1] / "data" / f"{fixture}.tar.xz", tmp_path)
     store = next(path.parent for path in tmp_path.rglob("commitlog"))
@@ -212,7 +212,7 @@ def test_killed_repairs_of_brokers_files(fixture: str, damage: Damage, kind: str
 @pytest.mark.parametrize(("name", "choice"), [
     ("clean-stop-older-log", Choice.TRUNCATE), ("middle-log-file-gone", Choice.SKIP), ("only-the-commitlog", Choice.REFUSE),
 ])  # fmt: skip
-def test_killed_repairs_of_reported_folders(name: str, choice: Choice, tmp_path: Path) -> None:
+def test_killed_repair_of_reported_folders_is_finished_by_the_next(name: str, choice: Choice, tmp_path: Path) -> None:
     """The folders that operators reported have several kinds of damage at a time."""
     kinds = {"add_topics", "rebuild"} if name == "only-the-commitlog" else {"close_store"}
     check(unpack_case(name, tmp_path).folder, choice, kinds, tmp_path)

@@ -176,7 +176,7 @@ def test_the_flusher_commits_by_itself(tmp_path: Path) -> None:
             assert number_of(next(consumer)) == 3
 
 
-def test_few_pages_wait_for_more(tmp_path: Path) -> None:
+def test_commit_waits_for_the_minimum_of_pages(tmp_path: Path) -> None:
     """With least pages nothing moves before that many are begun; a full file is committed in any case."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 10)
@@ -191,7 +191,7 @@ def test_few_pages_wait_for_more(tmp_path: Path) -> None:
         assert commit(store, 4) >= LOG_SIZE
 
 
-def test_positions_say_what_is_where(tmp_path: Path) -> None:
+def test_flushed_committed_and_written_positions_are_ordered(tmp_path: Path) -> None:
     """flushed <= committed <= written holds for the file and the log."""
     with pooled(tmp_path) as store:
         log, file = store.engine.log, lambda: store.engine.log.queue.files[0]
@@ -281,7 +281,7 @@ def test_the_recovery_tool_brings_back_what_is_in_the_ring(tmp_path: Path, has_s
 
 
 @pytest.mark.parametrize("number", range(0, 1300, 90))
-def test_a_kill_anywhere_on_the_way_around_the_ring(tmp_path: Path, number: int) -> None:
+def test_kill_at_any_position_of_the_ring_loses_no_message(tmp_path: Path, number: int) -> None:
     """Kills at the ends of files and of the ring are covered, with and without a commit before."""
     with pooled(tmp_path / "store", transient_store_ring_size=200_000) as store:
         put_all(store, 0, number)
@@ -292,7 +292,7 @@ def test_a_kill_anywhere_on_the_way_around_the_ring(tmp_path: Path, number: int)
         assert all_numbers(left) == list(range(number + 60))
 
 
-def test_a_batch_that_hangs_over_the_end_of_the_ring(tmp_path: Path) -> None:
+def test_batch_across_the_end_of_the_ring_survives_a_kill(tmp_path: Path) -> None:
     """Its last records begin behind the ring's end, and exist after a kill nevertheless."""
     with pooled(tmp_path / "store", mapped_file_size_commit_log=1 << 20, max_message_size=30_000) as store:
         size, number = ring_of(store).size_bytes, 0
@@ -347,7 +347,7 @@ def left_behind(root: Path, copy: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("damage", ["notes", "magic", "half a record", "short", "one note"])
-def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) -> None:
+def test_damaged_ring_restores_only_valid_records(tmp_path: Path, damage: str) -> None:
     """No record that fails a check is restored, and the log has at least what was committed."""
     left_behind(tmp_path / "store", tmp_path / "left")
     path = tmp_path / "left" / "brokerstore" / "ring"
@@ -374,7 +374,7 @@ def test_a_damaged_ring_gives_back_what_is_whole(tmp_path: Path, damage: str) ->
     assert not path.exists()
 
 
-def test_a_ring_is_old_news_after_a_clean_stop(tmp_path: Path) -> None:
+def test_ring_is_ignored_after_a_clean_stop(tmp_path: Path) -> None:
     """A broker may have recovered and stopped the folder since: its records are not overwritten."""
     left_behind(tmp_path / "store", tmp_path / "left")
     (tmp_path / "left" / "abort").unlink()
@@ -382,7 +382,7 @@ def test_a_ring_is_old_news_after_a_clean_stop(tmp_path: Path) -> None:
         assert all_numbers(left) == list(range(30))
 
 
-def test_records_that_somebody_wrote_behind_the_crash_stay(tmp_path: Path) -> None:
+def test_records_a_broker_wrote_after_the_crash_are_kept_over_the_ring(tmp_path: Path) -> None:
     """A broker that crashed too: the log's own whole records take precedence over the ring's."""
     left_behind(tmp_path / "store", tmp_path / "left")
     ring = tmp_path / "left" / "brokerstore" / "ring"
@@ -421,7 +421,7 @@ def test_closing_commits_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["pool pool pool", "pool mapped pool", "mapped pool mapped"])
-def test_a_store_changes_its_way_of_writing_between_openings(tmp_path: Path, order: str) -> None:
+def test_store_continues_after_the_pool_is_switched_on_or_off(tmp_path: Path, order: str) -> None:
     """Either way it continues in the middle of a file."""
     stop = 0
     for way in order.split():
@@ -447,7 +447,7 @@ def test_a_put_that_finds_the_ring_full_commits(tmp_path: Path) -> None:
         assert all_numbers(store) == list(range(5000))
 
 
-def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
+def test_put_to_a_full_ring_waits_for_a_pinned_reader(tmp_path: Path) -> None:
     """The range that the dispatcher reads is not overwritten."""
     with pooled(tmp_path) as store:
         put_all(store, 0, 100)
@@ -469,9 +469,7 @@ def test_a_full_ring_waits_for_who_reads_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gets_on", [True, False])
-def test_puts_wait_for_a_dispatcher_close_behind_that_gets_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gets_on: bool
-) -> None:
+def test_puts_wait_for_a_dispatcher_that_makes_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gets_on: bool) -> None:
     """What it did not read yet is not overwritten; puts do not wait for one that is stuck."""
     monkeypatch.setattr(pool, "READER_PAUSES", 1 << 40 if gets_on else 2)
     with pooled(tmp_path) as store:
@@ -524,7 +522,7 @@ class NoWayPast(WrappedDisk):
 
 
 @pytest.mark.parametrize("at", ["open", "write"])
-def test_a_file_system_without_direct_writes(tmp_path: Path, at: str) -> None:
+def test_pool_without_direct_writes_uses_the_page_cache(tmp_path: Path, at: str) -> None:
     """Commits go through the page cache from then on, and the files are the same."""
     disk, clock = NoWayPast(at), {"clock": lambda: 1_700_000_000_000}
     with pooled(tmp_path / "refused", disk=disk, **clock) as store:
@@ -537,7 +535,7 @@ def test_a_file_system_without_direct_writes(tmp_path: Path, at: str) -> None:
         assert left.read_bytes() == right.read_bytes(), left.name
 
 
-def test_log_files_of_no_whole_blocks(tmp_path: Path) -> None:
+def test_log_files_not_aligned_to_blocks_are_not_written_directly(tmp_path: Path) -> None:
     """They cannot be written past the page cache."""
     with pooled(tmp_path, mapped_file_size_commit_log=10_001) as store:
         put_all(store, 0, 900)
@@ -597,7 +595,7 @@ def test_what_is_acknowledged_synchronously_is_in_the_file_and_not_only_in_the_r
 
 
 @pytest.mark.parametrize(("zeros", "small"), [(1, 64 << 10), (64, 1000)])
-def test_zeros_ahead_never_touch_what_is_committed(
+def test_zeros_written_ahead_never_overwrite_committed_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zeros: int, small: int
 ) -> None:
     """For large and small groups, few and many blocks, and many files, every put gives the file of the mapped path."""

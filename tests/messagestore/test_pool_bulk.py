@@ -56,7 +56,7 @@ WAYS = [columns, many, wire, encoded, asynchronous]
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("with_crc", [False, True])
-def test_what_is_written_at_once_is_what_the_mapped_path_writes(tmp_path: Path, way: Any, with_crc: bool) -> None:
+def test_bulk_append_writes_the_bytes_of_the_mapped_path(tmp_path: Path, way: Any, with_crc: bool) -> None:
     """The ring wraps many times: old bytes follow each record, and must never reach a file."""
     changes = {**TIMES, "enabled_append_prop_crc": with_crc}
     with open_store(tmp_path / "mapped", **STILL, **changes) as store:
@@ -76,7 +76,7 @@ def test_what_is_written_at_once_is_what_the_mapped_path_writes(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_closed_store_takes_nothing_at_once(tmp_path: Path, way: Any) -> None:
+def test_bulk_append_to_a_closed_store_is_rejected(tmp_path: Path, way: Any) -> None:
     """It is refused with and without a pool, and the log is unchanged."""
     for opened in (open_store, pooled):
         store = opened(tmp_path / opened.__name__, **TIMES)

@@ -11,16 +11,14 @@ from typing import Any
 import pytest
 
 from messagestore.write import flusher, pool
-from messagestore.write.ring import HEADERS_AT, HEADER, Ring
+from messagestore.write.ring import HEADER, HEADERS_AT, Ring
 from storageio import REAL_DISK
 from storageio.testing import WrappedDisk
 from tests.messagestore.test_pool import all_numbers, commit, pooled
 from tests.messagestore.writers import LOG_SIZE, log_files, open_store, put_all
 
 
-def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_range_pinned_during_a_ring_reservation_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader pins a range between the put's check of the ring and its reservation; the put checks again."""
     with pooled(tmp_path) as store:
         store.engine.dispatcher.thread.stop()  # it pins ranges too
@@ -53,7 +51,7 @@ def test_a_stretch_that_is_pinned_while_a_put_takes_room_is_not_written_over(
         assert all_numbers(store) == list(range(3000))
 
 
-def test_a_log_that_lost_its_next_file_gets_back_what_its_last_one_had(tmp_path: Path) -> None:
+def test_ring_restores_the_last_file_of_a_log_that_lost_its_next_file(tmp_path: Path) -> None:
     """The crash lost the new file's name; the ring's records of the previous file are restored nevertheless."""
     with pooled(tmp_path / "store") as store:
         number = 0
@@ -70,7 +68,7 @@ def test_a_log_that_lost_its_next_file_gets_back_what_its_last_one_had(tmp_path:
         assert all_numbers(left) == [*range(number - 1), number]
 
 
-def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
+def test_new_ring_replaces_an_existing_one(tmp_path: Path) -> None:
     """Otherwise a mark of the old ring with a greater number would be used, and stale records be restored."""
     old = Ring(REAL_DISK, str(tmp_path), 1 << 14, 1 << 12)
     for offset in range(10_000, 10_009):
@@ -83,7 +81,7 @@ def test_a_ring_where_one_lies_is_made_anew(tmp_path: Path) -> None:
     assert max(notes) == (1, 500)
 
 
-def test_a_commit_that_another_thread_was_faster_with_changes_nothing(tmp_path: Path) -> None:
+def test_commit_overtaken_by_another_thread_changes_nothing(tmp_path: Path) -> None:
     """It listed what there was to commit; by now two files are covered, one of them full and finished."""
     with pooled(tmp_path) as store:
         buffers: Any = store.engine.log.buffers
@@ -104,7 +102,9 @@ def test_a_commit_that_another_thread_was_faster_with_changes_nothing(tmp_path: 
         assert all_numbers(store) == list(range(number + 9))
 
 
-def test_an_interrupt_between_a_new_file_and_its_room_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_between_a_new_file_and_its_ring_space_loses_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The interrupted put is written or not, the next commit writes all others, and puts continue in the new file."""
     with pooled(tmp_path / "store") as store:
         buffers: Any = store.engine.log.buffers
@@ -150,7 +150,7 @@ class SlowWrites(WrappedDisk):
                 meet()
 
 
-def test_a_put_that_finds_the_ring_full_leaves_the_writing_to_a_commit_in_progress(tmp_path: Path) -> None:
+def test_put_to_a_full_ring_waits_for_a_commit_in_progress(tmp_path: Path) -> None:
     """A second write would follow the first immediately, and the put would wait for both."""
     disk = SlowWrites()
     with pooled(tmp_path, disk=disk) as store:

@@ -51,7 +51,7 @@ def left_by_the_log(found: list[tuple[str, dict[str, Any]]]) -> dict[str, list[i
 
 
 @pytest.mark.parametrize("committed", [COMMITTED, {}])
-def test_what_is_taken_and_not_acknowledged_is_the_lag(fixture_store: Any, committed: dict[int, int]) -> None:
+def test_pop_lag_counts_delivered_and_unacknowledged_messages(fixture_store: Any, committed: dict[int, int]) -> None:
     """The group never acknowledged 6 of 60 messages; they were revived, and taken again. One of 12 more is under way.
 
     If the revive service had committed nothing, it would read the checkpoints of the first 6 again.
@@ -152,7 +152,7 @@ def test_the_committed_offset_is_that_of_the_last_finished_checkpoint(tmp_path: 
         checkpoint([0], reviveTime=None), ack(), ack("bAck", aol=5), ack(ao=1.5),
     ],
 )  # fmt: skip
-def test_what_is_no_state_is_counted(tmp_path: Path, message: tuple[str, Any]) -> None:
+def test_unreadable_pop_state_bodies_are_counted(tmp_path: Path, message: tuple[str, Any]) -> None:
     """A body that cannot be understood is no lag and no traceback."""
     found = state(tmp_path, [message, checkpoint([0])])
     assert found == ([("T", "G", 20, 1, 900)], 1)

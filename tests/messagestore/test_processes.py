@@ -91,7 +91,7 @@ def test_after_a_fork_the_childs_store_is_closed_and_the_parents_is_not(world: A
         assert store.engine.was_clean
 
 
-def test_a_child_that_exits_as_python_does_leaves_the_parents_store_alone(world: Any, tmp_path: Path) -> None:
+def test_exit_of_a_forked_child_does_not_change_the_parent_store(world: Any, tmp_path: Path) -> None:
     """Finalizers run in the child; the lock stays the parent's, the abort file stays, no record is touched."""
     done = script(
         world, tmp_path / "s",
@@ -204,7 +204,7 @@ def test_a_second_writer_in_another_process_is_refused(world: Any, tmp_path: Pat
             assert done.stdout == "locked 5\n", done.stderr
 
 
-def test_java_style_record_lock_keeps_us_out(world: Any, tmp_path: Path) -> None:
+def test_open_fails_while_another_process_holds_a_posix_record_lock(world: Any, tmp_path: Path) -> None:
     """Another process holds byte 0 of `lock` with a POSIX record lock, as a broker does."""
     open_small(world, tmp_path / "s").close()
     command = [sys.executable, "-c", HOLD_LOCK, tmp_path / "s" / "lock"]
@@ -244,7 +244,7 @@ def test_a_spawned_reader_beside_the_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-def test_a_storm_of_interrupts(world: Any, tmp_path: Path, is_sync: bool) -> None:
+def test_repeated_interrupts_leave_no_offset_gap(world: Any, tmp_path: Path, is_sync: bool) -> None:
     """With SIGINT every millisecond for a while, offsets have no gap, acknowledged messages exist, and the store still works.
 
     A compiled put that waits for nothing runs no Python code, so an interrupt comes before or after it.

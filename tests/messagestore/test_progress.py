@@ -38,7 +38,7 @@ def test_two_threads_that_wake_one_waiter_wake_it_once() -> None:
     assert not wakeup.wait(0)
 
 
-def test_a_step_between_the_look_and_the_wait_is_not_missed() -> None:
+def test_step_between_the_check_and_the_wait_is_not_missed() -> None:
     """A condition that becomes true while the waiter goes to sleep ends its wait without another step."""
     progress = Progress()
     answers = iter([False, True])
@@ -46,7 +46,7 @@ def test_a_step_between_the_look_and_the_wait_is_not_missed() -> None:
     assert progress._sleepers == []
 
 
-def test_nobody_waits_beyond_his_time() -> None:
+def test_wait_returns_false_at_its_timeout() -> None:
     """The wait returns False, and leaves nothing that a later step would wake."""
     progress = Progress()
     assert not progress.wait(0, 0)

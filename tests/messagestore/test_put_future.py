@@ -57,7 +57,7 @@ def test_nothing_is_set_twice(has_error: bool) -> None:
         future.set_exception(ValueError())
 
 
-def test_those_who_wait_before_the_result_get_it() -> None:
+def test_all_waiters_before_the_result_receive_it() -> None:
     """A thread, `wait`, `as_completed`, a callback and a coroutine; a wait that is too short raises."""
     with pytest.raises(TimeoutError):
         PutFuture().result(0.001)
@@ -86,7 +86,7 @@ def test_those_who_wait_before_the_result_get_it() -> None:
     assert asyncio.run(awaited()) is RESULT
 
 
-def test_a_future_has_the_parts_that_this_one_replaces() -> None:
+def test_private_attributes_of_future_are_the_supported_ones() -> None:
     """`PutFuture` sets private parts of `Future`: a Python with others must be noticed before it is supported."""
     assert set(vars(Future())) == {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
     future: Future[int] = Future()

@@ -27,7 +27,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("is_delayed", [False, True])
-def test_what_is_wrong_with_a_later_message_is_said_before_the_first_is_written(
+def test_put_many_rejects_an_invalid_later_message_before_writing_the_first(
     world: Any, tmp_path: Path, name: str, is_delayed: bool
 ) -> None:
     """Otherwise a caller that repeats the failed call would put the first one twice."""

@@ -48,7 +48,7 @@ def test_columns_are_what_read_gives(store: MessageStore, start: int, stop: int 
     assert len({row["physical_offset"] // LOG_SIZE for row in rows_of(store, 1)}) > 3
 
 
-def test_only_the_wanted_columns_are_made(store: MessageStore) -> None:
+def test_only_the_requested_columns_are_read(store: MessageStore) -> None:
     """They come in the requested order; an unknown one is refused."""
     reader = store.read_columns("t", 0, columns=["body", "queue_offset"])
     assert isinstance(reader, pa.RecordBatchReader)
@@ -90,7 +90,7 @@ def test_bodies_bound_a_batch(store: MessageStore, monkeypatch: pytest.MonkeyPat
     assert [batch.num_rows for batch in store.read_columns("t", 0, 0, 5, columns=["size"])] == [1] * 5
 
 
-def test_what_left_the_log_is_passed_over(store: MessageStore) -> None:
+def test_expired_records_are_skipped(store: MessageStore) -> None:
     """Records may leave before the call, and while the batches are read."""
     store.flush()
     batches = iter(store.read_columns("t", 0, columns=["queue_offset"]))
@@ -104,7 +104,7 @@ def test_what_left_the_log_is_passed_over(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("damage", ["body", "unit offset", "unit size"])
-def test_damage_is_said_and_not_read_over(tmp_path: Path, damage: str) -> None:
+def test_damaged_record_or_unit_raises(tmp_path: Path, damage: str) -> None:
     """An invalid record, or a unit that points elsewhere, raises an error."""
     root = tmp_path / "store"
     with open_store(root) as store:
@@ -145,7 +145,7 @@ def test_damage_in_either_of_two_batches_ends_the_rows_before_it(
         assert found == list(range(number))
 
 
-def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_remains_after_an_early_stop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that stops in the middle leaves no thread behind."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
     made_by: list[str] = []
@@ -162,9 +162,7 @@ def test_no_thread_is_left_while_a_batch_is_in_hand(store: MessageStore, monkeyp
     assert 4 < made_by.count("brokerstore-columns") <= len(made_by) // 2
 
 
-def test_a_second_batch_that_cannot_be_made_beside_the_first_is_made_behind_it(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_that_cannot_be_read_ahead_is_read_afterwards(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no memory for two batches."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", 50)
     made = queue_columns.checked_batch

@@ -32,7 +32,7 @@ def test_a_lost_queue_is_built_again_when_the_store_is_opened_for_writing(folder
         assert [message.body for message in store.read("orders", 1)] == expected
 
 
-def test_a_damaged_list_is_no_reason_not_to_open(folder: Path) -> None:
+def test_damaged_queue_list_does_not_prevent_opening(folder: Path) -> None:
     """No queue is known to be missing then."""
     (folder / "brokerstore" / "queues.json").write_bytes(b"\0\0[")
     with MessageStore.open(folder) as store:

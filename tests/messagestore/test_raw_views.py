@@ -39,7 +39,7 @@ def test_views_are_the_records_that_read_decodes(world: World, tmp_path: Path, s
         assert len(store.engine.log.queue.files) > 1
 
 
-def test_a_queue_that_nobody_put_to_has_no_views(world: World, tmp_path: Path) -> None:
+def test_empty_queue_has_no_views(world: World, tmp_path: Path) -> None:
     """It has no messages either, and the call creates nothing on the disk."""
     with open_small(world, tmp_path) as store:
         fill(world, store, 3)
@@ -65,7 +65,7 @@ def test_a_view_outlives_the_store(world: World, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("position", [0, 40])
-def test_a_unit_that_points_at_no_record_of_its_size_is_said(
+def test_unit_without_a_record_of_its_size_raises(
     world: World, tmp_path: Path, unit: tuple[int, int, int], position: int
 ) -> None:
     """Outside the log, inside a record, too long, too short: earlier records are returned, then the error is raised."""
@@ -86,7 +86,7 @@ def test_a_unit_that_points_at_no_record_of_its_size_is_said(
             assert given == position
 
 
-def test_a_header_that_says_another_place_is_no_record(world: World, tmp_path: Path) -> None:
+def test_header_with_a_wrong_offset_magic_or_size_raises(world: World, tmp_path: Path) -> None:
     """One bit of physical offset, magic or size is changed."""
     for at in (4, 3, 35):
         folder = tmp_path / str(at)

@@ -69,7 +69,7 @@ def test_an_offset_below_the_minimum_is_set_to_it(world: Any, tmp_path: Path) ->
         assert store.earliest_time() == page.messages[0].store_timestamp_ms
 
 
-def test_the_minimum_after_files_went_is_the_same_after_another_opening(world: Any, tmp_path: Path) -> None:
+def test_minimum_after_retention_is_unchanged_by_a_reopen(world: Any, tmp_path: Path) -> None:
     """Minima are not stored; they are found again from log and queues."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(1500))
@@ -84,7 +84,7 @@ def test_the_minimum_after_files_went_is_the_same_after_another_opening(world: A
             assert [number_of(found) for found in store.read("T", 0)] == list(range(low, 1500))
 
 
-def test_records_that_left_the_log_while_units_still_point_at_them(world: Any, tmp_path: Path) -> None:
+def test_get_skips_units_of_expired_records(world: Any, tmp_path: Path) -> None:
     """MESSAGE_WAS_REMOVING is for a page of deleted records only; a later record in it is found."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(1500))
@@ -154,7 +154,7 @@ def test_at_most_a_quarter_of_a_mebibyte_from_memory_and_64_kib_from_the_disk(wo
         assert len(store.get("T", 0, 0).messages) == 65_536 // size
 
 
-def test_so_many_units_are_looked_at_and_no_more(world: Any, tmp_path: Path) -> None:
+def test_filtered_get_examines_at_most_800_units(world: Any, tmp_path: Path) -> None:
     """A filter without a match examines 16,000 bytes of units, which are 800, and returns where to continue."""
     with open_small(world, tmp_path / "s", mapped_file_size_consume_queue=20 * 2000) as store:
         store.put_many([message(world, number, tags="other") for number in range(1000)])
@@ -165,7 +165,7 @@ def test_so_many_units_are_looked_at_and_no_more(world: Any, tmp_path: Path) -> 
 # Filters
 
 
-def test_tags_of_one_hash_are_told_apart_by_their_text(world: Any, tmp_path: Path) -> None:
+def test_tags_with_equal_hashes_are_distinguished_by_their_text(world: Any, tmp_path: Path) -> None:
     """ "Aa" and "BB" have the same Java hash; both units pass, and the record decides."""
     with open_small(world, tmp_path / "s") as store:
         for number, tag in enumerate(["Aa", "BB", "CC", None] * 3):
@@ -178,7 +178,7 @@ def test_tags_of_one_hash_are_told_apart_by_their_text(world: Any, tmp_path: Pat
         assert status_of(page) == ("NO_MATCHED_MESSAGE", 12)
 
 
-def test_a_filtered_page_says_how_far_it_looked(world: Any, tmp_path: Path) -> None:
+def test_filtered_get_returns_the_next_offset_to_continue(world: Any, tmp_path: Path) -> None:
     """Continuing at next_offset finds each match once."""
     with open_small(world, tmp_path / "s") as store:
         store.put_many([message(world, number, tags="odd" if number % 2 else "even") for number in range(250)])
@@ -189,7 +189,7 @@ def test_a_filtered_page_says_how_far_it_looked(world: Any, tmp_path: Path) -> N
 # Visibility
 
 
-def test_committed_three_of_five(world: Any, tmp_path: Path) -> None:
+def test_max_offset_counts_only_dispatched_messages_if_committed(world: Any, tmp_path: Path) -> None:
     """With `committed=True` max_offset waits for the dispatcher; otherwise it is the next offset to be given."""
     with open_small(world, tmp_path / "s") as store:
         results = put_numbers(world, store, range(3))

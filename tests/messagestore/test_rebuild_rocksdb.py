@@ -101,7 +101,7 @@ def test_the_due_time_of_an_old_unit_is_kept(store: Path) -> None:
         assert int.from_bytes(rows(store / "consumequeue")["default"][DUE][12:20], "big") == expected
 
 
-def test_the_end_of_a_queue_whose_records_left_the_log_is_kept(store: Path) -> None:
+def test_rebuild_keeps_the_end_of_a_queue_without_records(store: Path) -> None:
     """Its next message would get the number 0 otherwise, and consumers would skip it. A deleted topic's end is not kept."""
     first = min((store / "commitlog").iterdir())
     first.unlink()
@@ -119,7 +119,7 @@ def test_units_of_a_deleted_topic_are_left_out(store: Path) -> None:
     assert made.units < 243 and not [key for key in rows(store / "consumequeue")["default"] if b"RockBatch" in key]
 
 
-def test_what_is_not_rebuilt_is_refused_and_nothing_changes(store: Path) -> None:
+def test_rebuild_of_a_locked_or_damaged_store_changes_nothing(store: Path) -> None:
     """A store in use, and a damaged log."""
     lock = REAL_DISK.lock(str(store / "lock"))
     try:

@@ -20,7 +20,7 @@ from tests.stores import small_config
 SIZES = small_config(max_hash_slot_num=500, max_index_num=2000)
 
 
-def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -> None:
+def test_rebuild_rejects_an_empty_or_unknown_selection(fixture_store: Any, tmp_path: Path) -> None:
     """A log is needed as well."""
     store = str(fixture_store("plain").store)
     for what in (frozenset(), frozenset({"everything"})):
@@ -31,7 +31,7 @@ def test_what_is_wanted_must_be_said_right(fixture_store: Any, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_writer_keeps_it_out(fixture_store: Any) -> None:
+def test_rebuild_is_refused_while_a_writer_is_open(fixture_store: Any) -> None:
     """The writer holds the store's lock."""
     store = fixture_store("plain", own=True).store
     with MessageStore.open(store), pytest.raises(StoreLocked):
@@ -67,7 +67,7 @@ def test_damage_is_refused_with_nothing_changed(fixture_store: Any) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("operation", ["rename", "delete", "write"])
-def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> None:
+def test_rebuild_killed_at_any_call_is_completed_by_the_next(fixture_store: Any, operation: str) -> None:
     """The second run gives the bytes of an undisturbed run."""
     fixture = fixture_store("propcrc", own=True)
     whole = contents(fixture.store)
@@ -93,7 +93,7 @@ def test_killed_anywhere_and_run_again(fixture_store: Any, operation: str) -> No
 
 
 @pytest.mark.parametrize("operation", ["allocate", "sync"])
-def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operation: str) -> None:
+def test_work_files_of_a_rebuild_on_a_full_disk_are_deleted(fixture_store: Any, operation: str) -> None:
     """Work files as long as an index, or of forty gigabytes that were requested by mistake, are deleted."""
     fixture = fixture_store("propcrc", own=True)
     before = contents(fixture.store)
@@ -102,7 +102,7 @@ def test_what_a_full_disk_refused_gives_its_room_back(fixture_store: Any, operat
     assert contents(fixture.store) == before
 
 
-def test_killed_while_the_new_queues_take_the_place_of_the_old_the_file_size_is_kept(tmp_path: Path) -> None:
+def test_kill_while_queue_folders_are_swapped_keeps_the_file_size(tmp_path: Path) -> None:
     """Neither folder is in its place; queues of RocketMQ's default size must not be created."""
     sizes = small_config()
     store = tmp_path / "store"

@@ -129,7 +129,7 @@ def test_a_flipped_bit_in_any_field_costs_that_record_alone(store: Path, field: 
 
 
 @pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
-def test_the_sign_of_a_records_place_in_its_queue_flipped_costs_that_record_alone(store: Path, field: str) -> None:
+def test_record_with_a_negative_queue_offset_is_the_only_one_lost(store: Path, field: str) -> None:
     """No queue can have the record; every recovery would otherwise end in that error and change nothing."""
     before = log_records(store)
     victim = second_record(before, 4)
@@ -162,7 +162,7 @@ def test_zeros_in_a_cleanly_stopped_log_are_not_taken_for_its_end(store: Path, p
     assert bodies(store) == expected_bodies([message for message in before if message is not victim])
 
 
-def test_later_queue_offsets_keep_their_places_behind_a_skipped_record(store: Path) -> None:
+def test_queue_offsets_after_a_skipped_record_are_unchanged(store: Path) -> None:
     """A filler takes the place of the lost message, so no consumer's offset shifts."""
     before = log_records(store)
     victim = second_record(before, 1)
@@ -345,7 +345,7 @@ DAMAGE: list[Callable[[Path, list[StoredMessage]], set[int]]] = [
 @pytest.mark.deep
 @pytest.mark.parametrize("abort", ["clean", "abort", "abort-empty", "abort-zeros"])
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__.removeprefix("hurt_"))
-def test_every_record_that_is_not_hurt_survives(store: Path, damage: Callable[..., set[int]], abort: str) -> None:
+def test_recover_keeps_every_undamaged_record(store: Path, damage: Callable[..., set[int]], abort: str) -> None:
     """Only damaged records are lost, with and without the abort file; the second plan is empty."""
     before = log_records(store)
     if abort != "clean":
@@ -363,7 +363,7 @@ def test_every_record_that_is_not_hurt_survives(store: Path, damage: Callable[..
         assert opened.message_at(result.physical_offset).body == b"goes on"  # type: ignore[union-attr]
 
 
-def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
+def test_damage_before_the_safe_time_is_never_truncated_without_a_choice(store: Path) -> None:
     """Opening for writing refuses and changes nothing; neither do a dry run and a missing choice."""
     messages = log_records(store)
     number = messages[-1].physical_offset // FILE_SIZE
@@ -379,7 +379,7 @@ def test_damage_to_safe_data_is_never_cut_unasked(store: Path) -> None:
     assert before.items() <= contents(store).items()
 
 
-def test_recovery_waits_for_no_writer(store: Path) -> None:
+def test_recover_is_refused_while_a_writer_is_open(store: Path) -> None:
     """A store with a writer is refused and unchanged."""
     with MessageStore.open(store, "r+"), pytest.raises(StoreLocked):
         recover(store)
@@ -396,7 +396,7 @@ def test_cut_bytes_are_kept_beside_the_store(store: Path) -> None:
     assert whole.find(kept) == last.physical_offset % FILE_SIZE
 
 
-def test_consumers_ahead_of_the_recovered_log_are_set_back(store: Path) -> None:
+def test_recover_clamps_consumer_offsets_beyond_the_log(store: Path) -> None:
     """An offset beyond its queue's end would silently skip the next messages."""
     (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"topic-0@group":{0:5,1:999999}}}')
     (store / "abort").touch()
@@ -448,7 +448,7 @@ def test_recovery_killed_at_any_call_reaches_the_same_bytes_when_run_again(origi
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
-def test_a_real_stores_crash_gives_everything_back(fixture_store: Any, name: str) -> None:
+def test_recover_of_a_crashed_real_store_restores_every_message(fixture_store: Any, name: str) -> None:
     """The messages are at least those that the real store recovers, with every unit and key of them."""
     fixture = fixture_store(name, own=True)
     expected = fixture.expected("before.json" if name == "crash-lost-cq" else "recovered.json")

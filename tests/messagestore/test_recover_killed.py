@@ -51,7 +51,7 @@ def kill(recovery: Any) -> None:
         recovery.apply()
 
 
-def test_an_opening_does_not_cut_what_a_clean_stop_left(folder: Path) -> None:
+def test_open_does_not_truncate_after_a_clean_stop_and_a_killed_recovery(folder: Path) -> None:
     """Everything was stored within three seconds of the stop, and would look like a crash tail."""
     with pytest.raises(StoreCorrupt, match="recover"):
         MessageStore.open(folder, config=SMALL)
@@ -59,7 +59,7 @@ def test_an_opening_does_not_cut_what_a_clean_stop_left(folder: Path) -> None:
         assert store.max_offset("topic", 0) == COUNT
 
 
-def test_run_again_it_asks_for_a_choice_again_and_keeps_every_other_message(folder: Path) -> None:
+def test_repeated_recovery_requires_a_choice_and_keeps_every_other_message(folder: Path) -> None:
     """Without a choice it changes nothing, and must not plan to cut."""
     assert Recovery(str(folder), Choice.REFUSE, SMALL).plan().needs_choice
     Recovery(str(folder), Choice.SKIP, SMALL).apply()

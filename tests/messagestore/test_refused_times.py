@@ -50,7 +50,7 @@ def check_times(folder: Path, last_ms: int) -> None:
 
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
 @pytest.mark.parametrize("way", REFUSED)
-def test_a_refused_put_moves_no_time_of_the_checkpoint(world: Any, tmp_path: Path, way: str, is_sync: bool) -> None:
+def test_rejected_put_does_not_advance_the_checkpoint(world: Any, tmp_path: Path, way: str, is_sync: bool) -> None:
     """There is no space for the next log file, or the message is too long; then follows a clean stop."""
     disk, clock = SwitchDisk(), Clock()
     changes = {"flush_disk_type": sync_mode(world)} if is_sync else {}
@@ -64,7 +64,7 @@ def test_a_refused_put_moves_no_time_of_the_checkpoint(world: Any, tmp_path: Pat
     check_times(tmp_path, START_MS)
 
 
-def test_a_put_to_an_impossible_queue_moves_no_time(world: Any, tmp_path: Path) -> None:
+def test_put_to_an_invalid_queue_does_not_advance_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """The put raises and wrote nothing."""
     clock = Clock()
     with open_small(world, tmp_path, clock=clock) as store:
@@ -80,7 +80,7 @@ def test_a_put_to_an_impossible_queue_moves_no_time(world: Any, tmp_path: Path) 
     check_times(tmp_path, START_MS)
 
 
-def test_a_put_that_meets_the_closing_store_moves_no_time(world: Any, tmp_path: Path) -> None:
+def test_put_during_close_does_not_advance_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """The put was accepted before the close, and appends after it."""
     clock = Clock()
     store = open_small(world, tmp_path, clock=clock)
@@ -109,7 +109,7 @@ def _after(first: Callable[[], None], then: Callable[[], None]) -> Callable[[], 
     return both
 
 
-def test_what_came_before_a_refusal_in_one_call_counts(world: Any, tmp_path: Path) -> None:
+def test_messages_written_before_a_rejection_advance_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """Two of four messages are written: the checkpoint has their time."""
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
@@ -123,7 +123,7 @@ def test_what_came_before_a_refusal_in_one_call_counts(world: Any, tmp_path: Pat
     check_times(tmp_path, START_MS + HOUR_MS)
 
 
-def test_columns_before_a_refusal_in_one_call_count(world: Any, tmp_path: Path) -> None:
+def test_columns_written_before_a_rejection_advance_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """Two of four rows are written: the checkpoint has their time."""
     disk, clock = SwitchDisk(), Clock()
     with open_small(world, tmp_path, disk=disk, clock=clock) as store:
@@ -134,7 +134,7 @@ def test_columns_before_a_refusal_in_one_call_count(world: Any, tmp_path: Path) 
     check_times(tmp_path, START_MS + HOUR_MS)
 
 
-def test_a_flush_while_the_next_file_is_made_in_vain_vouches_for_no_record_of_it(world: Any, tmp_path: Path) -> None:
+def test_flush_during_a_failed_file_creation_does_not_advance_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """The put that waits for the file holds the append lock; no record has its time yet."""
     disk, clock = SwitchDisk(), Clock()
     store = open_small(world, tmp_path, disk=disk, clock=clock)

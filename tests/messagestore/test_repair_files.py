@@ -39,7 +39,7 @@ class TwoDisks(WrappedDisk):
         super().rename(source, target)
 
 
-def test_a_second_stray_of_one_name_does_not_take_the_firsts_place(folder: Path) -> None:
+def test_second_stray_file_of_the_same_name_does_not_overwrite_the_first(folder: Path) -> None:
     """Both are moved, and neither overwrites the other."""
     for text in (b"first", b"second"):
         (folder / "commitlog" / "notes").write_bytes(text)
@@ -75,7 +75,7 @@ def test_a_log_file_of_a_terabyte_is_cut_and_its_end_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 65536], ids=["empty", "zeros"])
-def test_a_file_without_a_record_and_with_a_far_number_is_refused(folder: Path, size_bytes: int) -> None:
+def test_recover_rejects_an_empty_file_with_a_far_offset(folder: Path, size_bytes: int) -> None:
     """Each file missing before it would have to be created, as many as its name says."""
     path = folder / "commitlog" / f"{65536 * 20_001:020d}"
     path.write_bytes(bytes(size_bytes))
@@ -85,7 +85,7 @@ def test_a_file_without_a_record_and_with_a_far_number_is_refused(folder: Path, 
     assert caught.value.file == str(path) and sorted((folder / "commitlog").iterdir()) == before
 
 
-def test_two_empty_files_are_a_log_of_no_size(folder: Path) -> None:
+def test_file_size_of_a_log_of_two_empty_files_is_unknown(folder: Path) -> None:
     """Nothing shows how long a file is: no gap between them is measured."""
     first, second = sorted((folder / "commitlog").iterdir())
     first.write_bytes(b"")

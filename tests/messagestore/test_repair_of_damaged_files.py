@@ -89,7 +89,7 @@ def test_a_config_file_without_a_readable_backup_is_set_aside(store: Path) -> No
     assert sorted(kept) == [f"kept-config-{name}-0" for name in (offsets.name, groups.name, f"{groups.name}.bak")]
 
 
-def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(store: Path) -> None:
+def test_verify_beside_log_reports_consumer_offsets_beyond_their_queues(store: Path) -> None:
     """This is for callers that compare log, queues and index in another way."""
     (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T0@g":{0:9999}}}')
     found = verify_beside_log(str(store))
@@ -103,7 +103,7 @@ def test_numbers_of_consumers_beyond_their_queues_are_named_without_a_walk_too(s
 
 
 @pytest.mark.parametrize("name", ["commitlog", "config"])
-def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(store: Path, name: str) -> None:
+def test_recover_writes_through_an_outside_symlink_only_with_follow_links(store: Path, name: str) -> None:
     """Brokers may have their log on another disk behind a symlink; a folder from elsewhere may point anywhere."""
     outside = store.parent / "outside"
     shutil.move(store / name, outside)
@@ -121,7 +121,7 @@ def test_a_link_out_of_the_store_is_written_through_only_where_that_is_said(stor
 
 
 @pytest.mark.parametrize("damage", ["a stray file", "a long file"])
-def test_queues_that_cannot_be_read_at_all_are_made_anew(store: Path, damage: str) -> None:
+def test_unreadable_queues_are_rebuilt(store: Path, damage: str) -> None:
     """They tell neither lost messages nor agreement, so the log alone decides."""
     queue = store / "consumequeue" / "T1" / "0"
     if damage == "a stray file":
@@ -144,7 +144,7 @@ def test_a_call_that_fails_once_changes_no_plan(store: Path) -> None:
             plan(store, FailingDisk(number))
 
 
-def test_a_call_that_fails_once_leaves_no_store_intact(store: Path) -> None:
+def test_verify_with_a_failing_disk_call_raises_or_reports_the_file(store: Path) -> None:
     """`verify` raises the error, or names the file that it could not read and checks the others."""
     counting = FailingDisk(1 << 30)
     verify(store, counting)
@@ -170,7 +170,7 @@ def test_a_store_without_an_index_is_recovered_without_one(store: Path) -> None:
     assert verify_store(str(store), config).problems == [] and not (store / "index").exists()
 
 
-def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
+def test_damaged_checkpoint_is_rewritten(store: Path) -> None:
     """It has bytes in place of zeros; its times are set to what the log has."""
     (store / "checkpoint").write_bytes(b"\xff" * 4096)
     assert "damaged_checkpoint" in problem_kinds(store)
@@ -178,7 +178,7 @@ def test_a_damaged_checkpoint_is_written_anew(store: Path) -> None:
     assert problem_kinds(store) == set() and count(store) == COUNT
 
 
-def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) -> None:
+def test_recover_without_backups_repairs_the_store(store: Path) -> None:
     """With `keep_backup` off a hole, a tail and a long file are repaired without copies."""
     first, last = sorted((store / "commitlog").iterdir())[:2]
     for path, at in ((first, 3000), (last, 500)):
@@ -193,7 +193,7 @@ def test_a_recovery_that_keeps_nothing_beside_mends_all_the_same(store: Path) ->
     assert not list((store / "brokerstore").glob("cut-*"))
 
 
-def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Path) -> None:
+def test_queue_without_any_record_in_the_log_is_reported(store: Path) -> None:
     """A queue folder was copied from another store, or its messages are lost: nobody can know, so they are counted."""
     shutil.copytree(store / "consumequeue" / "T0", store / "consumequeue" / "Strange")
     assert problem_kinds(store) == {"dangling_queue"}
@@ -210,7 +210,7 @@ def test_units_beyond_a_queue_of_which_the_log_knows_nothing_are_named(store: Pa
     assert problem_kinds(store) == set() and not (store / "consumequeue" / "Strange").exists()
 
 
-def test_queues_or_index_gone_are_made_anew_beside_a_strangers_file(store: Path) -> None:
+def test_lost_queues_are_rebuilt_if_a_foreign_file_has_the_rebuild_name(store: Path) -> None:
     """Any file at the place of the rebuild is moved aside."""
     (store / "brokerstore").mkdir(exist_ok=True)
     (store / "brokerstore" / "rebuild").write_bytes(b"a file")
@@ -240,7 +240,7 @@ def test_an_empty_log_gets_empty_queues_and_index(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, numbers: list[int], read: list[int]) -> None:
+def test_repeated_queue_offsets_of_the_log_need_no_rebuild(tmp_path: Path, numbers: list[int], read: list[int]) -> None:
     """docs/formats/consumequeue.md#how-a-unit-gets-its-place decides which records get a place; offset 0 is always accepted.
 
     A rebuild changes nothing, and recoveries must not ask for one again and again.
@@ -260,7 +260,7 @@ def test_numbers_that_the_log_gives_twice_are_its_own_trouble(tmp_path: Path, nu
 
 @pytest.mark.parametrize("has_table", [True, False], ids=["a-brokers", "no-topics"])
 @pytest.mark.parametrize("topic", [b"my/topic", b"x\0y", b"..", b"", b"\xff" * 100], ids=repr)
-def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path, topic: bytes, has_table: bool) -> None:
+def test_topic_that_is_not_a_folder_name_does_not_prevent_opening(tmp_path: Path, topic: bytes, has_table: bool) -> None:
     """A flipped bit makes "my/topic" of "my-topic", in a record without a checksum over its topic."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=SMALL) as opened:
@@ -290,7 +290,7 @@ def test_a_topic_that_no_folder_can_be_named_by_keeps_nobody_out(tmp_path: Path,
 LATE_MS = 4_000_000_000_000
 
 
-def test_a_damaged_message_that_holds_a_record_made_for_its_place_is_closed(tmp_path: Path) -> None:
+def test_damaged_message_containing_a_valid_record_is_replaced_by_a_filler(tmp_path: Path) -> None:
     """A producer sent a part of the log itself, so a whole record lies inside the damaged one.
 
     The hole before the inner record is too short for a filler, and the records behind, older than it claims, must not be cut.
@@ -330,7 +330,7 @@ def lmq_units(store: Path) -> dict[str, list[tuple[int, int, int]]]:
 
 
 @pytest.mark.parametrize("how", ["rebuild", "recover"])
-def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str) -> None:
+def test_lmqs_of_a_real_store_are_rebuilt(fixture_store: Any, how: str) -> None:
     """They hold records of other topics; the units are those that the real store wrote."""
     fixture = fixture_store("lmq", own=True)
     expected = lmq_units(fixture.store)
@@ -346,7 +346,7 @@ def test_light_queues_of_a_real_store_are_made_anew(fixture_store: Any, how: str
     assert lmq_units(fixture.store) == expected and problem_kinds(fixture.store) == set()
 
 
-def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -> None:
+def test_wrong_unit_of_an_lmq_is_reported_and_repaired(fixture_store: Any) -> None:
     """Each record is compared, because no queue of their topic holds them."""
     fixture = fixture_store("lmq", own=True)
     expected = lmq_units(fixture.store)
@@ -360,7 +360,7 @@ def test_a_wrong_unit_of_a_light_queue_is_named_and_mended(fixture_store: Any) -
     assert lmq_units(fixture.store) == expected and problem_kinds(fixture.store) == set()
 
 
-def test_the_ends_of_light_queues_are_those_of_their_units(fixture_store: Any) -> None:
+def test_ends_of_lmqs_are_those_of_their_units(fixture_store: Any) -> None:
     """This is for callers that compare a log in parts, in several processes: they need the end of each queue."""
     fixture = fixture_store("lmq")
     folders = [str(fixture.store / name) for name in ("consumequeue", "commitlog")]
@@ -381,7 +381,7 @@ LOCATIONS, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 
 
 @pytest.mark.parametrize("how", ["rebuild", "recover"])
-def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path, how: str) -> None:
+def test_repeated_lmq_offsets_lose_no_message_in_a_rebuild(tmp_path: Path, how: str) -> None:
     """A name listed twice moves the numbers ahead of the positions, and after a restart they are given again, as in a broker.
 
     The first records are deleted: a rebuild by the numbers alone would have no place for those behind.
@@ -416,7 +416,7 @@ def test_numbers_of_a_light_queue_that_come_again_cost_no_message(tmp_path: Path
         assert [message.body[:1] for message in opened.read("%LMQ%a", 0)] == [b"5", b"6", b"7", b"8"]
 
 
-def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -> None:
+def test_message_lost_from_all_but_lmqs_keeps_their_offsets(tmp_path: Path) -> None:
     """The topic's own queue is missing too, and it was its last message: the filler is in the LMQ itself."""
     folder = tmp_path / "store"
     with MessageStore.open(folder, config=WITH_LMQ) as opened:
@@ -439,7 +439,7 @@ def test_a_hole_known_by_light_queues_alone_keeps_their_places(tmp_path: Path) -
             assert [message.body[:1] for message in opened.read(name, 0)] == [b"0", b"1", b"3"]
 
 
-def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
+def test_rebuild_reports_damage_with_file_and_offset(store: Path) -> None:
     """The error has file and byte of the first damage."""
     path = min((store / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
@@ -450,7 +450,7 @@ def test_damage_named_by_a_rebuild_has_its_place(store: Path) -> None:
     assert os.path.basename(str(caught.value.file)) == path.name and caught.value.offset == 0
 
 
-def test_a_disk_that_is_full_under_a_rebuild_gets_its_room_back(store: Path) -> None:
+def test_rebuild_on_a_full_disk_deletes_its_new_files(store: Path) -> None:
     """The new files are deleted; the old folders are unchanged."""
     before = {path: path.read_bytes() for path in (store / "consumequeue").rglob("0*") if path.is_file()}
     disk = FailingDisk(1, only="allocate")

@@ -27,7 +27,7 @@ def replicate(master: Any, slave: Any, offset: int | None = None, size: int = 10
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 20])
-def test_a_replicated_folder_says_what_the_master_says(world: Any, tmp_path: Path, size: int) -> None:
+def test_replicated_log_and_queues_equal_those_of_the_master(world: Any, tmp_path: Path, size: int) -> None:
     """Log and queues are equal byte by byte, over several files, for any size of a range; keys are found too."""
     with open_small(world, tmp_path / "m", clock=Clock()) as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(600), size=200, keys=["k"], topic="T")
@@ -52,7 +52,7 @@ def test_replication_goes_on_where_it_stopped_after_both_were_closed(world: Any,
         assert promoted.put(world.commitlog.Message("T", b"x", queue_id=0)).queue_offset == 600
 
 
-def test_a_master_whose_first_files_are_gone(world: Any, tmp_path: Path) -> None:
+def test_slave_starts_at_the_first_remaining_file_of_its_master(world: Any, tmp_path: Path) -> None:
     """A slave begins with the master's first file; its queues begin where the master's do."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(900), size=300)
@@ -88,7 +88,7 @@ def test_a_slave_refuses_every_put_and_a_master_every_range(world: Any, tmp_path
         reader.append_data(0, b"")
 
 
-def test_bytes_for_another_place_are_refused(world: Any, tmp_path: Path) -> None:
+def test_slave_rejects_bytes_at_an_offset_other_than_its_end(world: Any, tmp_path: Path) -> None:
     """Only the log's end accepts bytes: a range that was lost, or comes twice, changes nothing."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(20))
@@ -102,7 +102,7 @@ def test_bytes_for_another_place_are_refused(world: Any, tmp_path: Path) -> None
         assert slave.log_end == end
 
 
-def test_every_damaged_byte_of_a_range_is_met_before_anything_is_written(world: Any, tmp_path: Path) -> None:
+def test_slave_detects_any_damaged_byte_of_a_range_before_writing(world: Any, tmp_path: Path) -> None:
     """With the whole-record checksum no flipped bit is accepted, and nothing of the range is written."""
     with open_small(world, tmp_path / "m") as master, open_slave(world, tmp_path / "s") as slave:
         put_numbers(world, master, range(3))
@@ -130,7 +130,7 @@ def test_a_record_cut_at_the_ranges_end_comes_with_the_next(world: Any, tmp_path
         assert [m.body for m in read_all(slave, "T")] == [m.body for m in read_all(master, "T")]
 
 
-def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path: Path) -> None:
+def test_slave_rejects_a_blank_of_a_wrong_size(world: Any, tmp_path: Path) -> None:
     """Otherwise the slave's files would end elsewhere than the master's."""
     with open_slave(world, tmp_path / "s") as slave:
         for size in (7, 8, 65535, 65537, -1):
@@ -140,7 +140,7 @@ def test_a_blank_that_lies_about_the_files_rest_is_refused(world: Any, tmp_path:
 
 
 @pytest.mark.parametrize("left", [0, 4, 7])
-def test_a_record_that_leaves_no_room_for_a_files_blank_is_refused(world: Any, tmp_path: Path, left: int) -> None:
+def test_slave_rejects_a_record_that_leaves_no_space_for_a_blank(world: Any, tmp_path: Path, left: int) -> None:
     """No store writes one: nothing after it could end the file."""
     over = len(record_bytes(0, b""))
     with open_slave(world, tmp_path / "s") as slave:
@@ -190,7 +190,7 @@ def _first_blank(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_bytes_from_inside_a_blank_are_an_error_and_not_the_logs_end(world: Any, tmp_path: Path, mode: str) -> None:
+def test_read_log_bytes_inside_a_blank_raises(world: Any, tmp_path: Path, mode: str) -> None:
     """An empty result only means the end of the log; a slave that asks there would wait forever."""
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(5), size=20_000)

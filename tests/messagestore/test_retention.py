@@ -222,7 +222,7 @@ def test_puts_are_refused_while_the_disk_is_full(old: Store) -> None:
     assert old.store.put(message(0)).status is PutStatus.PUT_OK
 
 
-def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_permanently_full_disk_is_logged_once(old: Store, caplog: pytest.LogCaptureFixture) -> None:
     """A line every ten seconds would fill the rest of the disk; puts are refused until there is space."""
     old.disk.used = 95
     for _ in range(3):
@@ -237,7 +237,7 @@ def test_a_disk_that_stays_full_is_said_once(old: Store, caplog: pytest.LogCaptu
     old.store.put(message(0))
 
 
-def test_a_store_without_a_queue_yet_has_a_round_as_every_other(tmp_path: Path) -> None:
+def test_retention_runs_in_a_store_without_queues(tmp_path: Path) -> None:
     """Its folder of queues does not exist, so none of its space is used."""
     with open_store(tmp_path, disk=Plenty()) as store:
         assert not (tmp_path / "consumequeue").exists()
@@ -297,7 +297,7 @@ def test_queues_and_index_follow_the_log(old: Store) -> None:
     assert store.earliest_time() > 0
 
 
-def test_a_reader_that_stands_on_a_deleted_file_keeps_its_view(old: Store) -> None:
+def test_reader_of_a_deleted_file_keeps_its_view(old: Store) -> None:
     """Returned bytes stay valid, and so does what is read from the map."""
     view = old.store.engine.log.select(0, 200)
     assert view is not None
@@ -309,7 +309,7 @@ def test_a_reader_that_stands_on_a_deleted_file_keeps_its_view(old: Store) -> No
     assert number_of(next(reading)) == 1
 
 
-def test_a_read_that_began_before_goes_on_behind_the_gap(old: Store) -> None:
+def test_read_started_before_retention_continues_after_the_deleted_records(old: Store) -> None:
     """Deleted records are skipped, except those that were already read from the log."""
     reading = old.store.read("t", 0)
     assert number_of(next(reading)) == 0

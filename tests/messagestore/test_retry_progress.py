@@ -31,7 +31,7 @@ def forget_log_files(world: Any, store: Any) -> None:
     assert store.delete_before(store.log_end) > 0
 
 
-def test_expired_retries_hold_no_later_ones_back(world: Any, tmp_path: Path) -> None:
+def test_expired_retries_do_not_block_later_commits(world: Any, tmp_path: Path) -> None:
     """Later acknowledgements are committed, and those messages do not come again after a clean stop."""
     clock = Clock()
     with open_idle(world, tmp_path / "s", clock) as store, store.consumer("T", group="G") as consumer:
@@ -53,7 +53,7 @@ def test_expired_retries_hold_no_later_ones_back(world: Any, tmp_path: Path) -> 
         assert consumer.poll(9) == []
 
 
-def test_what_was_acknowledged_behind_expired_messages_counts_with_the_next() -> None:
+def test_acks_after_expired_messages_are_committed_with_the_next_ack() -> None:
     """Offsets before the start of the queue are dropped, and acknowledging an expired message is harmless."""
     offsets = Offsets()
     progress = RetryProgress(offsets, RETRY, "G", 0)  # type: ignore[arg-type]

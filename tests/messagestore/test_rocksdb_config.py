@@ -34,7 +34,7 @@ def store(fixture_store: Any) -> Path:
 
 
 @needs_rocksdict
-def test_topics_groups_and_offsets_are_those_that_the_broker_told_its_clients(fixture_store: Any) -> None:
+def test_topics_groups_and_offsets_equal_those_the_broker_reported_to_clients(fixture_store: Any) -> None:
     """The broker's own topics are not in the database; an offset that nobody committed is 0 for a client."""
     fixture = fixture_store(NAME)
     before = snapshot(fixture.store)
@@ -178,7 +178,7 @@ def test_delay_offset_behind_its_queue_in_rocksdb_is_reported(fixture_store: Any
 
 
 @needs_rocksdict
-def test_unreadable_configuration_in_rocksdb_ends_at_a_person(fixture_store: Any) -> None:
+def test_recover_leaves_an_unreadable_rocksdb_configuration_to_the_operator(fixture_store: Any) -> None:
     """Only the operator can choose between a copy of the database and a broker that begins without it."""
     folder: Path = fixture_store("broker-rocksdb", own=True).store
     database = folder / "config" / "subscriptionGroups"

@@ -84,7 +84,9 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[int], bool]]] = {
 
 @pytest.mark.parametrize("rows", [3, 8192])
 @pytest.mark.parametrize("name", CASES)
-def test_a_scan_has_the_messages_that_pass(store: MessageStore, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
+def test_a_scan_returns_the_messages_that_match_the_filter(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
+) -> None:
     """The order is that of queues and offsets, whatever the size of a batch."""
     monkeypatch.setattr(queue_columns, "BATCH_ROWS", rows)
     filters, keep = CASES[name]
@@ -99,7 +101,7 @@ def test_times_may_be_datetimes(store: MessageStore) -> None:
     assert numbers(store, end=moment + timedelta(microseconds=1)) == expected(lambda n: n < 102)
 
 
-def test_a_scan_can_be_read_again_and_then_has_what_was_put_since(tmp_path: Path) -> None:
+def test_repeated_scan_includes_messages_put_since(tmp_path: Path) -> None:
     """Every stream is a new one."""
     with open_store(tmp_path) as store:
         store.put(message(0))
@@ -138,7 +140,7 @@ def test_damage_is_raised_whatever_the_filter(tmp_path: Path, filters: dict[str,
     assert found == [number for number in range(position) if "keys" not in filters or number % 2 == 1]
 
 
-def test_a_record_without_a_wanted_tag_is_not_touched(tmp_path: Path) -> None:
+def test_scan_does_not_read_records_of_other_tags(tmp_path: Path) -> None:
     """The queue's codes decide, so damage elsewhere does not matter."""
     root = tmp_path / "store"
     with open_store(root) as store:

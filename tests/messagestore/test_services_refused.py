@@ -35,7 +35,7 @@ def filled(world: Any, folder: Path, disk: Any, **changes: Any) -> Any:
     return store
 
 
-def test_delayed_messages_put_at_once_say_how_many_are_in_when_the_disk_is_full(world: Any, tmp_path: Path) -> None:
+def test_partial_put_many_of_delayed_messages_reports_the_written_count(world: Any, tmp_path: Path) -> None:
     """The rest can be put again when there is space; each is delivered once."""
     disk = NoNextFile()
     messages = [world.commitlog.Message("T", b"%d" % number * 400, queue_id=0, properties={DELAY: "1"}) for number in range(9)]
@@ -51,7 +51,7 @@ def test_delayed_messages_put_at_once_say_how_many_are_in_when_the_disk_is_full(
         assert waiting == [message.body for message in messages]
 
 
-def test_light_queues_keep_their_numbers_over_a_full_disk(world: Any, tmp_path: Path) -> None:
+def test_lmq_offsets_have_no_gap_after_a_full_disk(world: Any, tmp_path: Path) -> None:
     """A failed put takes no number and adds no new queue, and the next one follows."""
     disk = NoNextFile()
 
@@ -72,7 +72,7 @@ def test_light_queues_keep_their_numbers_over_a_full_disk(world: Any, tmp_path: 
         assert numbers == [str(number) for number in range(written + 1)]
 
 
-def test_a_message_that_light_queues_make_too_long_is_refused(world: Any, tmp_path: Path) -> None:
+def test_message_too_long_with_its_lmq_offsets_is_rejected(world: Any, tmp_path: Path) -> None:
     """Its body alone would fit; nothing is written and no number is taken."""
     with open_small(world, tmp_path / "s", enable_lmq=True, max_message_size=2000) as store:
         message = world.commitlog.Message("T", bytes(1950), queue_id=0, properties={NAMES: "%LMQ%a"})
@@ -122,9 +122,7 @@ def test_members_on_the_wire_get_the_batchs_properties_behind_their_own(world: A
         assert (found.body, found.all_properties["KEYS"], found.all_properties["a"]) == (body, "k7", "b")
 
 
-def test_a_batch_of_more_members_than_anybody_sends_is_refused(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wire_batch_with_too_many_members_is_rejected(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members have 22 bytes: a few megabytes would become a hundred thousand objects."""
     wire = world.module("messagestore.broker.services.wire_batch")
     monkeypatch.setattr(wire, "MEMBERS_MAX", 5)
@@ -138,7 +136,7 @@ def test_a_batch_of_more_members_than_anybody_sends_is_refused(
 
 
 @pytest.mark.parametrize("stretch", [50, 700])
-def test_records_longer_than_a_stretch_are_dispatched(
+def test_records_longer_than_a_dispatch_range_are_dispatched(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
     """A reader waits for one range at most; a record may be longer than that."""
@@ -165,7 +163,7 @@ def test_a_master_takes_no_log_bytes_and_a_slave_that_cannot_write_none_either(w
         assert slave.log_end == 0
 
 
-def test_a_record_of_many_takes_no_numbers_of_a_full_disk(world: Any, tmp_path: Path) -> None:
+def test_batch_record_rejected_on_a_full_disk_consumes_no_queue_offsets(world: Any, tmp_path: Path) -> None:
     """The next one follows the last record in the log."""
     disk = NoNextFile()
 
@@ -182,7 +180,7 @@ def test_a_record_of_many_takes_no_numbers_of_a_full_disk(world: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["INNER_NUM", "INNER_MULTI_DISPATCH"])
-def test_a_value_that_reads_like_a_brokers_property_is_none(world: Any, tmp_path: Path, name: str) -> None:
+def test_property_value_equal_to_a_broker_property_name_is_ignored(world: Any, tmp_path: Path, name: str) -> None:
     """The name is in the record's bytes but no property has it: the message is ordinary."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, enable_lmq=True, deliver_delayed=False) as store:
@@ -224,7 +222,7 @@ def test_a_record_without_a_topic_is_not_sent_back(world: Any, tmp_path: Path) -
         assert store.log_end == 0
 
 
-def test_puts_stop_while_the_queues_disk_is_full_and_go_on_when_there_is_room(world: Any, tmp_path: Path) -> None:
+def test_puts_are_refused_while_the_consumequeue_disk_is_full(world: Any, tmp_path: Path) -> None:
     """The dispatcher retries the same range and then clears the flag that refused puts; no open is needed."""
     disk = SwitchDisk()
     full = DiskFull("write", "consumequeue", 28, "No space left on device")

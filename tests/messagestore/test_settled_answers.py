@@ -30,7 +30,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Path, question: str) -> None:
+def test_reads_include_messages_put_before_the_call(world: Any, tmp_path: Path, question: str) -> None:
     """The dispatcher stands still during the call, and continues only then."""
     invoke, expected = QUESTIONS[question]
     with open_small(world, tmp_path, clock=Clock()) as store:
@@ -50,7 +50,7 @@ def test_an_answer_has_what_was_put_before_the_question(world: Any, tmp_path: Pa
         assert invoke(store) == expected
 
 
-def test_the_offset_of_the_next_put_waits_for_nobody(world: Any, tmp_path: Path) -> None:
+def test_uncommitted_max_offset_does_not_wait_for_the_dispatcher(world: Any, tmp_path: Path) -> None:
     """`committed=False` reads the counter from which puts take their offsets."""
     with open_small(world, tmp_path) as store:
         resume = hold_dispatch(store, 0)

@@ -57,7 +57,7 @@ def test_the_signature_of_put(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("time_ms", "level"), LEVELS.items())
-def test_a_delay_is_a_level_of_the_store(world: World, tmp_path: Path, time_ms: int, level: int) -> None:
+def test_delay_equal_to_a_level_is_stored_as_that_level(world: World, tmp_path: Path, time_ms: int, level: int) -> None:
     """The waiting message is the one that the level makes, by each way to put it."""
     delay = timedelta(milliseconds=time_ms)
     message = world.commitlog.Message("T", b"x", queue_id=0, delay=delay)

@@ -33,7 +33,7 @@ DAMAGE = {
 @pytest.mark.parametrize(
     ("name", "read"), [(DELAYS, read_delay_sidecar), (INDEX, read_hint), (QUEUES, read_queue_list), (CLEAN_NAME, read_clean)]
 )
-def test_a_note_of_nonsense_is_none(tmp_path: Path, name: str, read: Any, damage: str) -> None:
+def test_invalid_sidecar_is_ignored(tmp_path: Path, name: str, read: Any, damage: str) -> None:
     """JSON nested a hundred thousand deep in delays.json must not end the open after a crash."""
     folder = tmp_path / OWN_FOLDER
     folder.mkdir()

@@ -26,7 +26,7 @@ from storageio import InvalidMessage
         ({"message_delay_level": "\N{SUPERSCRIPT TWO}s"}, "delay level '.s'"),
     ],
 )
-def test_what_no_store_could_work_with_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+def test_invalid_setting_is_rejected_by_name(wrong: dict[str, Any], named: str) -> None:
     """A size of 0, no queue to put to, and an invalid delay are refused when they are set, not at the first put."""
     with pytest.raises(InvalidMessage, match=named):
         StoreConfig(**wrong)
@@ -34,7 +34,7 @@ def test_what_no_store_could_work_with_is_refused_by_name(wrong: dict[str, Any],
         StoreConfig.small().but(**wrong)
 
 
-def test_a_small_store_is_small(tmp_path: Path) -> None:
+def test_small_config_creates_small_files(tmp_path: Path) -> None:
     """It has log files of 64 MiB and an index of about 42 MB instead of 1 GiB and 420 MB."""
     config = StoreConfig.small(default_topic_queue_nums=3)
     assert (config.mapped_file_size_commit_log, config.default_topic_queue_nums) == (64 << 20, 3)

@@ -24,7 +24,7 @@ def refuse(operation: str, path: str) -> None:
         raise DiskError(operation, path, errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: Any) -> None:
+def test_unwritable_sync_failure_marker_makes_the_next_open_rewrite_the_whole_log(world: Any) -> None:
     """It exists and is empty, and must not count as missing: the second open would report lost bytes as flushed."""
     disk = ForgettingDisk()
     disk.make_folder("/s")
@@ -43,7 +43,7 @@ def test_a_note_of_doubt_that_found_no_room_puts_the_whole_log_in_doubt(world: A
         assert [one.body for one in store.read("T", 0)] == found
 
 
-def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path) -> None:
+def test_rewrite_after_a_sync_failure_skips_symlinked_files(world: Any, tmp_path: Path) -> None:
     """After a failed sync every file of the store is rewritten; a file elsewhere is not, because another program writes it."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -61,7 +61,7 @@ def test_what_lies_behind_a_link_is_not_written_again(world: Any, tmp_path: Path
     assert not (tmp_path / "s" / "brokerstore" / "doubt.json").exists()
 
 
-def test_what_is_written_again_is_on_the_disk_with_its_name(world: Any) -> None:
+def test_rewrite_after_a_sync_failure_syncs_bytes_and_names(world: Any) -> None:
     """Files in nested folders get their bytes and the names that the earlier process had not synced."""
     sync_failure, disk = world.module("messagestore.write.sync_failure"), ForgettingDisk()
     expected = {

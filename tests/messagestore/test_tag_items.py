@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
     return folder
 
 
-def test_items_of_tags_belong_to_their_records(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_items_of_tags_are_matched_with_their_records(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is intact and stays as it is, and no second pass over the log is needed to tell that."""
     before = {path: path.read_bytes() for path in (store / "index").iterdir()}
     with monkeypatch.context() as patched:

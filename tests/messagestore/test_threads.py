@@ -70,7 +70,7 @@ def test_sixteen_threads_get_dense_offsets_and_everything_is_readable(world: Any
         assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(positions))
 
 
-def test_a_put_of_many_is_one_run_among_other_threads(world: Any, tmp_path: Path) -> None:
+def test_messages_of_one_put_many_are_contiguous_among_threads(world: Any, tmp_path: Path) -> None:
     """No other message is between those of one put_many or put_batch."""
     with open_small(world, tmp_path / "s") as store:
         in_threads(
@@ -189,7 +189,7 @@ def test_closing_resolves_the_futures_that_wait(world: Any, tmp_path: Path) -> N
     assert [future.result(20).queue_offset for future in futures] == list(range(50))
 
 
-def test_a_refused_future_says_why(world: Any, tmp_path: Path) -> None:
+def test_rejected_put_async_raises_from_its_future(world: Any, tmp_path: Path) -> None:
     """PutRejected is raised by the future, not by the call."""
     with open_small(world, tmp_path / "s", max_message_size=100) as store:
         future = store.put_async(message(world, 1, size=101))
@@ -277,7 +277,7 @@ def test_a_failed_sync_counted_by_the_failing_disk(world: Any, tmp_path: Path) -
 # A full disk
 
 
-def test_a_disk_without_room_for_the_next_log_file_refuses_puts_until_there_is(world: Any, tmp_path: Path) -> None:
+def test_puts_are_rejected_until_there_is_space_for_the_next_log_file(world: Any, tmp_path: Path) -> None:
     """The status is CREATE_MAPPED_FILE_FAILED, offsets have no gap, and no half file remains."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
@@ -297,7 +297,7 @@ def test_a_disk_without_room_for_the_next_log_file_refuses_puts_until_there_is(w
         assert [number_of(found) for found in store.read("T", 0)] == list(range(5))
 
 
-def test_a_disk_without_room_for_the_first_log_file(world: Any, tmp_path: Path) -> None:
+def test_put_without_space_for_the_first_log_file_is_rejected(world: Any, tmp_path: Path) -> None:
     """The very first put is refused, and succeeds when there is space."""
     disk = SwitchDisk()
     disk.refuse = lambda operation, path: (
@@ -339,7 +339,7 @@ def test_a_disk_that_fills_up_in_the_dispatcher(world: Any, tmp_path: Path, oper
         assert [number_of(found) for found in store.query("T", "k")] == [0, 1]
 
 
-def test_a_disk_full_in_the_middle_of_a_stretch_makes_no_unit_twice(world: Any, tmp_path: Path) -> None:
+def test_disk_full_in_the_middle_of_a_dispatch_range_duplicates_no_unit(world: Any, tmp_path: Path) -> None:
     """Some of many queues got their units before the disk was full: the next attempt only adds the rest."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
@@ -423,7 +423,7 @@ class StepDisk(WrappedDisk):
             assert self.steps.acquire(timeout=30)
 
 
-def test_who_is_covered_does_not_wait_for_the_next_sync(world: Any, tmp_path: Path) -> None:
+def test_put_covered_by_a_sync_does_not_wait_for_the_next_sync(world: Any, tmp_path: Path) -> None:
     """Two puts covered by one sync both return while the sync for a third hangs."""
     disk = StepDisk()
     with open_small(world, tmp_path / "s", disk=disk, flush_disk_type=sync_mode(world), sync_flush_timeout_ms=60_000) as store:

@@ -68,14 +68,14 @@ def test_timers_behind_an_offset_are_counted(fixture_store: Any) -> None:
     assert 80 <= pending <= 100, "all but the 20 of two seconds, and perhaps those of 25"
 
 
-def test_a_store_without_timers_has_none_behind_anything(fixture_store: Any) -> None:
+def test_store_without_timers_has_no_timers_after_any_offset(fixture_store: Any) -> None:
     """Neither a store without timer files nor one with an empty wheel has any."""
     for name in ("plain", "broker-rocksdb"):
         assert timers_behind(REAL_DISK, str(fixture_store(name).store), 0) == (0, 0, True)
 
 
 @pytest.mark.parametrize("lost", ["log", "unit", "all of the log"])
-def test_units_that_are_gone_are_not_taken_for_none(store: Path, lost: str) -> None:
+def test_missing_timer_units_are_not_counted_as_zero(store: Path, lost: str) -> None:
     """Wheel and checkpoint refer to them: whether one points behind the cut is unknown."""
     path = store / "timerlog" / ("0" * 20)
     data = path.read_bytes()
@@ -142,7 +142,7 @@ def test_cutting_behind_all_timers_leaves_their_files(fixture_store: Any, store:
 
 
 @pytest.mark.parametrize("name", ["compaction/compactionLog/T/0/00000000000000000000", "kvStore/CURRENT"])
-def test_state_that_is_not_read_asks_for_force(fixture_store: Any, name: str) -> None:
+def test_truncation_with_compaction_or_pop_state_requires_force(fixture_store: Any, name: str) -> None:
     """Compacted topics and the state of pop consumers point into the log as well."""
     store = fixture_store("plain", own=True).store
     damage(store)
@@ -153,7 +153,7 @@ def test_state_that_is_not_read_asks_for_force(fixture_store: Any, name: str) ->
     assert not Recovery(str(store), Choice.SKIP).plan().needs_force
 
 
-def test_an_unknown_unit_further_on_is_refused_at_the_cut(store: Path) -> None:
+def test_truncation_rejects_a_later_unit_of_unknown_type(store: Path) -> None:
     """An open reads the first unit of each file; a cut reads all of them."""
     damage(store)
     path = store / "timerlog" / ("0" * 20)

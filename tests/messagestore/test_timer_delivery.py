@@ -252,7 +252,7 @@ def test_a_far_deletion_is_rolled_with_its_timer(world: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("wait_ms", "delay_ms", "magic"), [(3_600_000, 3_600_000, 1), (9 * WINDOW_MS, WINDOW_MS, 3)])
-def test_a_rebuild_finds_a_new_slot_for_a_timer_whose_slot_is_over(wait_ms: int, delay_ms: int, magic: int) -> None:
+def test_rebuild_assigns_a_new_slot_to_a_timer_with_an_expired_slot(wait_ms: int, delay_ms: int, magic: int) -> None:
     """A timer that was to be rolled yesterday waits from now on; one that is due soon is not rolled again."""
     day_ms = WINDOW_MS // 2
     waiting = TimerMessage("T", "U1", START_MS + wait_ms, 0, 0, 100, START_MS - 2 * WINDOW_MS - day_ms, "")
@@ -300,7 +300,7 @@ def test_the_files_are_a_brokers(world: Any, tmp_path: Path) -> None:
     assert after == before
 
 
-def test_what_waited_over_a_clean_stop_comes_after_it(world: Any, tmp_path: Path) -> None:
+def test_pending_timer_is_delivered_after_a_clean_stop(world: Any, tmp_path: Path) -> None:
     """Also what no unit was made for, and what became due meanwhile."""
     clock = Clock()
     folder = tmp_path / "s"
@@ -371,7 +371,7 @@ def test_a_failed_delivery_is_repeated(world: Any, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_timer_comes_once_whatever_is_killed(world: Any, tmp_path: Path, seed: int) -> None:
+def test_each_timer_is_delivered_once_over_random_kills(world: Any, tmp_path: Path, seed: int) -> None:
     """Puts, deliveries, checkpoints, clean stops and kills in random order; the time of each delivery is right."""
     rng = random.Random(seed)
     clock = Clock()

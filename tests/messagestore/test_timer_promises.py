@@ -74,7 +74,7 @@ def test_timers_are_not_persisted_in_the_middle_of_a_slot(world: Any, tmp_path: 
         assert sidecar_of(tmp_path) != before and delivered_numbers(store) == [0, 1, 2]
 
 
-def test_one_copy_of_two_equal_timers_stands_for_one_of_them(
+def test_one_delivered_copy_counts_for_one_of_two_equal_timers(
     world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process had put the copy of the first; the next one puts the second."""
@@ -96,7 +96,7 @@ def test_one_copy_of_two_equal_timers_stands_for_one_of_them(
         assert Counter(delivered_numbers(store)) == {5: 2}
 
 
-def test_the_note_is_written_before_the_checkpoint(world: Any, tmp_path: Path) -> None:
+def test_timer_hint_is_written_before_the_checkpoint(world: Any, tmp_path: Path) -> None:
     """If a crash comes between the two, the note names both checkpoints, and the next opening trusts it."""
     disk = SwitchDisk()
     with open_idle(world, tmp_path, Clock(), disk=disk) as store:
@@ -113,7 +113,7 @@ def test_the_note_is_written_before_the_checkpoint(world: Any, tmp_path: Path) -
         assert note["after"][-1] == note["before"][-1] + 1
 
 
-def test_a_note_of_a_longer_log_is_not_trusted(world: Any, tmp_path: Path) -> None:
+def test_timer_hint_of_a_longer_log_is_ignored(world: Any, tmp_path: Path) -> None:
     """The log lost the copy that the checkpoint counts: the timer is delivered again."""
     clock = Clock()
     first, folder = tmp_path / "first", tmp_path / "s"
@@ -175,7 +175,7 @@ def test_a_timer_that_arrives_late_is_not_put_into_the_slot_that_is_being_delive
         assert delivered_numbers(store) == [0, 1, 2]
 
 
-def test_a_copy_stands_for_the_timer_with_its_body(tmp_path: Path, world: Any) -> None:
+def test_delivered_copy_is_matched_to_its_timer_by_body(tmp_path: Path, world: Any) -> None:
     """Two timers differ only in their bodies: the one whose copy is in the log was delivered."""
     with open_idle(world, tmp_path, Clock(), deliver_delayed=False) as store:
         more: dict[str, Any] = {"queue_id": 0, "born_timestamp_ms": 7}
@@ -218,7 +218,7 @@ def test_files_of_delivered_timers_are_closed(world: Any, tmp_path: Path) -> Non
             assert len(store.engine.timers._files._written) <= 2, turn
 
 
-def test_a_broker_went_on_behind_its_own_checkpoint(world: Any, tmp_path: Path) -> None:
+def test_timers_resume_after_the_last_unit_written_past_the_broker_checkpoint(world: Any, tmp_path: Path) -> None:
     """A broker continues behind the message of its last unit, whatever its checkpoint says; so does this store."""
     clock = Clock()
     with open_idle(world, tmp_path, clock) as store:
@@ -237,7 +237,7 @@ def test_a_broker_went_on_behind_its_own_checkpoint(world: Any, tmp_path: Path) 
         assert delivered_numbers(store) == [0, 1, 2]
 
 
-def test_a_slot_whose_units_a_crash_took_is_cleared(world: Any, tmp_path: Path) -> None:
+def test_slot_with_units_lost_in_a_crash_is_cleared(world: Any, tmp_path: Path) -> None:
     """The wheel was written, the checkpoint was not; the timer gets its unit in a later slot, because its own is over."""
     clock = Clock()
     first, folder = tmp_path / "first", tmp_path / "s"
@@ -260,7 +260,7 @@ def test_a_slot_whose_units_a_crash_took_is_cleared(world: Any, tmp_path: Path) 
     assert not [one for one in verify_store(str(folder)).problems if "timer" in one.kind]
 
 
-def test_more_units_than_are_read_at_once(tmp_path: Path) -> None:
+def test_all_units_are_found_if_they_exceed_one_read(tmp_path: Path) -> None:
     """All are found, to the end of the file."""
     count = (1 << 14) + 3
     folder = tmp_path / "timerlog"

@@ -149,7 +149,7 @@ def test_a_lost_timer_checkpoint_is_made_again(fixture_store: Any, content: byte
     assert not verify_store(str(fixture.store)).problems
 
 
-def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixture_store: Any) -> None:
+def test_truncation_drops_timer_units_and_restores_timers_without_their_copy(fixture_store: Any) -> None:
     """apache/rocketmq#10668: nothing points behind the log's end; timers of a cut copy are due again, as overdue ones."""
     fixture = fixture_store("broker-timer", own=True)
     path, at = records(fixture.store)[40]
@@ -169,7 +169,7 @@ def test_a_cut_takes_units_with_it_and_brings_timers_back_whose_copy_is_cut(fixt
     assert not Recovery(str(fixture.store), disk=AtNow()).plan().steps
 
 
-def test_a_delivered_end_of_the_queue_gets_a_unit_that_is_never_delivered(fixture_store: Any) -> None:
+def test_delivered_last_timer_of_the_queue_gets_an_undeliverable_unit(fixture_store: Any) -> None:
     """The broker continues after the last unit's message: that is the queue's last one, in a slot that is read already."""
     fixture = fixture_store("broker-timer", own=True)
     expected = fixture.expected("recovered.json")["messages"]
@@ -268,7 +268,7 @@ def test_a_copy_belongs_to_the_timer_that_was_rolled_as_often(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["{key}", "{topic}+{key}"])
-def test_a_deletion_stays_with_its_timer(tmp_path: Path, text: str) -> None:
+def test_deletion_is_kept_in_the_slot_of_its_timer(tmp_path: Path, text: str) -> None:
     """Both forms of TIMER_DEL_UNIQKEY are kept in the slot of their timer; one whose timer is delivered is not."""
     deletes = timer("d1", LATER_MS, TIMER_DEL_UNIQKEY=text.format(topic="T", key="kept"))
     useless = timer("d2", LATER_MS, TIMER_DEL_UNIQKEY=text.format(topic="T", key="done"))

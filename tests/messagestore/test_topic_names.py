@@ -59,7 +59,7 @@ def store(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
 @pytest.mark.parametrize("topic", [*INTERNAL, *UNSEEN])
-def test_a_topic_of_the_broker_or_with_unseen_characters_takes_no_message(store: MessageStore, put: Put, topic: str) -> None:
+def test_put_to_a_system_topic_or_with_invisible_characters_is_rejected(store: MessageStore, put: Put, topic: str) -> None:
     """Each way to put refuses it before anything is written; also for a topic that the store's services use."""
     before = store.log_end
     with pytest.raises(PutRejected) as caught:
@@ -82,7 +82,7 @@ def test_a_queue_that_the_topic_lacks_takes_no_message(store: MessageStore, put:
     assert store.log_end == before
 
 
-def test_a_batch_topic_has_its_queues_only(tmp_path: Path) -> None:
+def test_put_to_a_batch_topic_rejects_a_queue_it_lacks(tmp_path: Path) -> None:
     """Its puts take another path."""
     with MessageStore.open(tmp_path / "s", "a", SMALL) as store:
         store.create_topic("B", 2, attributes={"queue.type": "BatchCQ"})

@@ -15,7 +15,7 @@ FILE_SIZE = 6000
 
 
 @pytest.mark.parametrize("flushed", [51, 76, 102, 128, 153])
-def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, tmp_path: Path, flushed: int) -> None:
+def test_torn_page_of_a_queue_returns_no_wrong_message(world: Any, tmp_path: Path, flushed: int) -> None:
     """The sector that ends inside the first unit after a flush is old, those after it are new.
 
     A unit whose offset is lost has 0: a consumer would get the log's first message again, and never the right one.
@@ -39,7 +39,7 @@ def test_a_torn_page_of_a_queue_gives_no_other_message_than_was_put(world: Any, 
         assert put_numbers(world, store, range(1))[0].queue_offset == flushed + 60
 
 
-def test_a_gap_in_the_log_stops_no_store_whose_recovery_is_over(world: Any, tmp_path: Path) -> None:
+def test_queue_offset_gap_after_recovery_does_not_stop_dispatch(world: Any, tmp_path: Path) -> None:
     """While a recovery fills the queues a gap means lost units; later the unit goes to the next place."""
     with open_small(world, tmp_path / "s") as store:
         put_numbers(world, store, range(5))

@@ -126,7 +126,7 @@ def test_deciding_twice_is_refused(world: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_undecided_ones_are_known_after_a_restart_and_can_be_decided(world: Any, tmp_path: Path, is_killed: bool) -> None:
+def test_undecided_transactions_can_be_decided_after_a_restart(world: Any, tmp_path: Path, is_killed: bool) -> None:
     """The queues alone tell them, after a clean stop and a kill."""
     folder = tmp_path / "s"
     with open_small(world, folder) as store:
@@ -176,7 +176,7 @@ def test_killed_between_a_commit_and_its_op_record(world: Any, tmp_path: Path, h
         assert bodies(store.read("T", 1)) == [2]
 
 
-def test_the_groups_offsets_move_only_past_what_is_decided_for_good(world: Any, tmp_path: Path) -> None:
+def test_group_offsets_advance_only_past_decided_half_messages(world: Any, tmp_path: Path) -> None:
     """CID_RMQ_SYS_TRANS stays at the first undecided half message, and at the first op record about a later one."""
     with open_small(world, tmp_path / "s") as store:
         begun = [half(world, store, number) for number in range(4)]
@@ -191,7 +191,7 @@ def test_the_groups_offsets_move_only_past_what_is_decided_for_good(world: Any, 
         assert progress(store) == (4, 4)
 
 
-def test_what_is_not_on_the_disk_yet_moves_nothing(world: Any, tmp_path: Path) -> None:
+def test_decision_not_yet_on_the_disk_does_not_advance_the_group_offset(world: Any, tmp_path: Path) -> None:
     """A decision that the machine could still lose must not count: the half message would be forgotten."""
     with open_small(world, tmp_path / "s", flush_interval_commit_log_ms=3_600_000) as store:
         half(world, store, 1).rollback()
@@ -200,7 +200,7 @@ def test_what_is_not_on_the_disk_yet_moves_nothing(world: Any, tmp_path: Path) -
         assert progress(store) == (1, 1)
 
 
-def test_a_check_asks_about_the_old_and_puts_the_undecided_again(world: Any, tmp_path: Path) -> None:
+def test_check_covers_old_half_messages_and_puts_undecided_ones_again(world: Any, tmp_path: Path) -> None:
     """As by the broker's service, the check count grows, born time and id stay, and the group's offset advances."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
@@ -223,7 +223,7 @@ def test_a_check_asks_about_the_old_and_puts_the_undecided_again(world: Any, tmp
         assert undecided(store) == []
 
 
-def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
+def test_half_message_is_given_up_after_the_maximum_of_checks(world: Any, tmp_path: Path) -> None:
     """After 15 checks it goes to TRANS_CHECK_MAX_TIME_TOPIC, as in the broker."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, transaction_check_max=2) as store:
@@ -239,9 +239,7 @@ def test_nobody_is_asked_for_ever(world: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stranger", ["a-fillers", "no-queues", "no-topics"])
-def test_a_half_message_that_can_never_be_committed_keeps_no_other_from_being_asked_about(
-    world: Any, tmp_path: Path, stranger: str
-) -> None:
+def test_half_message_that_cannot_be_committed_does_not_stop_the_check(world: Any, tmp_path: Path, stranger: str) -> None:
     """A filler has no topic, another message names invalid LMQs or an invalid topic; the check continues."""
     pairs = {
         "a-fillers": {},
@@ -320,7 +318,7 @@ def test_a_disk_full_between_a_commit_and_its_op_record(world: Any, tmp_path: Pa
         assert (bodies(store.read("T", 1)), undecided(store)) == ([1, 2], [])
 
 
-def test_a_producers_clock_ahead_of_ours_undoes_no_decision(world: Any, tmp_path: Path) -> None:
+def test_producer_clock_ahead_of_the_store_does_not_undo_a_decision(world: Any, tmp_path: Path) -> None:
     """Op records older than a half message's born time count too: it cannot be decided again."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
@@ -332,7 +330,7 @@ def test_a_producers_clock_ahead_of_ours_undoes_no_decision(world: Any, tmp_path
         assert undecided(store) == [1]
 
 
-def test_a_transaction_held_over_checks_is_still_its_producers(world: Any, tmp_path: Path) -> None:
+def test_producer_can_decide_a_transaction_after_several_checks(world: Any, tmp_path: Path) -> None:
     """A check puts the half message again at another offset: the producer's own decision is accepted nevertheless."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:
@@ -368,7 +366,9 @@ def test_killed_after_a_check_no_earlier_copy_is_decided_again(world: Any, tmp_p
 
 @pytest.mark.parametrize("has_older_open", [False, True])
 @pytest.mark.parametrize("has_index", [False, True])
-def test_two_transactions_of_one_unique_key_are_two(world: Any, tmp_path: Path, has_index: bool, has_older_open: bool) -> None:
+def test_two_transactions_with_one_unique_key_are_separate(
+    world: Any, tmp_path: Path, has_index: bool, has_older_open: bool
+) -> None:
     """A producer gave both the same UNIQ_KEY: the first one's commit does not count for the second."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock, message_index_enable=has_index) as store:
@@ -459,7 +459,7 @@ def test_killed_again_and_again_each_message_is_decided_once(tmp_path: Path) -> 
         assert {int(message.body) for message in store.read("T", 0)} == {which for which in halves if which % 3}
 
 
-def test_what_no_transaction_can_be(world: Any, tmp_path: Path) -> None:
+def test_invalid_transaction_message_is_rejected(world: Any, tmp_path: Path) -> None:
     """A delay, an impossible topic, and a read-only store are refused."""
     with open_small(world, tmp_path / "s") as store:
         with pytest.raises(InvalidMessage):
@@ -510,7 +510,7 @@ def test_prepared_and_rolled_back_records_of_old_logs(world: Any, tmp_path: Path
         assert found == {"prepared": 1, "rolled": 0, "committed": 1, "plain": 1}
 
 
-def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing(world: Any, tmp_path: Path) -> None:
+def test_expired_half_message_does_not_block_the_group_offset(world: Any, tmp_path: Path) -> None:
     """It stayed undecided for days; the group's offset passes it without a restart, as in a broker."""
     with open_small(world, tmp_path / "s") as store:
         lost, decided = half(world, store, 0), half(world, store, 1)
@@ -529,9 +529,7 @@ def test_a_half_message_that_retention_took_keeps_the_groups_offset_from_nothing
 
 
 @pytest.mark.parametrize("has_index", [True, False])
-def test_what_damaged_records_said_is_asked_again_and_what_others_say_still_counts(
-    world: Any, tmp_path: Path, has_index: bool
-) -> None:
+def test_damaged_transaction_record_loses_no_decision_known_elsewhere(world: Any, tmp_path: Path, has_index: bool) -> None:
     """A flipped bit in a half message, op record or committed message: no decision that is still known is lost."""
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         begun = [half(world, store, number) for number in range(6)]
@@ -559,7 +557,7 @@ def test_a_producers_group_that_no_property_can_hold_is_refused(world: Any, tmp_
         assert undecided(store) == [] and read_all(store, HALF) == []
 
 
-def test_properties_that_end_without_a_mark_stay_apart_from_the_brokers(world: Any, tmp_path: Path) -> None:
+def test_raw_properties_without_a_trailing_separator_are_kept_apart(world: Any, tmp_path: Path) -> None:
     """Some clients send them so: the last value and our first name would become one."""
     with open_small(world, tmp_path / "s") as store:
         message = world.commitlog.Message("T", b"1", queue_id=1, properties_raw=b"KEYS\x01k1")
@@ -585,7 +583,7 @@ def test_a_store_that_takes_no_puts_decides_nothing(world: Any, tmp_path: Path) 
         assert (bodies(store.read("T", 1)), undecided(store)) == ([1], [])
 
 
-def test_a_half_message_without_a_place_is_decided_by_nobody_but_a_check(world: Any, tmp_path: Path) -> None:
+def test_half_message_without_a_topic_is_decided_only_by_a_check(world: Any, tmp_path: Path) -> None:
     """It is a recovery's filler: a commit would go to a topic without a name."""
     with open_small(world, tmp_path / "s") as store:
         store.engine.log.appender.append(world.commitlog.Message(HALF, b"1"), 0)
@@ -598,7 +596,7 @@ def test_a_half_message_without_a_place_is_decided_by_nobody_but_a_check(world: 
 
 
 @pytest.mark.parametrize("late", [True, False, None])
-def test_what_was_decided_while_a_check_asked_is_not_decided_again(world: Any, tmp_path: Path, late: bool | None) -> None:
+def test_transaction_decided_during_a_check_is_not_decided_again(world: Any, tmp_path: Path, late: bool | None) -> None:
     """The producer's own decision came first; the check's is ignored, whatever it is."""
     with open_small(world, tmp_path / "s") as store:
         begun = [half(world, store, number) for number in range(2)]
@@ -612,7 +610,7 @@ def test_what_was_decided_while_a_check_asked_is_not_decided_again(world: Any, t
         assert [op.body for op in read_all(store, OP)] == [b"0,", b"1,"]
 
 
-def test_no_room_for_a_commit_of_a_check_gives_nothing_up(world: Any, tmp_path: Path) -> None:
+def test_commit_by_a_check_on_a_full_disk_is_retried(world: Any, tmp_path: Path) -> None:
     """A temporary failure is no reason to give a message up: the check ends, and the next one commits it."""
     disk = SwitchDisk()
     with open_small(world, tmp_path / "s", disk=disk) as store:
@@ -639,7 +637,7 @@ def test_an_op_record_that_comes_behind_the_groups_offset_changes_nothing(world:
 
 
 @pytest.mark.parametrize("has_index", [True, False])
-def test_another_message_of_its_key_and_queue_commits_nothing(world: Any, tmp_path: Path, has_index: bool) -> None:
+def test_ordinary_message_of_the_same_key_does_not_commit_the_transaction(world: Any, tmp_path: Path, has_index: bool) -> None:
     """A producer sends the same message without a transaction too: the transaction is still undecided after a restart."""
     with open_small(world, tmp_path / "s", message_index_enable=has_index) as store:
         begun = half(world, store, 1)
@@ -649,7 +647,7 @@ def test_another_message_of_its_key_and_queue_commits_nothing(world: Any, tmp_pa
         assert undecided(store) == [1]
 
 
-def test_the_groups_offset_lost_and_a_copy_of_what_was_decided(world: Any, tmp_path: Path) -> None:
+def test_decided_half_message_and_its_copy_stay_decided_without_group_offsets(world: Any, tmp_path: Path) -> None:
     """Op records name the first, and a check had put it again: both are decided."""
     clock = Clock()
     with open_small(world, tmp_path / "s", clock=clock) as store:

@@ -34,7 +34,7 @@ def refused_sync(word: str) -> Any:
     )
 
 
-def test_a_record_damaged_before_it_is_dispatched_is_named_to_everybody(world: Any, tmp_path: Path) -> None:
+def test_record_damaged_before_dispatch_fails_puts_consumers_and_the_next_open(world: Any, tmp_path: Path) -> None:
     """No later put is acknowledged, no consumer waits forever, and the next open changes nothing unasked."""
     clock = Clock()
     store = open_small(world, tmp_path, clock=clock)
@@ -94,7 +94,7 @@ def test_after_one_failed_sync_behind_the_log_queries_find_every_message(world: 
         assert again.max_offset("T", 0) == 40 and again.metrics().dispatch_failure is None
 
 
-def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_path: Path) -> None:
+def test_dispatch_from_after_the_last_log_file_raises(world: Any, tmp_path: Path) -> None:
     """It raises instead of looping at the same position."""
     with open_small(world, tmp_path) as store:
         put_numbers(world, store, range(3))
@@ -109,7 +109,7 @@ def test_dispatch_from_behind_the_logs_last_file_ends_by_name(world: Any, tmp_pa
         dispatcher.begin_again(store.engine.log.written_offset)
 
 
-def test_a_job_of_the_housekeeper_that_fails_keeps_no_other_from_its_work(world: Any, tmp_path: Path) -> None:
+def test_failing_housekeeper_job_does_not_stop_the_others(world: Any, tmp_path: Path) -> None:
     """The type of failure does not matter, nor whether delayed messages are delivered here; puts are accepted."""
     rounds = []
     changes = {"flush_interval_consume_queue_ms": 5, "deliver_delayed": False}
@@ -127,7 +127,7 @@ def test_a_job_of_the_housekeeper_that_fails_keeps_no_other_from_its_work(world:
         assert store.engine.was_clean
 
 
-def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any, tmp_path: Path) -> None:
+def test_future_not_covered_by_a_sync_before_close_fails(world: Any, tmp_path: Path) -> None:
     """A thread appended before the close and waits after it: the future fails instead of hanging."""
     disk = SwitchDisk()
     store = open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world), flush_interval_commit_log_ms=600_000)
@@ -142,7 +142,7 @@ def test_a_future_of_a_store_closed_before_a_sync_covered_it_says_so(world: Any,
     assert (tmp_path / "abort").exists()
 
 
-def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path) -> None:
+def test_failed_sync_is_reported_by_the_status_without_check(world: Any, tmp_path: Path) -> None:
     """With `check=False` the status shows that the outcome is unknown."""
     disk = SwitchDisk()
     with open_small(world, tmp_path, disk=disk, flush_disk_type=sync_mode(world)) as store:
@@ -152,7 +152,7 @@ def test_a_failed_sync_is_said_to_who_wants_no_error(world: Any, tmp_path: Path)
         assert (result.status.name, "broken" in result.reason) == ("FLUSH_DISK_TIMEOUT", True)
 
 
-def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
+def test_waiting_put_may_be_released_twice(world: Any) -> None:
     """It was to lead, and another's sync covered it before it woke: opening the gate twice must not raise."""
     group = world.module("messagestore.write._group_cy")
     ticket = group.Ticket(7)
@@ -161,7 +161,7 @@ def test_a_waiting_put_may_be_let_go_twice(world: Any) -> None:
     assert (bool(ticket.wait(0)), bool(ticket.wait(0))) == (True, False)
 
 
-def test_a_store_closed_again_touches_nothing_of_the_next_ones(world: Any, tmp_path: Path) -> None:
+def test_second_close_of_a_store_does_not_affect_the_next_writer(world: Any, tmp_path: Path) -> None:
     """Another process has the folder by then: its lock, abort file and puts are not touched."""
     first = open_small(world, tmp_path)
     first.close()
@@ -181,7 +181,7 @@ class Later(WrappedDisk):
         return START_MS + 5000
 
 
-def test_an_append_that_holds_the_lock_for_seconds_has_other_puts_refused(world: Any, tmp_path: Path) -> None:
+def test_puts_are_rejected_while_an_append_holds_the_lock_for_seconds(world: Any, tmp_path: Path) -> None:
     """As in a real store with a busy page cache, they are refused immediately, and no longer than it lasts."""
     with open_small(world, tmp_path, disk=Later(), clock=Clock()) as store:
         put_numbers(world, store, range(1))

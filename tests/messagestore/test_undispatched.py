@@ -107,7 +107,7 @@ def check_model(root: Path, before: Lacking | None = None) -> int:
 
 @pytest.mark.parametrize("name", ["crash-torn", "broker-live", "lmq", "batchcq", "propcrc"])
 @pytest.mark.parametrize("count", [1, 60])
-def test_the_count_is_that_of_a_plain_model(fixture_store: Any, name: str, count: int) -> None:
+def test_undispatched_count_equals_a_linear_model(fixture_store: Any, name: str, count: int) -> None:
     """Real systems' folders, whose queues lack their last units as after a kill, include LMQs and batch queues."""
     root = fixture_store(name, own=True).store
     before = lacking(root)
@@ -153,7 +153,7 @@ def test_the_first_read_of_a_queue_logs_a_warning(killed: Path, caplog: pytest.L
     assert f"{COUNT - DISPATCHED} messages" in texts[0] and "(t-0, t-1, t-2)" in texts[0] and "brokerstore rebuild" in texts[0]
 
 
-def test_look_ups_without_a_queue_log_nothing(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lookups_that_use_no_queue_log_no_warning(killed: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A query and a lookup by physical offset miss no message."""
     with open_store(killed, "r") as store, caplog.at_level(logging.WARNING):
         assert store.query("t", f"k{COUNT - 1}") and store.message_at(0) is not None
@@ -161,7 +161,7 @@ def test_look_ups_without_a_queue_log_nothing(killed: Path, caplog: pytest.LogCa
         assert store.undispatched_messages == COUNT - DISPATCHED
 
 
-def test_an_opening_for_writing_ends_it(killed: Path, tmp_path: Path) -> None:
+def test_open_for_writing_dispatches_the_counted_messages(killed: Path, tmp_path: Path) -> None:
     """The messages get their units, and a reader that stayed open counts none."""
     root = shutil.copytree(killed, tmp_path / "store")
     with open_store(root, "r") as reader:
@@ -173,7 +173,7 @@ def test_an_opening_for_writing_ends_it(killed: Path, tmp_path: Path) -> None:
         assert sum(reader.max_offset("t", queue_id) for queue_id in range(3)) == COUNT
 
 
-def test_a_second_kill_is_counted_anew(killed: Path, tmp_path: Path) -> None:
+def test_undispatched_messages_of_a_second_kill_are_counted(killed: Path, tmp_path: Path) -> None:
     """A reader that stayed open counts them."""
     root = shutil.copytree(killed, tmp_path / "store")
     again = "store = open_store(root)\nstore.engine.dispatcher._round.acquire()\nput_all(store, 0, 30)\nsaid('done')\ntold()"
@@ -185,7 +185,7 @@ def test_a_second_kill_is_counted_anew(killed: Path, tmp_path: Path) -> None:
         assert reader.undispatched_messages == 30
 
 
-def test_a_clean_store_and_a_live_writer_cost_nothing(
+def test_undispatched_count_of_a_clean_or_live_store_reads_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No log is read, and nothing is logged."""
@@ -279,7 +279,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: str) -> None:
+def test_tool_reports_messages_missing_from_the_queues(killed: Path, tmp_path: Path, name: str) -> None:
     """It is on stderr with the next command, and in a JSON object under its own key; not for a clean store."""
     ran = run(*COMMANDS[name](killed, tmp_path / "new"), "--json")
     count = COUNT - DISPATCHED
@@ -299,7 +299,7 @@ def test_the_tool_says_what_the_queues_lack(killed: Path, tmp_path: Path, name: 
         check_schema(name, answer)
 
 
-def test_the_end_of_a_queue_is_answered_with_what_it_lacks(killed: Path) -> None:
+def test_get_after_the_end_of_a_queue_reports_undispatched_messages(killed: Path) -> None:
     """`get` is called at a message that is only in the log."""
     ran = run("get", killed, "--topic", "t", "--queue", 0, "--offset", COUNT // 3 - 1)
     assert ran.code == 1 and "OFFSET_OVERFLOW_BADLY" in ran.talk and "brokerstore: incomplete:" in ran.talk

@@ -71,14 +71,14 @@ def test_messages_that_a_killed_writer_did_not_dispatch_are_found(killed: Path) 
         assert store.query("t", f"k{COUNT}") == [] and store.query("other", "k344") == []
 
 
-def test_the_newest_are_taken_where_not_all_are_wanted(killed: Path) -> None:
+def test_query_with_a_limit_returns_the_newest_messages(killed: Path) -> None:
     """As from the index, the newest of the same key are returned in log order; times count too."""
     with open_store(killed, "r") as store:
         assert [number_of(hit) for hit in store.query("t", "same", max_count=3)] == [6, 7, 8]
         assert store.query("t", "same", end_ms=1) == []
 
 
-def test_a_search_has_a_limit_and_says_where_it_ended(
+def test_search_stops_at_its_limit_and_reports_the_rest(
     killed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rest behind the limit is counted and logged once, and the tool reports it."""
@@ -92,7 +92,7 @@ def test_a_search_has_a_limit_and_says_where_it_ended(
     assert ran.code == 1 and "incomplete: " in ran.talk and "no message of topic 't' has the key 'k899'" in ran.talk
 
 
-def test_messages_without_keys_are_passed_over_by_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_uses_the_queues_to_skip_messages_without_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They leave no trace in the index: a long range of them would use up the limit."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 10)

@@ -53,7 +53,7 @@ def test_a_record_of_an_unknown_version_is_named(tmp_path: Path, number: int, ma
             Recovery(str(log.store), choice).plan()
 
 
-def test_a_new_layout_behind_the_place_is_named_too(tmp_path: Path) -> None:
+def test_unknown_version_with_another_layout_is_reported(tmp_path: Path) -> None:
     """All but size, magic and offset may differ: body, topic and properties are other bytes, and no checksum fits."""
     log = Log(tmp_path, with_crc=False)
     offset = log.offsets[7]
@@ -62,7 +62,7 @@ def test_a_new_layout_behind_the_place_is_named_too(tmp_path: Path) -> None:
     assert kinds(log) == ["unknown_version"]
 
 
-def test_at_the_logs_first_byte_a_frame_is_wanted(tmp_path: Path) -> None:
+def test_unknown_version_at_offset_zero_needs_a_following_record(tmp_path: Path) -> None:
     """There the offset is 0, as in zeros.  Followed by a record it is an unknown version, otherwise damage."""
     log = Log(tmp_path, with_crc=False)
     log.put(0, "magic", V3)
@@ -124,7 +124,7 @@ def test_unknown_records_behind_damage_are_not_cut_as_a_crash_tail(tmp_path: Pat
 
 
 @pytest.mark.parametrize("base", [0, 1 << 20, (1 << 48) + 65536])
-def test_a_search_finds_each_place_and_no_other(tmp_path: Path, base: int) -> None:
+def test_search_finds_exactly_the_records_with_matching_offsets(tmp_path: Path, base: int) -> None:
     """It is compared with a check of every byte: heads across a window of 65,536 offsets, and copies elsewhere."""
     chance = random.Random(base)
     size = 3 << 16
@@ -162,7 +162,7 @@ def test_a_slave_takes_no_record_of_an_unknown_version(tmp_path: Path) -> None:
             slave.append_data(0, bytes(data))
 
 
-def test_a_stores_own_reading_names_it(tmp_path: Path) -> None:
+def test_reading_a_store_raises_unsupported_format_at_an_unknown_version(tmp_path: Path) -> None:
     """Earlier messages are read; at the record the error names the version instead of damage."""
     log = Log(tmp_path, with_crc=False)
     log.put(log.offsets[2], "magic", V3)

@@ -60,7 +60,7 @@ def test_every_damaged_queue_is_named_beside_an_unreadable_file(store: Path, kin
         assert any(name.startswith(file) for file in named(report, store) - HIDDEN)
 
 
-def test_an_nfs_remnant_of_a_deleted_file_hides_and_stops_nothing(store: Path) -> None:
+def test_nfs_remnant_of_a_deleted_file_hides_no_damage(store: Path) -> None:
     """A client of NFS keeps a deleted file that is open under such a name, until it is closed."""
     for folder in ("consumequeue/LiveOrder/1", "index", "commitlog"):
         (store / folder / ".nfs000000000000abcd00000001").write_bytes(bytes(20))

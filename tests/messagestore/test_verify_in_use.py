@@ -55,7 +55,7 @@ def half_a_record(folder: Path) -> None:
     overwrite(last, end % LOG_SIZE, head.ljust(size, b"\0")[: size // 2])
 
 
-def test_a_record_that_is_being_written_is_no_damage(used: Path) -> None:
+def test_a_partially_written_record_of_a_running_writer_is_not_damage(used: Path) -> None:
     """The check ends before it and reports the position; at rest the same bytes are the log's torn end."""
     end = log_end(used)
     half_a_record(used)
@@ -74,7 +74,7 @@ def test_units_and_items_behind_the_end_are_no_damage(used: Path) -> None:
     assert verify_store(str(used)).problems == []
 
 
-def test_a_unit_that_no_record_stands_behind_is_still_a_problem(used: Path) -> None:
+def test_unit_without_a_record_is_still_a_problem(used: Path) -> None:
     """Its record would lie before that end."""
     queue = sorted((used / "consumequeue" / "t" / "0").iterdir())[-1]
     units = queue.read_bytes()
@@ -131,7 +131,7 @@ def test_the_log_alone_is_checked_up_to_its_end(used: Path) -> None:
     assert report.is_ok and (report.checked_to, report.records) == (end, COUNT)
 
 
-def test_a_store_at_rest_is_checked_whole(original: Path) -> None:
+def test_store_without_a_writer_is_checked_completely(original: Path) -> None:
     """No process holds its lock."""
     report = verify_store(str(original))
     assert report.is_ok and report.checked_to is None

@@ -64,7 +64,7 @@ def overwrite(folder: Path, number: int, at: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 3, 4])
-def test_a_whole_log(log_folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_walk_counts_every_record_of_a_log(log_folder: Path, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both reach its end and count every record once."""
     alone, together = both_walks(log_folder, first, monkeypatch)
     assert together == alone
@@ -73,7 +73,7 @@ def test_a_whole_log(log_folder: Path, first: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 0.5, 0.6, 0.99])
-def test_a_record_damaged_before_in_and_behind_the_middle(
+def test_parallel_walk_stops_at_a_damaged_record_in_either_half(
     log_folder: Path, number: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing behind it counts, whichever thread walked there."""
@@ -85,7 +85,7 @@ def test_a_record_damaged_before_in_and_behind_the_middle(
     assert together.offset == number * FILE_SIZE + at
 
 
-def test_a_record_that_begins_where_the_halves_meet(log_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_walk_counts_a_record_at_the_middle_once(log_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last file is full: each half is walked once, and both count."""
     (log_folder / f"{4 * FILE_SIZE:020d}").unlink()
     alone, together = both_walks(log_folder, 3, monkeypatch)
@@ -117,7 +117,7 @@ def test_a_file_that_ends_too_close_for_a_blank(tmp_path: Path, left: int) -> No
 
 
 @pytest.mark.parametrize("keep_backup", [True, False])
-def test_a_tail_that_is_cut_is_zeros_and_beside_the_store_only_where_that_is_wanted(
+def test_truncated_tail_is_zeroed_and_backed_up_only_if_requested(
     log_folder: Path, keep_backup: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This includes later files, and is synced; a second cut finds, logs and keeps nothing."""
@@ -147,7 +147,7 @@ def record_moved_to(folder: Path, physical_offset: int) -> bytes:
     return bytes(record)
 
 
-def test_a_body_full_of_what_looks_like_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_walk_ignores_records_inside_a_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second thread begins inside a message, at bytes that look like a record of the log."""
     config = CONFIG.but(enabled_append_prop_crc=False)
     with MessageStore.open(tmp_path / "other", config=config) as other:

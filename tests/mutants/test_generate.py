@@ -35,7 +35,7 @@ def found(source: str) -> list[Mutant]:
     return [mutant for mutant in mutants("store.py", source) if compiles(mutant, source)]
 
 
-def test_each_kind_of_change_is_made_and_nothing_else() -> None:
+def test_each_kind_of_mutation_is_generated_and_no_other() -> None:
     """Strings, annotations, log lines and the module's level stay unchanged."""
     lines = {lines_of(mutant, SOURCE) for mutant in found(SOURCE)}
     test = "if size < 0 or size > room:"
@@ -51,7 +51,7 @@ def test_each_kind_of_change_is_made_and_nothing_else() -> None:
     }  # fmt: skip
 
 
-def test_a_change_moves_no_line_and_its_key_outlives_moves() -> None:
+def test_a_mutation_keeps_line_numbers_and_its_key_is_stable_when_lines_move() -> None:
     """The changed code object fits the running process, and results stay valid when other lines move."""
     moved = "# a comment\n" + SOURCE
     assert len({mutant.key for mutant in found(SOURCE)}) == len(found(SOURCE)), "two of one text are told apart"

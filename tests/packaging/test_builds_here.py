@@ -36,7 +36,7 @@ def test_importing_the_kernels_leaves_the_gil_off() -> None:
     assert build_name() == "compiled" and done.stdout == "False\n"
 
 
-def test_the_environment_can_demand_the_plain_text() -> None:
+def test_an_environment_variable_selects_the_pure_python_build() -> None:
     """BROKERSTORE_PURE selects the plain build although kernels are compiled."""
     code = "from storebytes.builds import build_name; print(build_name())"
     env = {**os.environ, "BROKERSTORE_PURE": "1"}

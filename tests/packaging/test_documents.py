@@ -10,7 +10,7 @@ import pytest
 from tests.packaging.pages import DOCS, ROOT, all_pages, blocks, needs_spark, run_page
 
 RUN, SHOWN = {"python", "console"}, {"properties"}  # languages; a broker's configuration file is only shown
-LOOKS_RUNNABLE = re.compile(r"^(    |\t)(\$ |brokerstore |python |pip |import |from \w+ import |\w+ = spark)", re.MULTILINE)
+IS_RUNNABLE = re.compile(r"^(    |\t)(\$ |brokerstore |python |pip |import |from \w+ import |\w+ = spark)", re.MULTILINE)
 
 
 QUICK = ("README", "embed", "logging", "retention", "tutorial")  # the other pages run in the deep tier
@@ -36,7 +36,7 @@ def test_no_page_has_a_block_that_does_not_run() -> None:
         assert languages <= (RUN | SHOWN if page in run else set()), page
         assert len(blocks(page)) == len(re.findall(r"^ *```(?:python|console)", source, re.MULTILINE)), page
         outside = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
-        assert not LOOKS_RUNNABLE.search(outside), page
+        assert not IS_RUNNABLE.search(outside), page
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -31,12 +31,12 @@ def test_functions_are_short() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES_MAX} == {}
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_comment_marks_unfinished_work() -> None:
     """No comment marks unfinished work."""
     assert [name_of(path) for path in EVERYTHING if any(marker in path.read_text() for marker in MARKERS)] == []
 
 
-def test_public_things_have_docstrings() -> None:
+def test_public_definitions_have_docstrings() -> None:
     """Modules, and classes, functions and methods whose name and owner start with no underscore."""
     missing = []
     for path in PRODUCT:

@@ -63,7 +63,7 @@ def test_cimports_only_go_down() -> None:
     assert wrong == []
 
 
-def test_no_import_circle_in_the_tool() -> None:
+def test_no_import_cycle_in_the_tool() -> None:
     """Modules of the tool import each other in one direction, with imports in functions and for types counted."""
     tuple(TopologicalSorter(inner_imports("brokerstore/tool")).static_order())  # raises `CycleError` with the modules
 
@@ -103,7 +103,7 @@ def _position(module: str) -> int | None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_import_circle(package: str) -> None:
+def test_no_import_cycle(package: str) -> None:
     """Modules of a package import each other in one direction, with imports in functions and for types counted."""
     tuple(TopologicalSorter(inner_imports(package)).static_order())  # raises `CycleError` with the modules
 
@@ -167,7 +167,7 @@ def test_every_package_has_tests() -> None:
     assert [package for package in PACKAGES if not (ROOT / "tests" / package).is_dir()] == []
 
 
-def test_nothing_names_a_registry_host() -> None:
+def test_no_file_contains_a_registry_host() -> None:
     """Registries are reached through their ordinary clients, with the settings of the machine."""
     listed = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "pyproject.toml", ROOT / "setup.py"]
     hosts = ("pypi" + ".org", "python" + "hosted", "index" + "-url")

@@ -45,7 +45,7 @@ def is_durable(path: str, name: str, body: bytes) -> bool:
         return body in [message.body for message in seen.messages(name)]
 
 
-def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(
+def test_a_failed_journal_does_not_stop_background_syncs_of_other_queues(
     tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first queue's error used to end the thread, so that messages of other queues stayed in memory."""
@@ -66,7 +66,7 @@ def test_a_queue_whose_journal_failed_ends_no_background_sync_of_the_others(
         store.close()
 
 
-def test_a_file_that_cannot_be_deleted_ends_no_background_sync(tmp_path: Path, quick: None) -> None:
+def test_a_file_that_cannot_be_deleted_does_not_stop_background_syncs(tmp_path: Path, quick: None) -> None:
     """The file has only garbage, but its error used to end all syncs."""
     disk, path = Failing(), str(tmp_path / "vhost")
     with RabbitStore.open(path, disk=disk, settings=SETTINGS) as store:
@@ -141,7 +141,7 @@ class Stopping(logging.Handler):
             self.closed.append(None)
 
 
-def test_an_application_that_closes_the_store_on_its_error_does_not_wait_for_itself(tmp_path: Path, quick: None) -> None:
+def test_closing_the_store_from_its_background_thread_does_not_deadlock(tmp_path: Path, quick: None) -> None:
     """`close` on the store's own thread used to wait for that thread."""
     disk, path = Failing(), str(tmp_path / "vhost")
     store = RabbitStore.open(path, disk=disk, settings=SETTINGS)

@@ -25,30 +25,32 @@ STOP = "rabbitstore/test_clean_stop.py"
 CATALOGUE = {
     "fixtures: every record, its place, size, payload hash": f"{FIXTURES}::test_every_record_of_every_rdq_file",
     "fixtures: terms, records and entries are written back byte for byte": f"{FIXTURES}::"
-    "test_what_is_read_is_written_back_byte_for_byte",
+    "test_files_written_from_decoded_values_are_byte_identical",
     "fixtures: every index entry with flags, expiry, location": f"{FIXTURES}::test_every_index_entry_of_version_1",
     "fixtures: every row of file summary and message index": f"{FIXTURES}::test_the_clean_stop_tables",
     "fixtures: the terms of every queue": f"{FIXTURES}::test_the_recovery_terms",
     "fixtures: reference counts": f"{FIXTURES}::test_reference_counts_agree_with_the_queues",
-    "fixtures: order and redelivered flags of after_recovery": f"{FIXTURES}::test_what_the_restarted_broker_delivered",
+    "fixtures: order and redelivered flags of after_recovery": (
+        f"{FIXTURES}::test_messages_equal_those_that_the_restarted_broker_delivered"
+    ),
     "real server: our folder recovered and delivered complete and in order": f"{SERVER}::"
     "test_the_server_recovers_and_delivers_what_we_wrote",
     "real server: its folder after SIGKILL read complete": f"{SERVER}::test_we_read_the_servers_folder_after_sigkill",
-    "real server: in turn on one folder": f"{SERVER}::test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped",
+    "real server: in turn on one folder": f"{SERVER}::test_the_server_and_brokerstore_write_one_folder_in_turn",
     "real server: our clean stop needs no rebuild": f"{SERVER}::test_the_server_starts_on_our_clean_stop_without_a_rebuild",
-    "real server: its clean stop needs no scan": f"{STOP}::test_the_servers_clean_stop_is_opened_through_its_own_files",
+    "real server: its clean stop needs no scan": f"{STOP}::test_a_clean_stop_of_the_server_is_opened_from_its_files",
     "variable queue: against a plain model, in both modes, states and invariants after each step": RULES,
-    "variable queue: disk reads by state": f"{RULES}::test_a_read_costs_no_disk_one_or_two_by_state",
+    "variable queue: disk reads by state": f"{RULES}::test_a_fetch_needs_0_to_2_disk_reads_by_message_state",
     "variable queue: under its memory target": "rabbitstore/test_store.py::test_a_long_queue_stays_under_its_memory_target",
     "collector: killed at every write, rename and delete": f"{STORE}::test_the_collector_killed_at_every_call_of_the_disk",
     "collector: the server's own, killed": f"{STORE}::test_the_servers_own_compaction_killed_in_the_middle",
-    "collector: the brief's rule": f"{STORE}::test_the_brief_rule_stops_at_one_half_garbage",
+    "collector: the brief's rule": f"{STORE}::test_the_default_collector_rule_stops_at_one_half_garbage",
     "collector: 1.2 times the live bytes": f"{STORE}::test_the_stricter_setting_reaches_1_2_times_the_live_bytes",
     "collector: damage hides nothing from it": f"{DAMAGE}::test_the_collector_leaves_a_file_in_which_damage_hides_messages",
     "bad input: named, the rest readable, mended": f"{DAMAGE}::test_damage_is_reported_read_past_and_repaired",
-    "bad input: a wrong .config is not guessed at opening": f"{DAMAGE}::test_an_unusable_config_is_not_guessed_at_opening",
+    "bad input: a wrong .config is not guessed at opening": f"{DAMAGE}::test_opening_refuses_an_unreadable_config",
     "bad input: a damaged message does not stop its queue": f"{DAMAGE}::test_a_damaged_message_does_not_stop_the_queue",
-    "bad input: clean-stop files that do not fit": f"{STOP}::test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named",
+    "bad input: clean-stop files that do not fit": f"{STOP}::test_inconsistent_clean_stop_files_are_reported_and_cause_a_scan",
     "kills: the whole store at every call": "rabbitstore/test_store_killed.py::test_killed_at_the_calls_that_change_something",
     "kills: the queue index at every call": "rabbitstore/test_queue_index.py::test_killed_at_every_call_of_the_disk",
     "kills: stop and start at every change": f"{STOP}::test_a_stop_or_start_killed_at_every_change",
@@ -68,7 +70,7 @@ BAD_INPUT = {  # a line of the list: the damages of TABLE and MISFITS that stand
 
 
 @pytest.mark.parametrize("line", CATALOGUE)
-def test_each_line_has_its_test(line: str) -> None:
+def test_each_test_named_in_the_catalogue_exists(line: str) -> None:
     """Each test of the catalogue exists."""
     file, _, name = CATALOGUE[line].partition("::")
     tree = ast.parse((TESTS / file).read_text())

@@ -102,7 +102,7 @@ def test_damage_is_reported_and_repaired(whole, tmp_path, name, seed):
 
 
 @pytest.mark.parametrize(("cut", "kind"), [(0, "unwritten_message"), (9, "message_lost")])
-def test_entries_whose_messages_a_killed_server_did_not_write(whole, tmp_path, cut, kind):
+def test_entries_without_the_messages_that_a_killed_server_did_not_write(whole, tmp_path, cut, kind):
     """The server writes entries, then whole messages: a file that ends with a whole message is the work of a kill."""
     path = shutil.copytree(whole, tmp_path / "vhost")
     stored = path / "queues" / queue_folder_name("/", b"q") / "0.qs"
@@ -114,7 +114,7 @@ def test_entries_whose_messages_a_killed_server_did_not_write(whole, tmp_path, c
     assert found.ok == (cut == 0)
 
 
-def test_an_index_that_is_cut_between_two_entries_is_noted(whole, tmp_path):
+def test_an_index_truncated_between_two_entries_is_reported(whole, tmp_path):
     """A server writes each entry before its message, so a message behind the last entry's has lost its own."""
     path = shutil.copytree(whole, tmp_path / "vhost")
     folder = path / "queues" / queue_folder_name("/", b"q")
@@ -149,7 +149,7 @@ def test_an_index_that_is_cut_in_its_head(whole, tmp_path, size):
 
 
 @pytest.mark.parametrize("kind", [1, 2], ids=["shared store", "own store"])
-def test_an_entry_whose_status_alone_is_zero_is_noted(whole, tmp_path, kind):
+def test_an_entry_with_only_its_status_cleared_is_reported(whole, tmp_path, kind):
     """An acknowledgement clears all of an entry, and a server that starts after a kill the status of one without message."""
     path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
@@ -167,7 +167,7 @@ def test_an_entry_whose_status_alone_is_zero_is_noted(whole, tmp_path, kind):
     assert verify(str(path)).notes == []
 
 
-def test_a_place_in_the_store_that_a_later_message_took(whole, tmp_path):
+def test_an_offset_reused_by_a_later_message_is_not_reported(whole, tmp_path):
     """A server that dropped an entry may write the next message to its place: nothing is noted."""
     path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
@@ -190,7 +190,7 @@ def test_an_entry_of_a_message_in_memory_is_written_as_one(whole, tmp_path):
     assert verify(str(path)).problems == []
 
 
-def test_a_message_in_memory_beside_a_damaged_store(whole, tmp_path):
+def test_verify_handles_a_message_in_memory_in_a_damaged_store(whole, tmp_path):
     """Found by fuzzing: `verify` ended with a KeyError, because the search behind the damage found the entry's empty id."""
     path, index = copied(whole, tmp_path)
     data = bytearray(index.read_bytes())
@@ -230,7 +230,7 @@ def whole_chunks(data):
     return found
 
 
-def test_an_unwritten_message_is_no_acknowledged_one():
+def test_an_unwritten_message_is_not_mistaken_for_an_acknowledged_one():
     """Offset 576 differs in one byte from that of the acknowledged first message, which is before that of another entry."""
     data = encode_head(V2_STORE_MAGIC, 0) + encode_chunk(b"a" * 248) + encode_chunk(b"b" * 248)
     written, unwritten = (V2Entry(seq_id, True, None, (64 + 256 * seq_id, 248), 1, 0, 0) for seq_id in (1, 2))
@@ -241,7 +241,7 @@ def test_an_unwritten_message_is_no_acknowledged_one():
     assert store.is_unwritten(unwritten) and not store.is_unwritten(written)
 
 
-def test_an_empty_name_beside_no_index(whole, tmp_path):
+def test_an_empty_name_file_without_an_index_is_not_damage(whole, tmp_path):
     """A kill during a declaration leaves the name's file empty; no message can be lost with it."""
     path = shutil.copytree(whole, tmp_path / "vhost")
     folder = path / "queues" / queue_folder_name("/", b"young")

@@ -47,7 +47,7 @@ def test_what_is_written_is_what_the_server_wrote(clean: Any) -> None:
         assert rows_of(tables.write_locations(in_order)) == rows_of(data)
 
 
-def test_the_hash_is_erlangs() -> None:
+def test_the_hash_equals_erlang_phash2() -> None:
     """The values are those of `erlang:phash2/1` of OTP 25."""
     lists = {b"a": 49011133, b"628WB79CIFDYO9LJI6DKMI09L": 110563360}
     assert {text: phash2(CharList(text)) for text in lists} == lists
@@ -97,7 +97,7 @@ def left(path: str) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-def test_our_stop_agrees_with_itself_and_survives_the_next_start(tmp_path: Path) -> None:
+def test_our_clean_stop_is_intact_and_repeated_by_the_next_start(tmp_path: Path) -> None:
     """`verify` finds nothing, delivered messages have the flag, and a second stop leaves the same."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=QUIET) as store:
@@ -185,7 +185,7 @@ def test_after_our_clean_stop_no_message_file_is_read(tmp_path: Path) -> None:
     assert verify(path).problems == []
 
 
-def test_the_servers_clean_stop_is_opened_through_its_own_files(clean: Any, tmp_path: Path) -> None:
+def test_a_clean_stop_of_the_server_is_opened_from_its_files(clean: Any, tmp_path: Path) -> None:
     """Its journals have entries and its transient messages do not survive; of message files only the terms' names are read."""
     folder = shutil.copytree(clean.vhost, tmp_path / "vhost")
     disk = Reads()
@@ -281,7 +281,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("damage", "named"), MISFITS, ids=[row[0].__name__ for row in MISFITS])
-def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(
+def test_inconsistent_clean_stop_files_are_reported_and_cause_a_scan(
     clean: Any, tmp_path: Path, damage: Callable[..., Any], named: str
 ) -> None:
     """All messages in the files are delivered nevertheless."""
@@ -296,7 +296,7 @@ def test_clean_stop_files_that_do_not_fit_mean_a_scan_and_are_named(
     assert expected - expired <= delivered
 
 
-def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path: Path) -> None:
+def test_a_segment_changed_after_the_stop_is_reported_when_it_is_read(tmp_path: Path) -> None:
     """An opening does not read the middle of an index; missing entries are subtracted later, the others delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, index_version=1, index=IndexSettings(segment_entries=16))
@@ -318,7 +318,7 @@ def test_a_segment_that_differs_is_named_when_it_is_reached(tmp_path: Path) -> N
     assert verify(str(path)).problems == []
 
 
-def test_a_file_of_our_stop_that_changed_since_is_named(tmp_path: Path) -> None:
+def test_a_file_changed_after_our_clean_stop_is_reported(tmp_path: Path) -> None:
     """Checksums show the change; after a stop of the server, with another mark, they are not compared."""
     path = tmp_path / "vhost"
     with RabbitStore.open(str(path), settings=QUIET) as store:

@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> Iterator[RabbitStore]:
         yield found
 
 
-def test_a_message_on_its_way_to_a_consumer_that_closes_waits_in_the_queue_again(store: RabbitStore) -> None:
+def test_a_message_sent_to_a_closing_consumer_is_requeued(store: RabbitStore) -> None:
     """A message handed to a closed consumer used to stay with it until a restart."""
     with PendingConfirms(store, "q") as waiting:
         store.publish("q", b"first")
@@ -84,7 +84,7 @@ def test_a_message_with_a_time_to_live_reaches_a_waiting_consumer_through_the_qu
     assert waiting.found[0].body == b"short"
 
 
-def test_a_message_handed_over_whose_read_fails_once_is_returned_by_the_next_get(tmp_path: Path) -> None:
+def test_a_message_with_a_failed_read_is_returned_by_the_next_get(tmp_path: Path) -> None:
     """After memory pressure dropped the copy, a failed read used to lose the message."""
     disk = FailsOnce()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
@@ -115,7 +115,7 @@ def test_a_requeued_message_counts_no_longer_against_the_prefetch(store: RabbitS
     assert second.body == b"1" and len(store.queue("q")) == 4
 
 
-def test_a_consumer_whose_queue_was_deleted_closes(store: RabbitStore) -> None:
+def test_a_consumer_of_a_deleted_queue_can_be_closed(store: RabbitStore) -> None:
     """Closing a consumer of a deleted queue requeues nothing."""
     store.publish("q", b"held")
     consumer = store.consumer("q")

@@ -107,7 +107,7 @@ def test_headers_of_a_dead_lettered_message_come_from_its_annotations() -> None:
     assert with_server_headers(sent, {Atom("p"): 3}) is sent
 
 
-def test_the_older_record_of_deaths_is_read_too() -> None:
+def test_the_death_record_of_earlier_releases_is_read() -> None:
     """Before 4.0 the annotation was a record with a map, and had the first death in it."""
     key = (b"q", Atom("maxlen"))
     record = (Atom("death"), b"", [b"q"], 1, {Atom("first_time"): 5000, Atom("last_time"): 5000})

@@ -298,7 +298,7 @@ def test_a_damaged_message_does_not_stop_the_queue(damaged):
 
 
 @pytest.mark.parametrize("damaged", [wrong_config, config_of_larger_segments], indirect=True)
-def test_an_unusable_config_is_not_guessed_at_opening(damaged):
+def test_opening_refuses_an_unreadable_config(damaged):
     """A wrong number would mix up every queue: the error has the likely value, and nothing changes."""
     image = {path: path.read_bytes() for path in damaged.rglob("*") if path.is_file() and "brokerstore" not in path.parts}
     with pytest.raises(StoreCorrupt, match="likely N = 2048"):

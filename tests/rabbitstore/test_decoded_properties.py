@@ -139,7 +139,7 @@ def test_every_property_of_a_decoded_record_is_read() -> None:
     ],
     ids=["more fields", "other record", "other type", "number too large", "other header", "octet too large"],
 )
-def test_properties_that_are_not_understood_are_no_damage(form: Any, decoded: Any) -> None:
+def test_unknown_properties_are_not_damage(form: Any, decoded: Any) -> None:
     """A whole term of another form is an unsupported format, never a damaged message."""
     with pytest.raises(UnsupportedFormat):
         decode_content(form(decoded), vhost="/")
@@ -162,14 +162,14 @@ def changed(term: bytes, old: bytes, new: bytes) -> bytes:
         (b"P_basic", b"P_queue", False),
     ],
 )
-def test_whole_record_of_another_form_is_no_damage(old: bytes, new: bytes, is_damage: bool) -> None:
+def test_intact_record_of_an_unknown_form_is_not_damage(old: bytes, new: bytes, is_damage: bool) -> None:
     """One changed character of a name, or one bit of the class, is damage; other forms and unknown properties are not."""
     with pytest.raises(StoreCorrupt if is_damage else UnsupportedFormat):
         decode_content(changed(message((Atom("P_basic"), *NOTHING)), old, new))
 
 
 @pytest.mark.parametrize("form", ["in the index", "in the store"])
-def test_message_that_is_not_understood_is_left_as_it_is(form: str, tmp_path: Path) -> None:
+def test_message_in_an_unknown_form_is_reported_and_not_changed(form: str, tmp_path: Path) -> None:
     """`dump` and `verify` report it with code 3; `recover` and an opening for writing keep its bytes."""
     with RabbitStore.open(str(tmp_path), settings=RabbitSettings(background=False, index_version=1)) as store:
         store.declare_queue("q")

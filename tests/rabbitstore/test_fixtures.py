@@ -44,7 +44,7 @@ def test_every_record_of_every_rdq_file(either: Any) -> None:
     assert records == {}
 
 
-def test_what_is_read_is_written_back_byte_for_byte(either: Any) -> None:
+def test_files_written_from_decoded_values_are_byte_identical(either: Any) -> None:
     """Terms, property blocks and records encode to the server's bytes."""
     for path in sorted(either.vhost.glob("msg_store_*/*.rdq")):
         data = path.read_bytes()
@@ -131,7 +131,7 @@ def test_every_index_entry_of_version_1(clean: Any) -> None:
     folder.close()
 
 
-def test_what_the_restarted_broker_delivered(either: Any) -> None:
+def test_messages_equal_those_that_the_restarted_broker_delivered(either: Any) -> None:
     """Both index versions give the same messages in the same order with the same redelivered flags."""
     folder = VhostFolder(str(either.vhost))
     found = {}

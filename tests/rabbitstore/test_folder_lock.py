@@ -74,7 +74,7 @@ def test_readers_and_other_processes_do_not_lock_the_folder(hold: Hold, folder: 
     RabbitStore.open(folder, "r+").close()
 
 
-def test_a_server_of_another_folder_is_not_meant(hold: Hold, folder: Path, tmp_path: Path) -> None:
+def test_a_server_of_a_folder_with_a_similar_name_does_not_block_writes(hold: Hold, folder: Path, tmp_path: Path) -> None:
     """A folder whose name starts with the same characters is another folder."""
     other = tmp_path / "vhost-2"
     other.mkdir()
@@ -91,6 +91,6 @@ def test_a_folder_named_by_a_link(hold: Hold, folder: Path, tmp_path: Path) -> N
         RabbitStore.open(tmp_path / "link", "r+")
 
 
-def test_what_is_no_folder_has_no_writers() -> None:
+def test_a_missing_folder_has_no_writers() -> None:
     """A missing folder has no writers."""
     assert REAL_DISK.writers("/no/such/folder") == ()

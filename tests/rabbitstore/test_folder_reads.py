@@ -104,7 +104,7 @@ def test_an_acknowledged_entry_without_its_message_is_not_damage(path):
     store.close()
 
 
-def test_after_a_kill_of_the_server_its_terms_count_for_nothing(clean, tmp_path):
+def test_recovery_terms_are_ignored_after_a_kill_of_the_server(clean, tmp_path):
     """The table is open and there is no mark: all messages count as redelivered, and nothing is damaged."""
     folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
     with (folder / "recovery.dets").open("r+b") as file:
@@ -163,7 +163,7 @@ def test_a_damaged_file_of_any_length_is_not_read_into_memory(tmp_path):
 
 
 @pytest.mark.parametrize("is_bounded", [True, False])
-def test_a_segment_made_of_places_that_may_be_entries_is_searched_so_far(monkeypatch, is_bounded):
+def test_the_search_for_entries_in_a_hostile_segment_is_limited(monkeypatch, is_bounded):
     """Each candidate costs a check of its message, so the search has a limit."""
     false = b"\xc0\x05" + bytes(28) + b"\0\0\0\0" + b"\xc0\x05"  # a publish of a stored message without its delivered mark
     true = b"\xc0\x07" + bytes(15) + b"\7" + bytes(12) + bytes(4) + b"\x40\x07"

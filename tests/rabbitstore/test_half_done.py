@@ -86,7 +86,7 @@ def bodies_of(store: Any) -> Any:
 
 
 @pytest.mark.parametrize("again", ["declare", "delete", "close"])
-def test_a_queue_deleted_half_way_and_declared_again_has_none_of_its_old_messages(tmp_path: Path, again: str) -> None:
+def test_a_queue_declared_again_after_a_partial_deletion_has_no_old_messages(tmp_path: Path, again: str) -> None:
     """Every call of the deletion fails once.  The old messages used to appear in the new queue of the same name."""
     fail_at, failed = 0, True
     while failed:
@@ -141,7 +141,7 @@ def test_a_requeue_that_cannot_read_one_message_returns_the_others(path: str, mo
     store.close()
 
 
-def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path: str) -> None:
+def test_a_message_with_a_failed_read_stays_at_the_head_of_the_queue(path: str) -> None:
     """A failed read used to remove the message from the queue until the next start."""
     disk = FailingDisk(NEVER, only="read")
     store = filled(path, disk, "lazy")
@@ -155,7 +155,7 @@ def test_a_message_that_cannot_be_read_for_once_stays_at_the_head(path: str) -> 
     store.close()
 
 
-def test_a_damaged_message_that_is_requeued_keeps_no_other(path: str) -> None:
+def test_a_damaged_message_does_not_block_the_requeue_of_others(path: str) -> None:
     """It stays unacknowledged and the others are delivered again; the next start reports it."""
     store = filled(path)
     held = [store.get("q") for _ in range(10)]
@@ -188,7 +188,7 @@ def test_a_queue_that_cannot_become_lazy_stays_as_it_was(path: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["4294967296", "1" + "0" * 30, "9" * 255, "٣"], ids=["2^32", "10^30", "longest", "Arabic"])
-def test_an_expiration_beyond_what_rabbitmq_takes_is_refused_by_name(path: str, text: str) -> None:
+def test_an_expiration_above_the_rabbitmq_limit_is_refused(path: str, text: str) -> None:
     """10^30 ms used to raise Python's OverflowError with the message half published.  RabbitMQ: value_too_big."""
     with RabbitStore.open(path, settings=SMALL) as store:
         store.declare_queue("q")

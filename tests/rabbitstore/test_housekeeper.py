@@ -85,7 +85,7 @@ def test_a_lone_publish_is_synced_without_a_wait(turns: Turns) -> None:
     assert (turns.store.syncs, turns.thread.pauses) == (3, [])
 
 
-def test_a_publish_right_after_a_sync_waits_for_quiet_alone(turns: Turns) -> None:
+def test_a_publish_right_after_a_sync_waits_only_for_a_short_pause(turns: Turns) -> None:
     """There is one short pause, in which nothing arrives."""
     turns.turn()
     turns.thread.now += 0.002
@@ -95,7 +95,7 @@ def test_a_publish_right_after_a_sync_waits_for_quiet_alone(turns: Turns) -> Non
     assert sum(turns.thread.pauses) < INTERVAL_S / 5
 
 
-def test_while_messages_keep_arriving_a_sync_takes_them_together(turns: Turns) -> None:
+def test_one_sync_covers_all_messages_that_arrive_within_an_interval(turns: Turns) -> None:
     """There is one sync each 25 ms, so a bulk of publishes does not wait for a sync each."""
     turns.turn()
     turns.thread.during = turns.thread.wake
@@ -124,7 +124,7 @@ def test_memory_targets_are_calculated_on_a_timer(turns: Turns) -> None:
     assert turns.store.syncs == 100
 
 
-def test_the_interval_is_the_longest_wait_and_not_the_usual_one(tmp_path: Path) -> None:
+def test_the_sync_interval_is_an_upper_bound(tmp_path: Path) -> None:
     """With an interval of an hour three messages reach the disk, two of them right after a sync."""
     path = str(tmp_path / "vhost")
     with RabbitStore.open(path, settings=RabbitSettings(flush_interval_ms=3_600_000)) as store:

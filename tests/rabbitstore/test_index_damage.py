@@ -36,7 +36,7 @@ def filled(folder: Path, count: int, term: bytes = b"", disk: Any = REAL_DISK) -
 
 
 @pytest.mark.parametrize("entries", [2, 300])
-def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_path: Path, entries: int) -> None:
+def test_a_flushed_acknowledgement_ending_one_byte_into_a_sector_is_kept(tmp_path: Path, entries: int) -> None:
     """The low byte of numbers 0 and 256 is zero, as after a lost sector: the message used to be delivered again."""
     folder = tmp_path / "q"
     index, _ = loaded(folder, settings=IndexSettings())
@@ -59,7 +59,7 @@ def test_a_flushed_acknowledgement_that_ends_a_byte_into_a_sector_stays_one(tmp_
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_message_that_a_crash_tore_in_its_segment_is_taken_from_the_journal(tmp_path: Path, lost: int) -> None:
+def test_a_message_torn_in_its_segment_is_restored_from_the_journal(tmp_path: Path, lost: int) -> None:
     """A flush writes the segment first, so the journal still has the torn entry."""
     folder = tmp_path / "q"
     term = b"\x83" + b"y" * 1500
@@ -94,7 +94,7 @@ def cut(folder: Path) -> None:
         ({0: 16, 1: 16, 2: 16}, 48, cut, False, 35),  # a file too short for its noted entries
     ],
 )
-def test_an_index_that_is_not_what_the_stop_noted_is_not_resumed(
+def test_an_index_that_differs_from_the_clean_stop_is_not_resumed(
     tmp_path: Path, recorded: dict[int, int], next_seq_id: int, damage: Callable[..., Any] | None, fits: bool, left: int
 ) -> None:
     """The failed attempt loses nothing: a full read finds every entry in the files."""
@@ -136,7 +136,7 @@ def test_an_entry_shows_its_number_its_message_and_its_marks(tmp_path: Path) -> 
     assert repr(entry) == "<1 " + "00" * 15 + "01 PD>"
 
 
-def test_a_segment_is_held_against_what_the_stop_noted_at_its_first_read_only(tmp_path: Path) -> None:
+def test_a_segment_is_compared_with_the_clean_stop_only_at_its_first_read(tmp_path: Path) -> None:
     """Acknowledgements between two reads do not count as a difference."""
     filled(tmp_path / "q", 48).close()
     index = QueueIndex(REAL_DISK, str(tmp_path / "q"), SETTINGS)

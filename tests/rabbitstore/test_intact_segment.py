@@ -53,7 +53,7 @@ def test_a_container_is_split_like_its_term(content: Content, ttl_ms: int | None
             assert found is None or found == slowly(changed)
 
 
-def test_a_container_with_headers_from_the_server_is_left(world: World) -> None:
+def test_a_container_with_headers_from_the_server_is_left_to_the_slow_path(world: World) -> None:
     """Annotations that become headers, and an unknown one."""
     term = encode_container(Content("", "", ("q",), b"\0\0", b"b", b"i" * 16, True), ttl_ms=None, now_ms=1)
     at = term.index(b"t\0\0\0\4")
@@ -105,7 +105,7 @@ def test_an_intact_segment_is_read_like_any_other(tmp_path: Any) -> None:
         path.write_bytes(whole)
 
 
-def test_a_segment_that_is_cut_is_left(tmp_path: Any, world: World) -> None:
+def test_a_truncated_segment_is_left_to_the_slow_path(tmp_path: Any, world: World) -> None:
     """An entry or a message without its end, and a segment of another number."""
     _queue, index, stored = segment(tmp_path)
     read = world.module("rabbitstore.read.intact_segment_cy").read_intact_v2
@@ -121,7 +121,7 @@ def test_a_segment_that_is_cut_is_left(tmp_path: Any, world: World) -> None:
         assert read(left, right, number, "f") is None or len(left) > len(head)
 
 
-def test_entries_that_share_a_message_are_left(tmp_path: Any, world: World) -> None:
+def test_entries_that_share_a_message_are_left_to_the_slow_path(tmp_path: Any, world: World) -> None:
     """A thousand entries that name one message of a MiB would make a batch of a GiB."""
     _queue, index, stored = segment(tmp_path)
     read = world.module("rabbitstore.read.intact_segment_cy").read_intact_v2
@@ -160,7 +160,7 @@ def test_a_segment_of_version_1_is_read_like_any_other() -> None:
         assert found is None or (problems == [] and fields(found.entries()) == fields(in_order))
 
 
-def test_a_version_1_segment_that_may_be_torn_is_left() -> None:
+def test_a_version_1_segment_that_may_be_torn_is_left_to_the_slow_path() -> None:
     """A mark across a sector border with a low byte of zero."""
     terms = (encode_content(Content("/", "", ("q",), b"\0\0", bytes(size), bytes(16), True)) for size in range(2, 520))
     entries = (SEGMENT_HEAD.pack(0x8007) + PUBLISH_BODY.pack(bytes(16), 0, 0, len(term)) + term for term in terms)
@@ -230,7 +230,7 @@ def lines_of(module: Any, part: Any, bound: int, capacity: int) -> tuple[list[di
 
 @pytest.mark.parametrize("capacity", [1, 700, 1 << 20])
 @pytest.mark.parametrize("bound", [0, 18, 1 << 62])
-def test_lines_are_those_of_the_messages(bound: int, capacity: int, world: World) -> None:
+def test_json_lines_equal_those_of_the_decoded_messages(bound: int, capacity: int, world: World) -> None:
     """Messages of both forms; those with an empty body or damaged properties are left to the caller."""
     bad = encode_content(Content("/", "", ("q",), b"\xff\xff\0", b"b", bytes(16), True))
     more = SEGMENT_HEAD.pack(0x8006) + PUBLISH_BODY.pack(bytes(16), 0, 1, len(bad)) + bad

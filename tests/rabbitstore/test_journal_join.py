@@ -54,14 +54,14 @@ def test_entries_have_what_was_published(journal: Any) -> None:
     ]  # fmt: skip
 
 
-def test_a_mark_of_a_message_that_neither_file_has_hides_no_later_entry(journal: Any) -> None:
+def test_a_mark_of_an_unknown_message_does_not_hide_later_entries(journal: Any) -> None:
     """A crash deleted message 0's segment before the journal was emptied, which still acknowledges it."""
     found = read(journal, mark(DELIVERED, 0) + mark(ACKNOWLEDGED, 0) + publish(1) + publish(2) + mark(DELIVERED, 2))
     joined = journal.join_journal({}, found, 0)
     assert {seq_id: (entry.delivered, entry.acked) for seq_id, entry in joined.items()} == {1: (False, False), 2: (True, False)}
 
 
-def test_marks_of_both_files_count(journal: Any) -> None:
+def test_marks_of_segment_and_journal_are_combined(journal: Any) -> None:
     """One file delivers and the other acknowledges; relative numbers start at the segment's first."""
     segment = {2: read(journal, publish(2) + mark(DELIVERED, 2))[2].publish}
     segment[2].delivered = True

@@ -113,7 +113,7 @@ def test_any_property_block(world: World, block: bytes, body: bytes, key: bytes)
         assert is_rare or is_damaged(one)
 
 
-def test_what_servers_write_is_not_left(world: World) -> None:
+def test_messages_of_real_servers_are_written_by_the_kernel(world: World) -> None:
     """Properties of every type, and the header of a dead-lettered message: an array of tables."""
     properties = world.module("rabbitstore.format.properties")
     death = {
@@ -144,7 +144,7 @@ def test_what_servers_write_is_not_left(world: World) -> None:
         {"\udcff": 1},
     ],
 )
-def test_what_is_rare_is_left(world: World, headers: dict[str, Any]) -> None:
+def test_rare_messages_are_left_to_the_slow_path(world: World, headers: dict[str, Any]) -> None:
     """The line before stays, and the caller's own line follows it."""
     properties = world.module("rabbitstore.format.properties")
     usual, rare = message(world, b"\0\0"), message(world, properties.encode({"headers": headers}))
@@ -155,7 +155,7 @@ def test_what_is_rare_is_left(world: World, headers: dict[str, Any]) -> None:
     assert bytes(lines.take()) == model(usual) + model(rare) + model(usual)
 
 
-def test_a_name_twice_in_a_table_is_left(world: World) -> None:
+def test_a_duplicate_name_in_a_table_is_left_to_the_slow_path(world: World) -> None:
     """The last of equal names counts; the same name in another table is another one."""
     lines = world.module("rabbitstore.read.json_cy").LineWriter()
     twice = message(world, b"\x20\0" + table([(b"a", b"V"), (b"a", b"t\1")]))
@@ -165,7 +165,7 @@ def test_a_name_twice_in_a_table_is_left(world: World) -> None:
 
 
 @pytest.mark.parametrize("field", ["seq_id", "offset", "expiry_us"])
-def test_numbers_beyond_the_kernels_are_left(world: World, field: str) -> None:
+def test_numbers_beyond_62_bits_are_left_to_the_slow_path(world: World, field: str) -> None:
     """Damaged index entries have such numbers."""
     lines = world.module("rabbitstore.read.json_cy").LineWriter()
     for number in (1 << 62, 1 << 64, -1):

@@ -70,14 +70,14 @@ def test_a_folder_without_any_metadata_is_an_archive_of_messages(node: Path) -> 
     assert metadata_problems(str(node)) == []
 
 
-def test_a_log_that_was_open_at_a_kill_may_end_anywhere(node: Path) -> None:
+def test_a_metadata_log_open_at_a_kill_may_end_at_any_byte(node: Path) -> None:
     """The server cuts its end."""
     path = node / "LATEST.LOG"
     path.write_bytes(b"\1\2\3\4\6\7\x08\x09" + path.read_bytes()[8:-3])
     assert metadata_problems(str(node)) == []
 
 
-def test_the_tool_reports_metadata_and_leaves_it_to_a_person(node: Path) -> None:
+def test_the_tool_reports_damaged_metadata_without_a_repair_step(node: Path) -> None:
     """`recover` has no step for it, and prints none."""
     (node / "schema.DAT").unlink()
     verified, recovered = run("verify", node), run("recover", node)

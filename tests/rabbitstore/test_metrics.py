@@ -49,7 +49,7 @@ def test_prometheus_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "store"])
-def test_what_is_no_store_is_a_type_error(wrong: Any) -> None:
+def test_an_argument_that_is_not_a_store_raises_a_type_error(wrong: Any) -> None:
     """Both exporters say what they expect."""
     with pytest.raises(TypeError, match="expected a store with metrics"):
         prometheus_text(wrong)

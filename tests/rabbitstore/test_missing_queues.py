@@ -46,7 +46,7 @@ def test_a_healthy_node_has_every_declared_queue(name, nodes):
 
 
 @pytest.mark.parametrize("name", ["rabbitmq4-streams", "rabbitmq4-killed", *CASES[1:]])
-def test_a_queue_that_an_older_table_lacks_is_left_to_a_person(name, copied):
+def test_a_queue_missing_from_an_older_table_requires_an_operator(name, copied):
     """A server delivers none of its messages, while `dump` lists them."""
     node = copied(name)
     forget(node, b"amqqueue")
@@ -85,7 +85,7 @@ def test_a_queue_without_its_folder_is_not_intact(name, folder, copied):
     assert recovered.code == 1 and "not repaired: " in recovered.out
 
 
-def test_a_deleted_queue_is_not_missed(copied):
+def test_a_deleted_queue_is_not_reported_as_missing(copied):
     """Its row ends with the deletion."""
     node = copied("rabbitmq4-streams")
     log = node / "LATEST.LOG"
@@ -99,7 +99,7 @@ def test_a_deleted_queue_is_not_missed(copied):
 
 
 @pytest.mark.parametrize("name", ["Тема-é", os.fsdecode(b"caf\xe9")])
-def test_a_folder_that_is_no_queues_is_left_to_a_person(name, copied):
+def test_a_folder_that_belongs_to_no_queue_requires_an_operator(name, copied):
     """Its name is the hash of no queue's name, and need not be UTF-8; a server deletes such folders when it starts."""
     node = copied("rabbit-dlx-3.10.8")
     folder = next(node.glob("msg_stores/vhosts/*/queues/*"))
@@ -111,7 +111,7 @@ def test_a_folder_that_is_no_queues_is_left_to_a_person(name, copied):
 
 
 @pytest.mark.parametrize("name", ["rabbit-quorum-latin1-4.0.5", "rabbitmq4-clean", "rabbit-dlx-3.10.8"])
-def test_the_metadata_shows_the_name_of_a_queue_that_lost_it(name, copied):
+def test_the_name_of_a_queue_is_restored_from_the_metadata(name, copied):
     """Also where no routing key of a message is the queue's name."""
     node = copied(name)
     for path in node.glob("msg_stores/vhosts/*/queues/*/.queue_name"):
@@ -122,7 +122,7 @@ def test_the_metadata_shows_the_name_of_a_queue_that_lost_it(name, copied):
     assert run("verify", node).code == 0
 
 
-def test_a_copy_of_a_quorum_queues_folder_is_left_to_a_person(copied):
+def test_a_copied_quorum_queue_folder_requires_an_operator(copied):
     """Its `config` names another folder; the name need not be UTF-8."""
     node = copied("rabbit-quorum-latin1-4.0.5")
     folder = next(path for path in node.glob("quorum/*/*") if path.is_dir())
@@ -134,7 +134,7 @@ def test_a_copy_of_a_quorum_queues_folder_is_left_to_a_person(copied):
 
 
 @pytest.mark.parametrize("name", ["rabbitmq4-killed", "rabbitmq43-clean", "rabbitmq4-quorum-snapshot"])
-def test_queues_whose_folders_are_all_gone_keep_what_the_log_has(name, copied):
+def test_messages_in_the_log_stay_listed_if_all_queue_folders_are_missing(name, copied):
     """Without any `config` no queue can be made again: `recover` changes nothing, and what the log has stays listed."""
     node = copied(name)
     for folder in [path for path in node.glob("quorum/*/*") if path.is_dir()]:
@@ -166,7 +166,7 @@ def test_a_registered_folder_with_segments_alone_is_read(copied):
     assert {line["body_base64"] for line in run("dump", "--json", node).lines} == listed
 
 
-def test_a_new_log_for_a_later_server_has_its_names_and_no_older_end(copied):
+def test_a_new_log_for_a_later_server_has_its_file_names_and_end_index(copied):
     """4.3 started no queue whose log ends before the index in `writers.snapshot`, and names segments with 16 digits."""
     node = copied("rabbitmq43-clean")
     system = next(node.glob("quorum/*"))

@@ -145,7 +145,7 @@ def test_writes_of_a_terminated_client_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("calls", ["ww", "rr"])
-def test_a_count_that_cannot_be_is_an_error(tmp_path: Path, calls: str) -> None:
+def test_an_impossible_in_flight_count_is_an_error(tmp_path: Path, calls: str) -> None:
     """A client may not have two writes or two removes of one message in flight."""
     client = fresh(tmp_path).client()
     with pytest.raises(StoreBroken):
@@ -216,7 +216,7 @@ def test_after_a_failed_sync_the_store_only_reads(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_brief_rule_stops_at_one_half_garbage(tmp_path: Path) -> None:
+def test_the_default_collector_rule_stops_at_one_half_garbage(tmp_path: Path) -> None:
     """At 40 % garbage nothing is collected; above one half, until it is one half again, as measured on the server."""
     store = fresh(tmp_path)
     client = store.client()
@@ -336,7 +336,7 @@ def test_the_servers_own_compaction_killed_in_the_middle(tmp_path: Path, keep: i
     again.close()
 
 
-def test_a_torn_rdt_beside_a_whole_file(tmp_path: Path) -> None:
+def test_a_torn_rdt_file_next_to_an_intact_rdq_file(tmp_path: Path) -> None:
     """After a kill while the tail was written, nothing is lost and no torn record is used."""
     store = fresh(tmp_path, StoreSettings())
     store.client().write_many((ident(number), term(number)) for number in range(4))
@@ -357,7 +357,7 @@ def test_reads_beside_the_collector(tmp_path: Path) -> None:
     assert store.read(expected) == term(int.from_bytes(expected, "big"))
 
 
-def test_an_id_known_to_no_file_is_named(tmp_path: Path) -> None:
+def test_a_reference_to_an_id_in_no_file_is_reported(tmp_path: Path) -> None:
     """The caller learns which references have no message."""
     fresh(tmp_path).close()
     store, missing = open_store(REAL_DISK, str(tmp_path / "msg_store_persistent"), SMALL, {ident(1): 1})
@@ -410,7 +410,7 @@ def test_a_store_that_only_reads_refuses_removes(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_store_has_work_from_the_write_to_the_sync(tmp_path: Path) -> None:
+def test_a_write_is_pending_until_the_sync(tmp_path: Path) -> None:
     """The message is first in the mailbox, then in the buffer, then in the file."""
     store = fresh(tmp_path, StoreSettings())
     assert not store.has_work

@@ -67,7 +67,7 @@ def test_classic_queues_of_real_servers(world: World, folders: Any, kind: str, c
 
 
 @pytest.mark.parametrize("capacity", [1, 3000, 1 << 20])
-def test_messages_of_other_forms_between_plain_ones(world: World, tmp_path: Any, capacity: int) -> None:
+def test_rare_messages_between_plain_ones(world: World, tmp_path: Any, capacity: int) -> None:
     """Several fragments, none, other routes, a damaged property block, and two segments."""
     forms: list[dict[str, Any]] = [
         {}, {"fragments": (b"a", b"b")}, {}, {"pairs": route(b"ex", (b"k", b"l"))}, {"fragments": ()}, {"block": b"\0\1"}, {},

@@ -41,7 +41,7 @@ def test_a_queue_folder_deleted_after_the_clean_stop_is_reported(folder: Path) -
     assert found == {name: count for name, count in whole.items() if name in found}
 
 
-def test_a_queue_of_which_the_clean_stop_knew_nothing_is_named(folder: Path) -> None:
+def test_a_queue_unknown_to_the_clean_stop_is_reported(folder: Path) -> None:
     """A restored folder is not in the terms: everything is scanned, and no queue loses a message."""
     path = folder / "recovery.dets"
     rows = tables.read_recovery(path.read_bytes(), "")

@@ -63,7 +63,7 @@ def test_entries_are_read_back_across_flushes_and_segments(tmp_path: Path) -> No
     again.close()
 
 
-def test_the_bytes_are_the_servers(tmp_path: Path) -> None:
+def test_journal_and_segment_bytes_equal_those_of_the_server(tmp_path: Path) -> None:
     """Journal and segment have each publish with its delivered mark, then acknowledgements."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0x77, bytes.fromhex("5c95" + "00" * 12 + "77b6"), 0, 8192, True, None)
@@ -85,7 +85,7 @@ def test_the_bytes_are_the_servers(tmp_path: Path) -> None:
     index.close()
 
 
-def test_the_reader_of_folders_agrees(tmp_path: Path) -> None:
+def test_the_read_only_reader_finds_the_written_entries(tmp_path: Path) -> None:
     """The read-only reader finds the written entries before and after a flush."""
     index, _ = open_index(tmp_path / "queues" / "Q")
     for seq_id in range(40):
@@ -245,7 +245,7 @@ def on_the_disk(tmp_path: Path) -> list[Any]:
     return open_index(tmp_path / "copy")[1]
 
 
-def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp_path: Path) -> None:
+def test_entries_published_after_the_message_sync_began_are_not_written(tmp_path: Path) -> None:
     """Its message may be in no file yet, so only the next sync writes the entry."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
@@ -259,7 +259,7 @@ def test_what_was_published_after_the_messages_sync_began_stays_off_the_disk(tmp
     index.close()
 
 
-def test_a_position_before_a_flush_holds_nothing_back_that_the_segments_have(tmp_path: Path) -> None:
+def test_a_sync_to_a_position_before_a_flush_writes_no_later_entry(tmp_path: Path) -> None:
     """The flush moved everything to the segments; later entries are not written for the old position."""
     index, _ = open_index(tmp_path / "q")
     publish(index, 0)
@@ -284,7 +284,7 @@ def test_a_flush_waits_until_the_messages_are_on_the_disk(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kept", range(1, 8))
-def test_a_synced_acknowledgement_that_would_look_torn_is_flushed_to_the_segment(tmp_path: Path, kept: int) -> None:
+def test_a_synced_acknowledgement_that_resembles_a_torn_one_is_flushed_to_the_segment(tmp_path: Path, kept: int) -> None:
     """The journal would end with zeros after a sector border, like a lost sector; the acknowledgement must hold."""
     index, _ = open_index(tmp_path / "q", settings=IndexSettings())
     index.publish(0, ident(7), 0, 1, True, None)

@@ -93,7 +93,7 @@ def test_a_healthy_folder_has_no_problem(real: tuple[Path, dict[str, Any]]) -> N
     assert [note for note in found.notes if note.kind == UNSUPPORTED] == []
 
 
-def test_info_names_what_is_not_read(real: tuple[Path, dict[str, Any]]) -> None:
+def test_info_lists_the_parts_that_are_not_read(real: tuple[Path, dict[str, Any]]) -> None:
     """The survey lists quorum queues, streams, metadata and the version with its evidence."""
     node, manifest = real
     kinds = {kind: {name for name, row in manifest["queues"].items() if row["type"] == kind} for kind in ("quorum", "stream")}
@@ -111,7 +111,7 @@ def test_info_names_what_is_not_read(real: tuple[Path, dict[str, Any]]) -> None:
     check_schema("rabbit_info", facts)
 
 
-def test_answers_about_a_node_say_what_they_leave_out(real: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_output_about_a_node_lists_the_skipped_queues(real: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Quorum queues of a later version are named on stderr with it, and in JSON where the answer is one object."""
     node, manifest = real
     quorum = {name for name, row in manifest["queues"].items() if row["type"] == "quorum"}
@@ -160,7 +160,7 @@ def container(body: bytes, protocol: str = "mc_amqpl") -> bytes:
 
 
 @pytest.mark.parametrize("hole", [1, 2, 7, 8, 9, 24, 25, 26, 100, 2695, 70_000])
-def test_zeroes_between_records_are_passed(hole: int) -> None:
+def test_zeros_between_records_are_skipped(hole: int) -> None:
     """A compaction of RabbitMQ 4 leaves holes of any size between records and at the end."""
     sizes = 5000, 4100, 70_000, 9
     records = [encode_record(bytes((number,)) * 16, container(b"x" * size)) for number, size in enumerate(sizes)]

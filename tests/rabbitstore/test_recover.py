@@ -51,7 +51,7 @@ def test_recover_keeps_the_messages_that_only_an_interrupted_compaction_has(fold
         assert store.lost == [] and sum(len(store.queue(name)) for name in store.queue_names()) == 3037
 
 
-def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted_compaction(folder, clean):
+def test_recover_restores_a_damaged_message_from_an_interrupted_compaction(folder, clean):
     """The copy in the `.rdt` is whole, so neither entry nor message is dropped."""
     before = readable(folder)
     message = next(one for one in VhostFolder(str(folder)).messages() if one.file.startswith(STORE))
@@ -73,7 +73,7 @@ def test_recover_takes_a_message_that_is_damaged_in_its_file_from_an_interrupted
         assert store.lost == [] and store.parts.persistent.read(message.msg_id) == whole[24:-1]
 
 
-def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole_copy_either(folder, clean):
+def test_recover_drops_a_message_without_an_intact_copy_in_an_interrupted_compaction(folder, clean):
     """Only whole messages are restored; the entry of a torn one is acknowledged."""
     unfinished_compaction(folder, clean.manifest)
     first = (folder / STORE / "4.rdt").read_bytes()
@@ -85,7 +85,7 @@ def test_recover_drops_a_message_of_which_an_interrupted_compaction_has_no_whole
     assert len(readable(folder)) == ALL - plan.messages_lost
 
 
-def test_an_empty_file_of_an_interrupted_compaction_is_taken_away(folder):
+def test_an_empty_file_of_an_interrupted_compaction_is_deleted(folder):
     """A kill came after the file was created and before its first byte."""
     (folder / STORE / "4.rdt").touch()
     before = readable(folder)
@@ -174,7 +174,7 @@ def test_a_second_recovery_changes_nothing(folder, clean):
     assert verify(str(folder)).problems == [] and image(folder) == before
 
 
-def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
+def test_a_queue_with_a_lost_name_that_is_in_no_message_stays_readable(tmp_path):
     """With a routing key other than the queue's name, nothing is guessed and no message is dropped."""
     folder = tmp_path / "vhost"
     with RabbitStore.open(str(folder), settings=QUIET) as store:
@@ -190,7 +190,7 @@ def test_a_queue_whose_name_is_in_no_message_stays_readable(tmp_path):
     assert len(readable(folder)) == 2
 
 
-def test_a_plan_in_json_says_what_is_cut_kept_and_done(folder, clean):
+def test_a_plan_in_json_lists_cuts_backups_and_actions(folder, clean):
     """Scripts read this JSON."""
     torn_journal(folder, clean.manifest)
     reported = run("recover", folder, "--json").json

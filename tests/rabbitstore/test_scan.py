@@ -96,7 +96,9 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[int], bool]]] = {
 
 @pytest.mark.parametrize("rows", [3, 4096])
 @pytest.mark.parametrize("name", CASES)
-def test_a_scan_has_the_messages_that_pass(store: RabbitStore, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
+def test_a_scan_returns_the_messages_that_match_the_filter(
+    store: RabbitStore, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
+) -> None:
     """The order is that of queues and sequence numbers, whatever the size of a batch."""
     monkeypatch.setattr(columns.record_batches, "__defaults__", (rows, None))
     filters, keep = CASES[name]

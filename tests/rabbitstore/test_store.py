@@ -202,7 +202,7 @@ def test_a_waiting_consumer_gets_the_message_at_once(path: str) -> None:
         assert [delivery.redelivered for delivery in store.consumer("q")] == [True]
 
 
-def test_a_message_store_blocks_the_queue_and_the_queue_its_publisher(path: str) -> None:
+def test_credit_flow_blocks_the_queue_and_then_its_publisher(path: str) -> None:
     """With credit (20, 8) of the queue and (10, 4) of the publisher it blocks, until the store handles its mailbox."""
     settings = RabbitSettings(background=False, store=StoreSettings(client_credit=(20, 8)))
     with RabbitStore.open(path, settings=settings) as store:
@@ -243,7 +243,7 @@ def test_a_credit_that_would_block_for_ever_is_refused(credit: tuple[int, int]) 
         Credit(*credit)
 
 
-def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path: str) -> None:
+def test_a_fan_out_reaches_every_queue_except_the_failed_one(path: str) -> None:
     """The error lists both kinds of queues; published again, the message is stored once."""
     disk = FailingDisk(1 << 40)
     store = RabbitStore.open(path, settings=QUIET, disk=disk)
@@ -269,7 +269,7 @@ def test_a_queue_that_fails_keeps_a_fan_out_from_itself_alone(path: str) -> None
         assert drained(store, "b")[0] == b"makes the journal"
 
 
-def test_what_one_queue_lacked_is_published_again_without_a_second_copy(path: str) -> None:
+def test_a_retry_after_a_partial_fan_out_stores_no_second_copy(path: str) -> None:
     """`publish_content` with the error's content uses the same id and one record."""
     with RabbitStore.open(path, settings=QUIET) as store:
         queues = [store.declare_queue(name) for name in "ab"]

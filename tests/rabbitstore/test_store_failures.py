@@ -145,7 +145,7 @@ def test_a_declaration_that_rabbitmq_would_not_take_is_refused(tmp_path: Path, n
         assert store.queue_names() == [] and list((tmp_path / "vhost" / "queues").iterdir()) == []
 
 
-def test_a_fetch_reports_a_message_whose_file_was_deleted(tmp_path: Path) -> None:
+def test_a_fetch_reports_a_message_in_a_deleted_file(tmp_path: Path) -> None:
     """A file was deleted under the open store: the queue's other messages are delivered."""
     path = tmp_path / "vhost"
     settings = RabbitSettings(background=False, store=StoreSettings(file_size_limit=20_000))
@@ -230,7 +230,7 @@ def test_a_failed_deletion_after_a_failed_merge_loses_no_remove_and_blocks_no_re
     store.abandon()
 
 
-def test_files_whose_messages_do_not_fit_one_are_not_merged(tmp_path: Path) -> None:
+def test_files_with_too_many_live_bytes_for_one_file_are_not_merged(tmp_path: Path) -> None:
     """There is enough garbage, but no two neighbours fit one file."""
     settings = StoreSettings(file_size_limit=4096, garbage_fraction=0.2)
     store = fresh(tmp_path, settings)
@@ -257,7 +257,7 @@ def test_contains_handles_the_mailbox_before_an_unknown_id(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_dead_clients_write_of_a_stored_message_is_no_reference(tmp_path: Path) -> None:
+def test_a_write_of_a_terminated_client_adds_no_reference(tmp_path: Path) -> None:
     """Another queue has the message and can read it until its own remove."""
     store = fresh(tmp_path)
     living, dead = store.client(), store.client()
@@ -302,7 +302,7 @@ def test_a_second_equal_declaration_returns_the_same_queue(tmp_path: Path) -> No
     assert not RabbitStore.open(str(tmp_path / "vhost"), "r").is_writable
 
 
-def test_a_queue_that_was_deleted_half_way_keeps_no_journal_from_its_flush(tmp_path: Path) -> None:
+def test_a_partially_deleted_queue_does_not_block_the_flush_of_other_journals(tmp_path: Path) -> None:
     """The deleted queue's journal is not created again; the other journals are flushed."""
     disk = WrappedDisk()
     with RabbitStore.open(str(tmp_path / "vhost"), settings=QUIET, disk=disk) as store:
@@ -357,7 +357,7 @@ def two_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RabbitS
     return first, second, disk
 
 
-def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(
+def test_a_store_that_fails_to_stop_at_exit_does_not_prevent_others_from_stopping(
     two_stores: tuple[RabbitStore, RabbitStore, WrappedDisk], tmp_path: Path
 ) -> None:
     """The first store's disk is full; the second is still stopped cleanly, and both folders are unlocked."""
@@ -376,7 +376,7 @@ def test_a_store_that_cannot_stop_cleanly_at_the_processs_end_keeps_no_other(
     RabbitStore.open(str(tmp_path / "first"), settings=QUIET).close()
 
 
-def test_the_stores_of_the_parent_are_closed_in_a_forked_child_and_nothing_of_them_changes(
+def test_stores_of_the_parent_are_closed_and_unchanged_in_a_forked_child(
     two_stores: tuple[RabbitStore, RabbitStore, WrappedDisk], tmp_path: Path
 ) -> None:
     """Neither a publish nor a close of the child writes, and the parent keeps the lock."""

@@ -119,7 +119,7 @@ def half_collected(stores: MessageStores, disk: Disk) -> tuple[Any, list[int]]:
     return store, kept
 
 
-def test_a_merged_file_has_a_durable_name_before_the_right_one_is_deleted(stores: MessageStores) -> None:
+def test_a_merged_file_is_durable_before_its_source_is_deleted(stores: MessageStores) -> None:
     """If only the deletion survived, the right file's messages were in no file."""
     disk = ForgettingDisk()
     store, kept = half_collected(stores, disk)
@@ -213,7 +213,7 @@ def test_a_deleted_clean_mark_stays_deleted_before_the_tables_are(stores: Messag
         assert not [name for name in stores.layout.CLEAN_FILES if f"/{name}" in image.files]
 
 
-def test_a_segment_that_a_killed_server_did_not_sync_is_on_the_disk_before_its_journal_is_empty(stores: MessageStores) -> None:
+def test_an_unsynced_segment_of_a_killed_server_is_synced_before_its_journal_is_emptied(stores: MessageStores) -> None:
     """A killed server had flushed its journal without a sync; a durably emptied journal would lose the entries."""
     disk = ForgettingDisk()
     index = stores.index.QueueIndex(disk, "/q", stores.index_settings)

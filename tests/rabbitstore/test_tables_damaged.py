@@ -114,7 +114,7 @@ def test_a_location_row_of_another_shape_is_named(row: tuple[Any, ...]) -> None:
         tables.read_locations(ets((), row, END), "t")
 
 
-def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean: Any, tmp_path: Path) -> None:
+def test_a_folder_with_invalid_location_rows_is_opened_by_a_scan(clean: Any, tmp_path: Path) -> None:
     """A row of five elements used to end `verify` with an AttributeError."""
     folder = Path(shutil.copytree(clean.vhost, tmp_path / "vhost"))
     (folder / STORE / "msg_store_index.ets").write_bytes(ets((), (Atom("msg_location"), b"i" * 16, 1, 2, 3), END))
@@ -124,7 +124,7 @@ def test_a_folder_whose_location_rows_are_no_locations_is_opened_by_a_scan(clean
         assert sum(len(store.queue(name)) for name in store.queue_names()) == 3037
 
 
-def test_a_location_row_with_wide_numbers_is_taken() -> None:
+def test_a_location_row_with_wide_integers_is_read() -> None:
     """Above 2 GiB integers have another tag; the slow path reads such rows."""
     row = (Atom("msg_location"), b"g" * 16, 1, 2, 1 << 33, 4)
     end = [Atom("$end_of_table"), [(Atom("count"), 2)]]
@@ -211,7 +211,7 @@ def test_a_damaged_dets_file_is_named(at: int, change: bytes, reason: str) -> No
         read_dets(data[:at] + change + data[at + len(change) :], "recovery.dets")
 
 
-def test_a_dets_file_whose_block_lost_its_mark_has_lost_objects() -> None:
+def test_a_dets_block_without_its_mark_counts_as_lost_objects() -> None:
     """Otherwise its queue would count as one without terms."""
     data = write_dets(ROWS)
     with pytest.raises(StoreCorrupt, match="lost objects"):

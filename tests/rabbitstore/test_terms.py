@@ -40,7 +40,7 @@ CONTENTS = st.builds(
 
 
 @given(TERMS)
-def test_what_is_encoded_is_decoded(term: Any) -> None:
+def test_encoded_terms_survive_a_round_trip(term: Any) -> None:
     """Terms of every kind, nested."""
     assert decode(encode(term)) == term
 
@@ -58,7 +58,7 @@ def test_what_is_encoded_is_decoded(term: Any) -> None:
         ((1, Atom("x")), "8368 02 6101 64000178"),
     ],
 )
-def test_the_bytes_are_otp_25s(term: Any, data: str) -> None:
+def test_encoded_bytes_equal_those_of_otp_25(term: Any, data: str) -> None:
     """Each tag has the documented bytes."""
     assert encode(term) == bytes.fromhex(data.replace(" ", ""))
 
@@ -97,7 +97,7 @@ def test_atoms_of_newer_erlang_are_read() -> None:
     assert split_term(newer) is None and decode_content(newer) == content
 
 
-def test_the_same_bytes_are_other_atoms_in_another_encoding() -> None:
+def test_atoms_with_equal_bytes_differ_by_encoding() -> None:
     """Tags 100 and 115 are Latin-1, 118 and 119 UTF-8, also when the same bytes were read before."""
     name = "é".encode()
     latin, utf_8 = b"s\x02" + name, b"w\x02" + name
@@ -160,7 +160,7 @@ def test_properties_survive_a_round_trip(found: dict[Any, Any]) -> None:
     "wrong",
     [{"colour": "red"}, {"content_type": "x" * 256}, {"priority": 256}, {"headers": {"k": object()}}, {"timestamp": -1}],
 )
-def test_properties_that_no_block_holds(wrong: dict[Any, Any]) -> None:
+def test_properties_that_cannot_be_encoded_raise(wrong: dict[Any, Any]) -> None:
     """They raise before anything is written."""
     with pytest.raises(InvalidMessage):
         properties.encode(wrong)
@@ -186,13 +186,13 @@ def test_every_truncation_of_a_property_block_is_named() -> None:
         (b"\x83r\0\x03" + b"d\0\x04n@h1" + bytes(13), Opaque(114, b"\0\x03d\0\x04n@h1" + bytes(13))),
     ],
 )
-def test_what_a_tables_properties_hold_is_written_as_it_was_read(data: bytes, term: Opaque | dict[Atom, int]) -> None:
+def test_table_properties_survive_a_round_trip(data: bytes, term: Opaque | dict[Atom, int]) -> None:
     """Maps, processes and references are read (Erlang's external format)."""
     assert decode(data) == term and encode(term) == data
 
 
 @pytest.mark.parametrize(("term", "error"), [(1 << 8 * 255, struct.error), (-(1 << 9000), struct.error), (object(), TypeError)])
-def test_what_no_table_can_hold_is_not_written(term: int | object, error: type[Any] | type[TypeError]) -> None:
+def test_values_that_no_table_can_hold_are_rejected(term: int | object, error: type[Any] | type[TypeError]) -> None:
     """A too large integer and a value that is not a term are errors."""
     with pytest.raises(error):
         encode((Atom("row"), [term]))
@@ -227,7 +227,7 @@ def test_headers_that_no_client_sends_are_named(block: bytes, reason: str) -> No
     assert properties.decode(nested(4))["headers"] == {"a": {"a": {"a": {"a": {}}}}}
 
 
-def test_an_odd_boolean_survives_a_round_trip() -> None:
+def test_a_boolean_other_than_0_or_1_survives_a_round_trip() -> None:
     """A boolean other than 0 or 1 keeps its octet, also in JSON."""
     block = b"\x20\0\0\0\0\x04\x01at\x07"
     found = properties.decode(block)

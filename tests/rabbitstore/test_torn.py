@@ -29,7 +29,7 @@ def with_a_lost_sector(data: bytes, more: bytes) -> bytes:
 @pytest.mark.parametrize("kept", range(1, 8))
 @pytest.mark.parametrize("more", [b"", b"what a later sector has"], ids=["at the end", "before others"])
 @pytest.mark.parametrize("kind", [JOURNAL_ACKNOWLEDGED, JOURNAL_PUBLISH_TRANSIENT])
-def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind: int, more: bytes, kept: int) -> None:
+def test_a_torn_journal_entry_is_not_read_as_one_of_another_message(kind: int, more: bytes, kept: int) -> None:
     """Read as 0, an acknowledgement or transient message of number 5 used to remove message 0."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - kept - 2 * len(first))))
@@ -44,7 +44,7 @@ def test_a_torn_entry_of_the_journal_is_not_one_of_another_number(kind: int, mor
     assert [problem.kind for problem in problems] == ["torn_journal"]
 
 
-def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written() -> None:
+def test_an_acknowledgement_across_sectors_counts_only_if_both_were_written() -> None:
     """Its low bytes are not zero, or an entry follows."""
     first = journal_publish(0, b"")
     filler = journal_publish(1, bytes(b"x" * (SECTOR_SIZE - 4 - 2 * len(first))))
@@ -54,7 +54,7 @@ def test_an_acknowledgement_over_a_border_counts_where_both_sectors_were_written
     assert read_journal(acknowledged + journal_publish(2, b""), "f", [])[0][0].acked
 
 
-def test_a_torn_mark_of_a_segment_is_not_one_of_another_number() -> None:
+def test_a_torn_segment_mark_is_not_read_as_one_of_another_message() -> None:
     """Without its second byte the mark `40 05` would acknowledge message 0."""
 
     def publish(relative: int, embedded: bytes = b"") -> bytes:

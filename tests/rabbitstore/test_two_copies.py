@@ -74,7 +74,7 @@ def test_a_flipped_bit_in_the_journals_id_loses_no_message(
 
 @pytest.mark.parametrize("size_bytes", [3000, 20], ids=["stored", "embedded"])
 @pytest.mark.parametrize("where", ["journal", "segment"])
-def test_recover_leaves_the_copy_whose_message_is_there(
+def test_recover_keeps_the_copy_with_an_existing_message(
     killed: Callable[[int], Killed], world: Any, size_bytes: int, where: str
 ) -> None:
     """Whichever copy is damaged, afterwards both files agree, and every message is there."""
@@ -95,7 +95,9 @@ def test_recover_leaves_the_copy_whose_message_is_there(
     assert sorted(name.rpartition("__")[2] for name in kept) == ["0.idx", "journal.jif"]
 
 
-def test_a_number_that_became_another_ones_does_not_replace_its_message(killed: Callable[[int], Killed], world: Any) -> None:
+def test_a_publish_with_a_damaged_sequence_number_replaces_no_other_message(
+    killed: Callable[[int], Killed], world: Any
+) -> None:
     """With one flipped bit the journal's second publish names 0 and used to replace message 0."""
     found = killed(3000)
     rabbit, check = world.module("rabbitstore"), world.module("brokerstore.testing.rabbitmq_check")

@@ -112,7 +112,7 @@ _BEFORE = {}  # the verification of each unchanged copy
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", [*OLD, *LATER])
 @pytest.mark.parametrize("plant", PLANTS)
-def test_everything_that_writes_refuses_what_is_not_known(log, copied, kind, plant):
+def test_writers_refuse_unknown_formats_and_files(log, copied, kind, plant):
     """Each unknown version, magic, term, flag or file is rejected by name, without changing a byte."""
     vhost = copied
     if not PLANTS[plant](vhost):
@@ -122,7 +122,7 @@ def test_everything_that_writes_refuses_what_is_not_known(log, copied, kind, pla
 
 @pytest.mark.parametrize("plant", [name for name in PLANTS if "flag" not in name])
 @pytest.mark.parametrize("kind", [*OLD, "rabbitmq43-clean"])
-def test_verify_names_what_is_not_known_as_a_note(copied, kind, plant):
+def test_verify_reports_unknown_formats_but_not_as_problems(copied, kind, plant):
     """It is neither damage nor loss: only a note is added, and the message count stays."""
     vhost = copied
     if kind not in _BEFORE:
@@ -169,7 +169,7 @@ def test_folders_of_rabbitmq_4_are_written_without_losing_a_message(sources, tmp
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", LATER)
-def test_everything_that_reads_leaves_folders_of_rabbitmq_4_as_they_are(sources, log, tmp_path, kind):
+def test_readers_do_not_change_folders_of_rabbitmq_4(sources, log, tmp_path, kind):
     """No reading command changes a byte of the node's folder."""
     vhost = node_of(kind, sources[kind], tmp_path / "node")
     before = tree(tmp_path)
@@ -196,7 +196,7 @@ class FailsToSync(WrappedDisk):
             raise DiskError(operation, path, errno.EIO, "input/output error")
 
 
-def test_our_own_mark_of_a_failed_sync_is_no_unknown_file(tmp_path):
+def test_the_sync_failure_marker_is_not_an_unknown_file(tmp_path):
     """The mark of a failed sync does not make the next opening reject the folder."""
     disk = FailsToSync()
     store = RabbitStore.open(str(tmp_path), disk=disk, settings=RabbitSettings(index_version=1))

@@ -277,7 +277,7 @@ def bodies(queue: VariableQueue) -> list[bytes]:
     return found
 
 
-def test_a_read_costs_no_disk_one_or_two_by_state(opened: Opened) -> None:
+def test_a_fetch_needs_0_to_2_disk_reads_by_message_state(opened: Opened) -> None:
     """An alpha costs no read, a beta one, a delta two (the segment once)."""
     queue = opened.queue
     for number in range(40):
@@ -298,7 +298,7 @@ def test_a_read_costs_no_disk_one_or_two_by_state(opened: Opened) -> None:
     assert (queue.disk_reads - before, queue.index.read_count) == (1, 1)
 
 
-def test_a_segment_that_cannot_be_read_takes_no_message_along(opened: Opened, tmp_path: Path) -> None:
+def test_a_failed_segment_read_loses_no_message(opened: Opened, tmp_path: Path) -> None:
     """The message before the failed read used to be lost until a restart."""
     queue = opened.queue
     for number in range(40):
@@ -468,7 +468,7 @@ def test_entries_deleted_under_an_open_queue_do_not_block_later_messages(opened:
 
 
 @pytest.mark.parametrize("gone", [8, 5, 0])
-def test_a_segment_with_fewer_entries_than_the_last_stop_noted_keeps_no_later_message(tmp_path: Path, gone: int) -> None:
+def test_missing_entries_of_a_segment_do_not_block_later_messages(tmp_path: Path, gone: int) -> None:
     """The segment is read when its messages are due: missing entries are reported, later ones delivered."""
     index = QueueIndex(REAL_DISK, f"{tmp_path}/queue", SETTINGS.index)
     for seq_id in range(16):

@@ -99,7 +99,7 @@ def test_two_segments_survive_a_kill_and_are_deleted_when_they_are_done(tmp_path
     assert verify(str(tmp_path)).problems == []
 
 
-def test_after_a_clean_stop_the_middle_is_not_read(tmp_path: Path) -> None:
+def test_after_a_clean_stop_only_the_first_and_last_segments_are_read(tmp_path: Path) -> None:
     """The first and the last segment are read; what was delivered is known."""
     with opened(tmp_path) as store:
         for number in range(3 * SEGMENT):
@@ -141,7 +141,7 @@ def test_an_opening_refuses_damage_that_recover_may_repair(tmp_path: Path, damag
         opened(tmp_path)
 
 
-def test_a_torn_message_that_nobody_confirmed_is_dropped(tmp_path: Path) -> None:
+def test_a_torn_unconfirmed_message_is_dropped(tmp_path: Path) -> None:
     """A power failure of the server's machine leaves entries whose messages never reached the disk."""
     store = opened(tmp_path)
     for number in range(3):

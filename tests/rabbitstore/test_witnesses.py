@@ -88,7 +88,7 @@ def test_contradictory_marks_of_a_journal_are_damage(tmp_path: Path, order: str,
     assert verify(str(tmp_path)).problems == []
 
 
-def test_acknowledgement_without_a_publish_is_what_an_interrupted_flush_leaves(tmp_path: Path) -> None:
+def test_acknowledgement_without_a_publish_after_an_interrupted_flush_is_not_damage(tmp_path: Path) -> None:
     """The flush deletes a segment before it empties the journal, so that its marks may be all that is left."""
     queue = store_at(tmp_path, 1)
     kill(tmp_path)
@@ -133,7 +133,7 @@ def test_queue_without_messages_may_have_no_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "older"])
-def test_messages_that_only_the_terms_of_the_stop_count_are_lost(tmp_path: Path, damage: str) -> None:
+def test_messages_counted_only_by_the_recovery_terms_are_lost(tmp_path: Path, damage: str) -> None:
     """A segment that is gone, empty or older than the clean stop has fewer entries than its terms: the rest is counted."""
     queue = store_at(tmp_path, 1)
     data = (queue / "0.idx").read_bytes()
@@ -149,7 +149,7 @@ def test_messages_that_only_the_terms_of_the_stop_count_are_lost(tmp_path: Path,
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros"])
-def test_bodies_of_a_message_file_that_is_gone_are_counted(tmp_path: Path, damage: str, is_clean: bool) -> None:
+def test_messages_of_a_missing_message_file_are_counted_as_lost(tmp_path: Path, damage: str, is_clean: bool) -> None:
     """Every entry whose message is gone with `N.qs` is lost by name, whether the file is missing, empty or of zeros."""
     queue = store_at(tmp_path, 2)
     if not is_clean:
@@ -166,7 +166,7 @@ def test_bodies_of_a_message_file_that_is_gone_are_counted(tmp_path: Path, damag
     assert verify(str(tmp_path)).problems == []
 
 
-def test_message_file_with_other_damage_has_lost_what_it_lacks(tmp_path: Path) -> None:
+def test_missing_messages_of_a_damaged_message_file_are_counted_as_lost(tmp_path: Path) -> None:
     """Cut behind a message it looks like one that a kill left; a damaged message in front of the cut shows that it is not."""
     queue = store_at(tmp_path, 2)
     kill(tmp_path)
@@ -195,7 +195,7 @@ def test_zeros_behind_the_entries_of_a_segment_are_damage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_queue_folder_that_is_gone_is_counted_by_the_terms_of_the_stop(tmp_path: Path, version: int) -> None:
+def test_messages_of_a_missing_queue_folder_are_counted_by_the_recovery_terms(tmp_path: Path, version: int) -> None:
     """`recovery.dets` has the folder's name and its messages."""
     queue = store_at(tmp_path, version)
     shutil.rmtree(queue)

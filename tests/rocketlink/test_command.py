@@ -44,7 +44,7 @@ def test_an_address_without_host_or_port_is_wrong_use(tmp_path: Path, address: s
     assert "HOST:PORT" in capsys.readouterr().err
 
 
-def test_a_broker_that_is_away_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is created for it."""
     assert main(["replicate", "127.0.0.1:1", str(tmp_path / "s")]) == 1
     *_, error, hint = capsys.readouterr().err.splitlines()
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_no_failing_disk(tmp_path: Path, capsys: pytest.
     assert hint.startswith("brokerstore: run: ss -ltnp ")
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_not_changed(tmp_path: Path) -> None:
     """As every command that writes."""
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["replicate", "127.0.0.1:1", str(tmp_path)]) == 3

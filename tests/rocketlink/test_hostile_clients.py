@@ -61,7 +61,7 @@ def harass(port: int, seed: int) -> None:
                         break
 
 
-def test_hostile_clients_harm_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_hostile_clients_do_not_affect_the_store_or_other_clients(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Memory is bounded, no request ends in an unexpected error, polite clients are answered, and the store is sound."""
     low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(high, 8192), high))

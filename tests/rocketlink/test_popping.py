@@ -106,7 +106,7 @@ def put(served: Served, count: int, first: int = 0) -> None:
     served.store.engine.settle()
 
 
-def test_messages_of_all_queues_are_taken_once(served: Served) -> None:
+def test_messages_of_all_queues_are_popped_once(served: Served) -> None:
     """The answer says how many are left; the group's offset stays at the first message that is not acknowledged."""
     put(served, 10)
     answer = served.invoke_raw(200050, pop_fields(maxMsgNums=7))
@@ -122,7 +122,7 @@ def test_messages_of_all_queues_are_taken_once(served: Served) -> None:
     assert acknowledge(served, mine[0]) == NO_MESSAGE
 
 
-def test_one_queue_can_be_asked_for(served: Served) -> None:
+def test_a_pop_request_can_name_one_queue(served: Served) -> None:
     """And a group may begin behind the last message."""
     put(served, 4)
     assert {one.queue_id for one in pop(served, queueId=1)} == {1}
@@ -131,7 +131,7 @@ def test_one_queue_can_be_asked_for(served: Served) -> None:
     assert [one.body for one in pop(served, queueId=0)] == [b"4"]
 
 
-def test_a_message_that_is_not_acknowledged_comes_again_from_the_retry_topic(served: Served) -> None:
+def test_an_unacknowledged_message_is_redelivered_from_the_retry_topic(served: Served) -> None:
     """Consumers pull from that topic. The offset moves on when the message is there."""
     put(served, 1)
     (one,) = pop(served, invisibleTime=100)
@@ -142,7 +142,7 @@ def test_a_message_that_is_not_acknowledged_comes_again_from_the_retry_topic(ser
     assert pop(served) == []
 
 
-def test_the_time_of_a_message_can_be_changed(served: Served) -> None:
+def test_the_invisible_time_of_a_message_can_be_changed(served: Served) -> None:
     """The handle changes with it."""
     put(served, 1)
     (one,) = pop(served, invisibleTime=300)
@@ -171,7 +171,7 @@ def test_a_request_waits_for_a_message(served: Served) -> None:
     assert served.invoke_raw(200050, pop_fields(pollTime=100)).code == NOTHING
 
 
-def test_messages_without_the_wanted_tag_are_passed(served: Served) -> None:
+def test_messages_without_a_matching_tag_are_skipped(served: Served) -> None:
     """With the filter of the request or of the group's heartbeat; the offset moves past them."""
     put(served, 12)
     found = pop(served, exp="t1||t2")
@@ -183,7 +183,7 @@ def test_messages_without_the_wanted_tag_are_passed(served: Served) -> None:
     assert pop(served, exp="none") == [] and committed(served) == {0: 8, 1: 7}
 
 
-def test_what_was_taken_comes_again_after_a_restart(served: Served) -> None:
+def test_unacknowledged_messages_are_delivered_again_after_a_restart(served: Served) -> None:
     """From the first message that was not acknowledged."""
     put(served, 6)
     found = sorted(pop(served), key=lambda one: (one.queue_id, one.offset))
@@ -233,7 +233,7 @@ def refused(served: Served, code: int, **fields: object) -> None:
     assert caught.value.code == code
 
 
-def test_what_cannot_be_taken_is_refused(served: Served) -> None:
+def test_invalid_pop_requests_are_refused(served: Served) -> None:
     """By name: order, filters, topics whose consumers pull, queues and groups that are unknown, handles that are none."""
     served.store.create_topic("B", 1, attributes={QUEUE_TYPE: BATCH_QUEUES})
     put(served, 1)
@@ -252,7 +252,7 @@ def test_what_cannot_be_taken_is_refused(served: Served) -> None:
     assert acknowledge(served, one) == FOUND
 
 
-def test_the_number_of_taken_messages_has_a_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_popped_unacknowledged_messages_is_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients wait when it is reached, until some are acknowledged."""
     monkeypatch.setattr(popping, "TAKEN_MAX", 4)
     put(served, 8)
@@ -272,7 +272,7 @@ def test_queues_of_groups_without_clients_are_forgotten(served: Served) -> None:
     until(lambda: not state._queues)  # when the next connection ends
 
 
-def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
+def test_a_group_consumes_in_the_configured_pop_or_pull_mode(served: Served) -> None:
     """The mode is in the broker's file, and consumers that ask are told."""
 
     def assigned(**changes: Any) -> list[tuple[str, int]]:
@@ -304,7 +304,7 @@ def test_a_group_pops_what_it_was_told_to(served: Served) -> None:
             set_mode(**wrong)
 
 
-def test_a_message_that_is_taken_is_not_committed(served: Served) -> None:
+def test_a_popped_message_is_not_committed_before_its_acknowledgement(served: Served) -> None:
     """The group's offset moves with the acknowledgement, so that a restart does not lose the message."""
     served.store.create_topic("T", 1)
     served.client.invoke(34, {}, heartbeat("c", "g"))
@@ -320,7 +320,7 @@ def test_a_message_that_is_taken_is_not_committed(served: Served) -> None:
     assert served.store.committed_offsets("T", "g")[0] == 2
 
 
-def test_every_member_pops_from_all_queues_unless_it_is_told_how_many_to_share(served: Served) -> None:
+def test_every_member_pops_from_all_queues_unless_a_share_count_is_set(served: Served) -> None:
     """As RocketMQ's broker assigns them: with 0 and with as many as there are other members, -1 for any queue."""
     for client in ("c", "d"):
         served.client.invoke(34, {}, heartbeat(client, "g"))
@@ -333,7 +333,7 @@ def test_every_member_pops_from_all_queues_unless_it_is_told_how_many_to_share(s
             assert [(one["mode"], one["messageQueue"]["queueId"]) for one in found] == [("POP", -1)]
 
 
-def test_a_group_whose_offset_is_behind_the_end_of_a_queue_gets_the_next_message(served: Served) -> None:
+def test_a_group_with_an_offset_beyond_the_queue_end_gets_the_next_message(served: Served) -> None:
     """Its position is the end of the queue, also of one without a message."""
     put(served, 1)
     for queue_id in (0, 1):

@@ -89,7 +89,7 @@ def test_no_delayed_message_is_delivered_by_a_promotion(tmp_path: Path, monkeypa
         until(lambda: sorted(bodies(store)) == [b"level", b"timer"])
 
 
-def test_a_replica_that_was_killed_before_it_dispatched_a_new_topic_has_it(folder: Path) -> None:
+def test_a_replica_killed_before_it_dispatched_a_new_topic_serves_that_topic(folder: Path) -> None:
     """Its queues are built from the log, although the table does not name it."""
     with MessageStore.open(folder, "r+", CONFIG.but(broker_role=Role.SLAVE)):
         pass

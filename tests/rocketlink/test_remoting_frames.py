@@ -81,7 +81,7 @@ def test_frames_arrive_in_pieces(step: int) -> None:
         frame(1, BINARY[:-1] + b"\xff"),
     ],
 )
-def test_what_is_no_frame_is_refused(data: bytes) -> None:
+def test_invalid_frames_are_refused(data: bytes) -> None:
     """The error is named, and no length is trusted."""
     with pytest.raises(WrongFrame):
         list(FrameReader().feed(data))

@@ -119,7 +119,7 @@ def test_an_empty_replica_begins_with_the_last_file(tmp_path: Path) -> None:
             assert replica.store.engine.low_offset == end // 16_384 * 16_384
 
 
-def test_a_replica_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_replica_resumes_at_its_last_record(tmp_path: Path) -> None:
     """It asks for its last record again, and stores nothing twice."""
     with Master(tmp_path / "m") as master:
         for part in range(3):
@@ -249,7 +249,7 @@ def test_a_master_that_was_replaced_is_refused(tmp_path: Path, count: int) -> No
     assert log_of(tmp_path / "s")[:end] == before
 
 
-def test_an_error_ends_the_wait_for_the_end(tmp_path: Path) -> None:
+def test_an_error_ends_the_wait_for_a_replica(tmp_path: Path) -> None:
     """The command `replicate` shows it. A replica knows how far it is behind."""
     with Master(tmp_path / "m") as master:
         put(master.store, 5)
@@ -264,7 +264,9 @@ def test_an_error_ends_the_wait_for_the_end(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-replica")]
 
 
-def test_a_master_sends_heartbeats_and_refuses_what_is_not_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_sends_heartbeats_and_refuses_hosts_that_are_not_admitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slave without new bytes hears of it; one host too many, and one that is not admitted, is disconnected."""
     monkeypatch.setattr(master_module, "REPORT_EVERY_S", 0.01)
     monkeypatch.setattr(master_module, "SLAVES_MAX", 1)
@@ -293,7 +295,7 @@ def test_a_broker_that_is_away_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_topics_groups_and_offsets_follow(tmp_path: Path) -> None:
+def test_topics_groups_and_offsets_are_replicated(tmp_path: Path) -> None:
     """The tables of the master's broker replace those here; what it refuses stays."""
     with Master(tmp_path / "m") as master:
         put(master.store, 5)
@@ -349,7 +351,9 @@ def test_a_replica_that_is_closed_has_the_newest_tables(tmp_path: Path) -> None:
         (lambda log: struct.pack(">qi", 0, 400) + log[:50] + bytes([log[50] ^ 1]) + log[51:400], "log bytes"),
     ],
 )
-def test_what_a_master_sends_wrongly_changes_nothing(tmp_path: Path, send: Callable[[bytes], bytes], error: str) -> None:
+def test_invalid_data_from_a_master_does_not_change_the_replica(
+    tmp_path: Path, send: Callable[[bytes], bytes], error: str
+) -> None:
     """The replica ends with a named error, and its log has no byte of it."""
     with MessageStore.open(tmp_path / "m", "a", CONFIG) as store:
         put(store, 3)

@@ -144,7 +144,7 @@ def test_a_route_names_this_server_for_every_topic_that_exists(served: Served) -
     assert json.loads(served.invoke_raw(105, {"topic": "TBW102"}).body)["queueDatas"][0]["perm"] == 7
 
 
-def test_a_consumer_is_told_its_queues(served: Served) -> None:
+def test_a_consumer_gets_its_assigned_queues(served: Served) -> None:
     """In the order of the clients' ids; a client that the group does not have gets none, one that broadcasts all."""
     served.store.create_topic("T", 5)
 
@@ -322,7 +322,7 @@ def test_groups_without_clients_are_forgotten(served: Served) -> None:
     assert (clients.groups, clients.producers) == ({}, {})
 
 
-def test_members_of_a_group_know_each_other(served: Served) -> None:
+def test_members_of_a_group_are_notified_of_membership_changes(served: Served) -> None:
     """A new member, one that leaves and one whose connection ends: the others are told each time."""
     served.send("T", b"0")
     first = socket.create_connection(("127.0.0.1", served.server.port))
@@ -386,7 +386,7 @@ def test_locks_of_queues_are_bounded(served: Served, monkeypatch: pytest.MonkeyP
     lock("a", 4)
 
 
-def test_a_message_that_is_sent_back_comes_again_or_is_dead(served: Served) -> None:
+def test_a_message_sent_back_is_redelivered_or_becomes_a_dead_letter(served: Served) -> None:
     """After its last retry it is in the group's dead letter queue."""
     served.send("T", b"0")
     fields = {"group": "g", "offset": "0", "delayLevel": "0", "originTopic": "T", "maxReconsumeTimes": "16"}
@@ -420,7 +420,7 @@ def test_a_transaction_is_decided_by_its_producer(served: Served, decision: int,
     assert len(served.store.undecided_transactions()) == (decision == 0)
 
 
-def test_a_producer_is_asked_about_an_undecided_message(served: Served) -> None:
+def test_a_producer_gets_a_check_request_for_a_pending_half_message(served: Served) -> None:
     """It gets the message under its own topic, and where the half message is."""
     served.store.create_topic("T", 1)
     served.send("T", b"half", f=4, i="TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01U\x02", a="p")
@@ -489,7 +489,7 @@ def test_requests_need_the_signature_of_the_secret(tmp_path: Path) -> None:
         served.close()
 
 
-def test_a_replica_signs_its_requests_and_only_such_a_host_gets_the_log(tmp_path: Path) -> None:
+def test_only_a_host_with_signed_requests_can_replicate_the_log(tmp_path: Path) -> None:
     """The replication protocol has no signature: a host is admitted after a signed request."""
     served = Served(tmp_path / "s", access_key="user", secret="secret key")
     try:
@@ -509,7 +509,7 @@ def test_a_replica_signs_its_requests_and_only_such_a_host_gets_the_log(tmp_path
         served.close()
 
 
-def test_an_address_of_other_machines_needs_a_secret(tmp_path: Path) -> None:
+def test_a_non_loopback_address_requires_a_secret(tmp_path: Path) -> None:
     """Nothing listens without one."""
     with MessageStore.open(tmp_path / "s", "a", CONFIG) as store, pytest.raises(InvalidSetting, match="secret"):
         BrokerServer(store, "0.0.0.0")
@@ -529,7 +529,7 @@ def test_a_client_that_sends_no_frames_is_closed_and_others_are_served(served: S
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"[" * 50_000, b'{"consumerDataSet": 5}', b'{"consumerDataSet": [5]}'])
-def test_a_heartbeat_that_is_no_heartbeat_is_an_error(served: Served, body: bytes) -> None:
+def test_an_invalid_heartbeat_is_an_error(served: Served, body: bytes) -> None:
     """The client gets code 1 and keeps its connection."""
     with pytest.raises(RemoteError) as caught:
         served.client.invoke(34, {}, body)
@@ -537,7 +537,7 @@ def test_a_heartbeat_that_is_no_heartbeat_is_an_error(served: Served, body: byte
     assert served.send("T", b"0")["queueOffset"] == "0"
 
 
-def test_a_client_that_does_not_read_gets_no_more_answers_and_harms_nobody(served: Served) -> None:
+def test_a_client_that_does_not_read_is_throttled_without_affecting_others(served: Served) -> None:
     """The server keeps at most about a megabyte of answers and one read of requests for it."""
     for _ in range(40):
         served.store.put(Message("T", bytes(100_000), queue_id=0))
@@ -575,7 +575,7 @@ def test_a_closed_server_leaves_the_store_open(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]
 
 
-def test_a_slave_registers_and_is_told_where_its_master_is(served: Served) -> None:
+def test_a_slave_registers_and_gets_the_address_of_its_master(served: Served) -> None:
     """Addresses of requests and of replication; another broker and another master are refused."""
     fields = {"clusterName": "DefaultCluster", "brokerName": "brokerstore", "brokerId": "1", "brokerAddr": "127.0.0.1:1"}
     found = served.client.invoke(103, fields).fields
@@ -618,7 +618,7 @@ def test_a_client_of_another_protocol_is_named_once(
 
 
 @pytest.mark.parametrize(("code", "mark"), [(310, "true"), (320, "false")])
-def test_a_batch_is_known_by_its_request_or_by_its_mark(served: Served, code: int, mark: str) -> None:
+def test_a_batch_is_recognized_by_its_request_code_or_flag(served: Served, code: int, mark: str) -> None:
     """Java's client sends the mark, others the code."""
     data = encode_wire_batch([Message("T", b"0"), Message("T", b"1")])
     fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0", "i": "", "m": mark}
@@ -653,7 +653,7 @@ def test_the_number_of_groups_is_limited(served: Served, monkeypatch: pytest.Mon
             served.client.invoke(34, {}, body)
 
 
-def test_a_group_that_no_broker_would_make_is_ignored(served: Served) -> None:
+def test_a_group_with_an_invalid_name_is_ignored(served: Served) -> None:
     """Neither its retry topic nor a message sent back to it is made."""
     offset = served.store.put("T", b"x").physical_offset
     for name in ("my group", "g" * 256, "a.b", ""):
@@ -665,7 +665,7 @@ def test_a_group_that_no_broker_would_make_is_ignored(served: Served) -> None:
 
 
 @pytest.mark.parametrize("name", ["TBW102", "SELF_TEST_TOPIC", "rmq_sys_x", "a b", "x" * 128, ""])
-def test_a_topic_that_no_broker_would_make_is_not_created(served: Served, name: str) -> None:
+def test_a_topic_with_an_invalid_name_is_not_created(served: Served, name: str) -> None:
     """Code 29, as of RocketMQ 5.3.3."""
     assert served.invoke_raw(17, {"topic": name, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}).code == 29
     assert served.store.topics() == []
@@ -678,9 +678,7 @@ def test_a_server_that_is_closed_has_no_thread(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("brokerstore-server")]
 
 
-def test_a_server_that_is_closed_has_ended_the_thread_that_looks_for_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_the_server_ends_the_thread_that_polls_for_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that was about to look: its store may be closed next."""
     found = Served(tmp_path / "s")
     progress = found.store.engine.progress

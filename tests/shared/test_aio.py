@@ -80,7 +80,7 @@ def test_a_consumer_is_iterated_and_acknowledges(folder: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_message_that_is_sent_back_comes_again(folder: Path) -> None:
+def test_a_message_that_is_sent_back_is_redelivered(folder: Path) -> None:
     """From the retry topic, after its delay."""
 
     async def work() -> None:
@@ -211,7 +211,7 @@ def test_closing_a_consumer_ends_its_iteration(folder: Path) -> None:
     run(work())
 
 
-def test_a_consumer_that_nobody_waits_for_takes_no_messages(folder: Path) -> None:
+def test_a_consumer_without_a_pending_wait_fetches_no_messages(folder: Path) -> None:
     """Its wait ended with the time-out. What comes then is handed out by the next wait, not kept in this process before."""
 
     async def work() -> None:
@@ -229,7 +229,7 @@ def test_a_consumer_that_nobody_waits_for_takes_no_messages(folder: Path) -> Non
     run(work())
 
 
-def test_an_error_of_the_wait_for_news_reaches_the_coroutine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_wait_for_messages_reaches_the_coroutine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that does not answer is an error of the iteration, which goes on afterwards."""
     monkeypatch.setattr("messagestore.shared.aio.NEWS_S", 0.05)
 

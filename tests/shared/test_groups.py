@@ -78,7 +78,7 @@ def test_messages_are_handed_out_and_acknowledged(served: SharedStore) -> None:
 
 
 @pytest.mark.deep
-def test_a_message_that_was_not_acknowledged_comes_again(served: SharedStore) -> None:
+def test_an_unacknowledged_message_is_redelivered(served: SharedStore) -> None:
     """To the next consumer of the group; `commit` acknowledges everything."""
     served.put_many(numbered(0, 8))
     with served.consumer("T", group="G") as consumer:
@@ -102,7 +102,7 @@ def test_a_waiting_consumer_is_woken(served: SharedStore) -> None:
         timer.join()
 
 
-def test_a_poll_whose_time_is_over_waits_for_an_owner_that_is_slow(tmp_path: Path) -> None:
+def test_an_expired_poll_waits_for_the_answer_of_a_slow_owner(tmp_path: Path) -> None:
     """As long as any other request: nothing else says whether it had a message."""
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
     with open_shared(tmp_path / "s") as store, store.consumer("T", group="G") as consumer:
@@ -186,7 +186,7 @@ def test_a_close_ends_a_waiting_thread(served: SharedStore) -> None:
 
 
 @pytest.mark.deep
-def test_what_is_sent_back_comes_again_and_ends_as_a_dead_letter(served: SharedStore) -> None:
+def test_a_message_sent_back_is_redelivered_and_becomes_a_dead_letter(served: SharedStore) -> None:
     """From the group's retry topic, as in one process."""
     served.put(Message("T", b"x", queue_id=0))
     with served.consumer("T", group="G") as consumer:
@@ -200,7 +200,7 @@ def test_what_is_sent_back_comes_again_and_ends_as_a_dead_letter(served: SharedS
     assert [message.body for message in served.read("%DLQ%G", 0)] == [b"x"]
 
 
-def test_many_threads_announce_one_process(tmp_path: Path) -> None:
+def test_many_threads_lock_the_process_file_once(tmp_path: Path) -> None:
     """Consumers that are opened on several threads lock the file of their process once."""
     for number in range(20):
         presence = Presence(str(tmp_path), f"p{number}")
@@ -256,7 +256,9 @@ def consuming_child(folder: Path, counters: Counters) -> Child:
 
 
 @pytest.mark.deep
-def test_queues_are_divided_among_processes_and_a_killed_one_loses_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_divided_among_processes_and_reassigned_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each queue has one reader; what the killed process did not acknowledge comes to the living one."""
     monkeypatch.setattr(groups, "HAND_OVER_S", 0.2)
     counters = Counters(2)
@@ -339,7 +341,7 @@ def test_a_message_that_was_sent_back_is_not_held_when_the_owner_is_killed(tmp_p
 
 
 @pytest.mark.parametrize("way", ["seek", "seek_to_time"])
-def test_a_sought_position_stays_when_the_owner_is_killed(tmp_path: Path, way: str) -> None:
+def test_a_seek_position_survives_a_killed_owner(tmp_path: Path, way: str) -> None:
     """It is before the committed offset, which the owner saved, and nothing is committed by it."""
 
     def prepare(store: SharedStore) -> None:
@@ -395,7 +397,7 @@ def test_a_new_owner_expects_its_own_consumers_and_drops_old_connections(
         assert not store._member._channels._idle
 
 
-def test_an_owner_hands_out_nothing_before_its_own_consumers_are_back(tmp_path: Path) -> None:
+def test_an_owner_delivers_nothing_before_its_own_consumers_reconnect(tmp_path: Path) -> None:
     """They may hold the messages."""
     with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
         store.create_topic("T", 1)
@@ -468,7 +470,7 @@ def test_a_consumer_that_comes_back_does_not_wait_for_one_that_never_joins(
         kept.end()
 
 
-def test_what_was_acknowledged_in_a_queue_that_another_process_has_now_stays_so(tmp_path: Path) -> None:
+def test_acknowledgements_survive_the_reassignment_of_their_queue(tmp_path: Path) -> None:
     """The owner, which has not saved it, and the other process are killed: the one that did it tells the next owner."""
     gate = Counters(1)
 

@@ -78,7 +78,7 @@ def held_dispatcher(store: SharedStore) -> Iterator[None]:
         yield
 
 
-def test_a_message_in_the_pools_memory_is_handed_out_when_the_file_has_it(tmp_path: Path) -> None:
+def test_a_message_in_the_buffer_pool_is_delivered_only_once_it_is_in_the_file(tmp_path: Path) -> None:
     """Another process reads the file; a message that was handed out earlier would be skipped."""
     with open_shared(tmp_path / "s", config=dataclasses.replace(CONFIG, transient_store_pool_enable=True)) as store:
         store.create_topic("T", 1)
@@ -152,7 +152,7 @@ def test_an_interrupted_poll_of_the_owner_loses_no_message(store: SharedStore, m
             assert [bytes(message.body) for message in consumer.poll(1)] == [b"x"]
 
 
-def test_what_is_not_the_next_message_of_a_queue_is_left_to_the_dispatcher(store: SharedStore) -> None:
+def test_a_message_that_is_not_the_next_of_its_queue_is_left_to_the_dispatcher(store: SharedStore) -> None:
     """A message behind one that no poll waited for: both come in their order. A poll ends with what was put before."""
     poller = Poller(groups_of(store))
     with held_dispatcher(store):
@@ -196,7 +196,7 @@ def test_a_refused_put_answers_no_poll(store: SharedStore) -> None:
     assert poller.answers == [[]]
 
 
-def test_the_next_consumer_begins_behind_what_was_acknowledged_before_it_was_dispatched(store: SharedStore) -> None:
+def test_a_new_consumer_starts_after_acknowledged_messages_that_are_not_dispatched(store: SharedStore) -> None:
     """The queue ends before the group's offset then."""
     groups = groups_of(store)
     one, other = Poller(groups, "one"), Poller(groups, "other")

@@ -58,14 +58,14 @@ def received(data: bytes) -> list[Frame]:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=["full", "bare", "raw"])
-def test_a_message_comes_back(message: Message) -> None:
+def test_an_encoded_message_survives_a_round_trip(message: Message) -> None:
     """Every field is the same, and nothing of the next message is read."""
     packed = pack_message(message, "new")
     found, end = unpack_message(packed + b"more", 0)
     assert (fields(found), end) == (fields(message), len(packed))
 
 
-def test_several_messages_come_back() -> None:
+def test_several_encoded_messages_survive_a_round_trip() -> None:
     """They are packed one after the other."""
     found = unpack_messages(b"".join(pack_message(message, "new") for message in MESSAGES))
     assert [fields(message) for message in found] == [fields(message) for message in MESSAGES]
@@ -109,7 +109,7 @@ def test_a_frame_that_is_too_large_is_refused() -> None:
     assert len(pack_frame(Operation.PUT, bytes(FRAME_MAX))) == HEADER.size + FRAME_MAX
 
 
-def test_a_request_is_no_answer() -> None:
+def test_a_request_is_refused_as_an_answer() -> None:
     """An owner that sends one is refused."""
     with pytest.raises(BadFrame, match="is no answer"):
         unpack_answer(parse_frame(pack_frame(Operation.PUT, b"")))
@@ -121,14 +121,14 @@ def test_messages_are_divided_by_their_number_and_size() -> None:
     assert [[len(one) for one in batch] for batch in batches(packed, 3, 6)] == [[3, 3], [3, 1, 1], [1], [9], [1]]
 
 
-def test_a_call_comes_back() -> None:
+def test_an_encoded_call_survives_a_round_trip() -> None:
     """Name, arguments and messages are the same."""
     name, arguments, messages = unpack_call(parse_frame(pack_call("x", 1, "ü", None, messages=pack_message(FULL, ""))).payload)
     assert (name, arguments, [fields(message) for message in messages]) == ("x", [1, "ü", None], [fields(FULL)])
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0\2[]", b"\0\0\0\1[", b"\0\0\0\2{}", b"\0\0\0\1\xff", b"\0\0\0\4null"])
-def test_bytes_that_are_no_call_are_refused(payload: bytes) -> None:
+def test_an_invalid_call_is_refused(payload: bytes) -> None:
     """The error is a named one."""
     with pytest.raises(BadFrame):
         unpack_call(payload)
@@ -147,7 +147,7 @@ RESULT_FIELDS = {
 }  # fmt: skip
 
 
-def test_results_and_errors_come_back_in_their_order() -> None:
+def test_results_and_errors_are_decoded_in_order() -> None:
     """Each result has its fields, each error its type and text."""
     outcomes: list[PutResult | Exception] = [result_with(**RESULT_FIELDS), InvalidMessage("no"), result_with(**RESULT_FIELDS)]
     packed = pack_results(outcomes, pack_error)

@@ -134,7 +134,7 @@ def test_a_put_that_is_not_durable_yet_is_found_and_made_durable(opened: Callabl
 
 
 @pytest.mark.parametrize("way", PUTS)
-def test_another_message_with_the_key_is_not_taken_for_a_repeated_one(opened: Callable[..., Owner], way: str) -> None:
+def test_a_different_message_with_the_same_key_is_not_a_duplicate(opened: Callable[..., Owner], way: str) -> None:
     """Its KEYS have what is the UNIQ_KEY of the message that an earlier owner did not store."""
     owner = opened()
     for topic in ("T", "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
@@ -143,7 +143,7 @@ def test_another_message_with_the_key_is_not_taken_for_a_repeated_one(opened: Ca
     assert [message.body for message in owner.store.read("T", 0)] == [b"other", b"x"]
 
 
-def test_of_several_repeated_messages_the_missing_ones_are_put(opened: Callable[..., Owner]) -> None:
+def test_a_repeated_batch_puts_only_the_missing_messages(opened: Callable[..., Owner]) -> None:
     """The owner ended between two; the result is that of the first, and counts all."""
     owner = opened()
     packed = [pack_message(Message("T", b"%d" % number, queue_id=0), f"KEY{number}") for number in range(4)]
@@ -174,7 +174,7 @@ def test_a_repeated_commit_names_the_committed_message(opened: Callable[..., Own
     assert found is not None and found.body == b"x"
 
 
-def test_a_repeated_begin_is_not_another_transactions(opened: Callable[..., Owner]) -> None:
+def test_a_repeated_begin_is_not_matched_with_another_transaction(opened: Callable[..., Owner]) -> None:
     """A half message whose KEYS have the same text was there before."""
     owner = opened()
     other = owner.store.begin_transaction(Message("T", b"other", keys="KEY", queue_id=0))
@@ -184,7 +184,7 @@ def test_a_repeated_begin_is_not_another_transactions(opened: Callable[..., Owne
     assert len(owner.store.undecided_transactions()) == 2
 
 
-def test_a_refusal_of_the_missing_ones_is_the_answer(opened: Callable[..., Owner]) -> None:
+def test_a_refused_put_of_the_missing_messages_is_the_result(opened: Callable[..., Owner]) -> None:
     """Although the first was stored by an earlier owner."""
     owner = opened()
     good, bad = pack_message(Message("T", b"0"), "KEY0"), pack_message(Message("a b", b"1"), "KEY1")
@@ -227,7 +227,7 @@ def test_claims_move_the_offsets_of_ordinary_topics_forward(opened: Callable[...
         assert offsets.get(topic, "G", 0) == expected
 
 
-def test_a_pipelined_put_that_the_owners_end_interrupts_has_no_outcome(
+def test_a_pipelined_put_interrupted_by_the_end_of_the_owner_has_no_outcome(
     opened: Callable[..., Owner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends instead, so that the put is repeated at the next owner."""

@@ -54,7 +54,7 @@ def test_the_first_process_owns_the_store_and_the_second_is_served(tmp_path: Pat
         assert bodies(first.read("T", 0)) == [b"0", b"1"]
 
 
-def test_two_of_one_process(tmp_path: Path) -> None:
+def test_two_stores_in_one_process_share_one_owner(tmp_path: Path) -> None:
     """The second is served by the first, and takes over when the first is closed."""
     first, second = open_shared(tmp_path / "s"), open_shared(tmp_path / "s")
     assert (first.is_owner, second.is_owner) == (True, False)
@@ -152,7 +152,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_errors_cross_with_their_types(name: str, served: SharedStore, tmp_path: Path) -> None:
+def test_errors_keep_their_types_across_processes(name: str, served: SharedStore, tmp_path: Path) -> None:
     """Type, text and fields are those of the error that the store of one process raises."""
     raised = []
     with MessageStore.open(tmp_path / "one", config=CONFIG) as one:
@@ -229,7 +229,7 @@ def test_a_long_path(tmp_path: Path) -> None:
         second.put(Message("T", b""))
 
 
-def test_only_the_user_of_the_store_is_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_user_of_the_store_can_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The socket has the mode 0600, and an owner or a client of another user is refused."""
     with open_shared(tmp_path / "s"):
         address = tmp_path / "s" / "brokerstore" / "owner.socket"
@@ -240,7 +240,7 @@ def test_only_the_user_of_the_store_is_let_in(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_who_gets_past_the_mode_is_refused(tmp_path: Path) -> None:
+def test_another_user_is_refused_even_if_the_socket_mode_permits_it(tmp_path: Path) -> None:
     """The owner closes the connection."""
     for folder in (tmp_path, *tmp_path.parents[:3]):  # pytest's own folders have mode 700
         if folder.stat().st_mode & 0o077 == 0:
@@ -262,7 +262,7 @@ def test_another_user_who_gets_past_the_mode_is_refused(tmp_path: Path) -> None:
         assert Child(intrude).exit_code() == 0
 
 
-def test_a_writer_that_does_not_share(tmp_path: Path) -> None:
+def test_a_store_with_an_exclusive_writer_cannot_be_shared(tmp_path: Path) -> None:
     """Another process that has the store open alone is an error, after the time to wait."""
     with MessageStore.open(tmp_path / "s", config=CONFIG), pytest.raises(StoreLocked):
         open_shared(tmp_path / "s", wait_s=0.05)
@@ -352,7 +352,7 @@ def test_a_process_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     assert present(own) == set()
 
 
-def test_a_queue_in_hand_is_done_before_its_position() -> None:
+def test_messages_of_a_queue_are_done_before_the_first_held_one() -> None:
     """Until a message is held, or the position was chosen by a seek."""
     track = _Track(1, 7)
     assert track.done_before == 7
@@ -404,7 +404,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_puts(tmp_path: Path, monke
         owner.kill()
 
 
-def test_a_wait_for_news_ends_with_the_next_message(tmp_path: Path) -> None:
+def test_a_wait_for_messages_ends_with_the_next_message(tmp_path: Path) -> None:
     """So that the caller need not ask again and again."""
     with open_shared(tmp_path / "s") as store:
         store.put(Message("T", b"0"))

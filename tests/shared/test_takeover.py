@@ -70,7 +70,7 @@ def dying_owner(folder: Path, prepare: Callable[[SharedStore], None]) -> Iterato
     owner.exit_code()
 
 
-def test_a_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
+def test_a_put_with_a_lost_answer_is_stored_once(tmp_path: Path) -> None:
     """The owner stored it and was killed; the caller gets the result from the next owner, which is this process."""
     with dying_owner(tmp_path / "s", dies_after("put", 3)) as store:
         results = [store.put(message) for message in numbered(5)]
@@ -90,7 +90,7 @@ def test_the_result_of_a_repeated_put_is_that_of_the_first(tmp_path: Path) -> No
 
 
 @pytest.mark.deep
-def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
+def test_a_delayed_put_with_a_lost_answer_is_stored_once(tmp_path: Path) -> None:
     """It is found among the delayed messages, or where it was delivered."""
     with dying_owner(tmp_path / "s", dies_after("put")) as store:
         store.put(Message("T", b"late", queue_id=0, properties={"DELAY": "1"}))
@@ -103,7 +103,7 @@ def test_a_delayed_put_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> N
 
 
 @pytest.mark.deep
-def test_several_whose_answer_was_lost_are_stored_once(tmp_path: Path) -> None:
+def test_several_puts_with_a_lost_answer_are_stored_once(tmp_path: Path) -> None:
     """This holds if the owner is killed between two of them, too."""
 
     def part(store: SharedStore) -> None:
@@ -160,7 +160,7 @@ def test_a_transaction_survives_the_owner_that_prepared_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("decision", ["commit", "rollback"])
-def test_a_decision_whose_answer_was_lost_counts_once(decision: str, tmp_path: Path) -> None:
+def test_a_transaction_decision_with_a_lost_answer_counts_once(decision: str, tmp_path: Path) -> None:
     """The caller sees no error."""
 
     def prepare(store: SharedStore) -> None:
@@ -186,7 +186,7 @@ def test_an_idle_process_takes_over(tmp_path: Path) -> None:
         assert store.is_owner
 
 
-def test_a_failed_takeover_is_the_error_of_every_call(tmp_path: Path) -> None:
+def test_every_call_raises_the_error_of_a_failed_takeover(tmp_path: Path) -> None:
     """A damaged store stays closed, and unanswered puts fail."""
     owner = owning_child(tmp_path / "s", lambda store: store.put(Message("T", b"0", queue_id=0)))
     with open_shared(tmp_path / "s") as store:
@@ -198,7 +198,7 @@ def test_a_failed_takeover_is_the_error_of_every_call(tmp_path: Path) -> None:
             store.put_async(Message("T", b"1"))
 
 
-def test_a_stopped_owner_keeps_the_store_and_calls_raise(tmp_path: Path) -> None:
+def test_calls_raise_store_busy_while_the_owner_is_stopped(tmp_path: Path) -> None:
     """Every kind of call ends with `StoreBusy` after `wait_s`; nobody takes over; all of them work when the owner goes on."""
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))
     with open_shared(tmp_path / "s", wait_s=0.2) as store, store.consumer("T", group="G") as consumer:
@@ -331,9 +331,7 @@ def test_producers_and_consumers_killed_at_random(tmp_path: Path) -> None:
     assert run.pauses_ms()
 
 
-def test_a_consumer_whose_opening_the_owner_did_not_survive_is_opened_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_is_reopened_if_the_owner_died_during_its_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the call returns, so that a message that is put then is behind its first position, the end of the queue."""
     join = Member._try_to_join
 

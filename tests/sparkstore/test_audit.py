@@ -65,7 +65,7 @@ def numbered(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_items_of_tags_belong_to_their_records(tmp_path: Path) -> None:
+def test_index_items_of_tags_are_matched_with_their_records(tmp_path: Path) -> None:
     """Brokers since RocketMQ 5.4 add them to the index."""
     store = store_of("timersnap551", tmp_path)
     assert [problem.kind for problem in verify_store(str(store)).problems] == []
@@ -105,7 +105,7 @@ def test_a_duplicate_offset_of_a_queue(numbered: Path, split_bytes: str) -> None
 
 
 @pytest.mark.parametrize("split_bytes", ["0", "7001"])
-def test_light_queues_that_the_folder_never_had_are_missed(tmp_path: Path, split_bytes: str) -> None:
+def test_missing_lmqs_are_reported(tmp_path: Path, split_bytes: str) -> None:
     """The log refers to them: the first message of each is reported."""
     path = tmp_path / "store"
     with MessageStore.open(path, config=SMALL.but(enable_lmq=True)) as store:
@@ -121,7 +121,7 @@ def test_light_queues_that_the_folder_never_had_are_missed(tmp_path: Path, split
     ("victim", "split_bytes"),
     [(30, "0"), (1, "20011"), (58, "20011"), (30, "1500"), *((victim, "3400") for victim in range(28, 34))],
 )
-def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int, split_bytes: str) -> None:
+def test_a_record_without_a_checksum_among_records_with_one_is_suspect(tmp_path: Path, victim: int, split_bytes: str) -> None:
     """Its neighbours have one, in the same split, at the border of splits, or in a split of few records."""
     path = tmp_path / "store"
     with MessageStore.open(path, config=SMALL) as store:
@@ -135,7 +135,7 @@ def test_a_record_whose_checksum_was_lost_is_suspect(tmp_path: Path, victim: int
 
 
 @pytest.mark.parametrize("cuts", [(), (1,), (2,), (3,), (1, 2), (1, 2, 3), (2, 4), (1, 4, 5)])
-def test_splits_judge_as_one_walk_does(cuts: tuple[int, ...]) -> None:
+def test_splits_find_the_same_problems_as_one_walk(cuts: tuple[int, ...]) -> None:
     """For every pattern of six records and every way to split them, results within splits and at borders are complete."""
     from commitlog.verify import Protection
 
@@ -198,7 +198,7 @@ def test_an_abort_file_is_a_note(made: Path) -> None:
     assert report.is_ok and [row["kind"] for row in report.notes] == ["abort_file"]
 
 
-def test_items_of_a_split_in_whatever_order_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_items_of_a_split_are_found_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker skips pieces of an index file that it knows, but none that has an item of the split, or that has grown."""
     import numpy as np
 

@@ -88,7 +88,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux says which process started an executor")
 @pytest.mark.parametrize("kind", ["local-cluster[2,1,1024]", pytest.param("standalone", marks=pytest.mark.deep)])
-def test_two_executors_and_a_sink_whose_executors_are_killed(made: Path, tmp_path: Path, kind: str) -> None:
+def test_a_sink_commits_each_row_once_although_executors_are_killed(made: Path, tmp_path: Path, kind: str) -> None:
     """Tasks lost with their executor run again in another process, and the sink commits each row once."""
     reason = why_not()
     if reason is not None:

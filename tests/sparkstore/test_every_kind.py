@@ -42,6 +42,6 @@ def test_a_missing_row_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     assert "1 messages of the dump missing, 0 other rows" in str(folder.compare(spark, "1m", is_filtered=False))
 
 
-def test_every_archive_is_a_folder_or_known_to_be_none() -> None:
+def test_every_archive_in_the_test_data_is_compared() -> None:
     """A new archive in `tests/data` is compared without anybody's doing."""
     assert NO_FOLDER not in names() and len(names()) >= 20

@@ -95,7 +95,9 @@ def test_reindex_gives_the_bytes_of_the_engine(made: Path, tmp_path: Path, tasks
 
 
 @pytest.mark.parametrize("keyed", [398, 399, 400])
-def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_keys_after_a_full_index_file_creates_the_next(
+    tmp_path: Path, keyed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A later record without keys creates the next file, as in the engine."""
     path = tmp_path / "full"
     with MessageStore.open(path, config=SMALL) as store:
@@ -107,7 +109,7 @@ def test_an_index_file_that_is_just_full(tmp_path: Path, keyed: int, monkeypatch
     assert contents(path / INDEX) == before
 
 
-def test_queues_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reindex_of_queues_only(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is left unchanged."""
     before = contents(made / QUEUES)
     shutil.rmtree(made / QUEUES)
@@ -268,7 +270,7 @@ def test_audit_of_sound_stores(fixture_store: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
-def test_audit_says_what_verify_says(fixture_store: Any, name: str) -> None:
+def test_audit_reports_the_same_problems_as_verify(fixture_store: Any, name: str) -> None:
     """The same kinds of problems are reported for the same files."""
     store = fixture_store(name).store
     found = _reported(audited(store, splitBytes="30011").problems)

@@ -83,7 +83,7 @@ MISTAKES: dict[str, tuple[Callable[[Any, Path, Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_answered_in_three_lines(spark: SparkSession, made: Path, tmp_path: Path, name: str) -> None:
+def test_a_usage_error_is_at_most_three_lines(spark: SparkSession, made: Path, tmp_path: Path, name: str) -> None:
     """The text says what to do; neither Python's nor Java's stack is in it."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("x")
@@ -98,7 +98,7 @@ def test_a_mistake_is_answered_in_three_lines(spark: SparkSession, made: Path, t
     assert 'File "' not in str(caught.value), "the worker sent a stack"
 
 
-def test_a_damaged_record_names_file_and_offset_and_the_way_on(spark: SparkSession, made: Path) -> None:
+def test_the_error_for_a_damaged_record_has_file_offset_and_next_step(spark: SparkSession, made: Path) -> None:
     """An executor's error is one line too; the option `trace` brings the stack back."""
     file, at = damage(made, dumped(made)[700])
     with pytest.raises(Exception) as caught:
@@ -133,13 +133,13 @@ def test_a_rabbitmq_folder_that_an_executor_does_not_see(fixture_store: Any, tmp
         list(planned.read(partitions[0]))
 
 
-def test_both_kinds_in_one_read(made: Path, fixture_store: Any) -> None:
+def test_rocketmq_and_rabbitmq_folders_cannot_be_mixed_in_one_read(made: Path, fixture_store: Any) -> None:
     """Both kinds have different columns."""
     with pytest.raises(UnknownStore, match="load them separately"):
         list(batches([made, fixture_store("rabbitmq-clean").folder.parent / "vhost"]))
 
 
-def test_a_store_that_a_program_writes_takes_no_rows(spark: SparkSession, made: Path) -> None:
+def test_a_store_open_in_another_program_accepts_no_rows(spark: SparkSession, made: Path) -> None:
     """The error comes before any task."""
     with MessageStore.open(made, config=SMALL), pytest.raises(Exception) as caught:
         save(spark, made, "'t' topic, 'b' body")
@@ -163,7 +163,7 @@ def test_an_uncaught_error_of_another_kind_is_shown_as_python_shows_it(monkeypat
     ]  # fmt: skip
 
 
-def test_a_notebook_shows_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_one_line_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """IPython has its own handler of errors."""
 
     class Shell:

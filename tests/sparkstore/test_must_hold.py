@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 WORKER_BYTES_MAX = 400_000_000
 
 
-def test_rows_equal_the_dump_in_several_files_and_odd_splits(spark: SparkSession, made: Path) -> None:
+def test_rows_equal_the_dump_with_several_files_and_uneven_splits(spark: SparkSession, made: Path) -> None:
     """All columns of every row are equal; nothing is lost or repeated."""
     assert len(list((made / "commitlog").iterdir())) > 10
     found = read_messages(spark, str(made), splitBytes="40009").orderBy("physical_offset").collect()

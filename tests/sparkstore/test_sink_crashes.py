@@ -170,7 +170,7 @@ def test_a_commit_killed_at_every_call(begun: Path, work: Path) -> None:
     assert whole == killed
 
 
-def test_the_log_loses_what_was_not_synced(begun: Path) -> None:
+def test_a_batch_is_completed_after_the_log_lost_unsynced_records(begun: Path) -> None:
     """After a power failure between append and sync the log is shorter, but the parts still exist."""
     options = options_for(begun)
 
@@ -200,7 +200,7 @@ def _cut_log(root: Path, offset: int) -> None:
                 file.write(bytes(size - begin))
 
 
-def test_the_same_batch_after_a_whole_commit(begun: Path) -> None:
+def test_a_repeated_batch_after_a_complete_commit_writes_nothing(begun: Path) -> None:
     """Spark repeats a batch if it dies before it records it: nothing is written, whatever the rows."""
     assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(45, 0)
     assert commit_rows(options_for(begun), SINK, 1, SECOND) == Committed(0, 45)
@@ -276,7 +276,7 @@ class _DiesInTheLastPart(CountingDisk):
             raise DiskError(operation, path, 5, "dies here")
 
 
-def test_a_new_batch_where_old_files_are_gone(tmp_path: Path) -> None:
+def test_a_new_batch_after_retention_deleted_old_files(tmp_path: Path) -> None:
     """The previous batch still exists, so no message needs a lookup of its own."""
     options = options_for(tmp_path / "store")
     big = [row | {"body": bytes(3000)} for row in rows_of(60)]
@@ -369,7 +369,7 @@ def test_a_killed_task_of_a_stream_is_repeated(killing: SparkSession, tmp_path: 
     [("rename commit.json.new", 0), ("map 00001-", 1), ("delete commit.json", 2)],
     ids=["before it began", "in the middle", "when it was done"],
 )
-def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
+def test_a_stream_with_a_killed_commit_is_continued(killing: SparkSession, tmp_path: Path, where: str, in_log: int) -> None:
     """The query fails; a restart continues it with each message once and in order."""
     expected = source_store(tmp_path / "source", 120)
     more = {"killCommit": where, "once": str(tmp_path / "once")}
@@ -388,7 +388,7 @@ def test_a_stream_whose_commit_is_killed(killing: SparkSession, tmp_path: Path, 
 
 
 @pytest.mark.spark
-def test_a_stream_whose_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_with_a_killed_driver_is_continued(spark: SparkSession, tmp_path: Path) -> None:
     """Python, JVM and workers are killed together after the second batch; another driver continues the checkpoint."""
     expected = source_store(tmp_path / "source", 400)
     script = [sys.executable, "-m", "tests.sparkstore.stream_driver", str(tmp_path / "source"), str(tmp_path / "sink")]

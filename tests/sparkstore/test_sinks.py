@@ -62,7 +62,7 @@ def test_every_column_reaches_the_message(tmp_path: Path) -> None:
     assert second.properties == {"UNIQ_KEY": "job:0:1", "SINK_ROWS": "2"}
 
 
-def test_what_was_read_can_be_written(tmp_path: Path) -> None:
+def test_rows_of_the_source_can_be_written_by_the_sink(tmp_path: Path) -> None:
     """A message's own id becomes ORIGIN_MESSAGE_ID, and copied markers do not count as a complete batch."""
     commit_rows(options_for(tmp_path / "one"), "job", 0, rows_of(9))
     copied = [
@@ -240,7 +240,7 @@ def test_an_empty_job_makes_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_any_number_of_ordinals_is_found(tmp_path: Path) -> None:
+def test_the_last_committed_ordinal_is_found(tmp_path: Path) -> None:
     """The search with doubling steps finds the last one."""
     options = options_for(tmp_path)
     for count in (1, 2, 3, 4, 7, 8, 9, 33):
@@ -273,7 +273,7 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path, has_store: bool) -> None:
     assert tree(tmp_path) == before
 
 
-def test_an_abort_after_the_commit_began_keeps_what_it_needs(tmp_path: Path) -> None:
+def test_an_abort_after_the_commit_began_keeps_the_staged_parts(tmp_path: Path) -> None:
     """The log already has messages, so only a continued commit completes the batch."""
 
     class Dies(WrappedDisk):
@@ -351,7 +351,7 @@ def test_a_damaged_part_makes_no_topic(tmp_path: Path) -> None:
     assert list(json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]) == ["old"]
 
 
-def test_a_first_commit_that_fails_takes_no_store_of_another(tmp_path: Path) -> None:
+def test_a_failed_first_commit_does_not_delete_the_store_of_another_job(tmp_path: Path) -> None:
     """Another job created the store while this commit was opening; its messages used to be deleted."""
 
     class Overtaken(WrappedDisk):
@@ -406,7 +406,7 @@ def test_a_store_with_something_unknown_in_it_is_not_written_to(fixture_store: A
     assert snapshot(store) == before
 
 
-def test_pieces_of_large_bodies_are_bounded_by_bytes(tmp_path: Path) -> None:
+def test_chunks_of_a_part_are_limited_by_bytes(tmp_path: Path) -> None:
     """A piece of a part is limited by bytes too."""
     import pyarrow as pa
 

@@ -38,7 +38,7 @@ def test_rows_equal_the_dump_of_real_stores(fixture_store: Any, name: str, split
 
 
 @pytest.mark.parametrize("split_bytes", [1009, 7919, 65537])
-def test_odd_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uneven_splits_lose_and_repeat_nothing(made: Path, split_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk also starts in the middle of a file, because the maximum record size is smaller here."""
     monkeypatch.setattr(split_reader, "SEARCH_BACK", 6000)
     assert positions(made, splitBytes=split_bytes) == [row["physical_offset"] for row in dumped(made)]
@@ -120,7 +120,7 @@ def test_a_torn_tail_is_one_error_with_file_and_offset(fixture_store: Any) -> No
     assert rows(store, badRecords="skip") == dumped(store)
 
 
-def test_a_record_that_is_being_written_is_no_damage(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partially_written_record_of_a_running_writer_is_not_damage(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A torn end is examined twice: by then the writer has completed it."""
     expected = dumped(made)
     last = expected[-1]
@@ -254,7 +254,7 @@ def test_only_the_columns_of_the_schema_are_built(made: Path, monkeypatch: pytes
     assert seen and all(columns == ["queue_id", "topic"] for columns in seen)
 
 
-def test_bodies_packed_by_clients(tmp_path: Path) -> None:
+def test_compressed_bodies_are_decompressed(tmp_path: Path) -> None:
     """Bodies come as stored, decompressed, or as text; one that cannot be decompressed is a bad record."""
     path = tmp_path / "packed"
     with MessageStore.open(path, config=SMALL) as store:
@@ -522,7 +522,7 @@ def test_a_missing_file_in_the_middle_is_named(made: Path) -> None:
     assert rows(made, badRecords="skip") == dumped(made)
 
 
-def test_the_end_is_found_piece_by_piece(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_log_is_found_by_chunked_reads(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records extend over several pieces, and some pieces are smaller than a record."""
     expected = [row["physical_offset"] for row in dumped(made)]
     for piece in (100, 1000, 7001):
@@ -568,7 +568,7 @@ def test_a_clean_stop_hint_is_ignored_after_later_writes(made: Path, monkeypatch
     assert len(rows(made)) == 1499
 
 
-def test_a_note_of_nonsense_is_none(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_clean_stop_hint_is_ignored(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An offset after the end of the file is ignored too."""
     note = made / "brokerstore" / "clean.json"
     whole = json.loads(note.read_text())

@@ -74,7 +74,7 @@ def test_sql_filters_and_several_stores(spark: SparkSession, made: Path, fixture
     assert counts == {str(made): len(expected), other: len(dumped(other))}
 
 
-def test_an_error_names_file_and_offset_and_no_row_comes(spark: SparkSession, made: Path) -> None:
+def test_an_error_has_file_and_offset_and_returns_no_rows(spark: SparkSession, made: Path) -> None:
     """Spark's exception contains our message for damage and wrong columns, options and paths."""
     file, at = damage(made, next(row for row in dumped(made)[700:] if len(row["body"]) == 300))
     with pytest.raises(JobError) as caught, plain_errors():

@@ -73,7 +73,7 @@ def ends_of(root: Path) -> LogEnds:
 # What is durable
 
 
-def test_a_store_at_rest_is_durable_to_its_last_record(tmp_path: Path) -> None:
+def test_a_cleanly_closed_store_is_durable_to_its_last_record(tmp_path: Path) -> None:
     """Its preallocated files are longer."""
     last = fill(tmp_path, 50)[-1]
     found = ends_of(tmp_path).end()
@@ -93,7 +93,7 @@ def test_a_store_without_a_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begin_ms", [0, 12_345])
-def test_beside_a_writer_three_seconds_before_the_checkpoint(tmp_path: Path, begin_ms: int) -> None:
+def test_a_stream_reads_no_record_after_the_checkpoint_of_a_running_writer(tmp_path: Path, begin_ms: int) -> None:
     """Later records do not count, even if they are synced; after the writer closed, all count."""
     clock = Clock()
     clock.now_ms += begin_ms
@@ -176,7 +176,7 @@ def damage(root: Path, physical_offset: int) -> None:
 
 
 @pytest.mark.parametrize("piece_bytes", [100, 700, 1000, 5001])
-def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_durable_end_is_found_by_chunked_reads(tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A record across two pieces used to count as the torn end of the log."""
     results = fill(tmp_path, 60)
     expected = ends_of(tmp_path).end()
@@ -192,7 +192,7 @@ def test_the_end_is_found_piece_by_piece(tmp_path: Path, piece_bytes: int, monke
 # Where a batch is cut
 
 
-def test_a_batch_is_cut_at_the_first_record_behind_its_bytes(tmp_path: Path) -> None:
+def test_a_batch_ends_at_the_first_record_beyond_its_byte_limit(tmp_path: Path) -> None:
     """This holds for any start and size, also across files."""
     results = fill(tmp_path, 120)
     starts = [result.physical_offset for result in results]
@@ -323,7 +323,7 @@ def test_a_wrong_number_of_messages(tmp_path: Path, wrong: str) -> None:
         Stream(tmp_path, maxMessagesPerTrigger=wrong).reader()
 
 
-def test_the_backlog_is_what_no_batch_has(tmp_path: Path) -> None:
+def test_the_backlog_is_the_durable_bytes_after_the_last_planned_batch(tmp_path: Path) -> None:
     """Bytes between the end of the batch planned last and the durable end, and the time of the last record."""
     clock = Clock()
     last = fill(tmp_path, 60, clock=clock)[-1]
@@ -567,7 +567,7 @@ def test_damage_in_the_middle(tmp_path: Path) -> None:
         assert stream.run() == expected_of(30) + expected_of(29, 31)
 
 
-def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
+def test_a_stream_follows_a_writer_that_appends_continuously(tmp_path: Path) -> None:
     """Between puts, messages come in order, once, and only if durable; after the close all are there."""
     clock = Clock()
     stream = Stream(tmp_path, maxBytesPerTrigger="5k")
@@ -586,7 +586,7 @@ def test_beside_a_writer_that_appends_all_the_time(tmp_path: Path) -> None:
     assert got + stream.run() == expected_of(300)
 
 
-def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
+def test_a_stream_follows_a_thread_that_appends(tmp_path: Path) -> None:
     """The store uses the system's clock and its own threads."""
     with MessageStore.open(tmp_path, "a", SMALL) as store:
         store.put(Message("topic-0", body(0), queue_id=0))
@@ -608,7 +608,7 @@ def test_beside_a_thread_that_appends(tmp_path: Path) -> None:
     assert got + stream.run() == expected_of(400)
 
 
-def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
+def test_unsupported_stores_and_options_of_a_stream_are_errors(tmp_path: Path) -> None:
     """A missing store, RabbitMQ, several stores, another scheme, and unknown options or columns are errors."""
     fill(tmp_path / "a", 3)
     fill(tmp_path / "b", 3)
@@ -630,7 +630,7 @@ def test_what_a_stream_cannot_follow(tmp_path: Path) -> None:
         BrokerStreamReader({"path": str(tmp_path / "a")}, StructType().add("nothing", "string"))
 
 
-def test_a_real_brokers_stores(fixture_store: Any) -> None:
+def test_stores_of_a_real_broker_are_streamed_in_log_order(fixture_store: Any) -> None:
     """Everything durable comes in log order."""
     for name in ("plain", "broker-live", "propcrc"):
         root = fixture_store(name).store
@@ -666,7 +666,9 @@ def bodies_of(spark: SparkSession, folder: Path) -> list[bytes]:
 
 
 @pytest.mark.spark
-def test_available_now_by_bytes_and_again(spark: SparkSession, tmp_path: Path, collected: Any) -> None:
+def test_available_now_with_a_byte_limit_reads_only_new_messages_next_time(
+    spark: SparkSession, tmp_path: Path, collected: Any
+) -> None:
     """The next run reads only new messages, and one without new messages reads nothing."""
     clock = Clock()
     last = fill(tmp_path / "store", 100, clock=clock)[-1]

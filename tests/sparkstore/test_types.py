@@ -81,7 +81,7 @@ def test_a_time_beyond_microseconds_is_null() -> None:
     assert found.to_pylist() == [0, MS_MAX * 1000, None, None, None]
 
 
-def test_the_option_columns(made: Path, fixture_store: Any) -> None:
+def test_the_columns_option_selects_columns(made: Path, fixture_store: Any) -> None:
     """It chooses columns without a schema, in batch and stream, of both kinds of stores."""
     assert list(rows(made, columns="queue_id, body_text,topic")[0]) == ["queue_id", "body_text", "topic"]
     vhost = fixture_store("rabbitmq-clean").folder.parent / "vhost"

@@ -28,7 +28,7 @@ def test_results_come_in_order(run: Callable[[list[int]], Iterator[float]], numb
 
 
 @pytest.mark.parametrize("run", RUNNERS)
-def test_an_error_comes_in_its_turn(run: Callable[[list[int]], Iterator[float]]) -> None:
+def test_error_is_raised_after_the_results_before_it(run: Callable[[list[int]], Iterator[float]]) -> None:
     """After the results before it."""
     found = run([1, 2, 0, 3])
     assert [next(found), next(found)] == [6, 3]
@@ -65,7 +65,7 @@ def test_both_threads_work() -> None:
     assert len(list(in_turn(lambda _number: both.wait(), range(4)))) == 4
 
 
-def test_calls_behind_the_caller_keep_their_order() -> None:
+def test_background_calls_keep_their_order() -> None:
     """All are done at the end of the context; an error comes with the next call, or with that end."""
     done: list[int] = []
     with one_behind(done.append) as take:

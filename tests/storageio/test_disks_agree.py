@@ -118,7 +118,7 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_gives_or_is_refused_alike_and_leaves_the_same(tmp_path: Path, name: str) -> None:
+def test_each_call_has_the_same_result_on_both_disks(tmp_path: Path, name: str) -> None:
     """Results, error numbers, and every name and length afterwards are equal."""
     forgetting = ForgettingDisk()
     prepared(REAL_DISK, str(tmp_path))
@@ -126,7 +126,7 @@ def test_a_call_gives_or_is_refused_alike_and_leaves_the_same(tmp_path: Path, na
     assert answer(forgetting, "/root", CALLS[name]) == answer(REAL_DISK, str(tmp_path), CALLS[name])
 
 
-def test_a_lock_is_had_once_and_makes_its_file(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_creates_its_file(tmp_path: Path) -> None:
     """The lock can be taken again after its release."""
     for disk, root in ((ForgettingDisk(), ""), (REAL_DISK, str(tmp_path))):
         held = disk.lock(f"{root}/lock")

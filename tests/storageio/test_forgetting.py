@@ -73,7 +73,7 @@ def test_stores_through_a_map_are_seen_and_lost() -> None:
     assert {data[5] for data in outcomes(disk, "/a") if data} == {0, 7, 9}
 
 
-def test_a_sync_of_one_file_says_nothing_of_another() -> None:
+def test_sync_of_one_file_does_not_sync_another() -> None:
     """Pages of different files are independent."""
     disk = ForgettingDisk()
     make(disk, "/a", b"old")
@@ -118,7 +118,7 @@ def test_a_truncation_may_be_lost() -> None:
     assert {b"new", bytes(3), b"xxx", b""} < outcomes(disk, "/a")
 
 
-def test_a_second_sync_after_a_failed_one_proves_nothing() -> None:
+def test_second_sync_after_a_failed_one_guarantees_nothing() -> None:
     """The pages count as clean and may stay old forever; a page that was written again is synced again."""
     disk = ForgettingDisk()
     make(disk, "/a", bytes(2 * PAGE))

@@ -34,9 +34,7 @@ def written(path: Path, write: Any) -> bytes:
 
 
 @pytest.mark.parametrize("most", [1, 99, 100, 101, 150, 5000])
-def test_pieces_that_the_system_takes_in_parts_are_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_short_vectored_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A write may stop in a piece, at its end, or after several."""
     whole = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: whole(fd, [b"".join(pieces)[:most]], at))
@@ -44,9 +42,7 @@ def test_pieces_that_the_system_takes_in_parts_are_all_there(
 
 
 @pytest.mark.parametrize("most", [1, 99, 5000])
-def test_a_write_that_the_system_takes_in_parts_is_all_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Each part continues where the previous one stopped."""
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, data[:most], at))
@@ -54,7 +50,7 @@ def test_a_write_that_the_system_takes_in_parts_is_all_there(
     assert written(tmp_path / "f", lambda file: file.write(7, data)) == bytes(7) + data
 
 
-def test_a_read_that_the_system_gives_in_parts_is_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The read comes in two, three and many parts, and is cut short by the file's end."""
     (tmp_path / "f").write_bytes(DATA)
     whole = os.pread
@@ -82,7 +78,7 @@ def test_pieces_are_written_one_by_one_where_there_is_no_call_for_many(tmp_path:
     assert written(tmp_path / "f", lambda file: file.write_pieces(0, [memoryview(piece) for piece in PIECES])) == DATA
 
 
-def test_a_write_of_pieces_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_vectored_write_reports_file_and_errno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the file and the system's error number."""
     monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
     with pytest.raises(DiskError) as caught:
@@ -102,7 +98,7 @@ def test_a_sync_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (caught.value.errno, caught.value.operation) == (errno.EIO, "sync")
 
 
-def test_a_sync_is_a_whole_one_where_there_is_no_call_for_data_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_uses_fsync_without_fdatasync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fsync` is called, and its failure is an error too."""
     synced: list[int] = []
     monkeypatch.delattr(os, "fdatasync")
@@ -158,7 +154,7 @@ def test_a_file_system_that_knows_no_holes_has_data_everywhere(
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
-def test_zeros_that_were_read_are_no_data_when_they_are_forgotten(tmp_path: Path) -> None:
+def test_pages_of_zeros_that_were_only_read_are_no_data_after_they_are_dropped(tmp_path: Path) -> None:
     """Written bytes stay, on the disk or not."""
     size = 4 << 20
     file = REAL_DISK.open(str(tmp_path / "f"), Mode.CREATE)
@@ -208,7 +204,7 @@ def test_a_file_system_without_locks_is_named_and_costs_no_descriptor(tmp_path: 
     REAL_DISK.lock(str(tmp_path / "lock")).release()
 
 
-def test_a_folder_that_another_was_faster_to_make_is_there(tmp_path: Path) -> None:
+def test_folder_created_concurrently_by_another_process_is_accepted(tmp_path: Path) -> None:
     """A folder created between the check and the call is no error."""
     real_disk_make(tmp_path / "d")
     real_disk_make(tmp_path / "d")
@@ -238,9 +234,7 @@ def test_nothing_is_written_where_a_store_cannot_be_locked(tmp_path: Path, monke
     file.close()
 
 
-def test_a_way_past_the_page_cache_is_refused_by_number_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_direct_open_without_o_direct_fails_with_einval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is EINVAL, as on a file system without direct writes: the pool then writes through the cache."""
     (tmp_path / "f").write_bytes(DATA)
     monkeypatch.delattr(os, "O_DIRECT")
@@ -249,7 +243,7 @@ def test_a_way_past_the_page_cache_is_refused_by_number_where_there_is_none(
     assert caught.value.errno == errno.EINVAL
 
 
-def test_a_machine_that_says_nothing_of_itself_gets_cautious_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_system_limits_give_the_conservative_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """The defaults are one gibibyte of memory and 1024 descriptors."""
     import resource
 

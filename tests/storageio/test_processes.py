@@ -35,7 +35,7 @@ def test_maps_of_one_gib_do_not_fill_32_bits_of_addresses(monkeypatch: pytest.Mo
     assert (maps_max(1 << 30), maps_max(1 << 31), maps_max(1 << 24)) == (1, 1, 64)
 
 
-def test_where_nothing_forks_nothing_is_asked_for_children(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fork_handler_is_registered_without_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a system without fork nothing is registered and no error is raised."""
     called: list[str] = []
     monkeypatch.delattr(os, "register_at_fork")
@@ -43,7 +43,7 @@ def test_where_nothing_forks_nothing_is_asked_for_children(monkeypatch: pytest.M
     assert called == []
 
 
-def test_a_process_that_ends_while_it_is_asked_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_ends_during_the_scan_is_not_reported_as_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its descriptors were listed, but its flags and its name are gone: it is not reported, and no error is raised."""
     real, listed = os.readlink, os.listdir
     ended = "999999999"

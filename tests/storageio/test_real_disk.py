@@ -34,7 +34,7 @@ def make(path: Path, data: bytes = b"") -> str:
     return str(path)
 
 
-def test_each_mode_opens_what_it_says(tmp_path: Path) -> None:
+def test_open_modes_read_write_or_create_a_file(tmp_path: Path) -> None:
     """READ and WRITE need a file, CREATE creates one; a file opened with READ cannot be written."""
     path = str(tmp_path / "f")
     for mode in (Mode.READ, Mode.WRITE):
@@ -107,7 +107,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str, m
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_names_that_no_system_takes_are_disk_errors(tmp_path: Path) -> None:
+def test_invalid_file_names_raise_disk_error(tmp_path: Path) -> None:
     """A NUL or a too long name raises `DiskError`, not `ValueError`."""
     for name in ("a\0b", "x" * 300):
         path = str(tmp_path / name)
@@ -219,7 +219,7 @@ def test_no_space_and_no_quota_are_both_a_full_disk(tmp_path: Path, monkeypatch:
     assert file.read(0, 10) == b"kept"
 
 
-def test_allocate_where_the_platform_has_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocate_writes_zeros_without_posix_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes zeros instead."""
     monkeypatch.delattr(os, "posix_fallocate")
     file = REAL_DISK.open(make(tmp_path / "f", b"kept"), Mode.WRITE)
@@ -227,7 +227,7 @@ def test_allocate_where_the_platform_has_no_call(tmp_path: Path, monkeypatch: py
     assert (file.size(), file.read(0, 8)) == ((2 << 20) + 5, b"kept\0\0\0\0")
 
 
-def test_list_tells_kinds_and_sorts(tmp_path: Path) -> None:
+def test_list_returns_sorted_entries_with_their_kinds(tmp_path: Path) -> None:
     """Symbolic links are not followed."""
     make(tmp_path / "b", b"12")
     (tmp_path / "a").mkdir()
@@ -241,7 +241,7 @@ def test_list_tells_kinds_and_sorts(tmp_path: Path) -> None:
     assert REAL_DISK.stat(str(tmp_path / "b" / "below")) is None
 
 
-def test_folders_are_made_with_parents_and_taken_away_empty(tmp_path: Path) -> None:
+def test_make_folder_creates_parents_and_delete_folder_needs_an_empty_one(tmp_path: Path) -> None:
     """A file at the path is an error."""
     deep = tmp_path / "x" / "y" / "z"
     for _ in range(2):
@@ -365,7 +365,7 @@ def test_space_and_clock(tmp_path: Path) -> None:
         REAL_DISK.space(str(tmp_path / "missing"))
 
 
-def test_a_disk_is_as_full_as_df_and_rocketmq_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_usage_equals_df_and_rocketmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are free and reserved count neither as used nor as free: retention would delete what has room."""
     whole = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: whole._replace(total=1000, used=200, free=300))

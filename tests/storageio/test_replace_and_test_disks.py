@@ -13,7 +13,7 @@ from storageio.testing import CountingDisk, FailingDisk
 REPLACE = ["create", "truncate", "write", "sync", "rename", "sync folder"]
 
 
-def test_the_order_of_calls_makes_it_durable(tmp_path: Path) -> None:
+def test_replace_file_syncs_before_and_after_the_rename(tmp_path: Path) -> None:
     """The new bytes are synced before the rename, the folder after it."""
     disk, path = CountingDisk(), str(tmp_path / "f")
     replace_file(disk, path, b"one")
@@ -27,7 +27,7 @@ def test_the_order_of_calls_makes_it_durable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep_backup", [False, True])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_whatever_fails_the_old_or_the_new_is_there_whole(tmp_path: Path, keep_backup: bool, code: int) -> None:
+def test_failed_replace_leaves_the_old_or_the_new_file_complete(tmp_path: Path, keep_backup: bool, code: int) -> None:
     """This holds for a failure of each call; with a backup the old bytes may be under that name."""
     path, failed = tmp_path / "f", 0
     for number in range(1, 20):
@@ -79,7 +79,7 @@ def test_a_counting_disk_sees_every_call(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_failing_disk_fails_the_call_it_was_told(tmp_path: Path) -> None:
+def test_failing_disk_fails_the_configured_call(tmp_path: Path) -> None:
     """It fails once or from then on, for one operation or for all."""
     once = FailingDisk(2, only="stat")
     path = str(tmp_path)

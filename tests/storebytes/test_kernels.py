@@ -84,7 +84,7 @@ def test_no_kernel_is_older_than_its_source(world: World) -> None:
         assert builds.compiled_hash(kernel) == (builds.source_hash(ROOT, name) if builds.is_compiled(kernel) else 0)
 
 
-def test_a_changed_text_or_declaration_makes_a_build_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_source_or_declaration_makes_a_build_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One changed byte in the kernel, or in any declaration that it cimports, suffices."""
     for package in builds.PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))

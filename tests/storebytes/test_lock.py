@@ -30,13 +30,13 @@ def test_one_holder_at_a_time(world: World) -> None:
     assert not lock.locked()
 
 
-def test_a_lock_that_nobody_has_cannot_be_given_back(world: World) -> None:
+def test_release_of_a_free_lock_raises(world: World) -> None:
     """It raises `RuntimeError`, as the standard library does."""
     with pytest.raises(RuntimeError):
         world.module("storebytes._lock_cy").Lock().release()
 
 
-def test_an_error_in_the_block_gives_it_back(world: World) -> None:
+def test_error_in_the_with_block_releases_the_lock(world: World) -> None:
     """This holds for the appender's lock in either build."""
     lock = world.module("storebytes._lock_cy").new_lock()
     with pytest.raises(KeyError), lock:

@@ -48,7 +48,7 @@ def test_integers_are_read_as_the_standard_library_reads_them(data: bytes, draw:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(1 << 15), (1 << 15) - 1), I32, I64)
-def test_integers_are_written_where_they_belong(short: int, middle: int, long: int) -> None:
+def test_integers_are_written_at_their_offsets_only(short: int, middle: int, long: int) -> None:
     """No byte beside them changes."""
     expected = bytearray(24)
     struct.pack_into(">h", expected, 1, short)
@@ -60,7 +60,7 @@ def test_integers_are_written_where_they_belong(short: int, middle: int, long: i
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.data())
-def test_stretches_are_copied_taken_found_and_compared(data: bytes, draw: st.DataObject) -> None:
+def test_byte_ranges_are_copied_sliced_found_and_compared(data: bytes, draw: st.DataObject) -> None:
     """This covers any range inside the data."""
     at = draw.draw(st.integers(0, len(data)))
     size = draw.draw(st.integers(0, len(data) - at))

@@ -193,7 +193,7 @@ def test_we_read_the_servers_folder_after_sigkill(broker, tmp_path):
     broker.stop()
 
 
-def test_the_server_goes_on_where_we_stopped_and_we_where_it_stopped(broker):
+def test_the_server_and_brokerstore_write_one_folder_in_turn(broker):
     """The server and brokerstore write in turn, with consuming and collecting; the order is right at the end."""
     broker.start()
     declare(QUEUES)
@@ -300,7 +300,7 @@ def tool(*arguments):
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_a_running_server_keeps_us_out_and_what_the_tool_put_is_delivered(broker):
+def test_a_running_server_blocks_writes_and_later_delivers_what_the_tool_put(broker):
     """Both would write to one message file.  After a stop `put` and a rebuild work, and the server finds everything."""
     pika = pytest.importorskip("pika")
     broker.start()

@@ -117,7 +117,7 @@ def test_a_recovered_folder_is_served(name, base, folder, damaged):
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("change", CLASSES)
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
-def test_a_file_with_a_damage_anywhere_is_recovered(kind, change, seed, base, folder, damaged):
+def test_a_file_with_one_damaged_byte_is_recovered(kind, change, seed, base, folder, damaged):
     """The same for any byte of any file."""
     file = damage_any(Node(folder, f"{seed} {kind} {change}"), kind, change)
     started = time.monotonic()

@@ -175,7 +175,7 @@ def fill(server, queues):
 
 
 @pytest.mark.parametrize("name", list(DAMAGES)[::EVERY])
-def test_one_damage_alone_is_delivered_as_recovered(one_queue, name):
+def test_a_single_damage_is_delivered_as_recovered(one_queue, name):
     """Each damage in a folder of its own."""
     server, pristine = one_queue
     shutil.rmtree(server.node)

@@ -41,7 +41,7 @@ def year(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_a_healthy_folder_of_every_year(year, how):
+def test_a_healthy_folder_of_every_release_year_is_served_after_recover(year, how):
     """`verify` is 0, `dump` lists what the server delivers, and after `recover --apply` it delivers the same."""
     judge, folders = year
     folder = folders[how]

@@ -164,7 +164,7 @@ def test_filters_of_a_real_broker_are_read_whole(configured: Configured) -> None
     assert (data["expression"], data["expressionType"], data["consumerGroup"]) == ("n > 5", "SQL92", "G_sql")
 
 
-def test_a_real_brokers_folder_is_sound_and_a_rebuild_leaves_a_deleted_topic_deleted(
+def test_a_real_broker_folder_is_intact_and_a_rebuild_does_not_restore_a_deleted_topic(
     configured: Configured, tmp_path: Path
 ) -> None:
     """The log still has its records, but topics.json does not name it."""

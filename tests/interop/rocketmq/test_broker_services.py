@@ -88,13 +88,13 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
     shutil.rmtree(root)
 
 
-def test_a_real_broker_delivers_what_waited_in_our_store(passed: Passed) -> None:
+def test_a_real_broker_delivers_the_delayed_messages_of_our_store(passed: Passed) -> None:
     """Each message comes once, in its topic and queue; those not due do not come."""
     assert bodies(passed.facts["later"]) == [f"later {number}" for number in range(5)]
     assert {one["queue_id"] for one in passed.facts["later"]} == {1}
 
 
-def test_a_real_broker_decides_the_transactions_that_were_undecided_in_our_store(passed: Passed) -> None:
+def test_a_real_broker_checks_the_pending_transactions_of_our_store(passed: Passed) -> None:
     """It checks them with the producer group, some twice if its own op records come late, but never those decided before."""
     found = bodies(passed.facts["decided"])
     assert set(found) == {f"decided {number}" for number in (0, 1, 3, 4, 99)}

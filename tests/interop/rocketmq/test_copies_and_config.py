@@ -91,7 +91,7 @@ def test_a_broker_starts_after_recover_repaired_its_config(
         broker.kill()
 
 
-def test_a_broker_knows_the_topics_of_a_log_without_anything_else(tmp_path: Path) -> None:
+def test_a_broker_restores_the_topics_from_a_log_alone(tmp_path: Path) -> None:
     """`recover` makes the topic table from the log."""
     prepare_or_skip()
     store = unpack_case("only-the-commitlog", tmp_path).folder

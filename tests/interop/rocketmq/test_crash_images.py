@@ -94,7 +94,7 @@ def in_java(jvm: RealStores, folder: Path, entries: list[Any], flushed: int, fou
         real.close()
 
 
-def test_what_the_real_store_makes_of_crash_images(jvm: RealStores, tmp_path: Path) -> None:
+def test_the_real_store_opens_crash_images(jvm: RealStores, tmp_path: Path) -> None:
     """Our recovery keeps every promise on each image; the real store's results are printed."""
     found: Counter[str] = Counter()
     for number, (image, entries, flushed, time_ms) in enumerate(images()):

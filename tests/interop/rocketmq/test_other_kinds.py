@@ -46,7 +46,7 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", ["RocksDB", "DLedger"])
-def test_a_real_folder_with_queues_or_log_of_another_kind_is_named_and_left_alone(tmp_path: Path, kind: str) -> None:
+def test_a_real_folder_with_rocksdb_queues_or_a_raft_log_is_refused_unchanged(tmp_path: Path, kind: str) -> None:
     """RocksDB queues or a Raft log are not taken for an empty or damaged store."""
     prepare_or_skip()
     folder = tmp_path / "store"
@@ -120,7 +120,7 @@ def test_a_broker_delivers_everything_from_rocksdb_queues_that_we_rebuilt(tmp_pa
 
 
 @pytest.mark.skipif(not can_read(), reason="rocksdict is not installed")
-def test_a_broker_with_rocksdb_queues_goes_on_behind_our_cut(tmp_path: Path) -> None:
+def test_a_broker_with_rocksdb_queues_continues_after_our_truncation(tmp_path: Path) -> None:
     """Its group had everything, also what was cut, and gets every new message. Timers before the cut come at their time."""
     prepare_or_skip()
     folder, file = tmp_path / "store", tmp_path / "file"

@@ -156,7 +156,7 @@ def test_a_real_consumer_receives_every_message_of_ours(served: Station) -> None
     assert len(consumed) == len(served.facts["ours"]) == in_queues
 
 
-def test_a_real_consumer_receives_the_tags_that_it_asks_for(served: Station) -> None:
+def test_a_real_consumer_receives_only_the_tags_that_it_subscribes_to(served: Station) -> None:
     """The broker filters by the hash in our units, the client by the text."""
     expected = [
         one for one in served.facts["ours"] if one["topic"] == "topic-1" and one["properties"].get("TAGS") in ("A", "тег")
@@ -165,7 +165,7 @@ def test_a_real_consumer_receives_the_tags_that_it_asks_for(served: Station) -> 
     assert found == [one["physical_offset"] for one in expected] and expected
 
 
-def test_a_real_broker_answers_for_a_time_as_we_do(served: Station) -> None:
+def test_a_real_broker_finds_the_same_offset_by_time(served: Station) -> None:
     """Both boundaries are equal at, before and after store times of every queue."""
     facts = served.facts
     assert list(zip(facts["times"], facts["times answered"], strict=True)) == list(
@@ -189,7 +189,7 @@ def test_a_real_query_by_id_finds_ours(served: Station) -> None:
     assert [from_java(one) for one in facts["by our id"]] == here and len(here) == 40
 
 
-def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) -> None:
+def test_messages_of_real_producers_are_read_after_a_clean_stop(served: Station) -> None:
     """Messages are found by offset and key, ours are unchanged, and nothing needs repair."""
     facts = served.facts
     assert our_messages(served.folder, TOPICS)[: len(facts["ours"])] == facts["ours"]
@@ -206,7 +206,7 @@ def test_what_real_producers_added_is_there_after_a_clean_stop(served: Station) 
     assert_sound(served.folder)
 
 
-def test_what_a_real_broker_delayed_and_decided_is_there(served: Station) -> None:
+def test_delayed_and_committed_messages_of_a_real_broker_are_read(served: Station) -> None:
     """Due and committed messages are there once, rolled back and undecided ones not; undue ones wait."""
     with MessageStore.open(served.folder, "r", CONFIG) as store:
         delivered = sorted(message.body for message in store.read("delayed", 0))
@@ -275,7 +275,7 @@ def stream_and_kill(broker: RealBroker) -> list[list[Any]]:
     return acknowledged
 
 
-def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station) -> None:
+def test_a_broker_serves_a_folder_that_both_stores_wrote(killed: Station) -> None:
     """A real consumer receives our messages, the broker's, and ours again."""
     received = [one for one in killed.facts["received"] if "TRAN_MSG" not in one["properties"]]
     before = [one for one in killed.facts["before"] if "TRAN_MSG" not in one["properties"]]
@@ -284,7 +284,7 @@ def test_what_the_broker_wrote_and_we_continued_is_served_again(killed: Station)
     assert len([one for one in before if one["topic"] == "here"]) == 90
 
 
-def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_order_and_once(killed: Station) -> None:
+def test_a_follower_of_a_live_broker_reads_a_hundred_thousand_messages_in_order_and_once(killed: Station) -> None:
     """All offsets are complete and in order while the broker writes, rolls files, and dispatches behind the log."""
     seen = killed.facts["followed"]
     assert len(seen) == FLOOD
@@ -295,7 +295,7 @@ def test_a_follower_beside_a_live_broker_sees_a_hundred_thousand_messages_in_ord
 
 
 @pytest.mark.parametrize("way", ["opened by us", "recovered", "rebuilt"])
-def test_what_a_killed_broker_acknowledged_is_there_and_the_broker_delivers_it_again(
+def test_messages_acknowledged_by_a_killed_broker_survive_and_are_served_again(
     killed: Station, tmp_path: Path, way: str
 ) -> None:
     """Opened, recovered or rebuilt, the folder has every acknowledged message, and a broker starts on it."""

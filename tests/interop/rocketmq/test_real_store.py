@@ -59,7 +59,7 @@ def judge(jvm: RealStores, folder: Path, sizes: dict[str, int] = SIZES, **settin
 
 
 @pytest.mark.parametrize("name", ["crash-torn", "crash-lost-cq"])
-def test_the_real_store_opens_what_recovery_made_of_its_own_crash(jvm: RealStores, fixture_store: Any, name: str) -> None:
+def test_the_real_store_opens_its_own_crashed_store_after_our_recovery(jvm: RealStores, fixture_store: Any, name: str) -> None:
     """The real store continues a folder that it left torn and that we repaired."""
     fixture = fixture_store(name, own=True)
     assert not Recovery(str(fixture.store), Choice.SKIP, ours()).apply().needs_choice
@@ -94,7 +94,7 @@ DAMAGE = [damage_bit, *damage.DAMAGE]
 
 
 @pytest.mark.parametrize("choice", [Choice.SKIP, Choice.TRUNCATE], ids=lambda choice: choice.value)
-def test_the_real_store_opens_what_recovery_made_of_damage(
+def test_the_real_store_opens_a_damaged_store_after_our_recovery(
     jvm: RealStores, original: Path, tmp_path: Path, choice: Choice
 ) -> None:
     """For all damage, skipped by fillers or cut, the real store can append afterwards."""
@@ -333,7 +333,9 @@ def test_the_real_store_continues_a_sparse_store_of_default_sizes(jvm: RealStore
 
 @pytest.mark.parametrize("mode", list(FlushMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("way", ["open", "recover"])
-def test_what_a_killed_real_store_acknowledged_is_there(tmp_path: Path, jvm: RealStores, way: str, mode: FlushMode) -> None:
+def test_messages_acknowledged_by_a_killed_real_store_survive(
+    tmp_path: Path, jvm: RealStores, way: str, mode: FlushMode
+) -> None:
     """After SIGKILL during appends our opening or recovery has every acknowledged message."""
     folder = tmp_path / "store"
     victim = RealStores(tmp_path / "stderr", heap="256m")

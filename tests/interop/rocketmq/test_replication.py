@@ -29,7 +29,7 @@ def _jars() -> None:
     prepare_or_skip()
 
 
-def test_what_a_real_master_acknowledged_is_in_the_replica(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_messages_acknowledged_by_a_real_master_are_in_the_replica(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Both are killed in turn; clients send again what was not acknowledged.  The master waits for the replica.
 
     In the amounts of a night, a Spark stream reads the replica all the while.
@@ -99,7 +99,7 @@ def test_the_lag_of_a_replica_is_measured(tmp_path: Path, role: dict[str, object
     assert len(lags) == LAGS
 
 
-def test_a_real_master_that_was_killed_is_followed_again_and_one_that_was_replaced_is_not(tmp_path: Path) -> None:
+def test_a_replica_follows_a_restarted_real_master_and_refuses_a_replaced_one(tmp_path: Path) -> None:
     """After its restart the replica goes on; another folder behind the same port is refused."""
     with RealBroker(tmp_path / "master", tmp_path / "broker", **SIZES) as broker:
         broker.invoke("topic", topic="flood", queues=QUEUES)

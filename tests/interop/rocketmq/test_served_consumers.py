@@ -51,7 +51,7 @@ def test_each_broadcast_consumer_gets_every_message_once(served: Served, tmp_pat
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-def test_four_consumers_of_a_group_come_and_go(served: Served, tmp_path: Path, *, orderly: bool) -> None:
+def test_no_message_is_lost_while_consumers_of_a_group_start_and_stop(served: Served, tmp_path: Path, *, orderly: bool) -> None:
     """Nothing is lost while they start, stop and are killed; in order, no message overtakes an earlier one of its queue."""
     topic, file = f"shifts-{orderly}", tmp_path / "file"
     group = f"G-{topic}"
@@ -120,7 +120,7 @@ def test_messages_that_fail_always_become_dead_letters(served: Served, tmp_path:
     assert repeated(deliveries(dead)) == 0
 
 
-def test_consumers_that_leave_the_division_to_the_broker_get_everything(served: Served, tmp_path: Path) -> None:
+def test_consumers_with_broker_side_rebalance_get_every_message(served: Served, tmp_path: Path) -> None:
     """They pull, because their group was not told to pop."""
     file = tmp_path / "file"
     consumers = served.another()

@@ -38,7 +38,7 @@ def taken(served: Served, topic: str) -> int:
     return sum(len(queue.taken) for key, queue in queues.items() if key[0] == topic)
 
 
-def test_consumers_that_pop_get_everything_though_some_are_killed(served: Served, tmp_path: Path) -> None:
+def test_pop_consumers_get_every_message_although_some_are_killed(served: Served, tmp_path: Path) -> None:
     """Each takes from its own queues and those of one other.
 
     What killed clients had comes again after its time, from the retry topic; nothing else is processed twice.
@@ -66,7 +66,7 @@ def test_consumers_that_pop_get_everything_though_some_are_killed(served: Served
     assert repeated(found) <= len(again)
 
 
-def test_a_real_broker_continues_groups_that_pop(served: Served, tmp_path: Path) -> None:
+def test_a_real_broker_continues_pop_consumer_groups(served: Served, tmp_path: Path) -> None:
     """Each consumer takes from all queues. Each message fails once here, and comes again after 10 s.
 
     The group stops in the middle; the broker reads its mode and offsets, and delivers the rest.

@@ -98,7 +98,7 @@ def test_a_command_is_read_like_its_term(data: bytes, bit: int) -> None:
         assert again is None or again == slowly(changed), at
 
 
-def test_a_command_that_is_cut_or_followed_by_more_is_left(world: World) -> None:
+def test_a_truncated_command_or_one_with_trailing_bytes_is_left_to_the_term_decoder(world: World) -> None:
     """Whole commands only, and only within the view."""
     reader = world.module("rabbitstore.quorum.command_cy").CommandReader()
     data = entry(pairs=route())
@@ -118,7 +118,7 @@ def test_a_command_that_is_cut_or_followed_by_more_is_left(world: World) -> None
     b"w\x0edelivery_counta\1", b"w\3ttlw\x09undefined", b"m\0\0\0\3x-aa\1", b"w\6deathsj", b"w\1pn\1\1\1", b"w\1xj",
     b"w\2rka\1",
 ])  # fmt: skip
-def test_a_command_with_another_annotation_is_left(world: World, pair: bytes) -> None:
+def test_a_command_with_an_unknown_annotation_is_left_to_the_term_decoder(world: World, pair: bytes) -> None:
     """These change the message, or have a value of another type."""
     reader = world.module("rabbitstore.quorum.command_cy").CommandReader()
     assert quickly(reader, entry(pairs=[*route(), pair])) is None

@@ -25,7 +25,7 @@ PUTS = st.lists(
 
 @settings(deadline=None)
 @given(PUTS)
-def test_entries_are_those_of_a_dictionary(puts: list[tuple[Any, ...]]) -> None:
+def test_the_entry_table_equals_a_dictionary_model(puts: list[tuple[Any, ...]]) -> None:
     """An entry of another term, or one that truncates, voids all from its index on; any other replaces one."""
     table, model = EntryTable(), dict[int, Entry]()
     for index, term, file, at, size, truncates in puts:
@@ -70,7 +70,7 @@ def record(writer: int, index: int, term: int, data: bytes, *, name: bytes = b""
 
 @settings(deadline=None)
 @given(st.data())
-def test_records_are_taken_like_the_walk_reads_them(data: Any) -> None:
+def test_records_read_in_bulk_equal_those_of_the_walk(data: Any) -> None:
     """Two writers, gaps, terms and wrong bytes: what is taken in bulk is what the walk yields."""
     parts, following = [record(1, 1, 1, b"a", name=b"A"), record(2, 1, 1, b"b", name=b"B")], {1: 2, 2: 2}
     for writer, step, term, size in data.draw(st.lists(
@@ -126,7 +126,7 @@ def modelled(data: bytes, version: int) -> tuple[dict[int, tuple[int, int, int]]
     st.lists(st.tuples(st.sampled_from([1, 1, 1, 2]), st.sampled_from([1, 1, 2]), st.binary(max_size=5)), max_size=6),
     st.sampled_from([1, 2]), st.integers(6, 8), st.none() | st.tuples(st.integers(0, 400), st.integers(0, 7)),
 )  # fmt: skip
-def test_a_segment_in_runs_is_that_in_entries(
+def test_a_segment_read_in_bulk_equals_one_read_by_entry(
     rows: list[tuple[int, int, bytes]], version: int, capacity: int, flip: tuple[int, int] | None
 ) -> None:
     """The entries are those of a plain model: a good one voids those from its index on, and any other is a problem."""
@@ -148,7 +148,7 @@ def test_a_segment_in_runs_is_that_in_entries(
         assert found == {index: (term, found[index][1], len(body)) for index, term, body in numbered} and not problems
 
 
-def test_places_that_are_far_apart(world):
+def test_entries_with_distant_offsets_begin_another_run(world):
     """A run holds places of 32 bits behind its first one; those of other entries begin another run."""
     entries = world.module("rabbitstore.quorum.entries")
     table = entries.EntryTable()

@@ -59,7 +59,7 @@ def test_an_empty_newest_log_of_a_real_node(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 3, 4])
 @pytest.mark.parametrize("folder", ["quorum", "coordination"])
-def test_a_log_without_a_whole_head(node, folder, size):
+def test_a_newest_log_with_a_truncated_header_is_damage(node, folder, size):
     """The server ends with an error while it reads the head."""
     file = wal_of(node, folder)
     newer = file.with_name("00000009.wal")
@@ -70,7 +70,7 @@ def test_a_log_without_a_whole_head(node, folder, size):
 
 
 @pytest.mark.parametrize("how", ["empty", "zeros", "missing", "head", "older"])
-def test_a_newest_log_without_the_entries_that_were_applied(node, how):
+def test_missing_applied_entries_of_the_newest_log_are_counted_as_lost(node, how):
     """`meta.dets` has how far each queue came: the entries are counted as lost, and the copy of the file is kept."""
     file = wal_of(node)
     data = file.read_bytes()
@@ -90,12 +90,12 @@ def test_a_newest_log_without_the_entries_that_were_applied(node, how):
         assert all(queue.last_index() > 0 for queue in folder.quorum_queues)
 
 
-def test_a_log_that_has_what_was_applied_is_whole(node):
+def test_a_log_with_every_applied_entry_is_intact(node):
     """A killed server has more in its log than in `meta.dets`, never less."""
     assert checked(node) == (set(), MESSAGES) and run("verify", node).code == 0
 
 
-def test_a_registered_queue_whose_folder_is_gone(node):
+def test_the_missing_folder_of_a_registered_queue_is_restored_from_the_log(node):
     """The log of all queues has its entries; the folder comes back with a `config` like that of another queue."""
     folder = next((node / "quorum").glob("*/2F_PLA*"))
     shutil.rmtree(folder)
@@ -105,7 +105,7 @@ def test_a_registered_queue_whose_folder_is_gone(node):
     assert checked(node) == (set(), MESSAGES)
 
 
-def test_a_registered_queue_of_which_nothing_is_left(node):
+def test_the_messages_of_a_registered_queue_without_any_file_are_counted_as_lost(node):
     """The number of its entries in `meta.dets` is counted as lost."""
     folder = next((node / "quorum").glob("*/2F_PLA*"))
     shutil.rmtree(folder)
@@ -136,7 +136,7 @@ def resource(name, vhost=b"/", kind="queue"):
     return Atom("resource"), vhost, Atom(kind), name
 
 
-def test_only_the_command_is_a_note_of_a_writer():
+def test_only_the_mnesia_updated_command_records_a_stream_writer():
     """Other commands may name one, and an entry of another form or a damaged one is none."""
     note = Atom("mnesia_updated")
     assert is_writer_entry(entry(note, b"folder", 5))
@@ -181,7 +181,7 @@ def test_machine_and_members_of_a_config_are_checked():
 
 
 @pytest.mark.parametrize(("acquired", "failed"), [(0, 0), (1, 0), (0, 2), (1, 1)])
-def test_a_message_that_came_back_is_redelivered(acquired, failed):
+def test_a_returned_message_is_marked_redelivered(acquired, failed):
     """Whether its deliveries failed or not, and while a consumer holds it."""
     content = Content("/", "", ("q",), b"", b"body", b"", True)
     for state in ("ready", "checked_out"):

@@ -80,7 +80,7 @@ def test_a_process_that_registers_again_keeps_its_number() -> None:
     assert queue.ready == [1, 3]
 
 
-def test_high_messages_first_and_each_third_time_the_older() -> None:
+def test_high_priority_messages_are_delivered_first_except_each_third_time() -> None:
     """Three normal messages, then three of high priority."""
     queue = Queue()
     queue.send(3)
@@ -350,7 +350,7 @@ def test_a_restart_ends_first_the_processes_that_a_leader_knows(is_known: bool, 
 
 
 @pytest.mark.parametrize(("version", "counts"), [(5, [1, 1, 1]), (8, [1, 1, 0])])
-def test_a_start_revives_the_consumer_that_was_to_hand_over(version: int, counts: list[int]) -> None:
+def test_a_restart_reactivates_the_consumer_that_was_being_replaced(version: int, counts: list[int]) -> None:
     """The start first finds its node up, and before version 8 the consumer gets what is ready before it is found to be down."""
     queue = Queue(version, is_single_active=True)
     first = queue.consume(10, process(3), b"1")
@@ -452,7 +452,7 @@ def test_a_discard_activates_the_next_consumer() -> None:
         assert len(queue.held(second)) == 1
 
 
-def test_credit_of_a_consumer_that_waits_counts_for_its_place() -> None:
+def test_the_waiting_consumer_with_more_credit_becomes_active() -> None:
     """The consumer with more credit becomes active."""
     queue = Queue(is_single_active=True)
     queue.consume(1, process(1), b"1")
@@ -533,7 +533,7 @@ def test_a_waiting_consumer_of_a_lost_node_becomes_active_when_that_is_back(vers
     assert list(queue.held(second).values()) == [last]
 
 
-def test_a_lost_active_consumer_gives_way() -> None:
+def test_a_lost_active_consumer_is_replaced_by_one_of_another_node() -> None:
     """Its messages return as failed to the first consumer of another node; it waits behind, and comes back with its node."""
     queue = Queue(is_single_active=True)
     first, third = queue.consume(2, SECOND, b"1"), queue.consume(9, SECOND, b"3")
@@ -571,7 +571,7 @@ def test_an_idle_active_consumer_gives_way_to_a_higher_priority() -> None:
     assert list(queue.machine.consumers) == [first] and queue.machine.waiting == []
 
 
-def test_removed_nodes_take_their_processes_along() -> None:
+def test_processes_of_removed_nodes_are_removed() -> None:
     """Messages return as failed, and are delivered by the next command; publishers of the node are forgotten."""
     queue = Queue()
     far, near = queue.consume(1, SECOND, b"f"), queue.consume(2, tag=b"n")
@@ -588,7 +588,7 @@ def test_removed_nodes_take_their_processes_along() -> None:
     assert queue.ready == [last]
 
 
-def test_removed_nodes_take_waiting_consumers_along() -> None:
+def test_waiting_consumers_of_removed_nodes_are_removed() -> None:
     """None of them becomes active."""
     queue = Queue(is_single_active=True)
     first = queue.consume(1, tag=b"1")
@@ -639,7 +639,7 @@ def test_a_consumer_that_attaches_again_has_its_new_prefetch() -> None:
     assert list(queue.held(key).values()) == [4]
 
 
-def test_a_get_of_a_queue_whose_messages_have_expired() -> None:
+def test_a_get_from_a_queue_with_only_expired_messages() -> None:
     """The consumer vanishes, and the messages do."""
     queue = Queue()
     queue.send(2, ttl_ms=5)
@@ -660,7 +660,7 @@ def test_a_get_leaves_what_expires_behind_its_message() -> None:
     assert queue.ready == []
 
 
-def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists() -> None:
+def test_a_queue_upgraded_to_version_8_keeps_the_order_of_its_two_lists() -> None:
     """Those of high priority become 9, all others 4; later ones have lists of their own."""
     queue = Queue(7)
     queue.send(2)
@@ -674,7 +674,7 @@ def test_a_queue_that_comes_to_version_8_keeps_the_order_of_its_two_lists() -> N
     assert queue.ready == [3, 4, 1, 2, 5]
 
 
-def test_what_version_8_may_have_added_is_named() -> None:
+def test_unknown_commands_of_version_8_are_reported() -> None:
     """A command or timeout of another name, and delayed returns; before, the server ignores them."""
     others = [
         (("unheard_of", 1), "unheard_of"),
@@ -703,7 +703,7 @@ def test_a_change_of_the_dead_lettering_drops_what_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("reply", [Atom("noreply"), (Atom("await"), {}), (Atom("other"), 1, SENDER), (Atom("notify"), 1)])
-def test_an_enqueue_whose_reply_names_no_process_has_no_number(reply: Atom | tuple[Any, ...]) -> None:
+def test_an_enqueue_without_a_reply_process_has_no_sequence_number(reply: Atom | tuple[Any, ...]) -> None:
     """Each of them counts."""
     queue = Queue()
     for _ in range(2):
@@ -747,7 +747,7 @@ def test_a_leader_watches_a_process_from_its_first_command_on(how: str) -> None:
     assert sorted(message.acquired for message in queue.machine.restarted(0).ready()) == [1, 2]
 
 
-def test_the_lists_of_version_8_have_their_length() -> None:
+def test_the_lists_of_version_8_are_read_with_their_length() -> None:
     """As a snapshot of 4.3.6 has them: priority 31 - 22, rear and front, each message an index with its size above 44 bits."""
     (message,) = _strict({22: (1, [], [(5 << 44) + 9])}, [])[9]
     assert (message.index, message.size) == (9, 5)

@@ -24,7 +24,7 @@ STEPS = st.lists(st.sampled_from(["pop", "copy", "many", "clear"]) | MESSAGES, m
 
 @settings(deadline=None, max_examples=50)
 @given(STEPS)
-def test_it_is_a_queue_of_messages(steps: list[Any]) -> None:
+def test_a_message_list_behaves_like_a_deque(steps: list[Any]) -> None:
     """Every step leaves the messages of a deque; a copy and its original do not change each other."""
     found, model = MessageList(), deque[Message]()
     others: list[tuple[MessageList, list[Message]]] = []
@@ -50,7 +50,7 @@ def test_it_is_a_queue_of_messages(steps: list[Any]) -> None:
         assert list(one) == expected
 
 
-def test_a_taken_message_takes_no_memory() -> None:
+def test_a_removed_message_uses_no_memory() -> None:
     """Nor does a message that is only a number."""
     found = MessageList([Message(1, 2, acquired=1), Message(2, 3), Message(3, 4, expiry_ms=5)])
     assert len(found._others) == 2

@@ -55,7 +55,7 @@ def test_settings_and_machine_version_of_a_damaged_log(copy):
     assert after["q.fan"][:2] == before["q.fan"][:2]
 
 
-def test_the_term_of_a_log_of_which_only_a_state_is_left(copy):
+def test_the_term_of_a_log_is_restored_from_its_snapshot_alone(copy):
     """A new log of an earlier term would be overwritten by its own elections."""
     node = copy("rabbitmq4-quorum-snapshot")
     (path,) = (node / "quorum").iterdir()
@@ -66,7 +66,7 @@ def test_the_term_of_a_log_of_which_only_a_state_is_left(copy):
     assert logs(node)["q.roll"][2][1] == 1  # the folder of the snapshot has the term in its name
 
 
-def test_a_record_that_voids_those_behind_it_still_does(copy):
+def test_a_rewritten_log_keeps_the_truncate_mark_of_a_record(copy):
     """The log is written again because of a bad head; a leader's mark stays in it."""
     node = copy("rabbitmq4-streams")
     (path,) = (node / "quorum").iterdir()

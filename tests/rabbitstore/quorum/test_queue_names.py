@@ -46,7 +46,7 @@ def test_names_that_differ_in_one_character_above_ascii_are_two_queues(case):
 
 
 @pytest.mark.parametrize("queue", ["tür", "tör", "日本"])
-def test_dump_of_one_such_queue(case, queue):
+def test_dump_accepts_a_queue_name_above_ascii(case, queue):
     """`--queue` takes the name as the server shows it."""
     ended = run("dump", case.folder, "--queue", queue, "--json")
     assert ended.code == 0 and [row["routing_keys"] for row in ended.lines] == [[queue]] * 3
@@ -86,7 +86,7 @@ def test_folder_names_of_streams_replace_what_is_seen_as_one_character():
     assert folder_prefix("/", "s.😀") == "__s__" and folder_prefix("/", "s.a\tb") == "__s_a_b"
 
 
-def test_free_lists_of_an_earlier_time_lie_inside_of_later_blocks():
+def test_stale_free_lists_inside_of_later_blocks_are_ignored():
     """A table of 36 queues, closed by a running server, had them there; the head says where the valid ones are."""
     rows = [(Atom("%2F_q"), b"\0\0\0\x10\x03\xab\xcd\xef\x83h\2m"), (Atom("%2F_t\xfcr"), b"2F_TRHH8WW1IVDCCX")]
     assert sorted(read_rows(write_dets(rows), "names.dets")) == sorted(rows)

@@ -214,7 +214,7 @@ def test_a_damaged_snapshot_with_a_good_checkpoint(copy: Callable[..., Any]) -> 
     assert kinds == {"bad_snapshot", "missing_entries"} and after == before
 
 
-def test_both_states_damaged(copy: Callable[..., Any]) -> None:
+def test_a_damaged_snapshot_and_checkpoint(copy: Callable[..., Any]) -> None:
     """The entries that are left are applied; messages whose entries are there are listed."""
     path = copy()
     before = checked(path)[2]
@@ -300,7 +300,7 @@ def log_of(rows: list[tuple[str, int, int, bytes]]) -> bytes:
     return out
 
 
-def test_a_hostile_log_ends_soon() -> None:
+def test_a_hostile_log_is_read_in_linear_time() -> None:
     """Zeros before each record, and heads everywhere, cost work in proportion to the file."""
     record = log_of([("2F_QXXXXXXXXXXXXX", 1, 1, b"body")])[5:]
     candidate = b"\x40\x00\x01" + struct.pack(">IIQQ", 1, 10, 1, 1)
@@ -316,7 +316,7 @@ def walked(data: bytes) -> tuple[Any, ...]:
     return [record.index for record in scan.records()], scan.problems, scan.notes
 
 
-def test_an_empty_log_is_said_to_be_empty() -> None:
+def test_an_empty_log_is_reported_as_empty() -> None:
     """A wrong head is shown instead."""
     for data, found in ((b"", "an empty file"), (b"RAWB\x01", "b'RAWB\\x01'")):
         (problem,) = walked(data)[1]
@@ -337,7 +337,7 @@ def test_a_record_without_a_name_is_damage() -> None:
 
 @pytest.mark.parametrize("head", [b"\x40\x00\x01", b"\x00\x00\x02" + struct.pack(">H", len(NAME)) + NAME.encode()])
 @pytest.mark.parametrize("rest", [0, 12, 13])
-def test_what_is_behind_a_damaged_record_tells_a_torn_end(head: bytes, rest: int) -> None:
+def test_a_damaged_last_record_is_torn_if_at_most_12_bytes_or_zeros_follow(head: bytes, rest: int) -> None:
     """The server drops a record with a wrong checksum if at most twelve bytes, or only zeros, follow it."""
     bad = head + struct.pack(">IIQQ", 1, 4, 2, 1) + b"data"
     for tail, is_torn in ((b"x" * rest, rest < 13), (bytes(rest), True)):
@@ -354,7 +354,7 @@ def test_a_cut_name_at_the_end_is_searched_without_error() -> None:
         assert walked(FIRST + BAD + b"x" * 20 + (name + bytes(range(1, 25)))[:size])[0] == [1]
 
 
-def test_a_record_right_behind_what_looks_like_one_is_found() -> None:
+def test_a_record_directly_after_a_false_record_header_is_found() -> None:
     """The last byte of a damaged record makes another head with the bytes that follow it."""
     position = struct.pack(">QQ", 256, 1) + b"b" * 256
     good = b"\x40\x00\x01" + struct.pack(">II", zlib.adler32(position), 256) + position

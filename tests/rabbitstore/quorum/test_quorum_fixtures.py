@@ -72,7 +72,7 @@ def test_a_killed_server_left_messages_with_its_consumers(folders: dict[str, tup
         assert {message.consumer.partition(".")[0] for message in found} == {"ctag1"}  # pika's names
 
 
-def test_a_young_queue_is_listed_though_the_server_loses_it(folders: dict[str, tuple[Path, dict[Any, Any]]]) -> None:
+def test_a_queue_missing_from_the_server_table_is_listed(folders: dict[str, tuple[Path, dict[Any, Any]]]) -> None:
     """All messages that were confirmed and not settled are there; the missing row of the table is reported."""
     path, manifest = folders["rabbitmq4-young"]
     sent = [f"m{row['n']}" for row in manifest["published"] if "q.fan" in row["queues"] and row["confirmed"]]

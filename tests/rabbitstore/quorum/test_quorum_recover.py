@@ -177,7 +177,7 @@ def test_a_new_log_has_the_settings_that_a_snapshot_replaced(copy, overflow):
     }
 
 
-def test_settings_behind_the_names_of_processes_are_found(copy):
+def test_settings_after_long_process_names_are_found(copy):
     """The server's own entry has the caller before the command, and each process has its node's name, of up to 255 bytes."""
     node = copy("rabbitmq4-streams")
     caller = b"X" + b"w\xff" + b"n" * 255 + bytes(12)
@@ -205,7 +205,7 @@ def test_a_damaged_state(copy, names):
     }
 
 
-def test_a_young_queue_is_registered(copy):
+def test_a_queue_missing_from_the_server_table_is_registered(copy):
     """The table gets the row that a killed server had not written."""
     node = copy("rabbitmq4-young")
     plan, after = recovered(node)
@@ -268,7 +268,7 @@ def test_a_lost_config(copy, how):
     ],
     ids=["folder", "name", "node", "module", "key"],
 )
-def test_a_config_whose_names_differ_is_damaged(copy, old, new):
+def test_a_config_with_different_names_is_damaged(copy, old, new):
     """A flipped bit leaves a map that can be read, from which the server starts no queue."""
     node = copy()
     file = next(quorum_of(node).glob("2F_QSL*/config"))
@@ -337,7 +337,7 @@ def test_a_checkpoint_without_its_file(copy):
     assert recovered(node)[1] == whole
 
 
-def test_two_queues_of_which_one_lost_its_version(copy):
+def test_a_queue_without_a_machine_version_does_not_hide_damage_of_another_queue(copy):
     """Found by fuzzing: looking for the version in the other queue hid that queue's damage."""
     node = copy()
     files = [
@@ -350,7 +350,7 @@ def test_two_queues_of_which_one_lost_its_version(copy):
     recovered(node)
 
 
-def test_a_lost_config_without_a_row_is_left(copy):
+def test_a_lost_config_of_an_unregistered_queue_is_not_recreated(copy):
     """The name of the queue is not known; its messages can be exported."""
     node = copy()
     next(quorum_of(node).glob("2F_QSL*/config")).unlink()
@@ -383,7 +383,7 @@ def test_free_blocks_of_an_open_table(copy, name):
 
 @pytest.mark.parametrize("folder", ["quorum", "coordination"])
 @pytest.mark.parametrize("name", ["names.dets", "meta.dets"])
-def test_a_table_whose_slots_are_lost(copy, name, folder):
+def test_a_table_with_zeroed_slots_is_rebuilt(copy, name, folder):
     """The server finds no row by slots of zeros, although all rows are there; it repairs only a table that was not closed."""
     node = copy("rabbitmq4-streams")
     (file,) = node.glob(f"{folder}/*/{name}")
@@ -429,7 +429,7 @@ def test_the_last_applied_entry_is_lowered(copy):
     assert changed.startswith(b"2F_QRO") and after[changed] == 102 < before[changed]  # 100 messages behind three entries
 
 
-def test_one_of_several_members_is_left_alone(copy):
+def test_the_log_of_one_of_several_members_is_not_rewritten(copy):
     """A new log would differ from that of the other members."""
     node = copy("rabbitmq4-streams")
     uid = damage_record(node)
@@ -471,7 +471,7 @@ def test_an_enqueue_keeps_message_and_time():
         plain_enqueue(b"\x83h\x04w\x04$usr" + meta + b"h\x01w\x05purgew\x07noreply", 0, "f")
 
 
-def test_a_log_is_written_as_the_page_says():
+def test_a_log_is_written_in_the_documented_format():
     """The bytes are those of the format page, with the checksum of zlib."""
     import zlib
 
@@ -537,7 +537,7 @@ def test_a_kill_at_any_step(copy, keeps):
     raise AssertionError("the recovery has more steps")
 
 
-def test_a_list_of_changes_that_leaves_the_folder_is_refused(tmp_path):
+def test_a_change_list_with_a_path_outside_of_the_folder_is_refused(tmp_path):
     """Only files below the folder are replaced."""
     Staging(REAL_DISK, str(tmp_path)).stage("a/b", lambda: [b"new"])
     rows = tmp_path / "brokerstore/staged/commit.json"
@@ -650,7 +650,7 @@ def test_a_log_of_the_metadata_store_may_start_behind_a_snapshot(shortened):
     assert problems(node) == [] and (plan.steps, plan.unrepaired) == ([], [])
 
 
-def test_a_damaged_snapshot_of_the_metadata_store_is_left(shortened):
+def test_a_damaged_snapshot_of_the_metadata_store_is_not_replaced(shortened):
     """Only it has what the store was told up to there: entries without effect in place of the others would hide the loss."""
     node, state = shortened
     flip(state, 40)

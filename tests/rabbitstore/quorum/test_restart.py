@@ -37,7 +37,7 @@ def delivered(node):
 
 
 @pytest.mark.parametrize("kind", ["order", "limit"])
-def test_what_the_start_delivered(kind, killed):
+def test_messages_delivered_at_the_restart_equal_the_manifest(kind, killed):
     """A consumer that the leader did not know at its election got what another one held, before it ended as well."""
     folder, manifest = killed
     assert delivered(folder / kind) == manifest[kind]["delivered"]

@@ -54,7 +54,7 @@ def expected(data: memoryview) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_lists_are_those_of_the_terms(seed: int) -> None:
+def test_lists_split_from_a_state_equal_the_decoded_terms(seed: int) -> None:
     """Runs of one form, and forms in turn: pairs of each width, numbers with both, sizes too large for a column, expiry."""
     chance = random.Random(seed)
     forms = [
@@ -100,7 +100,7 @@ def test_a_list_of_messages_is_not_a_term() -> None:
         b"v\0\2\xc3\xa4",
     ],
 )
-def test_terms_before_the_lists_are_passed(other: bytes) -> None:
+def test_terms_before_the_lists_are_skipped(other: bytes) -> None:
     """Each form of a term by the external term format, as the second field of the record."""
     record = VERSION + b"h\4" + encode(Atom("rabbit_fifo"))[1:] + other + b"h\2" + listed([]) + listed([pair(5, 6)]) + b"j"
     term, lists = split_state(memoryview(record), "f", 0)
@@ -198,7 +198,7 @@ def test_messages_that_wait_for_dead_lettering() -> None:
     assert (found.pid, found.prefetch, found.next_id) == (PROCESS, 32, 9)
 
 
-def test_consumers_that_wait_to_be_active() -> None:
+def test_waiting_consumers_of_a_state() -> None:
     """In the order of the record."""
     rows = [(6, consumer({}, (Atom("simple_prefetch"), 1))), (2, consumer({}, (Atom("simple_prefetch"), 1), priority=0))]
     assert [(key, one.priority) for key, one in read(waiting=rows).waiting] == [(6, 3), (2, 0)]

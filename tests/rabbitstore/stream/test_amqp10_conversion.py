@@ -117,7 +117,7 @@ def test_a_plain_message_is_converted_as_its_values_are(data: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(messages(chance_of_rare=5))
-def test_a_message_of_rare_parts_is_left_or_converted_alike(data: bytes) -> None:
+def test_a_message_with_rare_parts_is_left_to_the_decoder_or_converted_alike(data: bytes) -> None:
     """Never a third way."""
     found = Converter().convert(data)
     assert found is None or found == slowly(data)
@@ -126,7 +126,7 @@ def test_a_message_of_rare_parts_is_left_or_converted_alike(data: bytes) -> None
 @pytest.mark.deep
 @settings(max_examples=60, deadline=None)
 @given(messages())
-def test_no_byte_changes_into_another_message(data: bytes) -> None:
+def test_a_changed_byte_never_yields_a_different_message_than_the_decoder(data: bytes) -> None:
     """Damage is left to the decoder, or both ways read the same."""
     converter = Converter()
     for at in range(len(data)):
@@ -149,7 +149,7 @@ FULL = (
 )  # fmt: skip
 
 
-def test_the_usual_message_is_converted_without_its_values(world: World) -> None:
+def test_a_common_message_is_converted_without_decoding_its_values(world: World) -> None:
     """In both builds; the block is that of the AMQP 0-9-1 specification (4.2.5.5)."""
     found = world.module("rabbitstore.format.amqp10_cy").Converter().convert(FULL)
     table = b"\x15x-stream-filter-valueS\0\0\0\1f" + b"\1nI\0\0\0\5" + b"\1sS\0\0\0\4text"
@@ -171,7 +171,7 @@ def test_rare_sections_are_left_to_the_decoder(world: World, part: bytes) -> Non
     assert world.module("rabbitstore.format.amqp10_cy").Converter().convert(part + FULL) is None
 
 
-def test_a_large_message_gets_the_room_that_it_needs(world: World) -> None:
+def test_the_output_buffer_grows_for_a_large_message(world: World) -> None:
     """Headers of more than the first buffer, in a list of four-byte sizes."""
     pairs = [part for number in range(60) for part in (sized(0xA1, b"h%d" % number), sized(0xA1, b"v" * 5000))]
     data = b"\x00\x53\x74" + compound(0xC1, pairs, is_large=True) + b"\x00\x53\x75\xa0\0"

@@ -33,7 +33,7 @@ def test_entries_are_split(bodies: list[bytes], before: bytes, after: bytes) -> 
     assert single_records(view, len(before), len(view) + 1, len(bodies), 7) is None
 
 
-def test_a_sub_batch_and_a_size_beyond_the_end_are_left(world: World) -> None:
+def test_a_sub_batch_and_a_size_beyond_the_end_are_left_to_the_decoder(world: World) -> None:
     """The first bit marks a sub-batch."""
     split: Any = world.module("rabbitstore.stream.records_cy").single_records
     assert split(memoryview(b"\0\0\0\1a\x80\0\0\1b"), 0, 10, 2, 0) is None

@@ -132,7 +132,9 @@ def test_an_index_that_is_one_record_ahead_is_a_note(copy: Callable[..., Any]) -
 @pytest.mark.parametrize(
     ("number", "position", "expected"), [(-1, 8, "problem"), (-1, 1 << 31, "note"), (-2, 1 << 31, "problem")]
 )
-def test_a_record_that_points_elsewhere(copy: Callable[..., Any], number: int, position: int, expected: str) -> None:
+def test_an_index_record_with_a_wrong_position_is_damage(
+    copy: Callable[..., Any], number: int, position: int, expected: str
+) -> None:
     """Only the last one may point behind the end; one that points into the segment is damage."""
     stream = copy("s.mixed")
     records = list(stream.index_records(stream.segments()[0], []))
@@ -143,7 +145,7 @@ def test_a_record_that_points_elsewhere(copy: Callable[..., Any], number: int, p
     assert (target[0].kind, target[0].offset) == ("bad_stream_index" if expected == "problem" else "index_ahead", at - 24)
 
 
-def test_a_segment_of_which_only_the_head_is_left(copy: Callable[..., Any]) -> None:
+def test_a_segment_with_only_its_header_is_damage_if_its_index_has_records(copy: Callable[..., Any]) -> None:
     """Its index says what is gone; without records a server had just made both."""
     stream = copy("s.mixed")
     with open(path_of(stream), "r+b") as file:
@@ -157,7 +159,7 @@ def test_a_segment_of_which_only_the_head_is_left(copy: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize("position", [0, 7, 1 << 31])
-def test_reading_from_an_offset_whose_record_points_nowhere(copy: Callable[..., Any], position: int) -> None:
+def test_reading_from_an_offset_with_an_invalid_index_position(copy: Callable[..., Any], position: int) -> None:
     """The walk starts at the beginning of the segment then."""
     stream = copy("s.mixed")
     expected = [message.raw for message in stream.messages(10)]
@@ -177,7 +179,7 @@ def test_chunks_before_an_offset_or_a_time_are_left_out(copy: Callable[..., Any]
     assert list(stream.chunks(since_ms=time_ms + 1)) == []
 
 
-def test_the_numbers_of_a_check(copy: Callable[..., Any]) -> None:
+def test_a_check_counts_the_readable_chunks_and_messages(copy: Callable[..., Any]) -> None:
     """Chunks and messages are those that can be read."""
     stream = copy("s.segments")
     found = []
@@ -308,7 +310,7 @@ def test_random_damage_never_crashes(copy: Any, seed: Any) -> None:
         assert "version" in str(error)
 
 
-def test_a_hostile_segment_ends_soon() -> None:
+def test_a_hostile_segment_is_read_in_linear_time() -> None:
     """Heads everywhere, with an index that names each of them, cost work in proportion to the file."""
     head = CHUNK_HEAD.pack(0x50, 0, 1, 1, 0, 1, 5, 1, 40, 0, 0, bytes(3)) + bytes(8)
     data = b"OSIL\x00\x00\x00\x01" + head * 4000

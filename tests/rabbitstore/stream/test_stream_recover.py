@@ -179,7 +179,7 @@ def test_a_wrong_epoch_of_a_chunk(copy, epochs, number, bit, has_index):
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 @pytest.mark.parametrize("change", ["chunk's epoch", "chunk's time", "record's epoch", "record's time"])
-def test_one_of_two_places_has_another_epoch_or_time(copy, change, number):
+def test_an_epoch_or_time_that_differs_between_segment_and_index(copy, change, number):
     """The one that fits its neighbours is kept, whether it is in the segment or in the index."""
     folder = copy()
     whole = files_of(folder)
@@ -193,7 +193,7 @@ def test_one_of_two_places_has_another_epoch_or_time(copy, change, number):
     assert files_of(folder) == whole
 
 
-def test_a_chunk_whose_record_was_not_written_yet(copy):
+def test_a_missing_index_record_of_the_last_chunk_is_added(copy):
     """A kill leaves the chunk without its record: a note, and the record is added, because the server would drop the chunk."""
     folder = copy("s.mixed")
     file = sorted(folder.glob("*.index"))[-1]
@@ -314,7 +314,7 @@ def test_a_lost_only_segment(copy):
     assert check_stream(stream_of(folder)).problems == []
 
 
-def test_a_chunk_whose_records_do_not_fit_in_it(copy):
+def test_a_chunk_with_records_beyond_its_end_is_replaced(copy):
     """Its CRC is right, but a consumer ends with an error there; its offsets are covered, and nothing else is lost."""
     folder = copy()
     file = segments(folder)[1]
@@ -334,7 +334,7 @@ def test_a_chunk_whose_records_do_not_fit_in_it(copy):
 
 
 @pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
-def test_a_name_with_which_a_server_does_not_start_the_stream_is_moved_aside(is_folder, copy):
+def test_a_file_name_that_prevents_the_start_of_a_stream_is_moved_aside(is_folder, copy):
     """4.0.5 and 4.3.6 start no writer of a stream with a name above U+00FF in its folder; others they pass over."""
     folder = copy()
     for name in ("café", os.fsdecode(b"caf\xe9"), "notes.txt"):
