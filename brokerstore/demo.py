@@ -35,7 +35,7 @@ FILLING = (b"a body of about two hundred bytes, as orders have them; " * 8)[: BO
 Advance = Callable[[int], None]
 
 
-class Step(NamedTuple):
+class DemoStep(NamedTuple):
     """What a step did, and how long it took."""
 
     messages: int
@@ -120,7 +120,7 @@ def read_back(messages: Iterator[StoredMessage], advance: Advance) -> int:
     return number + 1
 
 
-def report(title: str, step: Step) -> None:
+def report(title: str, step: DemoStep) -> None:
     """Print the figures of a step."""
     rate, speed = step.messages / step.seconds, step.size_bytes / step.seconds / 1e6
     emit(f"{title:<34} {step.messages:>9,} messages {step.seconds:>7.2f} s {rate:>12,.0f} messages/s {speed:>8,.0f} MB/s")
@@ -133,7 +133,7 @@ def timed(title: str, count: int, size_of: Callable[[], int], work: Callable[[Ad
         size, began = size_of(), time.perf_counter()
         work(advance)
         seconds = time.perf_counter() - began
-    report(title, Step(count, abs(size_of() - size), seconds))
+    report(title, DemoStep(count, abs(size_of() - size), seconds))
 
 
 def put_all(folder: str, total: int) -> int:
@@ -149,7 +149,7 @@ def put_all(folder: str, total: int) -> int:
     timed("Put as columns of 50,000 rows", total - lists, size, lambda advance: put_columns(log, range(lists, total), advance))
     began, end = time.perf_counter(), size()
     log.flush()
-    report("Flush to the disk", Step(total, end, time.perf_counter() - began))
+    report("Flush to the disk", DemoStep(total, end, time.perf_counter() - began))
     log.close()
     return end
 
@@ -159,7 +159,7 @@ def check_all(folder: str, total: int, end: int) -> None:
     path = os.path.join(folder, "commitlog")
     began = time.perf_counter()
     found = verify_log([path])
-    report("Reopen, verify all checksums", Step(found.records, end, time.perf_counter() - began))
+    report("Reopen, verify all checksums", DemoStep(found.records, end, time.perf_counter() - began))
     if not found.is_ok or found.records != total or found.end_offset != end:
         raise SystemExit(f"verification found {found.problems or found.counts()}")
     log = open_log(path)
@@ -171,7 +171,7 @@ def check_all(folder: str, total: int, end: int) -> None:
     log.close()
     if count != total:
         raise SystemExit(f"{count} messages were read, {total} were put")
-    report(title, Step(count, end, seconds))
+    report(title, DemoStep(count, end, seconds))
 
 
 def run(total: int, parent: str | None) -> None:

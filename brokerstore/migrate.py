@@ -32,7 +32,7 @@ from commitlog import Message
 from commitlog import StoredMessage as StoredRecord
 from messagestore import MessageStore, StoreConfig
 from messagestore.broker.config.topics import is_system_topic
-from rabbitstore import Finding, RabbitStore, StoredMessage
+from rabbitstore import Finding, RabbitMessage, RabbitStore
 from rabbitstore.folder import RabbitmqFacts
 from rabbitstore.format import properties as blocks
 from rabbitstore.format.message import Content
@@ -123,7 +123,7 @@ def _move_others(
 
 
 def _move_queue(
-    messages: Iterator[StoredMessage], queue: str, priorities: int | None, store: MessageStore, moved: Moved,
+    messages: Iterator[RabbitMessage], queue: str, priorities: int | None, store: MessageStore, moved: Moved,
     progress: Progress | None,
 ) -> None:  # fmt: skip
     """Copy in batches; skip what an earlier run copied."""
@@ -146,7 +146,7 @@ def _move_queue(
     _put(batch, store, moved)
 
 
-def _is_there(store: MessageStore, topic: str, message: StoredMessage) -> bool:
+def _is_there(store: MessageStore, topic: str, message: RabbitMessage) -> bool:
     seq_id = str(message.seq_id)
     found = store.query(topic, _id_of(message).hex())
     return any((one.properties or {}).get("AMQP_SEQ_ID") == seq_id for one in found)
@@ -174,7 +174,7 @@ def _put(batch: list[Message], store: MessageStore, moved: Moved) -> None:
             moved.failed.append(f"{properties['AMQP_QUEUE']} {properties['AMQP_SEQ_ID']}: {error}")
 
 
-def _id_of(message: StoredMessage) -> bytes:
+def _id_of(message: RabbitMessage) -> bytes:
     """Return the message's id in a message store; one of a quorum queue or stream has none and gets it from its number."""
     if message.msg_id:
         return message.msg_id
@@ -182,7 +182,7 @@ def _id_of(message: StoredMessage) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:_HASH_SIZE]
 
 
-def _message_of(message: StoredMessage, topic: str, priorities: int | None) -> Message:
+def _message_of(message: RabbitMessage, topic: str, priorities: int | None) -> Message:
     """Return a message whose properties hold everything that the way back needs."""
     readable = json.dumps(blocks.to_json(message.properties))
     properties = {

@@ -14,7 +14,7 @@ from storageio import DiskError, InvalidMessage, PutRejected, RefusedMessage, St
 from storebytes._lock_cy import Lock, new_lock
 
 from ._message_cy import Message, PutResult, delete_property, encode_properties
-from ._packed_cy import Columns, Packed
+from ._packed_cy import PackedColumns, Packed
 from ._offsets_cy import QueueOffsets, TopicQueues
 from ._record_cy import Envelope
 from .hosts import encode_host
@@ -380,7 +380,7 @@ class Appender:
         are added to every row.  With a number of `queues` each row gets one of them: by its key, or in turn from `queue_id` on.
         `message_count` is the number of rows appended, all if the status is PUT_OK.
         """
-        columns = Columns(body_offsets, bodies, keys, tags, self._normalize(topic, properties, True))
+        columns = PackedColumns(body_offsets, bodies, keys, tags, self._normalize(topic, properties, True))
         result: PutResult = self._result()
         name: TopicQueues = self.offsets.topic(topic)
         if columns.body_size_max > self.body_size_max or columns.properties_size_max + CRC_SIZE > PROPERTIES_SIZE_MAX:
@@ -409,7 +409,9 @@ class Appender:
         result.queue_offset = name.next_offset(queue_id)
         result.physical_offset = self.base + self.position
 
-    def _write_columns(self, name: TopicQueues, queue_id: int, queues: int, columns: Columns, result: PutResult) -> PutResult:
+    def _write_columns(
+        self, name: TopicQueues, queue_id: int, queues: int, columns: PackedColumns, result: PutResult
+    ) -> PutResult:
         """Write the rows without the GIL; take it for each new file."""
         rows: Size = columns.rows
         row: Size = 0

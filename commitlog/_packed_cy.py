@@ -119,7 +119,7 @@ def list_column(values: list[Any], name: str, null_is_empty: bool) -> tuple[memo
     return held_offsets, held
 
 
-class Columns:
+class PackedColumns:
     """Rows to append: the buffers, with checked offsets."""
 
     def __init__(

@@ -75,7 +75,7 @@ class Blank(NamedTuple):
     size_bytes: int
 
 
-class LogEnd(NamedTuple):
+class WalkEnd(NamedTuple):
     """The physical offset after the last record, that record, and the problem after it."""
 
     offset: int
@@ -156,10 +156,10 @@ class LogFiles:
         """Yield the records of every file, and what is wrong between them."""
         if self.end_offset is None:
             files = (MappedFile.of(self._disk, found, writable=False) for found in self.files)
-            return _Walk(files, None, is_compacted=self.is_compacted).steps()
+            return _LogWalk(files, None, is_compacted=self.is_compacted).steps()
         self.hold()
         held, self._held = self._held, None
-        return _Walk(held or [], self.end_offset, is_compacted=self.is_compacted).steps()
+        return _LogWalk(held or [], self.end_offset, is_compacted=self.is_compacted).steps()
 
     def hold(self) -> None:
         """Map the files for the next walk, newest first, so that none that a writer deletes is missing in the middle.
@@ -188,7 +188,7 @@ class LogFiles:
             elif isinstance(step, Finding):
                 yield step
 
-    def end(self) -> LogEnd:
+    def end(self) -> WalkEnd:
         """Return the end of the records, by the headers of the last file that has any; fast, checks no checksum."""
         for found in reversed(self.files):
             if found.size_bytes == 0:
@@ -197,7 +197,7 @@ class LogFiles:
             end = _end_of(file, self._stop(file))
             if end.last is not None or end.problem is not None:
                 return end
-        return LogEnd(self.files[0].start_offset if self.files else 0, None, None)
+        return WalkEnd(self.files[0].start_offset if self.files else 0, None, None)
 
     def latest_ms(self) -> int:
         """Return the latest store time of the last record of each file, 0 without records; fast, checks no checksum.
@@ -267,7 +267,7 @@ def checks_of(*, is_compacted: bool) -> int:
     return CHECK_ALL & ~CHECK_RECORD if is_compacted else CHECK_ALL
 
 
-class _Walk:
+class _LogWalk:
     """The state of one walk over all files."""
 
     def __init__(self, files: Iterable[MappedFile], end_offset: int | None, *, is_compacted: bool) -> None:
@@ -366,13 +366,13 @@ def _piece(file: MappedFile, at: int, checks: int, *, stop: int) -> tuple[Piece,
     return Piece(file.path, view, file.start_offset, at, where, positions[:rows], protected), why
 
 
-def _end_of(file: MappedFile, stop: int) -> LogEnd:
+def _end_of(file: MappedFile, stop: int) -> WalkEnd:
     """Return the end of the records of one file, of which the bytes before `stop` are read."""
     cursor = FileCursor(file, stop=stop).run()
     location = Location(file.view, cursor.at, file.start_offset)
     last = Reader(file.view, file.start_offset).decode(cursor.last, 0) if cursor.last >= 0 else None
     problem = describe(file.path, location, cursor.why) if cursor.is_damaged else None
-    return LogEnd(file.start_offset + cursor.at, last, problem)
+    return WalkEnd(file.start_offset + cursor.at, last, problem)
 
 
 def _forget_zeros(file: MappedFile, start: int) -> None:

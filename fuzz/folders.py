@@ -97,7 +97,7 @@ class SmallStore(SmallFolder):
     def __init__(self, *, is_rabbit: bool, is_closed: bool) -> None:
         """Run a program of the lab and keep the image that a kill leaves."""
         self.is_rabbit = is_rabbit
-        run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.Run(1, tries=False)
+        run = rabbitmq_lab.RabbitRun(1, tries=False) if is_rabbit else rocketmq_lab.RocketmqRun(1, tries=False)
         for operation in RABBITMQ_PROGRAM if is_rabbit else ROCKETMQ_PROGRAM:
             run.do(operation)
         if is_closed:

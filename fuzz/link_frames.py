@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from commitlog import Message
 from messagestore import MessageStore, StoreConfig
-from rocketlink.ha.frames import FrameReader as ReplicationReader
+from rocketlink.ha.frames import HaFrameReader as ReplicationReader
 from rocketlink.ha.frames import ReportReader
-from rocketlink.remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
+from rocketlink.remoting.frames import IS_ONE_WAY, Command, RemotingFrameReader, encode
 from rocketlink.server.connections import NAMED, Connection, Connections
 from rocketlink.server.requests import AdmittedHosts, Requests
 from rocketlink.server.tables import Identity
@@ -33,9 +33,9 @@ _used = 0
 
 def remoting_frames(data: bytes) -> None:
     """A decoded command is encoded to a frame that decodes to the same command."""
-    for command in FrameReader().feed(data):
+    for command in RemotingFrameReader().feed(data):
         if all(value.isascii() for pair in command.fields.items() for value in pair) and (command.remark or "").isascii():
-            (again,) = FrameReader().feed(encode(command))
+            (again,) = RemotingFrameReader().feed(encode(command))
             command.remark = command.remark or again.remark
             assert again == command
 

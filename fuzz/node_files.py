@@ -15,7 +15,7 @@ from rabbitstore.format.config_text import parse_config
 from rabbitstore.format.terms import Atom
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.quorum.command_cy import CommandReader
-from rabbitstore.quorum.entries_cy import Run, take_records
+from rabbitstore.quorum.entries_cy import EntryRun, take_records
 from rabbitstore.quorum.machine import Machine
 from rabbitstore.quorum.message import info_of, info_of_command, message_term, read_content
 from rabbitstore.quorum.segment import read_segment
@@ -28,7 +28,7 @@ from rabbitstore.stream.chunk import Chunk, read_records
 from rabbitstore.stream.compression import unpack
 from rabbitstore.stream.index import read_index
 from rabbitstore.stream.records_cy import SingleMessages, single_records
-from rabbitstore.stream.scan import Scan
+from rabbitstore.stream.scan import StreamScan
 from rabbitstore.stream.tracking import Tracking, apply_chunk
 from storageio import StoreError
 from storebytes.finding import Finding
@@ -39,7 +39,7 @@ STREAM_KEYS = (("timestamp_ms", "epoch", "filter_value"), (1, 1, None))
 def stream_segment(data: bytes) -> None:
     """Chunks that pass every check lie within the file, and their entries decode or name what is wrong."""
     problems: list[Finding] = []
-    scan = Scan(data, "fuzz", problems)
+    scan = StreamScan(data, "fuzz", problems)
     stop = 0
     for chunk in scan.chunks():
         assert stop <= chunk.position and chunk.stop <= len(data)
@@ -107,14 +107,14 @@ def quorum_log(data: bytes) -> None:
     assert sorted(row for word, run in _quick_runs(data) for row in _rows(run, word)) == sorted(slow)
 
 
-def _quick_runs(data: bytes) -> list[tuple[int, Run]]:
+def _quick_runs(data: bytes) -> list[tuple[int, EntryRun]]:
     """Read a log as a folder does: one record by the scan, and those that continue its run by the kernel."""
     scan = WalScan(memoryview(data), "fuzz", [], [])
-    runs: dict[int, Run] = {}
-    every: list[tuple[int, Run]] = []
+    runs: dict[int, EntryRun] = {}
+    every: list[tuple[int, EntryRun]] = []
     for record in scan.records():
         word = scan.word_of(record)
-        runs[word] = Run(record.index, record.term, scan.view, "fuzz")
+        runs[word] = EntryRun(record.index, record.term, scan.view, "fuzz")
         runs[word].append(record.at, record.size)
         every.append((word, runs[word]))
         at = take_records(scan.view, scan.position, runs)
@@ -123,7 +123,7 @@ def _quick_runs(data: bytes) -> list[tuple[int, Run]]:
     return every
 
 
-def _rows(run: Run, word: int) -> list[tuple[int, int, int, int, int]]:
+def _rows(run: EntryRun, word: int) -> list[tuple[int, int, int, int, int]]:
     return [(word, index, run.term, run.position(index), run.size(index)) for index in range(run.first, run.stop)]
 
 
@@ -166,7 +166,7 @@ def quorum_command(data: bytes) -> None:
 
 def written(reader: CommandReader, data: bytes, content: tuple[object, ...]) -> bytes | None:
     """Return the body in the line that the kernel writes; None if it leaves the message."""
-    lines, run = LineWriter(), Run(1, 1, memoryview(data), "fuzz")
+    lines, run = LineWriter(), EntryRun(1, 1, memoryview(data), "fuzz")
     run.append(0, len(data))
     lines.set_shared(("q", "/"), "fuzz", (("state",), ("ready",)), is_embedded=True)
     if not reader.write_lines(lines, run, array("q", [1]), 0, 1 << 30):

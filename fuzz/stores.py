@@ -129,7 +129,7 @@ def pool_ring(data: bytes) -> None:
 @functools.cache
 def _killed_with_a_ring() -> tuple[Image, int, str, int]:
     """Return the image of a killed process, its time, the ring's path, and the offset in it after the noted records."""
-    run = rocketmq_lab.Run(1, config=rocketmq_lab.lab_config(**POOL), tries=False)
+    run = rocketmq_lab.RocketmqRun(1, config=rocketmq_lab.lab_config(**POOL), tries=False)
     for operation in (PUT, PUT, ("bring",), ("flush",), PUT, PUT):
         run.do(operation)
         if operation == ("flush",):

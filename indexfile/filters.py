@@ -19,7 +19,7 @@ from storageio import Disk, DiskError, File, Kind, Mode, StoreError, staged
 from ._filter_cy import FilterBuffer, add_items, block_count, join_blocks, seal
 from .index_file import IndexFile
 from .index_files import IndexFiles
-from .key_filter import Column, KeyFilter
+from .key_filter import FilterColumn, KeyFilter
 from .layout import FILTER_BLOCK_SIZE, FILTER_WIDTH_MAX, FIRST_ITEM, HEADER_SIZE
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -37,7 +37,7 @@ CHUNKS_A_SYNC = 16
 STEP_S = 0.05  # of one call of `step`, which the housekeeper makes each second
 
 
-def head_of(slots: int, items: int, columns: list[Column]) -> bytes:
+def head_of(slots: int, items: int, columns: list[FilterColumn]) -> bytes:
     """Return the first page of a filter file, which ends with its checksum."""
     head = HEAD.pack(MAGIC, len(columns), slots, items, block_count(items)) + b"".join(COLUMN.pack(*one) for one in columns)
     head = head.ljust(HEAD_SIZE - CHECKSUM.size, b"\0")
@@ -67,7 +67,7 @@ def _open_filter(disk: Disk, path: str) -> tuple[KeyFilter, int, int] | None:
             return None
         mapped = file.map(size, writable=False)
     mapped.expect_random()
-    columns = [Column(*COLUMN.unpack_from(head, HEAD.size + COLUMN.size * index)) for index in range(width)]
+    columns = [FilterColumn(*COLUMN.unpack_from(head, HEAD.size + COLUMN.size * index)) for index in range(width)]
     return KeyFilter(path, columns, FilterBuffer(mapped.view[HEAD_SIZE:], width, blocks, seed)), slots, items
 
 
@@ -206,7 +206,7 @@ class KeyFilters:
         buffer, header = file.buffer, file.mapped_header()
         if file.header.next_item < self._index.items:
             return
-        columns = [Column(int(file.name), header)]
+        columns = [FilterColumn(int(file.name), header)]
         bits = bytearray(FILTER_BLOCK_SIZE * block_count(self._index.items))
         for start in range(FIRST_ITEM, self._index.items, ITEMS_AT_ONCE):
             if not add_items(buffer, start, min(start + ITEMS_AT_ONCE, self._index.items), bits):
@@ -227,7 +227,7 @@ class KeyFilters:
             yield from self._write(low.columns + high.columns, joined, [low, high])
 
     def _write(
-        self, columns: list[Column], blocks_from: Callable[[int, bytearray], memoryview], replaced: list[KeyFilter]
+        self, columns: list[FilterColumn], blocks_from: Callable[[int, bytearray], memoryview], replaced: list[KeyFilter]
     ) -> Iterator[None]:
         """Write a filter file beside its name, rename it, use it, and delete those that it replaces."""
         width, count = len(columns), block_count(self._index.items)

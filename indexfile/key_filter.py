@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ._filter_cy import FilterBuffer
 
 
-class Column(NamedTuple):
+class FilterColumn(NamedTuple):
     """A full index file as a filter knows it."""
 
     name: int
@@ -18,5 +18,5 @@ class KeyFilter(NamedTuple):
     """One file of filters; bit n is for column n, from the oldest index file to the newest."""
 
     path: str
-    columns: list[Column]
+    columns: list[FilterColumn]
     buffer: FilterBuffer

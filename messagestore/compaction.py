@@ -91,10 +91,10 @@ def compaction_findings(disk: Disk, root: str, *, is_in_use: bool) -> Iterator[F
         yield note(folder, 0, NOT_READ, "a store at rest", _IN_USE)
         return
     for queue in queues:
-        yield from _Check(disk, queue).findings()
+        yield from _CompactionCheck(disk, queue).findings()
 
 
-class _Check:
+class _CompactionCheck:
     """Compares the log of one queue with its units."""
 
     def __init__(self, disk: Disk, queue: CompactedQueue) -> None:

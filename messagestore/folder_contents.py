@@ -31,7 +31,7 @@ class Use(Enum):
     UNSUPPORTED = "unsupported"  # the store is not opened for writing
 
 
-class Part(NamedTuple):
+class FolderPart(NamedTuple):
     """One file or folder; `name` is its path below the store's folder."""
 
     name: str
@@ -134,18 +134,18 @@ class FolderContents:
         return False
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FolderPart]:
         """Every part of the store that is there, sorted by name."""
         parts = map(self._part, self.entries)
         return sorted((part for part in parts if part is not None), key=lambda part: part.name)
 
-    def _part(self, name: str) -> Part | None:
+    def _part(self, name: str) -> FolderPart | None:
         what, use = _KNOWN.get(name, ("", Use.READ))
         if use is not Use.KEPT and self.has_rocksdb(name):
-            return Part(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
+            return FolderPart(name, f"{ROCKSDB} of {what}" if what else ROCKSDB, Use.UNSUPPORTED)
         if name.startswith(_DLEDGER_PREFIX) and self.has_folder(name):
-            return Part(name, "DLedger (Raft) log", Use.UNSUPPORTED)
-        return Part(name, what, use) if what else None
+            return FolderPart(name, "DLedger (Raft) log", Use.UNSUPPORTED)
+        return FolderPart(name, what, use) if what else None
 
 
 def _listed(disk: Disk, folder: str) -> dict[str, Entry] | None:

@@ -13,43 +13,43 @@ from typing import Any, NamedTuple
 from storageio import Disk, replace_file
 
 from .config import delay_times_ms
-from .derive.kinds.scheduled import DelayLevels, Entry
+from .derive.kinds.scheduled import DelayLevels, ScheduledEntry
 from .sidecar import read_sidecar
 
 NAME = "settings.json"
 SIZE_MAX = 64 << 10
 
 
-class StoreSettings(NamedTuple):
+class FileSettings(NamedTuple):
     """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`."""
 
     index_slots: int = 0
     index_items: int = 0
-    delay_levels: tuple[Entry, ...] = ()
+    delay_levels: tuple[ScheduledEntry, ...] = ()
 
 
-def read_settings(disk: Disk, folder: str) -> StoreSettings:
+def read_settings(disk: Disk, folder: str) -> FileSettings:
     """Return the settings in a store's own folder; unknown ones if there is no readable file."""
-    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or StoreSettings()
+    return read_sidecar(disk, os.path.join(folder, NAME), SIZE_MAX, _parsed) or FileSettings()
 
 
-def write_settings(disk: Disk, folder: str, settings: StoreSettings) -> None:
+def write_settings(disk: Disk, folder: str, settings: FileSettings) -> None:
     """Write the settings durably if they differ from those in the file."""
     if settings != read_settings(disk, folder):
         disk.make_folder(folder)
         replace_file(disk, os.path.join(folder, NAME), json.dumps(settings._asdict()).encode())
 
 
-def _parsed(fields: Any) -> StoreSettings:
+def _parsed(fields: Any) -> FileSettings:
     slots, items = (int(fields.get(name, 0)) for name in ("index_slots", "index_items"))
     levels = tuple(_entry(*pair) for pair in fields.get("delay_levels", ()))
-    return StoreSettings(slots, items, levels) if slots > 0 and items > 0 else StoreSettings(delay_levels=levels)
+    return FileSettings(slots, items, levels) if slots > 0 and items > 0 else FileSettings(delay_levels=levels)
 
 
-def _entry(start: Any, levels: Any) -> Entry:
+def _entry(start: Any, levels: Any) -> ScheduledEntry:
     if levels is not None:
         delay_times_ms(levels)
-    return Entry(int(start), levels)
+    return ScheduledEntry(int(start), levels)
 
 
 def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
@@ -62,5 +62,5 @@ def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:
     entries = list(read_settings(disk, own_folder).delay_levels)
     stop = read_clean(disk, os.path.dirname(own_folder))
     if entries and stop is not None:
-        entries = [entry for entry in entries if entry.start < stop.end_offset] + [Entry(stop.end_offset, None)]
+        entries = [entry for entry in entries if entry.start < stop.end_offset] + [ScheduledEntry(stop.end_offset, None)]
     return DelayLevels(entries, given)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .errors import PartlyPublished, StoreBroken, UnknownDelivery, UnknownQueue
     from .metrics import RabbitMetrics, RabbitQueueMetrics
     from .read.statistics import Statistics, statistics
-    from .read.stored_message import StoredMessage
+    from .read.stored_message import RabbitMessage
     from .read.vhost_folder import QueueInfo, VhostFolder, find_vhosts, is_vhost_folder
     from .repair.check import Checked, verify
     from .repair.recover import RecoveryPlan, apply_recovery, plan_recovery
@@ -64,7 +64,7 @@ else:
             "storebytes.finding": ["Finding"],
             ".metrics": ["RabbitMetrics", "RabbitQueueMetrics"],
             ".read.statistics": ["Statistics", "statistics"],
-            ".read.stored_message": ["StoredMessage"],
+            ".read.stored_message": ["RabbitMessage"],
             ".read.vhost_folder": ["QueueInfo", "VhostFolder", "find_vhosts", "is_vhost_folder"],
             ".repair.check": ["Checked", "verify"],
             ".repair.recover": ["RecoveryPlan", "apply_recovery", "plan_recovery"],
@@ -80,6 +80,7 @@ __all__ = [
     "IndexSettings",
     "PartlyPublished",
     "QueueInfo",
+    "RabbitMessage",
     "RabbitMetrics",
     "RabbitQueueMetrics",
     "RabbitSettings",
@@ -88,7 +89,6 @@ __all__ = [
     "Statistics",
     "StoreBroken",
     "StoreSettings",
-    "StoredMessage",
     "UnknownDelivery",
     "UnknownQueue",
     "VhostFolder",

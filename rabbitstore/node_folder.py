@@ -13,7 +13,7 @@ from .quorum.coordinator import stream_names, unregistered_streams
 from .quorum.declared import declaration_problems
 from .quorum.folder import QuorumQueue, quorum_nodes
 from .read.json_cy import LineWriter
-from .read.stored_message import StoredMessage
+from .read.stored_message import RabbitMessage
 from .stream.check import check_stream
 from .stream.folder import StreamFolder, folder_prefix, stream_folders
 
@@ -80,7 +80,7 @@ class NodeFolder:
             found += stream.problems
         return list(dict.fromkeys(found))
 
-    def messages(self, queue: str | None = None) -> Iterator[StoredMessage]:
+    def messages(self, queue: str | None = None) -> Iterator[RabbitMessage]:
         """Yield the messages of one queue or of all: quorum queues by name, then streams."""
         for quorum in self.quorum_queues:
             if queue in (None, quorum.queue):
@@ -89,7 +89,7 @@ class NodeFolder:
             if queue is None or stream.queue == queue:
                 yield from self._stream_messages(stream)
 
-    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[RabbitMessage | None]:
         """Write the JSON of most messages of quorum queues, and yield all others, in the order of `messages`.
 
         The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
@@ -101,7 +101,7 @@ class NodeFolder:
             if queue is None or stream.queue == queue:
                 yield from self._guarded_stream(stream.lines(lines, capacity))
 
-    def _quorum_messages(self, queue: QuorumQueue, *, by_number: bool = False) -> Iterator[StoredMessage]:
+    def _quorum_messages(self, queue: QuorumQueue, *, by_number: bool = False) -> Iterator[RabbitMessage]:
         return self._guarded(queue, queue.messages(by_number=by_number))
 
     def _guarded(self, queue: QuorumQueue, messages: Iterator[_Message]) -> Iterator[_Message]:
@@ -113,7 +113,7 @@ class NodeFolder:
         except StoreCorrupt as error:
             self._errors.append(finding_of(error, "bad_snapshot"))
 
-    def _stream_messages(self, stream: StreamFolder) -> Iterator[StoredMessage]:
+    def _stream_messages(self, stream: StreamFolder) -> Iterator[RabbitMessage]:
         return self._guarded_stream(stream.messages())
 
     def _guarded_stream(self, messages: Iterator[_Message]) -> Iterator[_Message]:
@@ -133,7 +133,7 @@ class NodeFolder:
                 continue
         return [one.queue for one in self.quorum_queues if one.queue not in self.unread] + [one.queue for one in self.streams]
 
-    def numbered(self, queue: str) -> Iterator[StoredMessage]:
+    def numbered(self, queue: str) -> Iterator[RabbitMessage]:
         """Yield the messages of one queue in ascending order of their numbers."""
         for quorum in self.quorum_queues:
             if quorum.queue == queue:
@@ -153,7 +153,7 @@ class NodeFolder:
             rows.append(self._row(stream.queue, STREAM, self._stream_messages(stream), len(stream.segments())))
         return rows
 
-    def _row(self, queue: str, kind: str, messages: Iterator[StoredMessage], segments: int) -> NodeQueue:
+    def _row(self, queue: str, kind: str, messages: Iterator[RabbitMessage], segments: int) -> NodeQueue:
         count = unacked = persistent = 0
         for message in messages:
             count += 1

@@ -25,9 +25,9 @@ from storageio.settings import check_type, settings_or_default
 from storebytes.finding import Finding
 
 from .declarations import DEFAULT, LAZY, QueueOptions
-from .engine.consumer import Consumer
+from .engine.consumer import RabbitConsumer
 from .engine.credit import Credit
-from .engine.housekeeper import Housekeeper
+from .engine.housekeeper import RabbitHousekeeper
 from .engine.limits import ttl_ms_of
 from .engine.live_queue import Delivery, LiveQueue
 from .engine.opening import check_empty, create_folder, open_for_writing
@@ -38,7 +38,7 @@ from .format import properties as property_block
 from .format.content import new_msg_id
 from .format.message import Content
 from .metrics import RabbitMetrics, collect
-from .read.stored_message import StoredMessage
+from .read.stored_message import RabbitMessage
 from .read.undamaged import every_message, undamaged_messages
 from .read.unsupported import refuse_unsupported
 from .read.vhost_folder import QueueInfo, VhostFolder, find_vhost, is_vhost_folder
@@ -84,7 +84,7 @@ class RabbitStore(Closing):
         self.settings = settings
         self._vhost: Vhost | None = None
         self._lock: FolderLock | None = None
-        self._housekeeper: Housekeeper | None = None
+        self._housekeeper: RabbitHousekeeper | None = None
         self._is_closed = False
 
     @classmethod
@@ -129,7 +129,7 @@ class RabbitStore(Closing):
             self._lock.release()
             raise
         if self.settings.background:
-            self._housekeeper = Housekeeper(self._vhost, work)
+            self._housekeeper = RabbitHousekeeper(self._vhost, work)
             self._housekeeper.thread.start()
         _open_stores.add(self)
 
@@ -171,7 +171,7 @@ class RabbitStore(Closing):
         with contextlib.closing(self.folder()) as folder:
             return folder.queues()
 
-    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[RabbitMessage]:
         """Yield the messages in the files, of one queue or all, in the order in which a broker would deliver them.
 
         For a store that is open for writing these are the messages that are persistent or paged out.
@@ -320,9 +320,9 @@ class RabbitStore(Closing):
         check_type("delivery", delivery, Delivery)
         return self.queue(delivery.queue).requeue(delivery.tag, multiple=multiple)
 
-    def consumer(self, queue: str, *, prefetch: int = 0) -> Consumer:
+    def consumer(self, queue: str, *, prefetch: int = 0) -> RabbitConsumer:
         """Return a consumer with at most `prefetch` unacknowledged messages, 0 for no limit."""
-        return Consumer(self.queue(queue), prefetch)
+        return RabbitConsumer(self.queue(queue), prefetch)
 
     def purge(self, queue: str) -> int:
         """Drop all waiting messages of a queue; return how many."""

@@ -57,7 +57,7 @@ def three_operations(seed: int, report: Report) -> None:
 def three_deep(seed: int, report: Report) -> None:
     """Crash a recovery, the recovery of that crash, and the recovery of that one."""
     random = Random(seed)
-    run = rocketmq_lab.Run(seed, config=rocketmq_lab.any_config(random), tries=False)
+    run = rocketmq_lab.RocketmqRun(seed, config=rocketmq_lab.any_config(random), tries=False)
     for _ in range(12):
         run.do(rocketmq_lab.any_operation(random))
     flushed = run.ledger.flushed

@@ -125,10 +125,21 @@ def findings(path: Path) -> list[str]:
     return [f"{path.relative_to(ROOT)}:{line}: {what}" for line, what in sorted(found)]
 
 
+def shared_class_names(files: list[Path]) -> list[str]:
+    """Return a line for each class of a package whose name another class of a package has, too."""
+    found: dict[str, list[str]] = {}
+    for path in files:
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return [f"{', '.join(where)}: more than one class {name}" for name, where in sorted(found.items()) if len(where) > 1]
+
+
 def main() -> int:
     """Check all files and print the findings."""
     files = checked_files()
-    wrong = [line for path in files for line in findings(path)]
+    wrong = [line for path in files for line in findings(path)] + shared_class_names(files)
     print("\n".join(wrong) or f"prose: {len(files)} files")
     return int(bool(wrong))
 

@@ -62,7 +62,7 @@ ONLY_RABBITMQ = ("vhost", "queue")
 QueueKey = tuple[str, int]
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """A start or an end: one physical offset, and queue offsets of single queues."""
 
     physical_offset: int
@@ -70,7 +70,7 @@ class Bounds(NamedTuple):
     is_physical: bool = False  # a physical offset was given, not a word
 
 
-EARLIEST, LATEST = Bounds(0, {}), Bounds(OFFSET_MAX, {})
+EARLIEST, LATEST = OffsetBounds(0, {}), OffsetBounds(OFFSET_MAX, {})
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
-    start: Bounds = EARLIEST
-    stop: Bounds = LATEST
+    start: OffsetBounds = EARLIEST
+    stop: OffsetBounds = LATEST
     begin_ms: int | None = None
     end_ms: int | None = None
     key: str | None = None
@@ -284,20 +284,20 @@ def _queue_ids(given: _Given) -> frozenset[int] | None:
     return None if words is None else frozenset(int(word) for word in words)
 
 
-def _bounds(given: _Given, name: str, word: str, end: int) -> Bounds:
+def _bounds(given: _Given, name: str, word: str, end: int) -> OffsetBounds:
     """Parse `word`, a physical offset, or queue offsets as JSON."""
     text = given.text(name)
     if text is None or text.lower() == word:
-        return Bounds(end, {})
+        return OffsetBounds(end, {})
     if not text.lstrip().startswith("{"):
         try:
             number = given.number(name)
         except BadOption:
             raise BadOption(f"option {name}: expected {word}, a physical offset or JSON, found {text!r}") from None
         assert number is not None, "the text was checked"
-        return Bounds(number, {}, is_physical=True)
+        return OffsetBounds(number, {}, is_physical=True)
     try:
-        return Bounds(end, dict(_queue_bounds(json.loads(text))))
+        return OffsetBounds(end, dict(_queue_bounds(json.loads(text))))
     except (ValueError, AttributeError, TypeError):
         raise BadOption(f'option {name}: expected JSON such as {{"topic": {{"0": 17}}}}, found {text!r}') from None
 

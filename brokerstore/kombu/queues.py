@@ -51,7 +51,7 @@ def earlier_topic(name: str, is_declared: Callable[[str], bool]) -> str | None:
     return topic_of(name) if found is not None and not is_declared(name[: found.start()]) else None
 
 
-class Queue(Protocol):
+class KombuQueue(Protocol):
     """What a channel needs of a queue. Any thread may call `ack`; one at a time may call the others."""
 
     def put(self, body: bytes, priority: int) -> None:

@@ -23,7 +23,7 @@ from storageio import REAL_DISK, StoreError, process_id
 
 from .base import SCHEME, ChannelBase, QoSBase, TransportBase
 from .bindings import Binding, Bindings
-from .queues import TRANSIENT_TOPIC, Queue, TaskQueue, TransientQueue, earlier_topic
+from .queues import TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
 
 PARTS = 16  # queues of a task queue's topic, and so the processes that can consume from it
 STEPS = (0, 3, 6, 9)  # the lowest priority of each topic of a queue
@@ -68,7 +68,7 @@ def _close(opened: _OpenStore, user: object) -> None:
 class _Held(NamedTuple):
     """A message that this process took and did not acknowledge."""
 
-    queue: Queue
+    queue: KombuQueue
     name: str
     message: StoredMessage
 
@@ -230,7 +230,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         """Create it; the store is opened with the connection."""
         super().__init__(client, **options)
         self.held: dict[str, _Held] = {}
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, KombuQueue] = {}
         self._process_id = process_id()
         self._opened: _OpenStore | None = None
         self._guard = threading.RLock()
@@ -261,7 +261,7 @@ class Transport(TransportBase):  # type: ignore[misc]
                 self._opened = _open(path, client.transport_options.get("config") or StoreConfig.small(), self)
             return self._opened
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> KombuQueue:
         """Return a queue by its name."""
         with self._guard:
             found = self._queues.get(name)
@@ -269,7 +269,7 @@ class Transport(TransportBase):  # type: ignore[misc]
                 found = self._queues[name] = self._make_queue(name)
             return found
 
-    def _make_queue(self, name: str) -> Queue:
+    def _make_queue(self, name: str) -> KombuQueue:
         opened, options = self.opened, self.client.transport_options
         if opened.bindings.is_transient(name):
             return TransientQueue(opened.store, name)

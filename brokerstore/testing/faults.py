@@ -106,13 +106,13 @@ def after(disk: ForgettingDisk, seed: int) -> list[Image]:
 # RocketMQ
 
 
-def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[rocketmq_lab.Run | None, ForgettingDisk]:
+def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[rocketmq_lab.RocketmqRun | None, ForgettingDisk]:
     """Run a program to its end, whatever fails; the run is None if the store could not be created."""
     disk = ForgettingDisk()
     disk.refuse = refuse
     run = None
     with contextlib.suppress(StoreError):
-        run = rocketmq_lab.Run(config=rocketmq_lab.lab_config(**changes), tries=False, disk=disk)
+        run = rocketmq_lab.RocketmqRun(config=rocketmq_lab.lab_config(**changes), tries=False, disk=disk)
     for operation in program if run is not None else ():
         with contextlib.suppress(StoreError):
             if operation == ("reopen",):
@@ -122,7 +122,7 @@ def run_rocketmq(program: Program, refuse: Counted, **changes: Any) -> tuple[roc
     return run, disk
 
 
-def _reopen(run: rocketmq_lab.Run) -> None:
+def _reopen(run: rocketmq_lab.RocketmqRun) -> None:
     """Close the store, cleanly or as the fault allows, and open it again."""
     _learn(run)
     close_rocketmq(run)
@@ -149,7 +149,7 @@ def suffer_rocketmq(program: Program, fault: Fault, **changes: Any) -> bool:
     return refuse.failed > 0
 
 
-def _learn(run: rocketmq_lab.Run) -> None:
+def _learn(run: rocketmq_lab.RocketmqRun) -> None:
     """Update the ledger from the log, without faults."""
     refuse, run.disk.refuse = run.disk.refuse, None
     with contextlib.suppress(StoreClosed):
@@ -157,7 +157,7 @@ def _learn(run: rocketmq_lab.Run) -> None:
     run.disk.refuse = refuse
 
 
-def _still_reads(run: rocketmq_lab.Run) -> None:
+def _still_reads(run: rocketmq_lab.RocketmqRun) -> None:
     """Read the flushed records by their offsets; an error of the library is an accepted answer."""
     _learn(run)
     for entry in run.ledger.entries[: run.ledger.flushed]:
@@ -171,7 +171,7 @@ def _still_reads(run: rocketmq_lab.Run) -> None:
             run.store.get(topic, 0, 0)
 
 
-def close_rocketmq(run: rocketmq_lab.Run) -> None:
+def close_rocketmq(run: rocketmq_lab.RocketmqRun) -> None:
     """Stop cleanly, or leave the abort file."""
     with contextlib.suppress(StoreError):
         run.store.close()
@@ -180,7 +180,7 @@ def close_rocketmq(run: rocketmq_lab.Run) -> None:
     must(run.store.engine.is_closed, "the store is not closed")
 
 
-def _recovers(run: rocketmq_lab.Run | None, image: Image, now_ms: int, **changes: Any) -> None:
+def _recovers(run: rocketmq_lab.RocketmqRun | None, image: Image, now_ms: int, **changes: Any) -> None:
     """Open what remains in a new process and check it."""
     disk = ForgettingDisk.of(image, now_ms)
     store = rocketmq_lab.open_still(disk, rocketmq_lab.lab_config(**changes))

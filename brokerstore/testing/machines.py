@@ -30,7 +30,7 @@ class RocketMachine(RuleBasedStateMachine):
     @initialize(seed=SEEDS)
     def start(self, seed: int) -> None:
         """Create a store; sizes and flush mode come from the seed."""
-        self.life = rocketmq_lab.Run(seed, config=rocketmq_lab.any_config(Random(seed)), tries=False)
+        self.life = rocketmq_lab.RocketmqRun(seed, config=rocketmq_lab.any_config(Random(seed)), tries=False)
 
     @rule(topic=TOPICS, queue_id=QUEUES, size=SIZES, keys=st.integers(0, 2))
     def put(self, topic: str, queue_id: int, size: int, keys: int) -> None:

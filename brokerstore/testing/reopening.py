@@ -27,7 +27,7 @@ class Killed(BaseException):
     """The process died before this call."""
 
 
-class Stop:
+class PlannedStop:
     """Stops a disk at a call: raises `Killed` before it, or with `fails` an error at a sync."""
 
     def __init__(self, number: int, *, fails: bool) -> None:
@@ -61,7 +61,7 @@ def rabbit_reopened(seed: int, *, fails: bool) -> int:
     run.do(("declare", "b", "lazy"))
     for _ in range(random.randrange(8, BEFORE_MAX)):
         _step(run, rabbitmq_lab.any_operation(random))
-    stop = Stop(random.randrange(CALLS_MAX), fails=fails)
+    stop = PlannedStop(random.randrange(CALLS_MAX), fails=fails)
     stop.on(run.disk)
     _until_it_strikes(run, random, stop)
     run.disk.watch = run.disk.refuse = None
@@ -84,7 +84,7 @@ def _step(run: RabbitRun, operation: tuple[Any, ...]) -> None:
         run.do(operation)
 
 
-def _until_it_strikes(run: RabbitRun | rocketmq_lab.Run, random: Random, stop: Stop) -> None:
+def _until_it_strikes(run: RabbitRun | rocketmq_lab.RocketmqRun, random: Random, stop: PlannedStop) -> None:
     any_operation = rabbitmq_lab.any_operation if isinstance(run, RabbitRun) else rocketmq_lab.any_operation
     for _ in range(AFTER):
         operation = any_operation(random)
@@ -103,10 +103,12 @@ def rocket_reopened(seed: int, *, fails: bool) -> int:
     """Do the same for RocketMQ: the log is intact after opening, and on the disk when `flush` returned."""
     random = Random(seed)
     config = rocketmq_lab.any_config(random)
-    run = rocketmq_lab.Run(seed, config=rocketmq_lab.through_ring(config) if random.random() < 0.3 else config, tries=False)
+    run = rocketmq_lab.RocketmqRun(
+        seed, config=rocketmq_lab.through_ring(config) if random.random() < 0.3 else config, tries=False
+    )
     for _ in range(random.randrange(4, BEFORE_MAX // 2)):
         run.do(_harmless(random))
-    stop = Stop(random.randrange(CALLS_MAX), fails=fails)
+    stop = PlannedStop(random.randrange(CALLS_MAX), fails=fails)
     stop.on(run.disk)
     _until_it_strikes(run, random, stop)
     run.disk.watch = run.disk.refuse = None
@@ -131,7 +133,7 @@ def _harmless(random: Random) -> tuple[Any, ...]:
     return operation
 
 
-def _judge(run: RabbitRun | rocketmq_lab.Run, promise: Any) -> int:
+def _judge(run: RabbitRun | rocketmq_lab.RocketmqRun, promise: Any) -> int:
     random = Random(1)
     images = [run.disk.after_kill(), run.disk.least(), *(run.disk.any_image(random) for _ in range(IMAGES))]
     for image in images:

@@ -17,7 +17,7 @@ from commitlog import CommitLog
 from messagestore import MessageStore
 from storageio.testing import ForgettingDisk
 
-from .rocketmq_ledger import Entry, Ledger
+from .rocketmq_ledger import Ledger, LedgerEntry
 
 UNIT = struct.Struct(">qiq")  # physical offset, size, tags code
 INDEX_HEADER = struct.Struct(">qqqqii")
@@ -66,7 +66,7 @@ def _count_kept(ledger: Ledger, end: int) -> int:
     return count
 
 
-def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
+def check_log(log: CommitLog, kept: list[LedgerEntry], low: int, end: int) -> None:
     """Check that the log holds the records one after the other, and nothing else."""
     size = log.file_size_bytes
     at = low
@@ -82,7 +82,7 @@ def check_log(log: CommitLog, kept: list[Entry], low: int, end: int) -> None:
         must(not any(bytes(rest)), f"bytes after the log's end in {file.path}")
 
 
-def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
+def _next_offsets(entries: list[LedgerEntry]) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for entry in entries:
         queue_key = entry.topic, entry.queue_id
@@ -91,7 +91,7 @@ def _next_offsets(entries: list[Entry]) -> dict[tuple[str, int], int]:
     return found
 
 
-def check_queues(files: dict[str, bytes], folder: str, entries: list[Entry], low: int) -> None:
+def check_queues(files: dict[str, bytes], folder: str, entries: list[LedgerEntry], low: int) -> None:
     """Check that each kept record has its unit; units of records that left the log may remain, no others."""
     expected: dict[str, list[bytes]] = {}
     first: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _first_difference(found: bytes, expected: bytes) -> str:
     return ""
 
 
-def check_index(files: dict[str, bytes], folder: str, kept: list[Entry], low: int, slots: int) -> None:
+def check_index(files: dict[str, bytes], folder: str, kept: list[LedgerEntry], low: int, slots: int) -> None:
     """Check that the index holds every key of a kept record in log order, and that each slot leads through its items.
 
     After a recovery the last record of a full file may be in the next file too, as in RocketMQ; a query drops the duplicate.

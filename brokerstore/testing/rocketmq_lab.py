@@ -62,7 +62,7 @@ def abandon(store: MessageStore) -> None:
     store.engine.abandon()
 
 
-class Run(Crashes[int]):
+class RocketmqRun(Crashes[int]):
     """One program; the promise is the number of flushed records of the ledger."""
 
     def __init__(
@@ -275,7 +275,7 @@ BEFORE: Program = [("put", "T", 0, 2500, 1), ("put", "T", 0, 2500, 1), ("put", "
 def small_scope(programs: Iterable[Program], *, report: Report, limit: int = 1 << 10, **changes: Any) -> None:
     """Run each program on a small synced store, with every combination of lost and kept pages at every moment."""
     for program in programs:
-        run = Run(config=lab_config(**changes), limit=limit, chances=1, report=report, tries=False)
+        run = RocketmqRun(config=lab_config(**changes), limit=limit, chances=1, report=report, tries=False)
         for operation in BEFORE:
             run.do(operation)
         run.tries = True
@@ -295,12 +295,12 @@ def any_config(random: Random) -> StoreConfig:
     )
 
 
-def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> Run:
+def random_run(seed: int, steps: int, *, report: Report | None = None, **options: Any) -> RocketmqRun:
     """Run a program that is generated from a seed; two of five write through the pool's ring."""
     random, other = Random(seed), Random(f"ring {seed}")
     config = any_config(random)
     has_ring = other.random() < 0.4
-    run = Run(seed, config=through_ring(config) if has_ring else config, report=report, **options)
+    run = RocketmqRun(seed, config=through_ring(config) if has_ring else config, report=report, **options)
     for _ in range(steps):
         run.do(any_operation(random))
         if has_ring and other.random() < 0.3:

@@ -12,7 +12,7 @@ from messagestore.write.pool import PooledFiles
 from .java_hash import java_hash, key_hash
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One record of the log, with what queue and index must hold for it."""
 
     topic: str
@@ -38,7 +38,7 @@ class Ledger:
 
     def __init__(self) -> None:
         """Start with a new store."""
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         self.bodies: set[bytes] = set()  # put, or tried
         self.flushed = 0
         self.low = 0
@@ -60,7 +60,7 @@ class Ledger:
             hashes = tuple(key_hash(message.topic, key) for key in keys if key)
             tags_code = java_hash(message.tags) if message.tags else 0
             self.entries.append(
-                Entry(
+                LedgerEntry(
                     message.topic,
                     message.queue_id,
                     message.queue_offset,

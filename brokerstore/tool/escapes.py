@@ -81,7 +81,7 @@ class EscapedStream:
         return getattr(self.stream, name)
 
 
-class _Line(logging.Formatter):
+class _EscapedLine(logging.Formatter):
     """A formatter that puts a log record on one line, whatever names it holds."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
@@ -94,7 +94,7 @@ def escaped_stderr() -> Iterator[None]:
     before, last = sys.stderr, logging.lastResort
     formatter = last.formatter if last is not None else None
     if last is not None:
-        last.setFormatter(_Line())
+        last.setFormatter(_EscapedLine())
     sys.stderr = EscapedStream(before)
     try:
         yield

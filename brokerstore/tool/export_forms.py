@@ -25,7 +25,7 @@ _JSON = ("properties", "routing_keys")  # columns
 CSV, CSV_GUARDED = "csv", "csv-guarded"  # the guarded cells are no formula for a spreadsheet, and no terminal obeys them
 
 
-class Part(Protocol):
+class ExportPart(Protocol):
     """A file that takes what is exported; it is complete when it is closed."""
 
     def write(self, item: Any) -> object:
@@ -173,7 +173,7 @@ class _ParquetPart(_ArrowPart):
         return pq.ParquetWriter(self._file, schema, **parquet_options(schema.names))
 
 
-PARTS: dict[str, Callable[[BinaryIO, bool], Part]] = {
+PARTS: dict[str, Callable[[BinaryIO, bool], ExportPart]] = {
     "jsonl": LinePart, CSV: LinePart, CSV_GUARDED: LinePart, "arrow": _ArrowPart, "parquet": _ParquetPart,
 }  # fmt: skip
 

@@ -20,14 +20,14 @@ from typing import Any
 
 from storageio import InvalidMessage
 
-from .export_forms import PARTS, Part, join
+from .export_forms import PARTS, ExportPart, join
 from .output import print_line
 
 SEAL_SIZE = 4 << 30
 PROGRESS_VERSION = 2
 
 
-class Parts:
+class ExportParts:
     """The parts of one export.
 
     `about` describes the export in JSON's types; a progress file about another export raises `InvalidMessage`.  `position` is
@@ -40,7 +40,7 @@ class Parts:
         self._out, self._form = out, form
         self._about = {"version": PROGRESS_VERSION, "form": form, **about}
         self._progress = f"{out}.part.json"
-        self._open: Part | None = None
+        self._open: ExportPart | None = None
         self._unsealed = 0
         self.position = self.sealed = self.problems = self.rows = 0
         self._read_progress()
@@ -146,7 +146,7 @@ def is_stop_requested() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def write_parts(parts: Parts, items: Iterator[tuple[Any, int, int, int]], problems: list[Any]) -> None:
+def write_parts(parts: ExportParts, items: Iterator[tuple[Any, int, int, int]], problems: list[Any]) -> None:
     """Write all items; after a signal, seal the part and raise `KeyboardInterrupt`, so that the next run continues.
 
     `problems` grows while the items are read.

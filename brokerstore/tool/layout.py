@@ -17,7 +17,7 @@ INDENT = 2  # of rows below a cell that has a line of its own
 REST_MIN = 24  # columns for the end of a row; with fewer it gets a line of its own
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of message rows, which are printed before the widths of all cells are known."""
 
     header: str
@@ -149,7 +149,7 @@ def _padded(text: str, width: int, is_right: bool) -> str:
     return space + text if is_right else text + space
 
 
-def message_lines(layout: Sequence[Column], cells: Sequence[str], rest: str, columns: int | None) -> list[str]:
+def message_lines(layout: Sequence[TableColumn], cells: Sequence[str], rest: str, columns: int | None) -> list[str]:
     """Return a row of fixed columns and its end, which is cut; on a narrow terminal the end is on the next line."""
     row = GAP.join(_padded(cell, one.width, one.is_number) for one, cell in zip(layout, cells, strict=True))
     if columns is None:

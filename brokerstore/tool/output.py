@@ -22,7 +22,7 @@ from storebytes.plan import count_text as count_text
 
 from .codes import CLEAN
 from .escapes import plain_stderr, printable, printable_lines
-from .layout import Column, message_lines, table_lines, wrapped
+from .layout import TableColumn, message_lines, table_lines, wrapped
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 class MessageForms(Protocol):
     """How the messages of one kind of folder are shown."""
 
-    columns: ClassVar[Sequence[Column]]  # of rows of messages
+    columns: ClassVar[Sequence[TableColumn]]  # of rows of messages
     rest: ClassVar[str]  # header of what follows them in a row
 
     def row(self, message: Any) -> tuple[Sequence[str], str]:

@@ -26,7 +26,7 @@ NOTHING = -1
 TAG_ITEM = "T#"  # since RocketMQ 5.4, before the TAGS in the key of a further item
 
 
-class Part:
+class CoveragePart:
     """A range of the log that may hold records with keys which the index lacks."""
 
     __slots__ = ("first_keyed", "known", "start", "stop", "walked")
@@ -87,7 +87,7 @@ class IndexCoverage:
         self._parts = parts
         self.listed: list[IndexFile] | None = None  # the files that were read
         self._ranges: dict[IndexFile, tuple[int, int] | None] = {}  # of files that are not the newest
-        self._gaps: dict[tuple[int, int], Part] = {}
+        self._gaps: dict[tuple[int, int], CoveragePart] = {}
         self._excluded: set[IndexFile] = set()
         self._older_end = NOTHING  # the last record of all files but the newest
         self._newest: IndexFile | None = None  # if it covers anything
@@ -99,7 +99,7 @@ class IndexCoverage:
         self.listed = None
         return bool(new)
 
-    def gaps(self) -> list[Part]:
+    def gaps(self) -> list[CoveragePart]:
         """Return the ranges before the end of the newest file that may hold keys which the index lacks, oldest first."""
         index = self._parts.index
         assert index is not None
@@ -130,12 +130,12 @@ class IndexCoverage:
         self._gaps = {
             key: part
             for key, known in gaps.items()
-            if not self._is_adjacent(part := self._gaps.get(key) or Part(key[0], known, key[1]))
+            if not self._is_adjacent(part := self._gaps.get(key) or CoveragePart(key[0], known, key[1]))
         }
         # A file that a writer is about to fill has no begin yet.
         self.listed = listed if own is not None or newest is None or not self._parts.abort_file.is_present else None
 
-    def _is_adjacent(self, part: Part) -> bool:
+    def _is_adjacent(self, part: CoveragePart) -> bool:
         """Return whether no record lies between the ends of a range, or it begins where the next one ends."""
         if part.start >= part.stop:
             return True

@@ -26,7 +26,7 @@ FILTERS_S = 10.0  # between looks for new key filters
 SETTLE_MS = 100  # a folder that changed this recently may change again with the same time
 
 
-class _Anchor(NamedTuple):
+class _ViewAnchor(NamedTuple):
     """What a queue looked like at the last refresh; if this part changed, the queue was truncated."""
 
     inode: int
@@ -82,7 +82,7 @@ class ReaderView:
         self._index = index
         self._log_folders = _Folders(disk, log.queue.paths.folders)
         self._index_folder = _Folders(disk, [index.folder] if index is not None else [])
-        self._anchors: dict[tuple[str, int], _Anchor] = {}
+        self._anchors: dict[tuple[str, int], _ViewAnchor] = {}
         self._guard = threading.RLock()
         self._before_first_read: Callable[[], None] | None = before_first_read
         self._refreshed_s = -CHECK_S
@@ -204,9 +204,9 @@ class ReaderView:
         if known is None or known.log_min_offset != low:
             queue.correct_min_offset(low)
 
-    def _anchor(self, queue: ConsumeQueue, unit_at: int) -> _Anchor:
+    def _anchor(self, queue: ConsumeQueue, unit_at: int) -> _ViewAnchor:
         """Return the state of the file with the last unit, and that unit."""
         starts = [start for start in queue.starts[-2:] if start <= unit_at]
         entry = self._disk.stat(queue.path(starts[-1])) if starts else None
         unit = queue.read_unit(unit_at) if entry is not None else None
-        return _Anchor(entry.inode if entry else 0, unit_at, unit, max(self._log.min_offset, 0))
+        return _ViewAnchor(entry.inode if entry else 0, unit_at, unit, max(self._log.min_offset, 0))

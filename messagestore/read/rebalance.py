@@ -7,7 +7,7 @@ import time
 from typing import NamedTuple, Protocol, cast
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """What the rebalance knows of a consumer."""
 
     def holds(self, queue_id: int) -> bool:
@@ -94,7 +94,7 @@ class QueueSharing:
 
     def _holds(self, key: tuple[str, str], hand: _Hand, queue_id: int) -> bool:
         """Return whether a consumer that did not leave holds messages of a queue."""
-        return hand.member in self._members.get(key, []) and cast(Member, hand.member).holds(queue_id)
+        return hand.member in self._members.get(key, []) and cast(GroupMember, hand.member).holds(queue_id)
 
     def _take(self, hands: dict[int, _Hand], queue_id: int, member: object) -> int:
         """Assign a queue to a member and return its turn."""

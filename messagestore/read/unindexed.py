@@ -23,7 +23,7 @@ from commitlog.layout import FOREVER_MS, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from storageio import Entry, StoreCorrupt
 
 from ..index_hint import read_hint, still_holds
-from .index_coverage import NOTHING, IndexCoverage, Part, is_of_log
+from .index_coverage import NOTHING, CoveragePart, IndexCoverage, is_of_log
 
 if TYPE_CHECKING:
     from indexfile import IndexFile
@@ -49,7 +49,7 @@ class Unindexed:
         self._abort: Entry | None = None  # when the files were last listed; every opening for writing changes it
         self._spare: tuple[array[int], array[int]] | None = None  # of `_walk`, taken by one call at a time
         self._complete: list[IndexFile] | None = None  # the index files, if a query found that they lack nothing
-        self._tail: Part | None = None  # of a store without a writer: what follows the index
+        self._tail: CoveragePart | None = None  # of a store without a writer: what follows the index
         self._left = 0  # bytes that the query may still search
         self._first_left = NOTHING  # where the part begins that it did not search
         self.unsearched_bytes = 0
@@ -108,7 +108,7 @@ class Unindexed:
             return False
         if not is_of_log(parts.log, parts.index, log_end):
             return True
-        tail = Part(max(parts.low_offset, newest.end_physical_offset), newest.end_physical_offset, FOREVER_MS)
+        tail = CoveragePart(max(parts.low_offset, newest.end_physical_offset), newest.end_physical_offset, FOREVER_MS)
         tail.walked = max(tail.start, self._hinted_end())
         self._left, self._tail = SEARCHED_MAX, tail
         self._walk_part(tail, b"", b"", [])
@@ -129,17 +129,17 @@ class Unindexed:
             self._tail = self._complete = None
         return abort is not None
 
-    def _tail_of(self, is_in_use: bool) -> Part | None:
+    def _tail_of(self, is_in_use: bool) -> CoveragePart | None:
         """Return the part of the log behind the index; None if a writer covers it."""
         end = self._coverage.end()
         start = max(self._parts.low_offset, end)
         if self._parts.writable:
-            return Part(self._parts.dispatcher.position, NOTHING, FOREVER_MS) if is_in_use else None
+            return CoveragePart(self._parts.dispatcher.position, NOTHING, FOREVER_MS) if is_in_use else None
         if is_in_use:
             self._forget_cut()
-            return Part(max(start, self._dispatched), end, FOREVER_MS)
+            return CoveragePart(max(start, self._dispatched), end, FOREVER_MS)
         if self._tail is None or self._tail.start != start:
-            self._tail = Part(start, end, FOREVER_MS)
+            self._tail = CoveragePart(start, end, FOREVER_MS)
             self._tail.walked = max(start, self._hinted_end())
         return self._tail
 
@@ -157,7 +157,7 @@ class Unindexed:
             return 0
         return hint.end_offset if still_holds(parts.log, hint) else 0
 
-    def _walk_part(self, part: Part, topic: bytes, key: bytes, found: list[int]) -> None:
+    def _walk_part(self, part: CoveragePart, topic: bytes, key: bytes, found: list[int]) -> None:
         """Search a part of the log, from its start if it holds keys, else from where the last query stopped."""
         start = at = part.start if part.first_keyed != NOTHING else part.walked
         own: list[int] = []
@@ -191,7 +191,7 @@ class Unindexed:
             found = self._parts.log.queue.find(offset)
         return found
 
-    def _learn_dispatched(self, at: int, part: Part) -> bool:
+    def _learn_dispatched(self, at: int, part: CoveragePart) -> bool:
         """Return whether a queue has a record after `at`, beside a writer.
 
         Messages without keys leave no trace in the index.  But a dispatcher, brokerstore's or a broker's, has indexed all
@@ -212,7 +212,7 @@ class Unindexed:
                 self._dispatched = 0
         return self._dispatched > at
 
-    def _walk(self, file: MappedFile, start: int, part: Part, topic: bytes, key: bytes, found: list[int]) -> int:
+    def _walk(self, file: MappedFile, start: int, part: CoveragePart, topic: bytes, key: bytes, found: list[int]) -> int:
         """Search some records of a file; return where to continue, or `END` at the end of the log."""
         spare, self._spare = self._spare, None
         positions, sizes = spare or (array("q", bytes(8 * BATCH)), array("i", bytes(4 * BATCH)))
@@ -233,7 +233,7 @@ class Unindexed:
             return file.end_offset
         return base + at if why == "full" and rows else END
 
-    def _leave(self, part: Part, at: int) -> None:
+    def _leave(self, part: CoveragePart, at: int) -> None:
         """Count what a query does not search."""
         self.unsearched_bytes += max(0, min(part.stop, self._log_end()) - at)
         self._first_left = at if self._first_left == NOTHING else min(at, self._first_left)

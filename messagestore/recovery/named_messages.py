@@ -35,7 +35,7 @@ class NamedUnit(NamedTuple):
     messages: int = 1
 
 
-class Claim(NamedTuple):
+class EndClaim(NamedTuple):
     """One part of a folder that names a message, or tells how far the log reached."""
 
     file: str
@@ -52,7 +52,7 @@ class NamedMessages(Protocol):
     def indexed(self, start: int, stop: int) -> set[int]:
         """Return the physical offsets in this range that the index or a timer names."""
 
-    def claims(self, last_offset: int) -> Iterator[Claim]:
+    def claims(self, last_offset: int) -> Iterator[EndClaim]:
         """Yield for each part the end of the last record that it names.
 
         `last_offset` is where the last record of the log begins. RocketMQ cuts queues, but neither index nor timers, when it
@@ -105,24 +105,24 @@ class FileMessages:
                 found |= set(offsets[(offsets >= start) & (offsets < stop)].tolist())
         return found
 
-    def claims(self, last_offset: int) -> Iterator[Claim]:
+    def claims(self, last_offset: int) -> Iterator[EndClaim]:
         """Read the last unit of each queue, and where no queue has the log's last record, the last item and all timers."""
         knows_last = False
         for queue in self._queues:
             end, last = queue.max_physical_offset, queue.unit(queue.max_offset - 1)
             if end >= 0 and last is not None:
-                yield Claim(queue.folder, last.physical_offset, end)
+                yield EndClaim(queue.folder, last.physical_offset, end)
                 knows_last |= 0 <= last_offset <= last.physical_offset
         for batch in self._batch:
             if (unit := batch.last_unit) is not None:
-                yield Claim(batch.folder, unit.physical_offset, unit.physical_offset + unit.size_bytes)
+                yield EndClaim(batch.folder, unit.physical_offset, unit.physical_offset + unit.size_bytes)
                 knows_last |= 0 <= last_offset <= unit.physical_offset
         if knows_last:
             return
         if self._index is not None and (indexed := _last_indexed(self._index)) >= 0:
-            yield Claim(self._index.files[-1].path, indexed, indexed + RECORD_SIZE_MIN)
+            yield EndClaim(self._index.files[-1].path, indexed, indexed + RECORD_SIZE_MIN)
         if self._timed:
-            yield Claim(self._timers.folder, *max(self._timed))
+            yield EndClaim(self._timers.folder, *max(self._timed))
 
     @cached_property
     def _timed(self) -> set[tuple[int, int]]:
@@ -163,11 +163,11 @@ class RocksdbMessages:
         """Return nothing: every record with keys has a unit."""
         return set()
 
-    def claims(self, last_offset: int) -> Iterator[Claim]:
+    def claims(self, last_offset: int) -> Iterator[EndClaim]:
         """Yield the least end of the last record of each queue."""
         path = self._database.path
         starts = (end.physical_offset for end in read_ends(self._database) if end.is_max)
-        return (Claim(path, start, start + RECORD_SIZE_MIN) for start in starts)
+        return (EndClaim(path, start, start + RECORD_SIZE_MIN) for start in starts)
 
     def ends_at(self, offset: int) -> dict[QueueKey, tuple[int, int]]:
         """Return the ends of all queues."""
@@ -189,7 +189,7 @@ def by_queue(units: Iterator[NamedUnit]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def reach_of(claims: Iterable[Claim], named: NamedMessages | None, end: int, named_end: int, file_size: int) -> int:
+def reach_of(claims: Iterable[EndClaim], named: NamedMessages | None, end: int, named_end: int, file_size: int) -> int:
     """Return how far a log that ends at `end` reached by all claims together; -1 if that cannot be read.
 
     `named_end` is what the last clean stop says, -1 if nothing does. A lone unit that names a place whole files away from

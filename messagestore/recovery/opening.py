@@ -27,7 +27,7 @@ from ..parts import StoreParts
 from ..paths import OWN_FOLDER
 from ..read.index_coverage import is_of_log
 from ..read.unindexed import Unindexed
-from ..store_settings import StoreSettings, read_settings, write_settings
+from ..store_settings import FileSettings, read_settings, write_settings
 from ..timers.layout import TIMER_TOPIC
 from ..timers.pending import timers_behind
 from ..timers.rebuild_timers import has_timers, rebuild_timers
@@ -313,7 +313,7 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
         )  # fmt: skip
     kept = read_settings(parts.disk, parts.paths.own)
     if parts.index is not None:
-        kept = StoreSettings(parts.index.slots, parts.index.items)
+        kept = FileSettings(parts.index.slots, parts.index.items)
     write_settings(parts.disk, parts.paths.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
 
 

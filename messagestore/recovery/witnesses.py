@@ -21,7 +21,7 @@ from ..clean_stop import CleanStop, clean_path
 from ..folder import FolderFacts
 from .clamp_offsets import clamped
 from .log_end import LogEnd, refuse_hole, used_behind
-from .named_messages import Claim, NamedMessages, by_queue
+from .named_messages import EndClaim, NamedMessages, by_queue
 
 FILES_WITH_TIMES = 2  # files at the end of the log in which a record as new as the checkpoint is looked for
 
@@ -35,7 +35,7 @@ class UnplacedClaim(NamedTuple):
     offsets: int  # how many offsets lead to them
 
 
-def claims(root: str, named: NamedMessages | None, last_offset: int, clean_stop: CleanStop | None) -> Iterator[Claim]:
+def claims(root: str, named: NamedMessages | None, last_offset: int, clean_stop: CleanStop | None) -> Iterator[EndClaim]:
     """Yield how far the log reached by each part that tells an offset; `last_offset` is where its last record begins.
 
     A part that cannot be read says nothing here; it is reported and repaired as damage of its own.
@@ -44,7 +44,7 @@ def claims(root: str, named: NamedMessages | None, last_offset: int, clean_stop:
         if named is not None:
             yield from named.claims(last_offset)
     if clean_stop is not None:
-        yield Claim(clean_path(root), clean_stop.end_offset - 1, clean_stop.end_offset)
+        yield EndClaim(clean_path(root), clean_stop.end_offset - 1, clean_stop.end_offset)
 
 
 def unplaced_claims(

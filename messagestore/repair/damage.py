@@ -177,7 +177,7 @@ def _walk(
     """Scan the log once. `in_detail` decodes every record, to find lost messages and records older than `safe_ms`."""
     _refuse_wide_gaps(files)
     found = Survey(findings=[finding for finding in files.check() if finding.is_problem])
-    walk = _Walk(files, safe_ms, found, is_batch, in_detail)
+    walk = _DamageWalk(files, safe_ms, found, is_batch, in_detail)
     for step in files.walk():
         if isinstance(step, Piece):
             walk.piece(step)
@@ -206,7 +206,7 @@ def _refuse_wide_gaps(files: LogFiles) -> None:
             raise StoreCorrupt("too far behind", file=after.path, offset=0, expected=text, found=found)
 
 
-class _Walk:
+class _DamageWalk:
     """Converts the steps of a scan into holes."""
 
     def __init__(self, files: LogFiles, safe_ms: int, found: Survey, is_batch: Callable[[str], bool], in_detail: bool) -> None:

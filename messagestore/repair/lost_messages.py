@@ -38,7 +38,7 @@ class Gap(NamedTuple):
     is_batch: bool = False  # whether one record may have many of them
 
 
-class Bounds(Protocol):
+class QueueBounds(Protocol):
     """The bounds of a hole as physical offsets."""
 
     @property
@@ -57,7 +57,7 @@ class Bounds(Protocol):
 Key = tuple[str, int, int]  # topic, queue id, queue offset
 
 
-def lost_messages(holes: Sequence[Bounds], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
+def lost_messages(holes: Sequence[QueueBounds], gaps: list[Gap], named: NamedMessages | None) -> dict[int, list[Lost]]:
     """Return lost messages by the start of the hole that they are to be filled into, in their order there."""
     positions = _Holes(holes)
     for number, hole in enumerate(holes if named is not None else ()):
@@ -82,7 +82,7 @@ def _messages(units: list[NamedUnit]) -> Iterator[Lost]:
 class _Holes:
     """The remaining space and the assigned messages of each hole."""
 
-    def __init__(self, holes: Sequence[Bounds]) -> None:
+    def __init__(self, holes: Sequence[QueueBounds]) -> None:
         self._holes = holes
         self._known: dict[Key, tuple[int, int]] = {}  # message -> number of its hole, and messages in its record
         self._known_offsets: dict[tuple[str, int], list[int]] = {}  # queue offsets of these by queue, sorted

@@ -93,7 +93,7 @@ def verify_store(
     A store that a process, including this one, has open for writing can be checked too. In that case the end of the log is read
     first, and log, queues and index are checked up to it (`StoreReport.checked_to`).
     """
-    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    check = _Verification(root, settings_or_default(config, StoreConfig, "config"), disk)
     if check.facts.is_in_use:
         return _verify_in_use(check, progress, observe)
     report = check.report = StoreReport(LogReport(check.files()))
@@ -108,7 +108,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     This is the part of `verify_store` that does not read the bodies of log records. It is for callers that check log, queues
     and index in another way.
     """
-    check = _Check(root, settings_or_default(config, StoreConfig, "config"), disk)
+    check = _Verification(root, settings_or_default(config, StoreConfig, "config"), disk)
     if check.facts.is_in_use:
         check.end_offset = whole_end(disk, check.folders, check.config.mapped_file_size_commit_log)
     report = check.report = StoreReport(LogReport(LogFiles(disk, check.folders, check.config.mapped_file_size_commit_log)))
@@ -117,7 +117,7 @@ def verify_beside_log(root: str, config: StoreConfig | None = None, disk: Disk =
     return [*report.more_problems, *report.more_notes]
 
 
-def _verify_in_use(check: _Check, progress: Progress | None, observe: Observe | None) -> StoreReport:
+def _verify_in_use(check: _Verification, progress: Progress | None, observe: Observe | None) -> StoreReport:
     """Check a store that is open for writing; report only problems that two consecutive comparisons find.
 
     Queues and index may lag behind the log for a moment, and files may be deleted during the check.
@@ -139,7 +139,7 @@ def _verify_in_use(check: _Check, progress: Progress | None, observe: Observe | 
     return report
 
 
-def _beside_log(check: _Check, log: LogReport) -> StoreReport:
+def _beside_log(check: _Verification, log: LogReport) -> StoreReport:
     """Compare everything except the log of a store in use, once."""
     report = check.report = StoreReport(log)
     check.config = check.requested
@@ -155,7 +155,7 @@ def _beside_log(check: _Check, log: LogReport) -> StoreReport:
     return report
 
 
-class _Check:
+class _Verification:
     """One verification, which collects its findings in `report`."""
 
     report: StoreReport

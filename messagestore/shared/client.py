@@ -15,7 +15,7 @@ LEAST_WAIT_S = 0.001  # 0 would set no limit
 CONNECTIONS_MAX = 16  # requests of a process that wait for an answer at the same time
 
 
-class Channel:
+class OwnerChannel:
     """One connection. A thread at a time uses it, or one that sends and one that receives."""
 
     def __init__(self, address: str, client_id: str, answer_s: float, flags: int = 0, consumer_ids: Sequence[str] = ()) -> None:
@@ -91,7 +91,7 @@ class Channels:
         self._answer_s = answer_s
         self._address = address
         self._client_id = client_id
-        self._idle: list[Channel] = []
+        self._idle: list[OwnerChannel] = []
         self._limit = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._is_closed = False
 
@@ -109,11 +109,11 @@ class Channels:
                 self.close()
             return answer
 
-    def _taken(self) -> Channel:
+    def _taken(self) -> OwnerChannel:
         try:
             return self._idle.pop()
         except IndexError:
-            return Channel(self._address, self._client_id, self._answer_s)
+            return OwnerChannel(self._address, self._client_id, self._answer_s)
 
     def close(self) -> None:
         """Close idle connections now and the others after their request."""

@@ -17,9 +17,9 @@ from storageio.settings import check_type
 from ..read.consumer import Consumer
 from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
-from .client import Channel
+from .client import OwnerChannel
 from .election import Member
-from .groups import Claim, Opening, Origin, OwnPolls
+from .groups import GroupOpening, Origin, OwnPolls, QueueClaim
 from .protocol import HANDED_ROW, Operation, pack_call
 
 POLL_S = 5.0  # a poll that waits for longer asks again
@@ -58,13 +58,13 @@ class SharedConsumer(Polled):
         self._member = member
         self._message_at = message_at
         listed = None if tags is None else sorted(tags)
-        self._opening = Opening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
+        self._opening = GroupOpening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
         self.id = random_bytes(8).hex()
         self._guard = threading.RLock()  # one thread polls or opens
         self._tracks_guard = threading.Lock()
         self._tracks: dict[tuple[str, int], _Track] = {}
         self._done: dict[tuple[str, int], int] = {}  # of queues that others have now: the owner may not have saved it
-        self._channel: Channel | None = None
+        self._channel: OwnerChannel | None = None
         self._own: Consumer | None = None
         self._own_polls = OwnPolls()
         member.announce()
@@ -117,12 +117,12 @@ class SharedConsumer(Polled):
                 track = self._tracks.setdefault((topic, queue_id), _Track(turn, position))
                 track.turn, track.position = turn, position
 
-    def _claims(self) -> list[Claim]:
+    def _claims(self) -> list[QueueClaim]:
         with self._tracks_guard:
             return [
-                *(Claim(topic, queue_id, done, [], done, False) for (topic, queue_id), done in self._done.items()),
+                *(QueueClaim(topic, queue_id, done, [], done, False) for (topic, queue_id), done in self._done.items()),
                 *(
-                    Claim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
+                    QueueClaim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
                     for (topic, queue_id), track in self._tracks.items()
                 ),
             ]

@@ -29,7 +29,7 @@ from ..store import MessageStore
 from ..write.progress import Progress
 from ..write.put_future import PutFuture
 from .answers import unpack_answer
-from .client import Channel, Channels
+from .client import Channels, OwnerChannel
 from .owner import Owner
 from .presence import Presence
 from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_call, pack_frame, parse_frame
@@ -91,8 +91,8 @@ class Member:
         self._is_closed = False
         self._changes = Progress()  # of the role, and of answered puts
         self._channels = Channels(self._address, self.client_id, self.wait_s)
-        self._channel: Channel | None = None
-        self._news: Channel | None = None
+        self._channel: OwnerChannel | None = None
+        self._news: OwnerChannel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
         self._unsent: list[bytes] = []  # the last ones of the pending puts
@@ -120,7 +120,7 @@ class Member:
     def _try_to_join(self) -> bool:
         """Connect to the owner, or take the lock; return False while another process has the lock and does not serve."""
         try:
-            self._channel = Channel(self._address, self.client_id, self.wait_s, WATCH, self._consumer_ids())
+            self._channel = OwnerChannel(self._address, self.client_id, self.wait_s, WATCH, self._consumer_ids())
             return True
         except PeerSilent:
             return False
@@ -162,7 +162,7 @@ class Member:
         self._watcher.is_stopping = self._is_closed or self.service is not None or self.failure is not None
         return 0.0
 
-    def _give_up(self, channel: Channel) -> None:
+    def _give_up(self, channel: OwnerChannel) -> None:
         """Let the unanswered puts fail, and connect again, so that no late answer is mistaken for one to a later put."""
         with self._send_guard:
             channel.close()
@@ -279,10 +279,10 @@ class Member:
             raise StoreLocked(f"{self.path}: no process serves the store")
         self._changes.wait(seen, RETRY_MAX_S)
 
-    def new_channel(self) -> Channel:
+    def new_channel(self) -> OwnerChannel:
         """Return a connection to the owner. Raises `PeerGone` without one, `StoreBusy` if it does not answer."""
         try:
-            return Channel(self._address, self.client_id, self.wait_s)
+            return OwnerChannel(self._address, self.client_id, self.wait_s)
         except PeerSilent as error:
             raise self.busy() from error
 

@@ -37,7 +37,7 @@ HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
 
 
-class Claim(NamedTuple):
+class QueueClaim(NamedTuple):
     """What a consumer had of one queue at the owner before."""
 
     topic: str
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     is_exact: bool  # the position was chosen by a seek, so it may be before the committed offset
 
 
-class Opening(NamedTuple):
+class GroupOpening(NamedTuple):
     """The arguments of `MessageStore.consumer`, and since when the consumer exists."""
 
     topic: str
@@ -140,7 +140,7 @@ class Groups:
         self._dispatcher = engine.dispatcher
         self._dispatcher.on_progress.append(self.serve)
 
-    def open(self, consumer_id: str, opening: Opening, claims: list[Claim], origin: Origin) -> Consumer:
+    def open(self, consumer_id: str, opening: GroupOpening, claims: list[QueueClaim], origin: Origin) -> Consumer:
         """Open a consumer, or open it again with what it had."""
         if claims:  # positions may be behind messages that were handed out before they were dispatched
             self._engine.settle()
@@ -160,7 +160,7 @@ class Groups:
         self.serve()  # the others may have fewer queues now
         return consumer
 
-    def _join(self, consumer_id: str, opening: Opening) -> Consumer:
+    def _join(self, consumer_id: str, opening: GroupOpening) -> Consumer:
         self._wait_for_turn(consumer_id, opening.opened_ns)
         tags = None if opening.tags is None else set(opening.tags)
         try:
@@ -217,7 +217,7 @@ class Groups:
             while self._claiming and (left_s := deadline - time.monotonic()) > 0:
                 self._changed.wait(left_s)
 
-    def _commit(self, group: str, claim: Claim) -> None:
+    def _commit(self, group: str, claim: QueueClaim) -> None:
         """Move the group's offset forward: what was acknowledged stays so. Offsets of retry topics are counted elsewhere."""
         if claim.topic.startswith(RETRY_PREFIX) or claim.done_before < 0:
             return
@@ -226,7 +226,7 @@ class Groups:
         if known is None or known < claim.done_before:
             offsets.commit(claim.topic, group, claim.queue_id, claim.done_before)
 
-    def _resume(self, consumer: Consumer, group: str, claim: Claim) -> None:
+    def _resume(self, consumer: Consumer, group: str, claim: QueueClaim) -> None:
         position, held = claim.position, claim.held
         if not claim.is_exact and not claim.topic.startswith(RETRY_PREFIX):
             low = self._engine.consumer_offsets().get(claim.topic, group, claim.queue_id) or 0

@@ -17,7 +17,7 @@ from ..store import MessageStore
 from ..timers.layout import TIMER_TOPIC
 from ._packing_cy import BadFrame, pack_results, unpack_message, unpack_messages
 from .answers import pack_error, pack_result, pack_value
-from .groups import Claim, Groups, Opening, Origin, Parked
+from .groups import GroupOpening, Groups, Origin, Parked, QueueClaim
 from .protocol import AGAIN, NO_CHECK, Frame, Operation, pack_frame, unique_key_of, unpack_call
 
 NOWHERE = Origin("", None)
@@ -159,7 +159,7 @@ class Service:
         return progress.count
 
     def _open_consumer(self, consumer_id: str, opening: list[Any], claims: list[list[Any]], origin: Origin) -> list[Any]:
-        found = self.groups.open(consumer_id, Opening(*opening), [Claim(*claim) for claim in claims], origin)
+        found = self.groups.open(consumer_id, GroupOpening(*opening), [QueueClaim(*claim) for claim in claims], origin)
         return found.in_hand()
 
     def _nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[str | None] | None:

@@ -16,22 +16,22 @@ from storebytes.finding import Finding
 from ..files import numbers_in
 from ..format import layout, tables
 from ..format.tables import LocationRow, RecoveryRow, SummaryRow
-from ..read.table_check import Tables, check_clients, check_summary, read_tables
+from ..read.table_check import RecoveryTables, check_clients, check_summary, read_tables
 from ..read.vhost_folder import VhostFolder
 from ..stop_checksums import changed_since_stop, write_checksums
 from .msg_store_cy import MsgStore
-from .msg_store_state_cy import Location, resume_rows
+from .msg_store_state_cy import RecordLocation, resume_rows
 
 
-class CleanStop(NamedTuple):
+class RabbitCleanStop(NamedTuple):
     """The state of the last stop: every queue's terms by folder, the persistent store's files, and the message locations."""
 
     terms: dict[str, RecoveryRow]
     summary: list[SummaryRow]
-    locations: dict[bytes, Location]
+    locations: dict[bytes, RecordLocation]
 
 
-def read_clean_stop(folder: VhostFolder, problems: list[Finding]) -> CleanStop | None:
+def read_clean_stop(folder: VhostFolder, problems: list[Finding]) -> RabbitCleanStop | None:
     """Return the last stop; None when it was not clean, or with the reasons in `problems` when it does not fit the folder."""
     store = folder.stores[layout.PERSISTENT_FOLDER]
     read = read_tables(store, problems)
@@ -44,17 +44,17 @@ def read_clean_stop(folder: VhostFolder, problems: list[Finding]) -> CleanStop |
     if read.summary is None or read.locations is None or folder.recovery is None:
         return None
     check_clients(store, read.mark, folder.recovery, problems)
-    locations: dict[bytes, Location] = {}
+    locations: dict[bytes, RecordLocation] = {}
     valid, bad_row = resume_rows(read.locations, {row.file: row.file_size for row in read.summary}, locations)
     if bad_row >= 0:
         expected = f"a row of {read.locations[bad_row][0].hex()} within a file"
         file = f"{store.name}/{layout.LOCATIONS_NAME}"
         problems.append(Finding(file, 8, "bad_location", expected, str(read.locations[bad_row][1:])))
     check_summary(store, read.summary, valid, problems)
-    return None if problems else CleanStop(folder.recovery, read.summary, locations)
+    return None if problems else RabbitCleanStop(folder.recovery, read.summary, locations)
 
 
-def _missing_files(folder: VhostFolder, read: Tables, problems: list[Finding]) -> list[Finding]:
+def _missing_files(folder: VhostFolder, read: RecoveryTables, problems: list[Finding]) -> list[Finding]:
     """Return the files that belong to the mark but do not exist; damaged ones are reported already."""
     reported = {problem.file for problem in (*folder.problems, *problems)}
     missing = []

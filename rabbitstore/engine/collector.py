@@ -19,7 +19,7 @@ from storageio.invariants import check_invariants
 
 from ..files import mapped
 from ..format.layout import RECORD_END_MARK
-from ..format.rdq import Record, scan_records
+from ..format.rdq import StoreRecord, scan_records
 from .msg_store_cy import MsgStore
 from .msg_store_state_cy import FileSummary
 
@@ -111,7 +111,7 @@ def _lock_next(store: MsgStore) -> list[int]:
         return numbers
 
 
-def _mark_damaged(store: MsgStore, live: dict[int, list[Record]]) -> bool:
+def _mark_damaged(store: MsgStore, live: dict[int, list[StoreRecord]]) -> bool:
     """Mark files of which the scan missed referenced records, which a merge would drop; return whether there are any.
 
     Such a file is not collected until `recover` has repaired it.
@@ -135,7 +135,7 @@ def _unlock(store: MsgStore, numbers: list[int]) -> None:
         store.remove_deferred()
 
 
-def _live(store: MsgStore, number: int) -> list[Record]:
+def _live(store: MsgStore, number: int) -> list[StoreRecord]:
     """Return the file's records whose locations are in it."""
     with mapped(store.disk, store.path(number)) as view:
         records = scan_records(view, store.path(number)).records
@@ -148,10 +148,10 @@ def _live(store: MsgStore, number: int) -> list[Record]:
     return found
 
 
-Moved = list[tuple[Record, int, int]]  # record, old file, new offset
+Moved = list[tuple[StoreRecord, int, int]]  # record, old file, new offset
 
 
-def _merge(store: MsgStore, live: dict[int, list[Record]]) -> Moved:
+def _merge(store: MsgStore, live: dict[int, list[StoreRecord]]) -> Moved:
     """Replace the left file by one with all referenced records; return what moved."""
     left = next(iter(live))
     moved: Moved = []
@@ -167,7 +167,7 @@ def _merge(store: MsgStore, live: dict[int, list[Record]]) -> Moved:
     return moved
 
 
-def _copy(source: File, target: File, live: list[Record], end: int, number: int, moved: Moved) -> int:
+def _copy(source: File, target: File, live: list[StoreRecord], end: int, number: int, moved: Moved) -> int:
     """Copy runs of neighbouring records; return the target's new end."""
     at = 0
     while at < len(live):

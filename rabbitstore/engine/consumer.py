@@ -9,7 +9,7 @@ from storageio import Closing, StoreClosed
 from .live_queue import Delivery, LiveQueue
 
 
-class Consumer(Closing):
+class RabbitConsumer(Closing):
     """Receives messages of one queue, at most `prefetch` unacknowledged at a time (0: no limit).
 
     A message that is published while it waits at the empty queue bypasses the queue.  `close` requeues what it has not

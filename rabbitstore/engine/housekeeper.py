@@ -23,7 +23,7 @@ _RETRY_S = 1.0
 _LOG = logging.getLogger(f"brokerstore.{__name__}")
 
 
-class Housekeeper:
+class RabbitHousekeeper:
     """The background work of a virtual host; its thread sleeps while nothing happens."""
 
     def __init__(self, vhost: Vhost, work: Wakeup, clock: Callable[[], float] = time.monotonic) -> None:

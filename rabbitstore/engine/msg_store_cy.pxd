@@ -1,7 +1,7 @@
 from storebytes._bytes_cy cimport *
 from rabbitstore.format.content_cy cimport split_at
 from rabbitstore.engine.in_flight_cy cimport InFlight
-from rabbitstore.engine.msg_store_state_cy cimport FileSummary, Location
+from rabbitstore.engine.msg_store_state_cy cimport FileSummary, RecordLocation
 
 cdef Size MSG_ID_SIZE, RECORD_SIZE_BYTES, TERM_AT, RECORD_MIN, RECORD_OVERHEAD, RECORD_END_MARK
 cdef Bool _is_record(memoryview view, bytes msg_id, Size start, Size total)

@@ -28,7 +28,7 @@ from ..format.rdq import RECORD_END, TERM_AT, check_record
 from ..settings import StoreSettings
 from .credit import Credit
 from .in_flight_cy import InFlight
-from .msg_store_state_cy import Files, FileSummary, Location
+from .msg_store_state_cy import Files, FileSummary, RecordLocation
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -149,7 +149,7 @@ class MsgStore:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)  # a file was unlocked, or its last reader left
         self._sync_lock = threading.Lock()
-        self.locations: dict[bytes, Location] = {}
+        self.locations: dict[bytes, RecordLocation] = {}
         self.files = Files()
         self.current = -1
         self.deferred: list[tuple[bytes, int]] = []  # removes that wait for a locked file
@@ -306,7 +306,7 @@ class MsgStore:
 
     def _handle_writes(self, client: StoreClient, messages: Sequence[tuple[bytes, bytes]]) -> None:
         counts: dict[bytes, int] = client.in_flight.counts
-        locations: dict[bytes, Location] = self.locations
+        locations: dict[bytes, RecordLocation] = self.locations
         waiting: list[bytes] = client.waiting
         client.credit.handled(len(messages))
         if client.is_dying:
@@ -338,7 +338,7 @@ class MsgStore:
     def _handle_removes(self, client: StoreClient, msg_ids: Sequence[bytes]) -> None:
         self._remove_all([msg_id for msg_id in msg_ids if client.in_flight.arrived(msg_id, -1)])
 
-    def _count_one_more(self, location: Location, msg_id: bytes, term: bytes) -> None:
+    def _count_one_more(self, location: RecordLocation, msg_id: bytes, term: bytes) -> None:
         self._settle_sizes()
         summary = self.files[location.file]
         if location.ref_count > 0:
@@ -356,7 +356,7 @@ class MsgStore:
         buffer.append(_pack_head(total - RECORD_OVERHEAD, msg_id))
         buffer.append(term)
         buffer.append(RECORD_END)
-        location = Location.__new__(Location)
+        location = RecordLocation.__new__(RecordLocation)
         location.ref_count, location.file = 1, self.current
         location.offset, location.total_size = self._end, total
         self.locations[msg_id] = location
@@ -482,7 +482,7 @@ class MsgStore:
                 self.open_file(self.current).sync()
             before = self.current
             self.start_file(before + 1)
-        locations: dict[bytes, Location] = self.locations
+        locations: dict[bytes, RecordLocation] = self.locations
         cache: dict[bytes, bytes] = self._cache  # in place, because `read` takes no lock
         for msg_id in [msg_id for msg_id in cache if msg_id in locations]:  # the others are in the mailbox
             del cache[msg_id]

@@ -15,7 +15,7 @@ from ..files import mapped, numbers_in, read_all
 from ..format.rdq import find_any_record, first_unframed, frame_records
 from ..repair.compaction import recover_crashed_compaction
 from ..settings import StoreSettings
-from .clean_stop import CleanStop
+from .clean_stop import RabbitCleanStop
 from .msg_store_cy import MsgStore
 from .msg_store_state_cy import FileSummary, locate_records
 
@@ -43,7 +43,7 @@ def open_store(
     return store, counts.keys() - store.locations.keys()
 
 
-def resume_store(disk: Disk, folder: str, settings: StoreSettings, clean: CleanStop) -> MsgStore:
+def resume_store(disk: Disk, folder: str, settings: StoreSettings, clean: RabbitCleanStop) -> MsgStore:
     """Open the store as the last stop left it, without reading a message file."""
     store = MsgStore(disk, folder, settings, is_synced=True)
     for row in clean.summary:

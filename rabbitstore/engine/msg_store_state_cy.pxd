@@ -4,7 +4,7 @@ from storebytes._bytes_cy cimport *
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
-cdef class Location:
+cdef class RecordLocation:
     cdef public I64 offset, total_size
     cdef public I64 file
     cdef public I64 ref_count

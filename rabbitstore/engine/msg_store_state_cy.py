@@ -14,7 +14,7 @@ if not cython.compiled:
     from storebytes._bytes_cy import I64
 
 
-class Location:
+class RecordLocation:
     """The location of a message.  With a count of 0 it stays until its file is compacted or deleted: a write may revive it."""
 
     __slots__ = ("file", "offset", "ref_count", "total_size")
@@ -113,7 +113,7 @@ class Files:
 
 
 def locate_records(
-    rows: list[tuple[bytes, int, int]], counts: dict[bytes, int], locations: dict[bytes, Location], number: int
+    rows: list[tuple[bytes, int, int]], counts: dict[bytes, int], locations: dict[bytes, RecordLocation], number: int
 ) -> tuple[int, int]:
     """Store the location of each referenced record of file `number`, unless an earlier file has the id.
 
@@ -121,14 +121,14 @@ def locate_records(
     """
     valid: I64 = 0
     end: I64 = 0
-    known: Location | None
+    known: RecordLocation | None
     for msg_id, offset, total in rows:
         count = counts.get(msg_id)
         if count is None:
             continue
         known = locations.get(msg_id)
         if known is None:
-            locations[msg_id] = Location(count, number, offset, total)
+            locations[msg_id] = RecordLocation(count, number, offset, total)
         elif known.file == number:
             valid -= known.total_size
             known.offset, known.total_size = offset, total
@@ -140,7 +140,7 @@ def locate_records(
 
 
 def resume_rows(
-    rows: list[tuple[bytes, int, int, int, int]], sizes: dict[int, int], locations: dict[bytes, Location]
+    rows: list[tuple[bytes, int, int, int, int]], sizes: dict[int, int], locations: dict[bytes, RecordLocation]
 ) -> tuple[dict[int, int], int]:
     """Store the locations of a clean stop, given as (id, references, file, offset, total size).
 
@@ -158,6 +158,6 @@ def resume_rows(
         if ref_count < 0 or offset < 0 or total < RECORD_MIN or offset > size - total or msg_id in locations:
             return valid, at
         if ref_count:
-            locations[msg_id] = Location(ref_count, number, offset, total)
+            locations[msg_id] = RecordLocation(ref_count, number, offset, total)
             valid[number] += total
     return valid, -1

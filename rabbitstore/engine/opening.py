@@ -26,7 +26,7 @@ from ..format.tables import RecoveryRow, shares_a_row
 from ..read.queue_folder import QueueFolder
 from ..read.vhost_folder import VhostFolder
 from ..settings import IndexSettings, RabbitSettings
-from .clean_stop import CleanStop, delete_clean_stop, read_clean_stop
+from .clean_stop import RabbitCleanStop, delete_clean_stop, read_clean_stop
 from .index_protocol import Index
 from .msg_store_cy import MsgStore
 from .msg_store_recovery import open_store, resume_store
@@ -175,7 +175,7 @@ def _load_queues(folder: _Folder) -> list[LoadedQueue]:
     return loaded
 
 
-def _resume(folder: _Folder, clean: CleanStop, problems: list[Finding]) -> tuple[MsgStore, list[LoadedQueue]] | None:
+def _resume(folder: _Folder, clean: RabbitCleanStop, problems: list[Finding]) -> tuple[MsgStore, list[LoadedQueue]] | None:
     """Continue from the clean stop; return None, with a problem added, when a queue does not fit its terms."""
     loaded: list[LoadedQueue] = []
     try:
@@ -195,7 +195,7 @@ def _resume(folder: _Folder, clean: CleanStop, problems: list[Finding]) -> tuple
     return None
 
 
-def _resume_queues(folder: _Folder, clean: CleanStop, loaded: list[LoadedQueue]) -> str | None:
+def _resume_queues(folder: _Folder, clean: RabbitCleanStop, loaded: list[LoadedQueue]) -> str | None:
     """Collect the queues; return the folder of the first one that does not fit its terms."""
     known = {queue.folder for queue in folder.queues if not folder.is_dropped(queue)}
     for row in clean.terms.values():
@@ -210,7 +210,7 @@ def _resume_queues(folder: _Folder, clean: CleanStop, loaded: list[LoadedQueue])
     return None
 
 
-def _resume_queue(folder: _Folder, queue: QueueFolder, clean: CleanStop) -> LoadedQueue | None:
+def _resume_queue(folder: _Folder, queue: QueueFolder, clean: RabbitCleanStop) -> LoadedQueue | None:
     """Return a queue with the numbers of its terms; None when its index does not fit them."""
     row = clean.terms.get(queue.folder)
     if row is None or row.next_seq_id is None:
@@ -230,7 +230,7 @@ def _resume_queue(folder: _Folder, queue: QueueFolder, clean: CleanStop) -> Load
     return LoadedQueue(queue.queue, queue.priority, index, row.next_deliver_seq_id, [], *counts)
 
 
-def _read_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None, clean: CleanStop) -> LoadedQueue | None:
+def _read_queue(folder: _Folder, queue: QueueFolder, row: RecoveryRow | None, clean: RabbitCleanStop) -> LoadedQueue | None:
     """Return a queue whose row has no sequence numbers or no name, from its whole index; None when that does not fit."""
     if row is None and not shares_a_row(clean.terms):
         return None

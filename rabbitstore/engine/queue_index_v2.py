@@ -45,7 +45,7 @@ class _Publish(NamedTuple):
     term: bytes | None
 
 
-class _Segment:
+class _V2Segment:
     """One segment: the changes that the next sync writes, and the number of unacknowledged entries."""
 
     __slots__ = ("acks", "has_file", "is_unread", "publishes", "store_bytes", "unacked")
@@ -72,7 +72,7 @@ class QueueIndexV2:
         self.read_count = 0  # segment files read
         self.miscounted = 0  # entries found less entries counted by the last clean stop; the caller of `read` resets it
         self.problems: list[Finding] = []  # of segments that differ from the counts of the last clean stop
-        self._segments: dict[int, _Segment] = {}
+        self._segments: dict[int, _V2Segment] = {}
         self._changes = 0  # publishes and acknowledgements so far
         self._written = 0  # of them on disk
         self._held_bytes = 0
@@ -86,7 +86,7 @@ class QueueIndexV2:
         number, relative = divmod(seq_id, _ENTRIES)
         segment = self._segments.get(number)
         if segment is None:
-            segment = self._segments[number] = _Segment()
+            segment = self._segments[number] = _V2Segment()
         self._changes += 1
         segment.publishes[relative] = _Publish(self._changes, msg_id, expiry_us, size, persistent, term)
         segment.unacked += 1
@@ -161,7 +161,7 @@ class QueueIndexV2:
             if not segment.unacked:
                 self._delete_segment(number, segment)
 
-    def _write_segment(self, number: int, segment: _Segment, limit: int) -> None:
+    def _write_segment(self, number: int, segment: _V2Segment, limit: int) -> None:
         new = {relative: one for relative, one in segment.publishes.items() if one.order <= limit}
         gone = [relative for relative, order in segment.acks.items() if order <= limit]
         if not new and not gone:
@@ -188,7 +188,7 @@ class QueueIndexV2:
         self._put(f"{self.folder}/{number}.qi", 0, encode_head(layout.V2_INDEX_MAGIC, number))
         self.disk.sync_folder(self.folder)
 
-    def _append_messages(self, number: int, segment: _Segment, new: dict[int, _Publish]) -> dict[int, tuple[int, int]]:
+    def _append_messages(self, number: int, segment: _V2Segment, new: dict[int, _Publish]) -> dict[int, tuple[int, int]]:
         """Append the embedded messages to the queue's store and sync it; return (offset, length) by relative number."""
         is_first = not segment.store_bytes
         parts = [encode_head(layout.V2_STORE_MAGIC, number)] if is_first else []
@@ -225,7 +225,7 @@ class QueueIndexV2:
             file.write(offset, data)
             file.sync()
 
-    def _delete_segment(self, number: int, segment: _Segment) -> None:
+    def _delete_segment(self, number: int, segment: _V2Segment) -> None:
         """Delete the files of a segment whose entries on disk are all acknowledged, the messages first."""
         if segment.store_bytes:
             self.disk.delete(f"{self.folder}/{number}.qs")
@@ -256,7 +256,7 @@ class QueueIndexV2:
         low, high = start - first, stop - first
         return [found[relative] for relative in sorted(found) if low <= relative < high]
 
-    def _read_file(self, number: int, segment: _Segment) -> dict[int, IndexEntry]:
+    def _read_file(self, number: int, segment: _V2Segment) -> dict[int, IndexEntry]:
         """Return the unacknowledged entries of the files; a message that cannot be read fails when it is fetched."""
         if not segment.has_file:
             return {}
@@ -269,7 +269,7 @@ class QueueIndexV2:
                 self._report_count(number, segment, len(found))
         return found
 
-    def _report_count(self, number: int, segment: _Segment, count: int) -> None:
+    def _report_count(self, number: int, segment: _V2Segment, count: int) -> None:
         path = f"{self.folder}/{number}.qi"
         self.miscounted += count - segment.unacked
         self.problems.append(Finding(path, 0, "bad_recovery_terms", f"{segment.unacked} entries", str(count)))
@@ -320,7 +320,7 @@ class QueueIndexV2:
 
     def _load_segment(self, number: int, keep: Callable[[IndexEntry], bool]) -> Iterator[IndexEntry]:
         path = f"{self.folder}/{number}.qi"
-        segment = self._segments[number] = _Segment()
+        segment = self._segments[number] = _V2Segment()
         data = read_if_there(self.disk, path) or b""
         segment.has_file = not is_unwritten(data)
         entry = self.disk.stat(f"{self.folder}/{number}.qs")
@@ -421,7 +421,7 @@ class QueueIndexV2:
         """Take over the count of a segment; return whether its file is long enough."""
         index, store = (self.disk.stat(f"{self.folder}/{number}.{ending}") for ending in ("qi", "qs"))
         assert index is not None
-        segment = self._segments[number] = _Segment()
+        segment = self._segments[number] = _V2Segment()
         segment.unacked, segment.has_file, segment.is_unread = count, True, True
         segment.store_bytes = store.size_bytes if store is not None else 0
         return index.size_bytes >= _offset(count)

@@ -57,7 +57,7 @@ _COMPOUND = {0xC: _U8, 0xD: _U32, 0xE: _U8, 0xF: _U32}  # the size of list, map 
 _SPECIAL = {0x73: ("char", 4), 0x74: ("decimal32", 4), 0x84: ("decimal64", 8), 0x94: ("decimal128", 16)}
 
 
-class Reader:
+class Amqp10Reader:
     """Bytes and a position in them.  Every length is checked before it is used."""
 
     def __init__(self, data: bytes, file: str = "AMQP 1.0 message", base: int = 0) -> None:
@@ -131,7 +131,7 @@ class Reader:
         raise self.bad("unknown type of a value", "a type of AMQP 1.0", hex(code))
 
     def _compound(self, code: int, layout: Struct, depth: int) -> Any:
-        inner = Reader(self.take(self.number(layout)), self.file, self.base + self.at)
+        inner = Amqp10Reader(self.take(self.number(layout)), self.file, self.base + self.at)
         inner.base -= len(inner.data)
         count = inner.number(layout)
         kind = code & 0xF

@@ -11,7 +11,7 @@ from typing import Any
 from storageio import InvalidMessage, StoreCorrupt
 
 from . import properties as blocks
-from .amqp10 import Described, Reader, Special, Symbol
+from .amqp10 import Amqp10Reader, Described, Special, Symbol
 from .message import Content
 from .properties import Typed
 
@@ -70,7 +70,7 @@ class Sections:
 
 def read_sections(data: bytes, *, file: str = "AMQP 1.0 message", base: int = 0) -> Sections:
     """Decode a whole message; raise `StoreCorrupt` for anything else."""
-    reader, found = Reader(data, file, base), Sections()
+    reader, found = Amqp10Reader(data, file, base), Sections()
     parts: list[bytes] = []
     for _ in range(_SECTIONS_MAX):
         if reader.at == len(data):

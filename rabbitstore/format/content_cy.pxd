@@ -14,14 +14,14 @@ cdef object _lasts
 @cython.final
 @cython.no_gc
 @cython.freelist(8)
-cdef class Parts:
+cdef class ContentParts:
     cdef Size block_at, body_at, exchange_at, id_at, keys_at, keys_end, start, vhost_at
     cdef I64 value, priority, ttl_ms
     cdef Bool is_container, is_durable
 
-cdef Bool locate(Parts parts, Source source, Size start, Size stop) noexcept nogil
-cdef Size container_end(Parts parts, Source source, Size at, Size stop) noexcept nogil
-cdef Size after_number(Parts parts, Source source, Size at, Size stop) noexcept nogil
+cdef Bool locate(ContentParts parts, Source source, Size start, Size stop) noexcept nogil
+cdef Size container_end(ContentParts parts, Source source, Size at, Size stop) noexcept nogil
+cdef Size after_number(ContentParts parts, Source source, Size at, Size stop) noexcept nogil
 cdef bytes take_body(Source source, Size at)
 cdef bytes take_binary(Source source, Size at)
 cdef object take_keys(Source source, Size at)

@@ -200,7 +200,7 @@ def _after_list(source: Source, at: Size, stop: Size) -> Size:
     return at + 1 if count == 0 and 0 <= at < stop and source[at] == NIL else -1
 
 
-class Parts:
+class ContentParts:
     """Where the parts of a message's term are; `locate` sets them.
 
     `vhost_at`, `exchange_at` and `block_at` are of binaries, `keys_at` and `body_at` of lists; `id_at` is of the id's bytes.
@@ -222,7 +222,7 @@ class Parts:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def locate(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+def locate(parts: ContentParts, source: Source, start: Size, stop: Size) -> Bool:
     """Find the parts of the message that fills start..stop; return false for a term in a form that only `decode` reads."""
     return _locate_container(parts, source, start, stop) or _locate_term(parts, source, start, stop)
 
@@ -230,7 +230,7 @@ def locate(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _locate_term(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+def _locate_term(parts: ContentParts, source: Source, start: Size, stop: Size) -> Bool:
     """Find the parts of a `basic_message`."""
     parts.start = start
     parts.is_container = False
@@ -251,7 +251,7 @@ def _locate_term(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _locate_container(parts: Parts, source: Source, start: Size, stop: Size) -> Bool:
+def _locate_container(parts: ContentParts, source: Source, start: Size, stop: Size) -> Bool:
     """Find the parts of a container of AMQP 0-9-1, which must have an id."""
     parts.start = start
     if start >= stop or source[start] != VERSION:
@@ -262,7 +262,7 @@ def _locate_container(parts: Parts, source: Source, start: Size, stop: Size) -> 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def container_end(parts: Parts, source: Source, at: Size, stop: Size) -> Size:
+def container_end(parts: ContentParts, source: Source, at: Size, stop: Size) -> Size:
     """Find the parts of the container of AMQP 0-9-1 at `at`, behind the version byte of a term; return where it ends, or -1.
 
     Exchange and routing keys must be there; a message with annotations that change it at delivery has another form.
@@ -334,7 +334,7 @@ def _name(source: Source, at: Size, stop: Size) -> Size:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def after_number(parts: Parts, source: Source, at: Size, stop: Size) -> Size:
+def after_number(parts: ContentParts, source: Source, at: Size, stop: Size) -> Size:
     """Return where the integer at `at` ends, or -1; `value` is the number, or OTHER_NUMBER for a negative or greater one."""
     size: Size = 0
     left: Size
@@ -405,7 +405,7 @@ def split_at(source: Source, start: Size, stop: Size) -> Fields | None:
     Most messages have the route of the one before: comparing its bytes saves decoding its texts.
     """
     global _last
-    parts = Parts()
+    parts = ContentParts()
     size: Size
     if not _locate_term(parts, source, start, stop):
         return None
@@ -434,7 +434,7 @@ def split_container(term: bytes, vhost: str) -> Fields | None:
     A container does not have the name of its virtual host: it is `vhost`.
     """
     source: Source = source_of_bytes(term)
-    parts = Parts()
+    parts = ContentParts()
     if not _locate_container(parts, source, 0, len(term)):
         return None
     exchange = take_binary(source, parts.exchange_at).decode("utf-8", "replace")

@@ -23,7 +23,7 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 RECORD_END = bytes((RECORD_END_MARK,))
 
 
-class Record(NamedTuple):
+class StoreRecord(NamedTuple):
     """The location of a record; `total_size` includes the size field and the end mark."""
 
     msg_id: bytes
@@ -31,14 +31,14 @@ class Record(NamedTuple):
     total_size: int
 
 
-class Scan(NamedTuple):
+class RdqScan(NamedTuple):
     """The records of a file.
 
     `valid_end` is where the last whole record ends, `stopped_at` where no further record could be framed, and
     `unframed_from` where the first bytes outside of whole records begin: a wrong size hides the records that it spans.
     """
 
-    records: list[Record]
+    records: list[StoreRecord]
     valid_end: int
     stopped_at: int
     unframed_from: int = 0
@@ -49,7 +49,7 @@ def encode_record(msg_id: bytes, term: bytes) -> bytes:
     return RECORD_HEAD.pack(MSG_ID_SIZE + len(term), msg_id) + term + RECORD_END
 
 
-def scan_records(data: bytes | memoryview, file: str, problems: list[Finding] | None = None) -> Scan:
+def scan_records(data: bytes | memoryview, file: str, problems: list[Finding] | None = None) -> RdqScan:
     """Return every record with an end mark, up to a size of 0 or a record that does not fit.
 
     A record without the mark is skipped; `valid_end` passes it only when a whole record follows, as in RabbitMQ 3.10.
@@ -61,7 +61,7 @@ def scan_records(data: bytes | memoryview, file: str, problems: list[Finding] | 
         problems += (Finding(file, mark, "record_without_end_mark", "255", str(view[mark])) for mark in unmarked)
         if at < len(view):
             problems.append(Finding(file, at, "torn_record", "a record", f"{len(view) - at} other bytes"))
-    return Scan(list(map(Record._make, rows)), valid_end, at, first_unframed(rows, unmarked, at))
+    return RdqScan(list(map(StoreRecord._make, rows)), valid_end, at, first_unframed(rows, unmarked, at))
 
 
 def frame_records(view: memoryview) -> tuple[list[tuple[bytes, int, int]], list[int], int, int]:
@@ -118,7 +118,7 @@ def first_unframed(rows: list[tuple[bytes, int, int]], unmarked: list[int], stop
     return max((offset + total for _, offset, total in rows if offset < unmarked[0]), default=0)
 
 
-def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
+def find_record(data: bytes, msg_id: bytes, start: int) -> StoreRecord | None:
     """Find a whole record of this id at or after `start`, past damage that stops a scan.
 
     Use it only for an id that an index entry refers to: any bytes may look like a record.
@@ -130,7 +130,7 @@ def find_record(data: bytes, msg_id: bytes, start: int) -> Record | None:
         total = size + RECORD_OVERHEAD
         is_whole = size > MSG_ID_SIZE and total <= len(data) - offset and data[offset + total - 1] == RECORD_END_MARK
         if is_whole and data[offset + TERM_AT] == TERM_VERSION:
-            return Record(msg_id, offset, total)
+            return StoreRecord(msg_id, offset, total)
         at = data.find(msg_id, at + 1)
     return None
 

@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
-from rabbitstore.format.content_cy cimport Parts, after_number, container_end, take_binary, take_body, take_keys
-from rabbitstore.quorum.entries_cy cimport Run
+from rabbitstore.format.content_cy cimport ContentParts, after_number, container_end, take_binary, take_body, take_keys
+from rabbitstore.quorum.entries_cy cimport EntryRun
 from rabbitstore.read.json_cy cimport LineWriter
 
 cdef bytes START, ENQUEUE, SIZES, NOTIFY
@@ -12,7 +12,7 @@ cdef I64 _SIZE_MAX, _INDEX_MASK
 cdef class CommandReader:
     cdef Source _source
     cdef Size _stop
-    cdef Parts _parts
+    cdef ContentParts _parts
     cdef bytes _exchange_bytes, _keys_bytes, _pid_bytes
     cdef str _exchange
     cdef tuple _keys
@@ -21,7 +21,7 @@ cdef class CommandReader:
 
     cpdef bint read(self, memoryview view, Size at, Size size) except -1
     cpdef tuple content(self, str vhost)
-    cpdef Size write_lines(self, LineWriter lines, Run run, object numbers, Size at, Size capacity) except -1
+    cpdef Size write_lines(self, LineWriter lines, EntryRun run, object numbers, Size at, Size capacity) except -1
     cdef Bool _take_route(self) except -1
     cdef Size _after(self, Size at, bytes expected) noexcept
     cdef Size _number(self, Size at) noexcept

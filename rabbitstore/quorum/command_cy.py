@@ -13,10 +13,10 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from ..format.content_cy import Fields, Parts
+from ..format.content_cy import Fields, ContentParts
 from ..format.terms import Opaque
 from ..read.json_cy import LineWriter
-from .entries_cy import Run
+from .entries_cy import EntryRun
 
 if not cython.compiled:
     from storebytes._bytes_cy import (
@@ -60,7 +60,7 @@ class CommandReader:
         self._exchange_bytes: bytes = b""
         self._keys: tuple[str, ...] = ()
         self._keys_bytes: bytes = b""
-        self._parts: Parts = Parts()
+        self._parts: ContentParts = ContentParts()
         self._pid_bytes: bytes = b""
         self.pid = Opaque(PROCESS, b"")
         self.time_ms = 0
@@ -69,7 +69,7 @@ class CommandReader:
         """Return whether the data of an entry is the enqueue command of a plain message."""
         if at < 0 or size < 0 or size > len(view) - at:
             return False
-        parts: Parts = self._parts
+        parts: ContentParts = self._parts
         self._source: Source = source_of(view)
         self._stop = at + size
         at = self._number(self._after(at, START))
@@ -87,14 +87,14 @@ class CommandReader:
 
     def content(self, vhost: str) -> Fields:
         """Return the fields of the content of the entry that was read; its view has to be open still."""
-        parts: Parts = self._parts
+        parts: ContentParts = self._parts
         self._take_route()
         block, body = take_binary(self._source, parts.block_at), take_body(self._source, parts.body_at)
         return vhost, self._exchange, self._keys, block, body, b"", parts.is_durable
 
     def _take_route(self) -> Bool:
         """Keep exchange and routing keys of the entry; return whether they differ from those of the one before."""
-        parts: Parts = self._parts
+        parts: ContentParts = self._parts
         exchange, keys = self._exchange_bytes, self._keys_bytes
         is_other: Bool = False
         at: Size = parts.exchange_at + HEAD_SIZE
@@ -111,7 +111,7 @@ class CommandReader:
             is_other = True
         return is_other
 
-    def write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: Size, capacity: Size) -> Size:
+    def write_lines(self, lines: LineWriter, run: EntryRun, numbers: array[int], at: Size, capacity: Size) -> Size:
         """Write the lines of ready messages, each an index and a size as one number, from `at` on.
 
         Return where the first one is that is left: in another run, of another form, or behind `capacity` bytes.
@@ -122,7 +122,7 @@ class CommandReader:
         count: Size = len(numbers)
         index: I64
         position: I64
-        parts: Parts = self._parts
+        parts: ContentParts = self._parts
         body_at: Size
         body_size: Size
         is_first: Bool = True
@@ -148,7 +148,7 @@ class CommandReader:
             at += 1
         return at
 
-    def follow(self, run: Run, index: I64, stop: I64, number: I64) -> array[int]:
+    def follow(self, run: EntryRun, index: I64, stop: I64, number: I64) -> array[int]:
         """Return the plain messages from an entry on that the publisher of the one before sent: index and size as one number.
 
         `number` is the publisher's next one.  Messages that have a priority or expire end the sequence, and so do large ones.

@@ -9,7 +9,7 @@ from storageio import REAL_DISK, Disk, Kind, StoreCorrupt
 from storebytes.finding import Finding
 
 from ..format.terms import Improper
-from .entries import Entry
+from .entries import RaftEntry
 from .folder import QuorumNode, QuorumQueue
 
 _NEW_STREAM = "new_stream"
@@ -47,7 +47,7 @@ def unregistered_streams(node: str, names: dict[str, tuple[str, str]], disk: Dis
     ]
 
 
-def is_writer_entry(entry: Entry) -> bool:
+def is_writer_entry(entry: RaftEntry) -> bool:
     """Return whether the coordinator notes here that the metadata store has a stream's writer of an epoch."""
     if _WRITER_ENTRY.encode() not in bytes(entry.view[entry.at : entry.at + entry.size]):
         return False
@@ -69,7 +69,7 @@ def _names_in(member: QuorumQueue) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _names_of(entry: Entry) -> dict[str, tuple[str, str]]:
+def _names_of(entry: RaftEntry) -> dict[str, tuple[str, str]]:
     try:
         return dict(_streams(entry.decode()))
     except StoreCorrupt:

@@ -6,7 +6,7 @@ cdef Size CAPACITY, CAPACITY_MAX, WRITER, CHECKED, RECORD, WIDE
 cdef I64 NUMBER_MAX, POSITION_MAX
 
 @cython.final
-cdef class Run:
+cdef class EntryRun:
     cdef readonly I64 first, stop, term
     cdef readonly memoryview view
     cdef readonly str file
@@ -20,4 +20,4 @@ cdef class Run:
     cpdef bint append(self, I64 at, I64 size) except -1
     cpdef I64 position(self, I64 index)
     cpdef I64 size(self, I64 index)
-    cpdef Run part(self, I64 first, I64 stop)
+    cpdef EntryRun part(self, I64 first, I64 stop)

@@ -30,7 +30,7 @@ NUMBER_MAX: I64 = layout.NUMBER_MAX
 POSITION_MAX: I64 = 0xFFFFFFFF
 
 
-class Run:
+class EntryRun:
     """Entries of one term and file whose indexes follow one another, from `first` to the one before `stop`.
 
     It holds place and size of each entry's data in `view`, in columns that double when they are full, up to ROOM_MAX entries.
@@ -103,9 +103,9 @@ class Run:
         size: I64 = self._sizes[index - self._base]
         return size & POSITION_MAX
 
-    def part(self, first: I64, stop: I64) -> Run:
+    def part(self, first: I64, stop: I64) -> EntryRun:
         """Return these entries as a run that does not grow."""
-        found: Run = Run.__new__(Run)
+        found: EntryRun = EntryRun.__new__(EntryRun)
         found.first = first
         found.stop = stop
         found._base = self._base
@@ -122,7 +122,7 @@ class Run:
         return found
 
 
-def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
+def take_records(view: memoryview, at: Size, runs: dict[int, EntryRun]) -> int:
     """Add the records of a write-ahead log that continue a run, and return where the first other one is.
 
     `runs` has the last run of each writer, by the first three bytes of its records.  A record continues it if it has the next
@@ -132,7 +132,7 @@ def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
     stop: Size = len(view)
     size: Size
     word: Size
-    run: Run | None
+    run: EntryRun | None
     while stop - at >= RECORD:
         word = (source[at] << 16) | (source[at + 1] << 8) | source[at + 2]
         size = get_i32(source, at + WRITER + 4)
@@ -149,7 +149,7 @@ def take_records(view: memoryview, at: Size, runs: dict[int, Run]) -> int:
     return at
 
 
-def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: Size, runs: list[Run], file: str) -> int:
+def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: Size, runs: list[EntryRun], file: str) -> int:
     """Add the entries in at..stop of a segment's index, and return where the first one is that is left to `read_segment`.
 
     An entry is taken if its index is behind the last one's and its CRC is right; `width` is that of the version, and `data_at`
@@ -161,7 +161,7 @@ def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: S
     size: I64
     index: I64
     term: I64
-    run: Run | None = runs[len(runs) - 1] if runs else None
+    run: EntryRun | None = runs[len(runs) - 1] if runs else None
     while at < stop:
         index = get_i64(source, at)
         term = get_i64(source, at + 8)
@@ -176,7 +176,7 @@ def take_entries(view: memoryview, at: Size, stop: Size, data_at: Size, width: S
         if run is not None and index < run.stop:
             break
         if run is None or index != run.stop or term != run.term or not run.append(position, size):
-            run = Run(index, term, view, file)
+            run = EntryRun(index, term, view, file)
             run.append(position, size)
             runs.append(run)
         at += width

@@ -18,8 +18,8 @@ from ..format.message import Content
 from ..format.terms import Atom
 from ..read.json_cy import LineWriter
 from .command_cy import CommandReader
-from .entries import Entry, EntryTable
-from .entries_cy import Run, take_records
+from .entries import EntryTable, RaftEntry
+from .entries_cy import EntryRun, take_records
 from .machine import Machine, Settings
 from .message import (
     CHECKED_OUT,
@@ -33,7 +33,7 @@ from .message import (
     read_content,
     to_message,
 )
-from .messages import Message, MessageList
+from .messages import MessageList, QuorumContent
 from .segment import read_segment
 from .snapshot import Snapshot, read_snapshot
 from .state import check_version, read_state
@@ -202,7 +202,7 @@ class QuorumNode(Closing):
 
     def _read_wal(self, name: str, logged: dict[str, EntryTable]) -> None:
         scan = self._wal_scan(name)
-        runs: dict[int, Run] = {}
+        runs: dict[int, EntryRun] = {}
         words: dict[str, int] = {}
         try:
             for record in scan.records():
@@ -215,12 +215,12 @@ class QuorumNode(Closing):
             self.problems.append(finding_of(error, ""))
         self.lost |= set(scan.lost)
 
-    def _log(self, entries: EntryTable, uid: str, record: WalRecord, scan: WalScan) -> Run:
+    def _log(self, entries: EntryTable, uid: str, record: WalRecord, scan: WalScan) -> EntryRun:
         """Add a record to the entries of its queue."""
         last = record.index if entries.last is None else entries.last
         if record.index > last + 1 and not record.truncates:
             self.gaps.setdefault(uid, []).append(LogGap(scan.file, record.position, last + 1, record.index))
-        return entries.put(record.index, Entry(record.term, scan.view, scan.file, record.at, record.size), record.truncates)
+        return entries.put(record.index, RaftEntry(record.term, scan.view, scan.file, record.at, record.size), record.truncates)
 
 
 def _differences(left: str, right: str) -> int:
@@ -418,7 +418,7 @@ class QuorumQueue:
         self.lost_entries += found - expected
         self.node.problems.append(Finding(self.relative, 0, "missing_entries", f"entry {expected}", f"entry {found}"))
 
-    def _apply(self, machine: Machine, index: int, entry: Entry) -> None:
+    def _apply(self, machine: Machine, index: int, entry: RaftEntry) -> None:
         plain = self._reader
         if plain.read(entry.view, entry.at, entry.size):
             self._last_ms = plain.time_ms
@@ -448,7 +448,7 @@ class QuorumQueue:
                 machine.is_lenient = True
                 self.lost_entries += 1
 
-    def _apply_following(self, machine: Machine, run: Run, index: int, stop: int) -> int:
+    def _apply_following(self, machine: Machine, run: EntryRun, index: int, stop: int) -> int:
         """Apply the plain messages that follow one of the same publisher, and return their number."""
         pid = self._reader.pid
         number = machine.enqueuers.get(pid)
@@ -478,7 +478,7 @@ class QuorumQueue:
         restarted = self.restarted() if held else machine
         if restarted is not machine:
             moved = {message.index for message in restarted.returns} | restarted.dropped.keys()
-            parts: list[Iterable[Message]] = [*machine.lists(), machine.returns]
+            parts: list[Iterable[QuorumContent]] = [*machine.lists(), machine.returns]
             for part in parts:
                 by_index |= {message.index: message for message in part if message.index in moved}
         for message in restarted.returns:
@@ -498,12 +498,12 @@ class QuorumQueue:
         """Return the state after a start of the server, at the time of the last entry."""
         return self.machine().restarted(self._last_ms)
 
-    def entry_of(self, message: Message) -> Entry | None:
+    def entry_of(self, message: QuorumContent) -> RaftEntry | None:
         """Return the entry with a message's content; None, with the problem added, when the content cannot be read."""
         found = self._content(message.index)
         return None if found is None else found[1]
 
-    def last_settings(self) -> Entry | None:
+    def last_settings(self) -> RaftEntry | None:
         """Return the last entry of the log that changed the queue's settings."""
         for index in reversed(self.entries()):
             entry = self.entries()[index]
@@ -518,7 +518,7 @@ class QuorumQueue:
 
         Those follow that a start drops, because a limit counts what consumers held as well, and the dead-lettered ones.
         """
-        run: Run | None = None
+        run: EntryRun | None = None
         rows = sorted(self.ordered(), key=lambda located: located.message.index) if by_number else self.ordered()
         for located in rows:
             run = self.entries().find(located.message.index, run)
@@ -554,12 +554,12 @@ class QuorumQueue:
                     yield message
             at = stop
 
-    def _write_lines(self, lines: LineWriter, run: Run, numbers: array[int], at: int, capacity: int) -> int:
+    def _write_lines(self, lines: LineWriter, run: EntryRun, numbers: array[int], at: int, capacity: int) -> int:
         """Set what the lines of plain ready messages share, write them, and return where the first other one is."""
         lines.set_shared((self.queue, self.vhost), run.file, (QuorumMessage.MORE, _READY_MORE), is_embedded=True)
         return self._reader.write_lines(lines, run, numbers, at, capacity)
 
-    def _read(self, located: Located, run: Run | None) -> QuorumMessage | None:
+    def _read(self, located: Located, run: EntryRun | None) -> QuorumMessage | None:
         """Return a message with its content, from its entry in a run if there is one."""
         index, plain = located.message.index, self._reader
         if run is not None and plain.read(run.view, run.position(index), run.size(index)):
@@ -568,7 +568,7 @@ class QuorumQueue:
         found = self._content(index)
         return None if found is None else to_message(located, found[0], self.queue, (found[1].file, found[1].at))
 
-    def _content(self, index: int) -> tuple[Content, Entry] | None:
+    def _content(self, index: int) -> tuple[Content, RaftEntry] | None:
         entry = self.entries().get(index)
         if entry is None:
             self.node.problems.append(Finding(self.relative, 0, "lost_body", f"entry {index}", "no entry"))
@@ -583,7 +583,7 @@ class QuorumQueue:
             return None
 
 
-def _located(message: Message, held: dict[int, str]) -> Located:
+def _located(message: QuorumContent, held: dict[int, str]) -> Located:
     is_held = message.index in held
     return Located(message, CHECKED_OUT if is_held else READY, held.get(message.index, ""), "")
 

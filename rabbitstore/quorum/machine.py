@@ -13,7 +13,7 @@ from typing import Any
 
 from ..format.terms import FALSE, UNDEFINED, Atom, Opaque
 from .command_cy import INDEX_BITS
-from .messages import Message, MessageList
+from .messages import MessageList, QuorumContent
 
 VERSIONS = range(3, 9)
 _SEPARATE_COUNTS = 4  # from this version on, a return that is no failure does not count as a failed delivery
@@ -33,7 +33,7 @@ _PID_TAIL = 12  # bytes of a process behind its node's name
 
 
 @dataclass
-class Consumer:
+class QuorumConsumer:
     """A consumer and the messages that it holds, by message id."""
 
     tag: Any
@@ -44,7 +44,7 @@ class Consumer:
     credit: int
     status: str = _UP
     next_id: int = 0
-    held: dict[int, Message] = field(default_factory=dict)
+    held: dict[int, QuorumContent] = field(default_factory=dict)
     delivery_count: int = 0
 
 
@@ -91,13 +91,13 @@ def _number(value: Any) -> int | None:
 class DeadLetters:
     """Messages that wait for at-least-once dead-lettering, each with its reason."""
 
-    waiting: deque[tuple[str, Message]] = field(default_factory=deque)
-    held: dict[int, tuple[str, Message]] = field(default_factory=dict)
+    waiting: deque[tuple[str, QuorumContent]] = field(default_factory=deque)
+    held: dict[int, tuple[str, QuorumContent]] = field(default_factory=dict)
     next_id: int = 0
     pid: Any = None
     prefetch: int = 0
 
-    def every(self) -> list[tuple[str, Message]]:
+    def every(self) -> list[tuple[str, QuorumContent]]:
         """Return all of them, those that the dead-lettering process holds first."""
         return [*self.held.values(), *self.waiting]
 
@@ -116,11 +116,11 @@ class Machine:
     normal: MessageList = field(default_factory=MessageList)
     strict: dict[int, MessageList] = field(default_factory=dict)
     taken: int = 0
-    returns: deque[Message] = field(default_factory=deque)
+    returns: deque[QuorumContent] = field(default_factory=deque)
     enqueuers: dict[Any, int] = field(default_factory=dict)
-    consumers: dict[Any, Consumer] = field(default_factory=dict)
+    consumers: dict[Any, QuorumConsumer] = field(default_factory=dict)
     service: dict[int, deque[Any]] = field(default_factory=dict)
-    waiting: list[tuple[Any, Consumer]] = field(default_factory=list)
+    waiting: list[tuple[Any, QuorumConsumer]] = field(default_factory=list)
     dead: DeadLetters = field(default_factory=DeadLetters)
     ready_bytes: int = 0
     is_lenient: bool = False
@@ -187,7 +187,7 @@ class Machine:
     def _copy(self) -> Machine:
         """Copy what changes, messages included."""
 
-        def copied(consumer: Consumer) -> Consumer:
+        def copied(consumer: QuorumConsumer) -> QuorumConsumer:
             return replace(consumer, held={number: replace(message) for number, message in consumer.held.items()})
 
         dead = replace(self.dead, waiting=deque(self.dead.waiting), held=dict(self.dead.held))
@@ -205,7 +205,7 @@ class Machine:
             waiting=[(key, copied(consumer)) for key, consumer in self.waiting],
         )
 
-    def ready(self) -> Iterator[Message]:
+    def ready(self) -> Iterator[QuorumContent]:
         """Yield the messages that no consumer holds, in the order of their delivery."""
         yield from self.returns
         for part in self.ready_lists():
@@ -218,7 +218,7 @@ class Machine:
         rest = replace(self, high=self.high.copy(), normal=self.normal.copy(), returns=deque())
         return [MessageList(iter(rest._take, None))]
 
-    def held(self) -> Iterator[tuple[Any, Message]]:
+    def held(self) -> Iterator[tuple[Any, QuorumContent]]:
         """Yield consumer tag and message of each that a consumer holds, by consumer."""
         for key in sorted(self.consumers, key=_key_order):
             consumer = self.consumers[key]
@@ -231,7 +231,7 @@ class Machine:
 
     # The order of messages
 
-    def _next(self) -> Message | None:
+    def _next(self) -> QuorumContent | None:
         if self.returns:
             return self.returns[0]
         source = self._source()
@@ -247,7 +247,7 @@ class Machine:
             return self.high if high and normal and high.index < normal.index else self.normal
         return self.high
 
-    def _take(self) -> Message | None:
+    def _take(self) -> QuorumContent | None:
         if self.returns:
             return self.returns.popleft()
         source = self._source()
@@ -284,7 +284,7 @@ class Machine:
             self.enqueuers[pid] = number + 1
         limits = [limit for limit in (self.settings.msg_ttl, info.ttl_ms) if limit is not None]
         expiry = time_ms + (min(limits) or 1) if limits else None
-        message = Message(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
+        message = QuorumContent(index, info.size, delivery_count=info.delivery_count, expiry_ms=expiry)
         self.list_of(info.priority).append(message)
         self.ready_bytes += message.size
         self.checkout(time_ms)
@@ -302,7 +302,7 @@ class Machine:
         self.list_of(None).extend(numbers)
         self.ready_bytes += sum(number >> INDEX_BITS for number in numbers)
 
-    def _find(self, key: Any) -> tuple[Any, Consumer] | None:
+    def _find(self, key: Any) -> tuple[Any, QuorumConsumer] | None:
         if key in self.consumers:
             return key, self.consumers[key]
         found = ((own, one) for own, one in self.consumers.items() if isinstance(key, tuple) and key == (one.tag, one.pid))
@@ -319,7 +319,7 @@ class Machine:
             self._complete(*found, _ids(command[2]))
         return found is not None
 
-    def _complete(self, key: Any, consumer: Consumer, numbers: Iterable[int]) -> list[Message]:
+    def _complete(self, key: Any, consumer: QuorumConsumer, numbers: Iterable[int]) -> list[QuorumContent]:
         """Remove messages from a consumer, which gets credit for them."""
         gone = [consumer.held.pop(number) for number in numbers if number in consumer.held]
         self._add_credit(consumer, len(gone))
@@ -357,13 +357,15 @@ class Machine:
         change = self._return_from if command[4] == FALSE else self._discard_from
         return change(command, is_failed=is_failed, annotations=annotations)
 
-    def _increase(self, message: Message, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
+    def _increase(self, message: QuorumContent, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
         message.acquired += 1
         message.annotations |= annotations
         if is_failed or self.version < _SEPARATE_COUNTS:
             message.delivery_count += 1
 
-    def _return_one(self, key: Any, consumer: Consumer, number: int, *, is_failed: bool, annotations: dict[Any, Any]) -> None:
+    def _return_one(
+        self, key: Any, consumer: QuorumConsumer, number: int, *, is_failed: bool, annotations: dict[Any, Any]
+    ) -> None:
         message = consumer.held.get(number)
         if message is None:
             return
@@ -379,7 +381,7 @@ class Machine:
         self.returns.append(message)
         self.ready_bytes += message.size
 
-    def _return_all(self, key: Any, consumer: Consumer, *, is_failed: bool) -> None:
+    def _return_all(self, key: Any, consumer: QuorumConsumer, *, is_failed: bool) -> None:
         for number in sorted(consumer.held):
             self._return_one(key, consumer, number, is_failed=is_failed, annotations={})
 
@@ -441,7 +443,7 @@ class Machine:
             consumer = None
         if consumer is None:
             first = mode[1] if mode[0] == "credited" and isinstance(mode[1], int) else 0
-            consumer = Consumer(identity[0], identity[1], mode, is_once, _priority(meta), given, delivery_count=first)
+            consumer = QuorumConsumer(identity[0], identity[1], mode, is_once, _priority(meta), given, delivery_count=first)
         else:
             consumer.mode, consumer.is_once, consumer.priority, consumer.status = mode, is_once, _priority(meta), _UP
             consumer.credit = max(0, given - len(consumer.held))
@@ -450,17 +452,17 @@ class Machine:
         else:
             self._update(key, consumer)
 
-    def _wait(self, key: Any, consumer: Consumer) -> None:
+    def _wait(self, key: Any, consumer: QuorumConsumer) -> None:
         """Add a consumer to those that wait to be the active one: by priority, credit and key, those that are up first."""
 
-        def rank(row: tuple[Any, Consumer]) -> tuple[Any, ...]:
+        def rank(row: tuple[Any, QuorumConsumer]) -> tuple[Any, ...]:
             own, one = row
             is_ranked = one.status == _UP and self.version >= _ACTIVE_BY_PRIORITY
             return (one.status != _UP, -one.priority, -one.credit, _key_order(own)) if is_ranked else (one.status != _UP,)
 
         self.waiting = sorted([*(row for row in self.waiting if row[0] != key), (key, consumer)], key=rank)
 
-    def _active(self) -> tuple[Any, Consumer] | None:
+    def _active(self) -> tuple[Any, QuorumConsumer] | None:
         """Return the single active consumer, which may be about to end."""
         return next((row for row in self.consumers.items() if row[1].status in (_UP, _QUIESCING)), None)
 
@@ -487,7 +489,7 @@ class Machine:
         if self.settings.is_single_active or self.count_ready() == 0 or self._find(identity) is not None:
             return
         once = ("simple_prefetch", 1)
-        self._update(identity, Consumer(identity[0], identity[1], once, True, 0, 1))
+        self._update(identity, QuorumConsumer(identity[0], identity[1], once, True, 0, 1))
         if not self._checkout_one(time_ms):
             self.consumers.pop(identity, None)
         elif is_settled:
@@ -634,7 +636,7 @@ class Machine:
                 self._deliver(first[1], consumer)
                 return True
 
-    def _deliver(self, key: Any, consumer: Consumer) -> None:
+    def _deliver(self, key: Any, consumer: QuorumConsumer) -> None:
         message = self._take()
         if message is not None:
             consumer.held[consumer.next_id] = message
@@ -667,20 +669,20 @@ class Machine:
             return True
         return size is not None and self.ready_bytes + sum(message.size for _reason, message in self.dead.every()) > size
 
-    def _dead_letter(self, reason: str, message: Message) -> None:
+    def _dead_letter(self, reason: str, message: QuorumContent) -> None:
         self.dropped[message.index] = reason
         if self.settings.dead_letters == AT_LEAST_ONCE:
             self.dead.waiting.append((reason, message))
 
     # Consumers
 
-    def _add_credit(self, consumer: Consumer, count: int) -> None:
+    def _add_credit(self, consumer: QuorumConsumer, count: int) -> None:
         if consumer.is_once or consumer.mode[0] != "simple_prefetch":
             return
         limit = consumer.mode[1]
         consumer.credit = min(limit, consumer.credit + count) if limit else consumer.credit + count
 
-    def _update(self, key: Any, consumer: Consumer) -> None:
+    def _update(self, key: Any, consumer: QuorumConsumer) -> None:
         if consumer.is_once and consumer.credit == 0:
             if consumer.held:
                 self.consumers[key] = consumer
@@ -695,7 +697,7 @@ class Machine:
         self.consumers[key] = consumer
         self._queue(key, consumer)
 
-    def _queue(self, key: Any, consumer: Consumer) -> None:
+    def _queue(self, key: Any, consumer: QuorumConsumer) -> None:
         if consumer.credit > 0 and consumer.status == _UP and not any(key in part for part in self.service.values()):
             self.service.setdefault(consumer.priority, deque()).append(key)
 

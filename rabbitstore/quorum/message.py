@@ -11,10 +11,10 @@ from ..format.container import CONTAINER
 from ..format.content import content_of
 from ..format.message import Content
 from ..format.terms import Atom
-from ..read.stored_message import StoredMessage
+from ..read.stored_message import RabbitMessage
 from .command_cy import CommandReader
 from .machine import MessageInfo
-from .messages import Message
+from .messages import QuorumContent
 
 READY, CHECKED_OUT, DEAD_LETTERED = "ready", "checked_out", "dead_lettered"
 BODY_FIELD = {("e", 4): 2, ("enqueue", 4): 3, ("requeue", 6): 5}
@@ -25,14 +25,14 @@ _NO_ID = b""
 class Located(NamedTuple):
     """A message in a queue, with the consumer that holds it, and why it is dead-lettered or a start would drop it."""
 
-    message: Message
+    message: QuorumContent
     state: str
     consumer: str
     reason: str
 
 
 @dataclass(unsafe_hash=True)
-class QuorumMessage(StoredMessage):
+class QuorumMessage(RabbitMessage):
     """A message with the index of its entry as `seq_id`.
 
     `state` is ready, checked_out or dead_lettered (waiting for at-least-once dead-lettering).  `reason` is why it was

@@ -15,7 +15,7 @@ _BLOCK = 4096
 
 
 @dataclass(slots=True)
-class Message:
+class QuorumContent:
     """A message in the queue: `index` is that of the entry that has its body."""
 
     index: int
@@ -33,12 +33,12 @@ class MessageList:
     Copies share all blocks but the last.
     """
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[QuorumContent] = ()) -> None:
         """Start with some messages."""
         self._blocks: deque[array[int]] = deque()
         self._at = 0  # of the first message in the first block
         self._count = 0
-        self._others: dict[int, Message] = {}
+        self._others: dict[int, QuorumContent] = {}
         self._made = 0
         for message in messages:
             self.append(message)
@@ -47,7 +47,7 @@ class MessageList:
         """Return the number of messages."""
         return self._count
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[QuorumContent]:
         """Yield the messages; those of a number are new objects."""
         for block in self.blocks():
             yield from map(self.of, block)
@@ -60,17 +60,17 @@ class MessageList:
             start = 0
 
     @property
-    def first(self) -> Message | None:
+    def first(self) -> QuorumContent | None:
         """The message that `popleft` would return."""
         if not self._count:
             return None
         return self.of(self._blocks[0][self._at])
 
-    def of(self, number: int) -> Message:
+    def of(self, number: int) -> QuorumContent:
         """Return the message of a number."""
-        return self._others[number] if number < 0 else Message(number & _INDEX_MASK, number >> INDEX_BITS)
+        return self._others[number] if number < 0 else QuorumContent(number & _INDEX_MASK, number >> INDEX_BITS)
 
-    def append(self, message: Message) -> None:
+    def append(self, message: QuorumContent) -> None:
         """Add a message as the last one."""
         if message.expiry_ms is None and not (message.acquired or message.delivery_count or message.annotations):
             self.add(message.index, message.size)
@@ -82,9 +82,9 @@ class MessageList:
         if 0 <= index <= _INDEX_MASK and 0 <= size < SIZE_MAX:
             self._add_number(size << INDEX_BITS | index)
         else:
-            self._add_other(Message(index, size))
+            self._add_other(QuorumContent(index, size))
 
-    def _add_other(self, message: Message) -> None:
+    def _add_other(self, message: QuorumContent) -> None:
         self._made -= 1
         self._others[self._made] = message
         self._add_number(self._made)
@@ -103,7 +103,7 @@ class MessageList:
         else:
             self._blocks.append(numbers)
 
-    def popleft(self) -> Message:
+    def popleft(self) -> QuorumContent:
         """Remove and return the first message; raise `IndexError` without one."""
         block = self._blocks[0]
         number = block[self._at]

@@ -34,11 +34,11 @@ from .encode import (
     update_config,
     wal_pieces,
 )
-from .entries import Entry
+from .entries import RaftEntry
 from .folder import QuorumNode, QuorumQueue
 from .machine import VERSIONS
 from .message import DEAD_LETTERED
-from .messages import Message
+from .messages import QuorumContent
 from .tables import read_rows
 from .wal import View
 
@@ -68,7 +68,7 @@ _NEUTRAL = {
 
 
 @dataclass
-class _Repair:
+class _QuorumRepair:
     """The repair of one node's folder while it is planned; `last` is the last index of each queue's log.
 
     `renewed` has the folders that the server shall make again, `lost` the number of lost entries by folder.
@@ -116,7 +116,7 @@ class _Repair:
 
     # Logs
 
-    def _read_queue(self, queue: QuorumQueue) -> tuple[list[tuple[Message, Entry]], list[str]] | None:
+    def _read_queue(self, queue: QuorumQueue) -> tuple[list[tuple[QuorumContent, RaftEntry]], list[str]] | None:
         """Read a queue; return its messages, and the kinds of damage for which it needs a new log, None without any."""
         before = len(self.node.problems)
         entries, states = queue.entries(), queue.snapshots()[:1]
@@ -141,7 +141,7 @@ class _Repair:
         self.plan.messages_kept += len(messages)
         return (messages, kinds) if kinds else None
 
-    def _plan_queue(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], kinds: list[str]) -> None:
+    def _plan_queue(self, queue: QuorumQueue, messages: list[tuple[QuorumContent, RaftEntry]], kinds: list[str]) -> None:
         refusal = self._refusal(queue)
         if refusal:
             self._leave(Finding(queue.relative, 0, kinds[0], "a queue that can be rebuilt", refusal))
@@ -203,7 +203,7 @@ class _Repair:
             if self.node.disk.stat(f"{self.node.path}/{log.uid}") is not None:
                 self._change("move_aside", log.uid, "missing_entries")
 
-    def _messages(self, queue: QuorumQueue) -> list[tuple[Message, Entry]]:
+    def _messages(self, queue: QuorumQueue) -> list[tuple[QuorumContent, RaftEntry]]:
         """Return the messages whose content can be read, in the order of delivery, dead-lettered ones last.
 
         A start drops messages over a limit: in a queue that drops its head, a new log with them would drop the first ones.
@@ -218,7 +218,7 @@ class _Repair:
             self.node.problems.append(finding_of(error, "bad_snapshot"))
             return []
 
-    def _rebuild(self, queue: QuorumQueue, messages: list[tuple[Message, Entry]], reason: str) -> None:
+    def _rebuild(self, queue: QuorumQueue, messages: list[tuple[QuorumContent, RaftEntry]], reason: str) -> None:
         """Replace segments and states by segments with a new log.
 
         It needs an entry with the settings: a server that creates a queue from its `config` takes the limits from there, but
@@ -502,15 +502,15 @@ def _first_entry() -> bytes:
     return FIRST_ENTRY
 
 
-def _bytes_of(entry: Entry) -> bytes:
+def _bytes_of(entry: RaftEntry) -> bytes:
     return bytes(entry.view[entry.at : entry.at + entry.size])
 
 
-def _enqueue(message: Message, entry: Entry) -> bytes:
+def _enqueue(message: QuorumContent, entry: RaftEntry) -> bytes:
     return plain_enqueue(_bytes_of(entry), message.delivery_count, entry.file)
 
 
 def plan_node(node: QuorumNode, staging: Staging) -> tuple[Plan, int]:
     """Return the plan, and the number of lost entries; its steps read the node's files, so it must stay open until they ran."""
-    repair = _Repair(node, staging, Plan(node.path))
+    repair = _QuorumRepair(node, staging, Plan(node.path))
     return repair.run(), sum(repair.lost.values())

@@ -10,17 +10,17 @@ from storebytes.finding import Finding, finding_of
 
 from . import layout
 from .entries import cut_runs
-from .entries_cy import Run, take_entries
+from .entries_cy import EntryRun, take_entries
 from .wal import View
 
 
-def read_segment(view: memoryview, file: str, problems: list[Finding]) -> list[Run]:
+def read_segment(view: memoryview, file: str, problems: list[Finding]) -> list[EntryRun]:
     """Return the good entries; raise `UnsupportedFormat` for another version.  A wrong magic alone hides no entry.
 
     A file that ends before or in the index has zeros there: the server had only created it.
     """
     layouts = _check_head(view, file, problems)
-    found: list[Run] = []
+    found: list[EntryRun] = []
     if layouts is None:
         return found
     entry, max_count = layouts

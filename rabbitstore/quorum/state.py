@@ -9,8 +9,8 @@ from typing import Any
 from storageio import StoreCorrupt, UnsupportedFormat
 
 from ..format.terms import Atom, Improper
-from .machine import VERSIONS, Consumer, DeadLetters, Machine, Settings
-from .messages import Message, MessageList
+from .machine import VERSIONS, DeadLetters, Machine, QuorumConsumer, Settings
+from .messages import MessageList, QuorumContent
 from .state_lists import Part
 
 _FIELDS = 18
@@ -118,26 +118,26 @@ def _add(found: MessageList, part: Part) -> None:
         found.append(_message(part))
 
 
-def _message(term: Any) -> Message:
+def _message(term: Any) -> QuorumContent:
     """Decode `[Index | Header]`, or a number with index and size; a consumer may have its timeout before it."""
     if isinstance(term, tuple) and not isinstance(term, Improper) and len(term) == 2:
         term = term[1]
     if isinstance(term, int):
-        return Message(term & _INDEX_MASK, term >> _INDEX_BITS)
+        return QuorumContent(term & _INDEX_MASK, term >> _INDEX_BITS)
     if not isinstance(term, Improper):
         raise TypeError(f"message {term!r:.40}")
     return _of(term.items, term.tail)
 
 
-def _of(items: tuple[Any, ...], tail: Any) -> Message:
+def _of(items: tuple[Any, ...], tail: Any) -> QuorumContent:
     if len(items) == 2:
-        return Message(int(items[0]), int(items[1]), expiry_ms=int(tail))
+        return QuorumContent(int(items[0]), int(items[1]), expiry_ms=int(tail))
     index = int(*items)
     if isinstance(tail, int):
-        return Message(index, tail)
+        return QuorumContent(index, tail)
     get = {str(name): value for name, value in tail.items()}.get
     annotations, expiry = get("anns"), get("expiry")
-    return Message(
+    return QuorumContent(
         index,
         int(tail[Atom("size")]),
         int(get("acquired_count") or 0),
@@ -147,10 +147,10 @@ def _of(items: tuple[Any, ...], tail: Any) -> Message:
     )
 
 
-def _consumer(term: Any) -> Consumer:
+def _consumer(term: Any) -> QuorumConsumer:
     _name, cfg, status, next_id, held, credit, delivery_count, *_rest = term
     _cfg, _meta, pid, tag, mode, lifetime, priority, *_rest = cfg
-    return Consumer(
+    return QuorumConsumer(
         tag,
         pid,
         mode if isinstance(mode, tuple) else (mode, 0),
@@ -181,7 +181,7 @@ def _dead_letters(term: Any) -> DeadLetters:
     return found
 
 
-def _dead_letter(term: Any) -> tuple[str, Message]:
+def _dead_letter(term: Any) -> tuple[str, QuorumContent]:
     """Decode `[Reason | Message]`; a message may be a number."""
     if len(term.items) == 1 and isinstance(term.tail, int):
         return str(term.items[0]), _message(term.tail)

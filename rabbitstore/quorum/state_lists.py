@@ -32,7 +32,7 @@ _I64_MAX = (1 << 63) - 1
 Part: TypeAlias = "array[int] | Term"  # numbers as `MessageList` keeps them, or the term of one other message
 
 
-class _Walk:
+class _StateWalk:
     """The bytes of one term."""
 
     def __init__(self, view: memoryview, file: str, base: int) -> None:
@@ -172,7 +172,7 @@ _FORMS = [
 
 def split_state(view: memoryview, file: str, base: int) -> tuple[Term, list[list[Part]]]:
     """Return the state with the numbers of lists in place of those in its messages, and the lists; raise `StoreCorrupt`."""
-    walk = _Walk(view, file, base)
+    walk = _StateWalk(view, file, base)
     found: list[list[Part]] = []
     if walk.number(0, 2) != 0x8368 or walk.number(2, 1) <= _MESSAGES:
         return decode(bytes(view), file=file, base=base, improper=True), found

@@ -19,7 +19,7 @@ from ..format import properties as blocks
 from ..format.entry_cy import IndexEntry
 from .intact_segment_cy import IntactSegment
 from .queue_folder import QueueFolder
-from .stored_message import StoredMessage
+from .stored_message import RabbitMessage
 from .vhost_folder import VhostFolder
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _BLOCKS_MAX = 4096  # different property blocks whose JSON is kept
 _TEXTS = ("queue", "vhost", "msg_id", "file", "exchange", "properties")
 _FLAGS = ("persistent", "acked", "redelivered", "embedded")
 
-_CELLS: dict[str, Callable[[StoredMessage], Any]] = {
+_CELLS: dict[str, Callable[[RabbitMessage], Any]] = {
     "queue": lambda message: _text(message.queue),
     "vhost": lambda message: _text(message.vhost),
     "msg_id": lambda message: message.msg_id.hex(),
@@ -67,11 +67,11 @@ def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
 
 
 def record_batches(
-    messages: Iterable[StoredMessage],
+    messages: Iterable[RabbitMessage],
     requested: pa.Schema,
-    on_bad: Callable[[StoredMessage, StoreCorrupt], object],
+    on_bad: Callable[[RabbitMessage, StoreCorrupt], object],
     rows_max: int = BATCH_ROWS,
-    more: Mapping[str, Callable[[StoredMessage], Any]] | None = None,
+    more: Mapping[str, Callable[[RabbitMessage], Any]] | None = None,
 ) -> Iterator[Built]:
     """Yield batches of all messages; only the columns of the schema are built, in its types.
 
@@ -103,7 +103,7 @@ def folder_batches(
     folder: VhostFolder,
     queue: str | None,
     requested: pa.Schema,
-    on_bad: Callable[[StoredMessage, StoreCorrupt], object],
+    on_bad: Callable[[RabbitMessage, StoreCorrupt], object],
     rows_max: int = BATCH_ROWS,
 ) -> Iterator[Built]:
     """Yield the batches of all columns for `folder.messages(queue)`; a kernel builds those of intact segments."""
@@ -157,7 +157,7 @@ def _joined(pieces: list[Built]) -> Built:
 
 
 def _segment_batches(
-    folder: VhostFolder, owner: QueueFolder, requested: pa.Schema, on_bad: Callable[[StoredMessage, StoreCorrupt], object]
+    folder: VhostFolder, owner: QueueFolder, requested: pa.Schema, on_bad: Callable[[RabbitMessage, StoreCorrupt], object]
 ) -> Iterator[Built]:
     bound = folder.redelivered_before(owner)
     names = owner.queue, owner.vhost or folder.vhost
@@ -231,14 +231,14 @@ def _integers(column: memoryview) -> pa.Array:
 class _Builder:
     """The messages of the next batch, which is built column by column."""
 
-    def __init__(self, requested: pa.Schema, more: Mapping[str, Callable[[StoredMessage], Any]]) -> None:
+    def __init__(self, requested: pa.Schema, more: Mapping[str, Callable[[RabbitMessage], Any]]) -> None:
         self._requested = requested
         self._cells = {field.name: _cell(field, more) for field in requested}
         self._has_properties = "properties" in self._cells
-        self.messages: list[StoredMessage] = []
+        self.messages: list[RabbitMessage] = []
         self._properties: list[str] = []  # of these messages
 
-    def add(self, message: StoredMessage) -> None:
+    def add(self, message: RabbitMessage) -> None:
         """Add a message; raise `StoreCorrupt`, and leave it out, if its properties are damaged."""
         if self._has_properties:
             self._properties.append(_block_json(message.content.properties_bin))
@@ -266,7 +266,7 @@ def _repeated(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(list(positions), kind).take(pa.array(rows, pa.int32()))
 
 
-def _cell(field: pa.Field, more: Mapping[str, Callable[[StoredMessage], Any]]) -> Callable[[StoredMessage], Any]:
+def _cell(field: pa.Field, more: Mapping[str, Callable[[RabbitMessage], Any]]) -> Callable[[RabbitMessage], Any]:
     """Return what gives a column's value; null for one that other kinds of queues have."""
     import pyarrow as pa
 
@@ -275,9 +275,9 @@ def _cell(field: pa.Field, more: Mapping[str, Callable[[StoredMessage], Any]]) -
     return more.get(field.name) or _CELLS.get(field.name) or _attribute(field.name)
 
 
-def _attribute(name: str) -> Callable[[StoredMessage], Any]:
+def _attribute(name: str) -> Callable[[RabbitMessage], Any]:
     """Return what gives an attribute, null for a message without it."""
-    if name in StoredMessage.__dataclass_fields__:
+    if name in RabbitMessage.__dataclass_fields__:
         return attrgetter(name)
     return lambda message: getattr(message, name, None)
 

@@ -23,7 +23,7 @@ def no_message(_msg_id: bytes) -> bool:
     return False
 
 
-class Difference(NamedTuple):
+class CopyDifference(NamedTuple):
     """An entry whose copies differ; `journal_counts` tells which copy was kept."""
 
     problem: Finding
@@ -32,7 +32,7 @@ class Difference(NamedTuple):
 
 def drop_worse_copies(
     in_file: dict[int, IndexEntry], journal: dict[int, JournalEntry], first_seq_id: int, has_message: HasMessage
-) -> list[Difference]:
+) -> list[CopyDifference]:
     """Remove one copy of every entry whose copies differ, and return what differed."""
     found = []
     for seq_id, logged in journal.items():
@@ -42,7 +42,7 @@ def drop_worse_copies(
         journal_counts = _journal_counts(logged.publish, entry, has_message)
         expected, got = f"message {entry.msg_id.hex()}, as in {entry.file}", f"message {logged.publish.msg_id.hex()}"
         problem = Finding(logged.publish.file, logged.publish.offset, "entries_differ", expected, got)
-        found.append(Difference(problem, journal_counts))
+        found.append(CopyDifference(problem, journal_counts))
         if journal_counts:
             del in_file[seq_id - first_seq_id]
         else:

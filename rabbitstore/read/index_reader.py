@@ -48,7 +48,7 @@ class IndexReader(Protocol):
         """Yield each file of another magic or version."""
 
 
-class IndexFiles:
+class IndexFolder:
     """The files of one index, and whom to ask about messages that they only name."""
 
     queue: str

@@ -14,9 +14,9 @@ from ..format.index_v2 import V2Entry
 from ..format.layout import V2_CHUNK, V2_ENTRY, V2_HEAD_SIZE, V2_LOCATION, V2_QUEUE_STORE, V2_SEGMENT_ENTRIES
 from ..format.terms import Atom
 from ..format.terms_cy import decode
-from .queue_store import Chunk, QueueStore, body_size, is_persistent
+from .queue_store import QueueStore, StoredChunk, body_size, is_persistent
 
-Pair = tuple[V2Entry, Chunk | None]
+Pair = tuple[V2Entry, StoredChunk | None]
 _ARRIVAL = Atom("rts")
 
 
@@ -80,7 +80,7 @@ def restored_end(number: int, positions_used: int, rows: list[V2Entry], store: Q
 
 def restored_index(number: int, store: QueueStore, shared: list[SharedMessage]) -> list[Pair]:
     """Return entries for all messages in `N.qs` and those of the shared store, by their time of arrival."""
-    timed: list[tuple[int, Chunk | SharedMessage]] = []
+    timed: list[tuple[int, StoredChunk | SharedMessage]] = []
     last = 0
     for chunk in store.free:
         last = max(last, arrival_ms(chunk.term))  # the order of the file counts where the clock went back
@@ -90,7 +90,7 @@ def restored_index(number: int, store: QueueStore, shared: list[SharedMessage]) 
     return [_pair(number, position, found) for position, (_arrival, found) in enumerate(timed[:V2_SEGMENT_ENTRIES])]
 
 
-def _pair(number: int, position: int, found: Chunk | SharedMessage) -> Pair:
+def _pair(number: int, position: int, found: StoredChunk | SharedMessage) -> Pair:
     seq_id, offset = number * V2_SEGMENT_ENTRIES + position, V2_HEAD_SIZE + position * V2_ENTRY.size
     if isinstance(found, SharedMessage):
         return V2Entry(seq_id, True, found.msg_id, None, found.size, 0, offset), None

@@ -12,7 +12,7 @@ from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.journal import JournalEntry, join_journal
 from .entry_copies import drop_worse_copies
-from .index_reader import Finish, IndexFiles
+from .index_reader import Finish, IndexFolder
 from .intact_segment_cy import read_intact
 from .salvage import read_journal_past_damage, read_segment_past_damage
 
@@ -20,7 +20,7 @@ from .salvage import read_journal_past_damage, read_segment_past_damage
 class IndexV1:
     """An `IndexReader` of version 1."""
 
-    def __init__(self, queue: IndexFiles) -> None:
+    def __init__(self, queue: IndexFolder) -> None:
         """`queue` is the folder; nothing is read yet."""
         self.queue = queue
 

@@ -13,10 +13,10 @@ from ..files import map_if_there, numbers_in, read_if_there
 from ..format import layout
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import V2Entry, check_head, cleared_entries, is_unwritten, read_chunk, read_index
-from .index_reader import Finish, IndexFiles
+from .index_reader import Finish, IndexFolder
 from .index_restore import Pair, restored_end, restored_index, restored_start, unindexed
 from .intact_segment_cy import read_intact_v2
-from .queue_store import Chunk, QueueStore, is_persistent
+from .queue_store import QueueStore, StoredChunk, is_persistent
 
 _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries are made from messages
 
@@ -24,7 +24,7 @@ _LOSSES = ("lost_index", "bad_index_head", "torn_index")  # after which entries 
 class IndexV2:
     """An `IndexReader` of version 2."""
 
-    def __init__(self, queue: IndexFiles) -> None:
+    def __init__(self, queue: IndexFolder) -> None:
         """`queue` is the folder; nothing is read yet."""
         self.queue = queue
 
@@ -134,7 +134,9 @@ class IndexV2:
         whole, torn = divmod(len(data) - layout.V2_HEAD_SIZE, layout.V2_ENTRY.size)
         return restored_end(number, whole, rows, store) if torn else []
 
-    def _corrected(self, row: V2Entry, chunk: Chunk | None, is_durable: bool, where: str, problems: list[Finding]) -> V2Entry:
+    def _corrected(
+        self, row: V2Entry, chunk: StoredChunk | None, is_durable: bool, where: str, problems: list[Finding]
+    ) -> V2Entry:
         """Return the entry with the id and the flag that its message shows, and report a difference."""
         stores = self.queue.stores
         similar = stores.similar_id(row.msg_id) if stores is not None and row.msg_id is not None else None
@@ -158,7 +160,7 @@ class IndexV2:
             with suppress(UnsupportedFormat):
                 yield from (row.msg_id for row in read_index(data, number, "", []) if row.msg_id is not None)
 
-    def entry_of(self, row: V2Entry, chunk: Chunk | None, number: int) -> IndexEntry:
+    def entry_of(self, row: V2Entry, chunk: StoredChunk | None, number: int) -> IndexEntry:
         """Return the entry of a row and its message, None for one in the shared store."""
         facts = row.expiry_us, row.size, row.persistent
         if chunk is None:
@@ -194,7 +196,7 @@ def _check_store_head(data: bytes, number: int, file: str, problems: list[Findin
 
 def _with_message(
     row: V2Entry, store: QueueStore, where: str, problems: list[Finding], notes: list[Finding]
-) -> tuple[V2Entry, Chunk | None] | None:
+) -> tuple[V2Entry, StoredChunk | None] | None:
     """Return an entry and its message; None, with a problem or a note added, when its own store does not have it."""
     if row.location is None:
         return row, None

@@ -1,7 +1,7 @@
 cimport cython
 from storebytes._bytes_cy cimport *
 from storebytes._crc_cy cimport crc32
-from rabbitstore.format.content_cy cimport Parts, locate, take_binary, take_keys
+from rabbitstore.format.content_cy cimport ContentParts, locate, take_binary, take_keys
 from rabbitstore.format.entry_cy cimport IndexEntry
 from rabbitstore.format.segment_cy cimport (
     ACKED, BODY_SIZE, DELIVERED, EXPIRY, HEAD_SIZE, PERSISTENT, POSITION, SEQ_ID, STATE, STRIDE, TERM, TERM_SIZE, close_up,
@@ -26,7 +26,7 @@ cdef class IntactSegment:
     cdef readonly tuple sizes
     cpdef IndexEntry entry(self, Size row)
     cpdef Size write_lines(self, LineWriter lines, Size row, object owner, I64 bound, Size capacity) except -1
-    cdef Bool _write_line(self, LineWriter lines, Source source, Size at, Parts parts, Bool is_redelivered) except -1
+    cdef Bool _write_line(self, LineWriter lines, Source source, Size at, ContentParts parts, Bool is_redelivered) except -1
     cdef object _texts(self, memoryview held, Size made, Size total)
     cdef Bool scan(self, I64 first_seq_id, Size capacity)
     cdef Bool scan_v2(self, bytes index, I64 first_seq_id)

@@ -13,7 +13,7 @@ try:
     import cython
 except ModuleNotFoundError:
     from storebytes import no_cython as cython  # type: ignore[no-redef]
-from ..format.content_cy import Parts
+from ..format.content_cy import ContentParts
 from ..format.entry_cy import IndexEntry
 from ..format.index_v2 import EXPIRY_MAX_US, EXPIRY_MIN_US, OFFSET_MAX, encode_head
 from ..format.layout import (
@@ -129,8 +129,8 @@ class IntactSegment:
         """
         source: Source = source_of(self._data)
         rows: I64s = self._rows
-        parts: Parts = Parts()
-        last: Parts = Parts()
+        parts: ContentParts = ContentParts()
+        last: ContentParts = ContentParts()
         is_first: Bool = True
         at: Size
         start: Size
@@ -159,7 +159,7 @@ class IntactSegment:
             row += 1
         return row
 
-    def _write_line(self, lines: LineWriter, source: Source, at: Size, parts: Parts, is_redelivered: Bool) -> Bool:
+    def _write_line(self, lines: LineWriter, source: Source, at: Size, parts: ContentParts, is_redelivered: Bool) -> Bool:
         """Write one line, whose route is set; return false for properties that the kernel does not write."""
         rows: I64s = self._rows
         body_at: Size = parts.body_at + LIST_HEAD
@@ -181,8 +181,8 @@ class IntactSegment:
         out: I64s = i64s_of(held)
         source: Source = source_of(self._data)
         rows: I64s = self._rows
-        parts: Parts = Parts()
-        last: Parts = Parts()
+        parts: ContentParts = ContentParts()
+        last: ContentParts = ContentParts()
         routes: list[Route] = []
         blocks: list[bytes] = []
         made: Size = 0
@@ -252,7 +252,7 @@ class IntactSegment:
         held: memoryview = memoryview(array("q", bytes(8 * (STEPS + STEP_COUNT + 1))))
         counts: I64s = i64s_of(held)
         source: Source = source_of(self._data)
-        parts: Parts = Parts()
+        parts: ContentParts = ContentParts()
         is_whole: Bool
         with cython.nogil:
             is_whole = _count(source, self._rows, self.count, self._is_v2, parts, counts)
@@ -358,7 +358,7 @@ def _scan_v2(source: Source, stop: Size, terms: Source, end: Size, first: I64, r
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _has_same_route(source: Source, parts: Parts, last: Parts) -> Bool:
+def _has_same_route(source: Source, parts: ContentParts, last: ContentParts) -> Bool:
     """Return whether two messages have the same virtual host, exchange and routing keys."""
     size: Size = parts.block_at - parts.start
     if parts.is_container != last.is_container:
@@ -383,7 +383,7 @@ def _is_same_binary(source: Source, at: Size, other: Size) -> Bool:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, parts: Parts, counts: I64s) -> Bool:
+def _count(source: Source, rows: I64s, count: Size, is_v2: Bool, parts: ContentParts, counts: I64s) -> Bool:
     """Count the entries of some rows; return false for a message that is not as `count_messages` wants it."""
     at: Size = 0
     stop: Size = count * STRIDE

@@ -16,15 +16,15 @@ from ..format.entry_cy import IndexEntry
 from ..format.index_versions import VERSIONS, IndexVersion
 from ..format.names import index_version, queue_folder_name, read_queue_name, split_part_name
 from .entry_copies import HasMessage, no_message
-from .index_reader import Finish, IndexFiles, IndexReader, SharedStores
+from .index_reader import Finish, IndexFolder, IndexReader, SharedStores
 from .index_v1 import IndexV1
 from .index_v2 import IndexV2
 from .intact_segment_cy import IntactSegment
 
-READERS: dict[int, Callable[[IndexFiles], IndexReader]] = {1: IndexV1, 2: IndexV2}
+READERS: dict[int, Callable[[IndexFolder], IndexReader]] = {1: IndexV1, 2: IndexV2}
 
 
-class QueueFolder(IndexFiles):
+class QueueFolder(IndexFolder):
     """The name and the index entries of a queue's folder.
 
     `name` is the whole name, `queue` and `priority` its parts.  Without a valid `.queue_name`, `is_named` is false and the

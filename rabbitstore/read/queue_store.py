@@ -23,7 +23,7 @@ _SEARCH_FACTOR = 16  # bytes of damaged messages that are checked, in multiples 
 _SEARCHES_MAX = 256  # damaged entries of one file whose message is searched
 
 
-class Chunk(NamedTuple):
+class StoredChunk(NamedTuple):
     """A message in `N.qs` by its location; `is_damaged` when the bytes before it are not as they should be."""
 
     offset: int
@@ -67,7 +67,7 @@ class QueueStore:
             at += V2_CHUNK.size + int.from_bytes(self.data[at : at + 4], "big")
         return at == len(self.data)
 
-    def find(self, row: V2Entry) -> Chunk:
+    def find(self, row: V2Entry) -> StoredChunk:
         """Return the message of an entry; raise `StoreCorrupt` when it is not there."""
         assert row.location is not None
         offset, length = row.location
@@ -79,9 +79,9 @@ class QueueStore:
                 raise
             return found
         _length, flags, _crc, reserved = V2_CHUNK.unpack_from(self.data, offset)
-        return Chunk(offset, length, term, flags > V2_HAS_CRC or reserved != 0)
+        return StoredChunk(offset, length, term, flags > V2_HAS_CRC or reserved != 0)
 
-    def _behind_damaged_head(self, offset: int, length: int) -> Chunk | None:
+    def _behind_damaged_head(self, offset: int, length: int) -> StoredChunk | None:
         """Return the message when only the length, the flags or one bit of the checksum before it are damaged."""
         start = offset + V2_CHUNK.size
         if offset < V2_HEAD_SIZE or start + length > len(self.data):
@@ -89,9 +89,9 @@ class QueueStore:
         crc = V2_CHUNK.unpack_from(self.data, offset)[2]
         term = self.data[start : start + length]
         is_same = ((zlib.crc32(term) & 0xFFFF) ^ crc).bit_count() <= 1
-        return Chunk(offset, length, term, True) if is_same and try_content(term) is not None else None
+        return StoredChunk(offset, length, term, True) if is_same and try_content(term) is not None else None
 
-    def _elsewhere(self, row: V2Entry) -> Chunk | None:
+    def _elsewhere(self, row: V2Entry) -> StoredChunk | None:
         """Return the only message without an entry whose location differs in one byte.
 
         Messages are in the order of their entries.  So one before that of an earlier entry is an acknowledged message.
@@ -113,7 +113,7 @@ class QueueStore:
         return [(seq_id, location[0]) for seq_id, location in located if self._is_whole(*location)]
 
     @cached_property
-    def free(self) -> list[Chunk]:
+    def free(self) -> list[StoredChunk]:
         """The whole messages that no entry refers to: acknowledged ones, and those of damaged entries."""
         taken = {offset for _seq_id, offset in self._located}
         return [one for one in self.chunks if one.offset not in taken]
@@ -126,14 +126,14 @@ class QueueStore:
         return True
 
     @cached_property
-    def chunks(self) -> list[Chunk]:
+    def chunks(self) -> list[StoredChunk]:
         """All whole messages with a checksum, in the order of the file; damaged bytes are skipped."""
         found, at, budget = [], V2_HEAD_SIZE, _SEARCH_FACTOR * len(self.data)
         while at + V2_CHUNK.size < len(self.data) and budget > 0:
             length, flags = V2_CHUNK.unpack_from(self.data, at)[:2]
             if flags == V2_HAS_CRC and length and self._is_whole(at, length):
                 start = at + V2_CHUNK.size
-                found.append(Chunk(at, length, self.data[start : start + length]))
+                found.append(StoredChunk(at, length, self.data[start : start + length]))
                 at = start + length
                 continue
             budget -= min(length, len(self.data))

@@ -9,7 +9,7 @@ from storageio import StoreCorrupt
 from storebytes.arrow_table import ArrowTable, Offsets, offset_of, word_set
 
 from .columns import COLUMNS, record_batches, schema
-from .stored_message import StoredMessage
+from .stored_message import RabbitMessage
 from .undamaged import undamaged_messages
 from .vhost_folder import SEQ_ID_MAX, VhostFolder
 
@@ -47,7 +47,7 @@ class QueueScan(ArrowTable):
         for built in record_batches(self._messages(), self.schema, _raise):
             yield built.batch
 
-    def _messages(self) -> Iterator[StoredMessage]:
+    def _messages(self) -> Iterator[RabbitMessage]:
         """Yield the selected messages up to the first damage."""
         keys = self._routing_keys
         for message in undamaged_messages(self._folder, self._range_of, include_acked=self._include_acked):
@@ -60,5 +60,5 @@ class QueueScan(ArrowTable):
         return range(offset_of(self._start, queue, 0), offset_of(self._stop, queue, SEQ_ID_MAX))
 
 
-def _raise(_message: StoredMessage, error: StoreCorrupt) -> None:
+def _raise(_message: RabbitMessage, error: StoreCorrupt) -> None:
     raise error

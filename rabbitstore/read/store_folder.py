@@ -12,7 +12,7 @@ from ..format import layout
 from ..format.content import is_message
 from ..format.layout import RECORD_HEAD, RECORD_MIN, RECORD_OVERHEAD
 from ..format.names import numbered
-from ..format.rdq import RECORD_END, TERM_AT, Record, Scan, check_record, find_containers, find_record, scan_records
+from ..format.rdq import RECORD_END, TERM_AT, RdqScan, StoreRecord, check_record, find_containers, find_record, scan_records
 
 _OPEN_FILES_MAX = 32
 SEARCHED_MAX = 16 << 30  # bytes searched for records past damage
@@ -28,11 +28,11 @@ class StoreFolder:
         self.path = f"{vhost_path}/{name}"
         self.problems: list[Finding] = []
         self.salvaged: dict[int, dict[int, tuple[bytes, bytes]]] = {}  # by file and offset: (id, term) of a damaged record
-        self._locations: dict[bytes, tuple[int, Record]] | None = None
-        self.found_past_damage: dict[int, list[Record]] = {}  # by file: records past damage, found by their ids
+        self._locations: dict[bytes, tuple[int, StoreRecord]] | None = None
+        self.found_past_damage: dict[int, list[StoreRecord]] = {}  # by file: records past damage, found by their ids
         self._unframed: dict[int, int] = {}  # by file: where the first bytes outside of whole records begin
-        self._following: dict[int, dict[bytes, Record]] = {}  # by file: the records after one that was found past damage
-        self._containers: dict[bytes, tuple[int, Record, bytes]] | None = None  # by id, where a record is damaged
+        self._following: dict[int, dict[bytes, StoreRecord]] = {}  # by file: the records after one that was found past damage
+        self._containers: dict[bytes, tuple[int, StoreRecord, bytes]] | None = None  # by id, where a record is damaged
         self._searched = 0
         self._tail = -1, b""  # the file that was searched last, and its bytes
         self._open: OrderedDict[int, File] = OrderedDict()
@@ -47,7 +47,7 @@ class StoreFolder:
         found = ((numbered(entry.name, "rdq"), entry.size_bytes) for entry in files)
         return {number: size_bytes for number, size_bytes in found if number is not None}
 
-    def scan(self, number: int, problems: list[Finding]) -> Scan:
+    def scan(self, number: int, problems: list[Finding]) -> RdqScan:
         """Scan the records of one file."""
         with mapped(self.disk, f"{self.path}/{number}.rdq") as view:
             return scan_records(view, f"{self.name}/{number}.rdq", problems)
@@ -60,7 +60,7 @@ class StoreFolder:
             return {record.msg_id for record, term in zip(found, terms, strict=True) if is_message(term, record.msg_id)}
 
     @property
-    def locations(self) -> dict[bytes, tuple[int, Record]]:
+    def locations(self) -> dict[bytes, tuple[int, StoreRecord]]:
         """File number and record of every id; the copy at the highest offset of the highest file counts."""
         if self._locations is None:
             self._locations = {}
@@ -72,7 +72,7 @@ class StoreFolder:
                     self._unframed[number] = scan.unframed_from
         return self._locations
 
-    def locate(self, msg_id: bytes) -> tuple[int, Record] | None:
+    def locate(self, msg_id: bytes) -> tuple[int, StoreRecord] | None:
         """Return file number and record of an id, past damage too; None when it is in no file."""
         found = self.locations.get(msg_id)
         if found is not None or not msg_id:  # one that was only in the server's memory has no id
@@ -85,7 +85,7 @@ class StoreFolder:
                 return number, record
         return self._locate_container(msg_id)
 
-    def _locate_container(self, msg_id: bytes) -> tuple[int, Record] | None:
+    def _locate_container(self, msg_id: bytes) -> tuple[int, StoreRecord] | None:
         """Find a message container whose record has a damaged size, id or end mark."""
         if self._containers is None:
             self._containers = {}
@@ -100,20 +100,20 @@ class StoreFolder:
         self.locations[msg_id] = number, record
         return number, record
 
-    def _search_containers(self, number: int, found: dict[bytes, tuple[int, Record, bytes]]) -> None:
+    def _search_containers(self, number: int, found: dict[bytes, tuple[int, StoreRecord, bytes]]) -> None:
         size = self.size_of(number)
         if size > FILE_SIZE_MAX or self._searched > SEARCHED_MAX:
             return
         self._searched += size
         for msg_id, offset, term in find_containers(self._file(number).read(0, size)):
             if msg_id not in self.locations:
-                found[msg_id] = number, Record(msg_id, offset, len(term) + TERM_AT + len(RECORD_END)), term
+                found[msg_id] = number, StoreRecord(msg_id, offset, len(term) + TERM_AT + len(RECORD_END)), term
 
     def knows(self, msg_id: bytes) -> bool:
         """Return whether a scan found the id, or a search for a missing one found it in a damaged record."""
         return msg_id in self.locations or (self._containers is not None and msg_id in self._containers)
 
-    def _find_past_damage(self, number: int, msg_id: bytes) -> Record | None:
+    def _find_past_damage(self, number: int, msg_id: bytes) -> StoreRecord | None:
         """Find a record after the bytes that stop a scan.
 
         A record that is found frames those after it, so a file is searched about once for any number of ids.
@@ -146,7 +146,7 @@ class StoreFolder:
         self._tail = -1, b""
         self.close()
 
-    def term(self, number: int, record: Record) -> bytes | None:
+    def term(self, number: int, record: StoreRecord) -> bytes | None:
         """Return the record's term; None when the bytes are no longer that record, or the file is gone."""
         salvaged = self.salvaged.get(number, {}).get(record.offset)
         if salvaged is not None and salvaged[0] == record.msg_id:

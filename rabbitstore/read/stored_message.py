@@ -15,7 +15,7 @@ from ..format.message import Content
 
 
 @dataclass(unsafe_hash=True)  # not frozen: making a frozen one of so many fields takes longer than reading the message
-class StoredMessage(HasContent):
+class RabbitMessage(HasContent):
     """A message with its position in a queue.
 
     `seq_id` is its number in the queue, `redelivered` the flag with which a broker started on this folder delivers it.

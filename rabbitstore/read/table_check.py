@@ -17,7 +17,7 @@ from ..format.tables import CleanMark, LocationRow, RecoveryRow, SummaryRow, sha
 from .store_folder import StoreFolder
 
 
-class Tables(NamedTuple):
+class RecoveryTables(NamedTuple):
     """The clean-stop files of a store; None for one that is missing or damaged."""
 
     mark: CleanMark | None
@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     locations: list[tuple[bytes, int, int, int, int]] | None  # the fields of `LocationRow`, unsorted
 
 
-def read_tables(store: StoreFolder, problems: list[Finding]) -> Tables:
+def read_tables(store: StoreFolder, problems: list[Finding]) -> RecoveryTables:
     """Read the clean-stop files; add damaged ones to `problems`, but not missing ones."""
 
     def read(name: str, kind: str, reader: Callable[[bytes, str], Any]) -> Any:
@@ -36,7 +36,7 @@ def read_tables(store: StoreFolder, problems: list[Finding]) -> Tables:
             problems.append(finding_of(error, kind))
             return None
 
-    return Tables(
+    return RecoveryTables(
         read(layout.CLEAN_NAME, "bad_clean_mark", tables.read_clean_mark),
         read(layout.SUMMARY_NAME, "bad_table", tables.read_summary),
         read(layout.LOCATIONS_NAME, "bad_table", tables.read_location_rows),

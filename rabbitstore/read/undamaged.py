@@ -8,7 +8,7 @@ from contextlib import closing
 from storageio import StoreCorrupt, StoreError
 from storebytes.finding import UNSUPPORTED, Finding, unsupported_error
 
-from .stored_message import StoredMessage
+from .stored_message import RabbitMessage
 from .vhost_folder import SEQ_ID_MAX, VhostFolder
 
 ATTEMPTS_MAX = 100
@@ -16,7 +16,7 @@ ATTEMPTS_MAX = 100
 
 def undamaged_messages(
     open_folder: Callable[[], VhostFolder], range_of: Callable[[str], range | None], *, include_acked: bool
-) -> Iterator[StoredMessage]:
+) -> Iterator[RabbitMessage]:
     """Yield messages as `VhostFolder.messages` does; raise `StoreCorrupt` or `UnsupportedFormat` at the first problem.
 
     `range_of` returns the wanted sequence numbers of a queue, None for a queue that is not wanted.
@@ -43,7 +43,7 @@ def every_message(_queue: str) -> range:
 
 def _before_problem(
     folder: VhostFolder, range_of: Callable[[str], range | None], done: dict[str, int], include_acked: bool
-) -> Iterator[StoredMessage]:
+) -> Iterator[RabbitMessage]:
     for queue in folder.queue_folders():
         requested = range_of(queue.queue)
         if requested is None:

@@ -22,7 +22,7 @@ from .queue_folder import QueueFolder
 from .queue_store import try_content
 from .segment_entries import detect_segment_entries
 from .store_folder import StoreFolder, store_names
-from .stored_message import StoredMessage
+from .stored_message import RabbitMessage
 
 if TYPE_CHECKING:
     from .json_cy import LineWriter
@@ -187,7 +187,7 @@ class VhostFolder(Closing):
         count = len(folder.segment_numbers())
         return QueueInfo(folder.queue, folder.vhost or self.vhost, messages, held, persistent, count, folder.version)
 
-    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[StoredMessage]:
+    def messages(self, queue: str | None = None, *, include_acked: bool = False) -> Iterator[RabbitMessage]:
         """Yield the messages of one queue or of all, in the order in which a broker would deliver them."""
         for folder in self.queue_folders():
             if queue is None or folder.queue == queue:
@@ -195,7 +195,7 @@ class VhostFolder(Closing):
 
     def messages_in(
         self, folder: QueueFolder, *, include_acked: bool = False, start: int = 0, stop: int = SEQ_ID_MAX
-    ) -> Iterator[StoredMessage]:
+    ) -> Iterator[RabbitMessage]:
         """Yield the messages of one queue folder by sequence number, from `start` to before `stop`; others are not read."""
         entries = folder.entries(self.problems)
         if start > 0 or stop < SEQ_ID_MAX:
@@ -204,7 +204,7 @@ class VhostFolder(Closing):
 
     def messages_of(
         self, folder: QueueFolder, entries: Iterable[IndexEntry], *, include_acked: bool = False
-    ) -> Iterator[StoredMessage]:
+    ) -> Iterator[RabbitMessage]:
         """Yield the messages of some entries of a queue folder."""
         for entry in entries:
             if entry.acked and not include_acked:
@@ -213,7 +213,7 @@ class VhostFolder(Closing):
             if message is not None:
                 yield message
 
-    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[StoredMessage | None]:
+    def lines(self, lines: LineWriter, capacity: int, queue: str | None = None) -> Iterator[RabbitMessage | None]:
         """Write the JSON of most messages, and yield all others, in the order of `messages`.
 
         The caller adds those, and takes the lines whenever None is yielded: `capacity` bytes are full.
@@ -222,7 +222,7 @@ class VhostFolder(Closing):
             if queue is None or folder.queue == queue:
                 yield from self._lines_in(folder, lines, capacity)
 
-    def _lines_in(self, folder: QueueFolder, lines: LineWriter, capacity: int) -> Iterator[StoredMessage | None]:
+    def _lines_in(self, folder: QueueFolder, lines: LineWriter, capacity: int) -> Iterator[RabbitMessage | None]:
         bound = self.redelivered_before(folder)
         owner = folder.queue, folder.vhost or self.vhost
         for part in folder.segments(self.problems):
@@ -239,7 +239,7 @@ class VhostFolder(Closing):
                     yield from self._line(folder, part.entry(row), lines, capacity)
                     row += 1
 
-    def _line(self, folder: QueueFolder, entry: IndexEntry, lines: LineWriter, capacity: int) -> Iterator[StoredMessage | None]:
+    def _line(self, folder: QueueFolder, entry: IndexEntry, lines: LineWriter, capacity: int) -> Iterator[RabbitMessage | None]:
         """Write the line of one entry, or yield its message; then None if `capacity` bytes are full."""
         if entry.acked:
             return
@@ -266,7 +266,7 @@ class VhostFolder(Closing):
             return entry.delivered
         return terms is None or entry.seq_id < (terms.next_deliver_seq_id or 0) or entry.seq_id in terms.delivered
 
-    def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> StoredMessage | None:
+    def message_of(self, folder: QueueFolder, entry: IndexEntry, redelivered: bool) -> RabbitMessage | None:
         """Return the message of an entry; None, with a problem added, when it is in no file or damaged."""
         found = self.content_of(folder, entry)
         return None if found is None else _message(folder, entry, redelivered, *found)
@@ -377,8 +377,8 @@ def _merged(left: QueueInfo, right: QueueInfo) -> QueueInfo:
 
 def _message(
     folder: QueueFolder, entry: IndexEntry, redelivered: bool, content: Content, file: str, offset: int
-) -> StoredMessage:
-    return StoredMessage(  # in the order of the fields: a call by name takes three times as long
+) -> RabbitMessage:
+    return RabbitMessage(  # in the order of the fields: a call by name takes three times as long
         folder.queue, folder.priority, entry.seq_id, entry.persistent, entry.acked, redelivered, entry.expiry_us, entry.size,
         entry.term is not None, file, offset, content,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from storebytes.finding import UNSUPPORTED, Finding
 from ..files import numbers_in
 from ..format import layout, tables
 from ..format.entry_cy import IndexEntry
-from ..format.rdq import Record
+from ..format.rdq import StoreRecord
 from ..read.intact_segment_cy import IntactSegment
 from ..read.queue_folder import QueueFolder
 from ..read.store_folder import StoreFolder, store_names
@@ -47,7 +47,7 @@ class Checked:
     files: int = 0
     lost: list[tuple[QueueFolder, IndexEntry]] = field(default_factory=list)
     bad_records: dict[str, set[int]] = field(default_factory=dict)
-    found_past_damage: dict[str, list[Record]] = field(default_factory=dict)
+    found_past_damage: dict[str, list[StoreRecord]] = field(default_factory=dict)
     salvaged: dict[str, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     compaction_ids: set[bytes] = field(default_factory=set)
     segment_entries: int = layout.SEGMENT_ENTRIES_NEW

@@ -9,7 +9,7 @@ from storageio.invariants import check_invariants
 
 from ..files import read_all
 from ..format.content import is_message
-from ..format.rdq import TERM_AT, Record, scan_records
+from ..format.rdq import TERM_AT, StoreRecord, scan_records
 
 
 def recover_crashed_compaction(disk: Disk, folder: str, number: int) -> None:
@@ -51,7 +51,7 @@ def _better_records(data: bytes, known: bytes) -> bytes:
 _NONE = (False, -1 << 62)
 
 
-def _quality(data: bytes, record: Record) -> tuple[bool, int]:
+def _quality(data: bytes, record: StoreRecord) -> tuple[bool, int]:
     """Order copies: whole messages first; of two others the torn one has more zeros."""
     term = data[record.offset + TERM_AT : record.offset + record.total_size - 1]
     return is_message(term, record.msg_id), -term.count(0)

@@ -12,7 +12,7 @@ from ..format import layout
 from ..format.index_v2 import V2Entry, encode_chunk, encode_entry, encode_head
 from ..read.index_v2 import IndexV2
 from ..read.queue_folder import QueueFolder
-from ..read.queue_store import Chunk
+from ..read.queue_store import StoredChunk
 
 
 def rewrite_segment_v2(disk: Disk, queue: QueueFolder, number: int, lost: set[int]) -> None:
@@ -30,7 +30,7 @@ def rewrite_segment_v2(disk: Disk, queue: QueueFolder, number: int, lost: set[in
     replace_file(disk, f"{queue.path}/{number}.qi", _index(number, found))
 
 
-def _repaired_store(data: bytes, number: int, chunks: list[Chunk]) -> bytes:
+def _repaired_store(data: bytes, number: int, chunks: list[StoredChunk]) -> bytes:
     repaired = bytearray(data.ljust(layout.V2_HEAD_SIZE, b"\0"))
     repaired[: layout.V2_HEAD_SIZE] = encode_head(layout.V2_STORE_MAGIC, number)
     for chunk in chunks:
@@ -39,7 +39,7 @@ def _repaired_store(data: bytes, number: int, chunks: list[Chunk]) -> bytes:
     return bytes(repaired)
 
 
-def _index(number: int, found: list[tuple[V2Entry, Chunk | None]]) -> bytes:
+def _index(number: int, found: list[tuple[V2Entry, StoredChunk | None]]) -> bytes:
     out = bytearray(encode_head(layout.V2_INDEX_MAGIC, number))
     for row, chunk in found:
         at = layout.V2_HEAD_SIZE + row.seq_id % layout.V2_SEGMENT_ENTRIES * layout.V2_ENTRY.size

@@ -30,7 +30,7 @@ class RecoveryPlan(Plan):
     node: NodePlan | None = None  # None if there is neither a queue that is not classic, nor damage
 
 
-class Recovery(Closing):
+class RabbitRecovery(Closing):
     """One recovery of a folder: the steps of its plan can run until `close`, which releases the locks."""
 
     def __init__(
@@ -102,7 +102,7 @@ def plan_recovery(
     The steps are for display; `apply_recovery` makes its own under the lock.  Raise `UnsupportedFormat` for a folder with data
     of an unknown format.
     """
-    with Recovery(path, disk, vhost=vhost, progress=progress) as recovery:
+    with RabbitRecovery(path, disk, vhost=vhost, progress=progress) as recovery:
         return recovery.plan()
 
 
@@ -114,7 +114,7 @@ def apply_recovery(
 
     Without damage nothing is locked or written.  With `keep_backup`, copies of what is replaced stay in `brokerstore/cut/`.
     """
-    with Recovery(path, disk, vhost=vhost, keep_backup=keep_backup, progress=progress) as recovery:
+    with RabbitRecovery(path, disk, vhost=vhost, keep_backup=keep_backup, progress=progress) as recovery:
         plan = recovery.locked_plan()
         plan.apply()
         return plan

@@ -12,7 +12,7 @@ from . import layout
 from .chunk import read_records
 from .folder import OpenSegment, StreamFolder
 from .index import IndexRecord, record_of
-from .scan import Scan
+from .scan import StreamScan
 from .tracking import Tracking, apply_chunk
 
 _READABLE, _UNREADABLE = "a name without characters above U+00FF", "a name with which a server does not start the stream"
@@ -57,7 +57,7 @@ def check_stream(folder: StreamFolder, advance: Callable[[int], None] | None = N
 def _check_segment(segment: OpenSegment, problems: list[Finding], ahead: list[Finding], counts: list[int]) -> int | None:
     """Check one segment and its index; return the first offset of the next segment, None when it is not known."""
     positions = [record.position for record in segment.index_records]
-    scan = Scan(segment.view, segment.file, problems, positions, segment.number)
+    scan = StreamScan(segment.view, segment.file, problems, positions, segment.number)
     found: list[IndexRecord] = []
     for chunk in scan.chunks():
         found.append(record_of(chunk))

@@ -9,7 +9,7 @@ from storageio import StoreCorrupt, UnsupportedFormat
 
 from . import layout
 from .compression import unpack
-from .records_cy import Record, single_records
+from .records_cy import StreamRecord, single_records
 
 View = bytes | memoryview
 
@@ -79,14 +79,14 @@ def check_crc(view: View, chunk: Chunk, file: str) -> None:
         raise _bad("wrong CRC of a chunk", file, chunk.position + 32, f"{chunk.crc:08x}", f"{found:08x}")
 
 
-def read_records(view: View, chunk: Chunk, file: str) -> list[Record]:
+def read_records(view: View, chunk: Chunk, file: str) -> list[StreamRecord]:
     """Return every message of a user chunk; raise `StoreCorrupt` unless entries and records agree with the head."""
     if chunk.entries == chunk.records:
         single = single_records(memoryview(view), chunk.data_at, chunk.trailer_at, chunk.entries, chunk.chunk_id)
         if single is not None:
             return single
     data = bytes(view[chunk.data_at : chunk.trailer_at])
-    found: list[Record] = []
+    found: list[StreamRecord] = []
     at = 0
     for _ in range(chunk.entries):
         if at >= len(data):
@@ -95,7 +95,7 @@ def read_records(view: View, chunk: Chunk, file: str) -> list[Record]:
             at = _read_sub_batch(data, at, chunk, found, file)
         else:
             start, size = _sized(data, at, file, chunk.data_at)
-            found.append(Record(chunk.chunk_id + len(found), chunk.data_at + at, data[start : start + size]))
+            found.append(StreamRecord(chunk.chunk_id + len(found), chunk.data_at + at, data[start : start + size]))
             at = start + size
     if at != len(data) or len(found) != chunk.records:
         expected = f"{chunk.records} records in {len(data)} bytes"
@@ -103,7 +103,7 @@ def read_records(view: View, chunk: Chunk, file: str) -> list[Record]:
     return found
 
 
-def _read_sub_batch(data: bytes, at: int, chunk: Chunk, found: list[Record], file: str) -> int:
+def _read_sub_batch(data: bytes, at: int, chunk: Chunk, found: list[StreamRecord], file: str) -> int:
     position = chunk.data_at + at
     start = at + layout.SUB_BATCH.size
     if start > len(data):
@@ -115,7 +115,7 @@ def _read_sub_batch(data: bytes, at: int, chunk: Chunk, found: list[Record], fil
     inner = 0
     for _ in range(records):
         begin, length = _sized(body, inner, file, position)
-        found.append(Record(chunk.chunk_id + len(found), position, body[begin : begin + length]))
+        found.append(StreamRecord(chunk.chunk_id + len(found), position, body[begin : begin + length]))
         inner = begin + length
     if inner != len(body):
         raise _bad("sub-batch of another size", file, position, f"{inner} bytes", f"{len(body)} bytes")

@@ -19,8 +19,8 @@ from . import layout
 from .chunk import Chunk, View, check_file_head, read_records
 from .index import IndexRecord, first_at_or_after, read_index
 from .message import StreamMessage, to_message
-from .records_cy import Record, SingleMessages
-from .scan import Scan
+from .records_cy import SingleMessages, StreamRecord
+from .scan import StreamScan
 from .tracking import Tracking, apply_chunk
 
 _FILE = re.compile(rf"([0-9]{{{layout.DIGITS}}})\.(segment|index)\Z")
@@ -63,7 +63,7 @@ class StreamFolder:
         prefix = _CREATED.sub("", self.folder)
         for number in self.segments():
             with self.open_segment(number, []) as segment:
-                scan = Scan(segment.view, segment.file, [])
+                scan = StreamScan(segment.view, segment.file, [])
                 for chunk in scan.chunks():
                     if chunk.kind == layout.USER:
                         for record in self._records(segment, chunk, []):
@@ -132,7 +132,7 @@ class StreamFolder:
             if index + 1 < len(numbers) and numbers[index + 1] <= first_offset:
                 continue
             with self.open_segment(number, self.problems) as segment:
-                scan = Scan(
+                scan = StreamScan(
                     segment.view, segment.file, self.problems, [record.position for record in segment.index_records], number
                 )
                 _skip(scan, segment, first_offset, since_ms)
@@ -178,7 +178,7 @@ class StreamFolder:
                 elif walk.left:
                     yield to_message(walk.take(), chunk, queue, self.vhost, segment.file, converter)
 
-    def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Finding]) -> list[Record]:
+    def _records(self, segment: OpenSegment, chunk: Chunk, problems: list[Finding]) -> list[StreamRecord]:
         try:
             return read_records(segment.view, chunk, segment.file)
         except (StoreCorrupt, UnsupportedFormat) as error:
@@ -204,7 +204,7 @@ class StreamFolder:
         return found
 
 
-def _skip(scan: Scan, segment: OpenSegment, first_offset: int, since_ms: int | None) -> None:
+def _skip(scan: StreamScan, segment: OpenSegment, first_offset: int, since_ms: int | None) -> None:
     """Move a scan to the chunk that the index names, if a chunk of this id is there; a damaged index does not move it."""
     records = segment.index_records
     is_whole = first_offset <= segment.number and since_ms is None
@@ -215,7 +215,7 @@ def _skip(scan: Scan, segment: OpenSegment, first_offset: int, since_ms: int | N
         at = max(at, first_at_or_after(records, since_ms))
     if not 0 < at < len(records):
         return
-    probe = Scan(segment.view, segment.file, [], chunk_id=records[at].chunk_id, position=records[at].position)
+    probe = StreamScan(segment.view, segment.file, [], chunk_id=records[at].chunk_id, position=records[at].position)
     if probe.is_at_chunk():
         scan.position, scan.chunk_id = records[at].position, records[at].chunk_id
 

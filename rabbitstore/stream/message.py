@@ -10,15 +10,15 @@ from ..format.amqp10_cy import Converter
 from ..format.amqp10_message import FILTER_VALUE, to_content, try_sections
 from ..format.message import Content
 from ..format.properties import encode
-from ..read.stored_message import StoredMessage
+from ..read.stored_message import RabbitMessage
 from .chunk import Chunk
-from .records_cy import Record
+from .records_cy import StreamRecord
 
 _NO_PROPERTIES = encode({})
 
 
 @dataclass(unsafe_hash=True)
-class StreamMessage(StoredMessage):
+class StreamMessage(RabbitMessage):
     """A message with its offset as `seq_id`; `timestamp_ms` and `epoch` are those of its chunk.
 
     A message of a client of the stream protocol has the stream's name as routing key.  `raw` has the
@@ -37,7 +37,7 @@ class StreamMessage(StoredMessage):
         return self.timestamp_ms, self.epoch, self.filter_value
 
 
-def to_message(record: Record, chunk: Chunk, queue: str, vhost: str, file: str, converter: Converter) -> StreamMessage:
+def to_message(record: StreamRecord, chunk: Chunk, queue: str, vhost: str, file: str, converter: Converter) -> StreamMessage:
     """Convert a record of a chunk; the converter may be used for one message after another."""
     found = converter.convert(record.data)
     if found is not None:

@@ -8,7 +8,7 @@ cdef Size ENTRY_HEAD
 @cython.final
 @cython.no_gc
 @cython.freelist(64)
-cdef class Record:
+cdef class StreamRecord:
     cdef readonly I64 offset, position
     cdef readonly bytes data
 
@@ -20,5 +20,5 @@ cdef class SingleMessages:
     cdef readonly Size left
 
     cdef Bool _is_single(self, Size entries) except -1
-    cpdef Record take(self)
+    cpdef StreamRecord take(self)
     cpdef write_lines(self, LineWriter lines, Converter converter, str queue, object more, Size capacity)

@@ -21,7 +21,7 @@ if not cython.compiled:
 ENTRY_HEAD: Size = 4
 
 
-class Record:
+class StreamRecord:
     """One message: `position` is that of its entry in the segment; messages of one sub-batch share it."""
 
     __slots__ = ("data", "offset", "position")
@@ -62,11 +62,11 @@ class SingleMessages:
             entries -= 1
         return at == self._stop
 
-    def take(self) -> Record:
+    def take(self) -> StreamRecord:
         """Return the next message."""
         source: Source = source_of(self._view)
         size: Size = get_i32(source, self._at)
-        found: Record = Record.__new__(Record)
+        found: StreamRecord = StreamRecord.__new__(StreamRecord)
         found.offset = self._offset
         found.position = self._at
         found.data = take_bytes(source, self._at + ENTRY_HEAD, size)
@@ -111,7 +111,7 @@ class SingleMessages:
             self.left -= 1
 
 
-def single_records(view: memoryview, at: Size, stop: Size, entries: Size, offset: I64) -> list[Record] | None:
+def single_records(view: memoryview, at: Size, stop: Size, entries: Size, offset: I64) -> list[StreamRecord] | None:
     """Return the messages in at..stop of a segment, `entries` of them; None if there is anything else."""
     walk: SingleMessages = SingleMessages(view, at, stop, entries, offset)
     return [walk.take() for _ in range(entries)] if walk.left else None

@@ -24,7 +24,7 @@ from .chunk import Chunk, View, read_records
 from .folder import OpenSegment, StreamFolder
 from .head_repair import new_head, settled
 from .index import IndexRecord, record_of
-from .scan import Scan
+from .scan import StreamScan
 from .tracking import Tracking, apply_chunk, encode_snapshot
 
 ADVICE = "put copies of the stream's segments in their place; dump and export read the messages that are left"
@@ -48,7 +48,7 @@ class _Part(NamedTuple):
 
 
 @dataclass
-class _Repair:
+class _StreamRepair:
     """The repair of one stream while it is planned; `expected` is the next offset, `lost` counts the lost ones by segment."""
 
     folder: StreamFolder
@@ -125,7 +125,7 @@ class _Repair:
     def _parts(self, segment: OpenSegment) -> Iterator[_Part]:
         """Yield the good chunks, with a filler for each range of lost offsets."""
         positions = [record.position for record in segment.index_records]
-        scan = Scan(segment.view, segment.file, [], positions, segment.number)
+        scan = StreamScan(segment.view, segment.file, [], positions, segment.number)
         good = [chunk for chunk in scan.chunks() if _is_good(segment, chunk)]
         is_first = True
         for chunk, found in zip(settled(good, segment.index_records), good, strict=True):
@@ -213,7 +213,7 @@ def _index_pieces(records: list[IndexRecord]) -> Iterator[View]:
 
 def plan_stream(folder: StreamFolder, staging: Staging) -> tuple[Plan, int]:
     """Read a stream; return the plan, with damage that cannot be repaired, and the number of lost offsets."""
-    repair = _Repair(folder, staging, Plan(folder.path))
+    repair = _StreamRepair(folder, staging, Plan(folder.path))
     try:
         repair.run()
     except StoreCorrupt as error:

@@ -18,7 +18,7 @@ _SEARCH_FACTOR = 4  # bytes whose CRC a search may compute, in sizes of the segm
 
 
 @dataclass
-class Scan:
+class StreamScan:
     """One walk over a segment: what it expects next, and what was wrong.
 
     `chunk_id` is the id of the next chunk, None when it is not known.  `positions` are those of an index, where a search

@@ -14,7 +14,7 @@ REPORT_EVERY_S = 5.0
 SILENCE_S = 20.0  # after this time without a frame a side closes the connection
 
 
-class FrameReader:
+class HaFrameReader:
     """Splits what a master sends."""
 
     def __init__(self) -> None:

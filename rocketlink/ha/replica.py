@@ -30,7 +30,7 @@ from ..errors import MasterDiffers, RemoteError
 from ..remoting.client import RemotingClient
 from ..remoting.signature import Access
 from .first_bytes import Start, start_of
-from .frames import REPORT, REPORT_EVERY_S, SILENCE_S, FrameReader
+from .frames import REPORT, REPORT_EVERY_S, SILENCE_S, HaFrameReader
 from .master_state import Metadata, log_range, settings_of
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
@@ -182,7 +182,7 @@ class Replica(Closing):
     def _receive(self, link: LocalSocket, start: Start) -> None:
         """Append what arrives until the connection ends."""
         stream = Stream(self.store, start, self._fetch_now)
-        frames = FrameReader()
+        frames = HaFrameReader()
         link.send(REPORT.pack(start.request))
         reported_s = heard_s = time.monotonic()
         self._connections += 1

@@ -10,7 +10,7 @@ from storageio.tcp_sockets import connect_tcp
 
 from ..errors import RemoteError
 from .codes import SUCCESS
-from .frames import Command, FrameReader, encode
+from .frames import Command, RemotingFrameReader, encode
 from .signature import Access
 
 RECEIVE_SIZE = 1 << 18
@@ -24,7 +24,7 @@ class RemotingClient(Closing):
         self._access = access
         self._timeout_s = timeout_s
         self._link = connect_tcp(host, port, timeout_s)
-        self._frames = FrameReader()
+        self._frames = RemotingFrameReader()
         self._last = 0
 
     def invoke(self, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> Command:

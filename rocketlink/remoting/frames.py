@@ -67,7 +67,7 @@ def encode(command: Command) -> bytes:
     return b"".join((_LENGTHS.pack(size, command.encoding << 24 | len(header)), header, command.body))
 
 
-class FrameReader:
+class RemotingFrameReader:
     """Joins what arrives on one connection to frames."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from storageio import StoreError
 
 from ..errors import OtherProtocol, WrongFrame
 from ..remoting.codes import SYSTEM_ERROR
-from ..remoting.frames import IS_ONE_WAY, Command, FrameReader, encode
+from ..remoting.frames import IS_ONE_WAY, Command, RemotingFrameReader, encode
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 CONNECTIONS_MAX = 4096
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, connections: Connections) -> None:
         """Create it before the client is connected."""
         self._connections = connections
-        self._frames = FrameReader()
+        self._frames = RemotingFrameReader()
         self._transport: asyncio.Transport | None = None
         self._requested = 0
         self._is_ended = False

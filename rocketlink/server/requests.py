@@ -20,7 +20,7 @@ from .lookups import Lookups
 from .popping import Popping
 from .pulling import Pulling
 from .sending import Sending
-from .tables import Identity, Tables
+from .tables import BrokerTables, Identity
 
 ADMITTED_S = 30.0
 CHECK_BEFORE_REPLICATION = (codes.GET_BROKER_CONFIG, codes.REGISTER_BROKER)  # a replica of ours, a real slave
@@ -59,7 +59,7 @@ class Requests:
         self._pulling = Pulling(store, self.clients)
         self._popping = Popping(store, self.clients)
         self._sending = Sending(store, identity.address, call_soon)
-        self._handlers = self._table(Lookups(store), Tables(store, identity, self.clients))
+        self._handlers = self._table(Lookups(store), BrokerTables(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
         """Return the answer; None if there is none, or it is sent later."""
@@ -111,7 +111,7 @@ class Requests:
                 self._store.create_topic(topic, max(1, self._engine.retries.group(group).retry_queues))
         return request.answer(SUCCESS)
 
-    def _table(self, lookups: Lookups, tables: Tables) -> dict[int, Handler]:
+    def _table(self, lookups: Lookups, tables: BrokerTables) -> dict[int, Handler]:
         """Return what answers each request."""
 
         def alone(answer: Callable[[Command], Command]) -> Handler:

@@ -36,7 +36,7 @@ class Identity(NamedTuple):
     ha_port: int
 
 
-class Tables:
+class BrokerTables:
     """Answers about the broker itself."""
 
     def __init__(self, store: MessageStore, identity: Identity, clients: Clients) -> None:

@@ -55,7 +55,7 @@ from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
-from .dispatching import KEYS_MAX, Run, item_columns, stored_item
+from .dispatching import KEYS_MAX, DispatchRun, item_columns, stored_item
 from .protection import SplitProtection
 
 if TYPE_CHECKING:
@@ -140,11 +140,11 @@ class AuditSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader, which runs the map side."""
-        return _Reader(self.options)
+        return _AuditReader(self.options)
 
 
 @one_line_errors
-class _Reader(DataSourceReader):
+class _AuditReader(DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._options = parse_read_options(options)
         refused = self._options.given - {"path", "paths", "splitbytes", "filebytes"}
@@ -336,7 +336,7 @@ class _SplitAudit(Sink):
 
     def take_run(self, topic: str, queue_id: int, first: int, units: memoryview) -> None:
         """Compare units of an ordinary queue, and join the run to the one before or begin a row."""
-        run = Run(topic, queue_id, UNIT.unpack_from(units)[0], first, bytes(units))
+        run = DispatchRun(topic, queue_id, UNIT.unpack_from(units)[0], first, bytes(units))
         count, queue_key = len(units) // UNIT_SIZE, (topic, queue_id)
         self._sums["units"] += count
         known = self._open_runs.get(queue_key)
@@ -354,7 +354,7 @@ class _SplitAudit(Sink):
             finding = self._queue_difference(run, self._queues)
             self._rows += [_finding_row(self._split.store, finding)] if finding is not None else []
 
-    def _queue_difference(self, run: Run, queues: ConsumeQueues | None) -> Finding | None:
+    def _queue_difference(self, run: DispatchRun, queues: ConsumeQueues | None) -> Finding | None:
         queue = queues.get(run.topic, run.queue_id) if queues is not None else None
         folder = os.path.join(self._split.store, "consumequeue", run.topic, str(run.queue_id))
         if queue is None:

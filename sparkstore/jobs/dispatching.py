@@ -22,7 +22,7 @@ KEYS_MAX = 1 << 18  # items of one step
 RUN_BYTES = 1 << 20  # of units in one run
 
 
-class Run(NamedTuple):
+class DispatchRun(NamedTuple):
     """Consecutive units of one queue; `order` is the physical offset of its first record."""
 
     topic: str
@@ -46,18 +46,18 @@ class Dispatching(Sink):
         self._on_items = on_items
         self._memory = ItemList(KEYS_MAX)
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}
-        self._done: list[Run] = []
+        self._done: list[DispatchRun] = []
 
-    def take(self, batch: Batch) -> list[Run]:
+    def take(self, batch: Batch) -> list[DispatchRun]:
         """Take the next records; return the runs that are full."""
         stop = int(batch.positions[-1]) + int(batch.sizes[-1])
         self._derivation.take(batch.view, batch.base, int(batch.positions[0]), stop)
         made, self._done = self._done, []
         return made
 
-    def rest(self) -> list[Run]:
+    def rest(self) -> list[DispatchRun]:
         """Return the runs that are not full."""
-        made = [Run(*queue_key, order, first, bytes(units)) for queue_key, (order, first, units) in self._open.items()]
+        made = [DispatchRun(*queue_key, order, first, bytes(units)) for queue_key, (order, first, units) in self._open.items()]
         self._open.clear()
         return made
 
@@ -79,20 +79,20 @@ class Dispatching(Sink):
     def take_message(self, message: StoredMessage) -> None:
         """Make a run of each unit in queues of other topics, because their numbers may have gaps."""
         for topic, queue_id, number, unit in other_units(message):
-            self._done.append(Run(topic, queue_id, message.physical_offset, number, unit))
+            self._done.append(DispatchRun(topic, queue_id, message.physical_offset, number, unit))
 
-    def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[Run]:
+    def _joined(self, topic: str, queue_id: int, first: int, units: bytes) -> Iterator[DispatchRun]:
         """Append units to the open run of their queue; yield a run that is full or interrupted."""
         queue_key = (topic, queue_id)
         order, begin, held = self._open.get(queue_key, (0, 0, bytearray()))
         if held and begin + len(held) // UNIT_SIZE != first:
-            yield Run(*queue_key, order, begin, bytes(held))
+            yield DispatchRun(*queue_key, order, begin, bytes(held))
             held = bytearray()
         if not held:
             order, begin = UNIT.unpack_from(units)[0], first
         held += units
         if len(held) >= RUN_BYTES:
-            yield Run(*queue_key, order, begin, bytes(held))
+            yield DispatchRun(*queue_key, order, begin, bytes(held))
             held = bytearray()
         self._open[queue_key] = (order, begin, held)
         if not held:

@@ -29,7 +29,7 @@ DEPTH = 5  # levels of a job's folder: part, what, topic, queue, file
 
 
 @dataclass
-class Part(WriterCommitMessage):
+class ReindexPart(WriterCommitMessage):
     """The files that one task made; `log_end` is the end of the last split in its rows."""
 
     folder: str
@@ -40,7 +40,7 @@ class Part(WriterCommitMessage):
     log_end: int = -1
 
 
-def check_parts(disk: Disk, parts: Iterable[Part]) -> None:
+def check_parts(disk: Disk, parts: Iterable[ReindexPart]) -> None:
     """Raise `StoreCorrupt` for a part with missing queues or index files."""
     for part in parts:
         queues, index = os.path.join(part.folder, QUEUES), os.path.join(part.folder, INDEX)
@@ -53,7 +53,7 @@ def _check_count(folder: str, what: str, expected: int, found: int) -> None:
         raise StoreCorrupt("a part of a reindex", file=folder, offset=0, expected=f"{expected} {what}", found=str(found))
 
 
-def swap_in(disk: Disk, paths: StorePaths, work: str, parts: Collection[Part], whats: Collection[str]) -> None:
+def swap_in(disk: Disk, paths: StorePaths, work: str, parts: Collection[ReindexPart], whats: Collection[str]) -> None:
     """Join the parts and swap the folders.  The caller holds the lock and has checked the parts."""
     fresh = os.path.join(work, "whole")
     for what in sorted(whats):

@@ -39,8 +39,8 @@ from ..source.split_reader import SplitReader, walk
 from ..source.splits import LogSplit, plan_log
 from ..source.stores import FoundStore, find_stores
 from ..source.worker import one_line_errors, settled
-from .dispatching import Dispatching, Run, item_kind, timed_items
-from .reindex_commit import WORK, Part, check_parts, clear_work, swap_in
+from .dispatching import Dispatching, DispatchRun, item_kind, timed_items
+from .reindex_commit import WORK, ReindexPart, check_parts, clear_work, swap_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +72,7 @@ class ReindexSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader, which runs the map side."""
-        return _Reader(_Job(self.options))
+        return _ReindexReader(_Job(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer, which runs the merge."""
@@ -111,7 +111,7 @@ class _Job:
 
 
 @one_line_errors
-class _Reader(DataSourceReader):
+class _ReindexReader(DataSourceReader):
     def __init__(self, job: _Job) -> None:
         self._job = job
 
@@ -154,7 +154,7 @@ class _Reader(DataSourceReader):
             REAL_DISK, job.paths, old, levels, LogFiles(REAL_DISK, list(job.store.log_folders)).message_at, is_strict=True
         )
 
-    def _run_row(self, run: Run, kept: KeptUnits) -> tuple[Any, ...]:
+    def _run_row(self, run: DispatchRun, kept: KeptUnits) -> tuple[Any, ...]:
         target = zlib.crc32(f"{run.topic}/{run.queue_id}".encode()) % self._job.tasks
         return (
             target,
@@ -196,7 +196,7 @@ class _Writer(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write files from rows sorted by queue and log order."""
-        part = Part(os.path.join(self._work, f"part-{_attempt()}"))
+        part = ReindexPart(os.path.join(self._work, f"part-{_attempt()}"))
         config = self._job.config
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         queues = ConsumeQueues(
@@ -218,7 +218,7 @@ class _Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Swap the files in under the store's lock, if the log's end is unchanged."""
         job, disk = self._job, REAL_DISK
-        parts = [message for message in messages if isinstance(message, Part)]
+        parts = [message for message in messages if isinstance(message, ReindexPart)]
         lock = disk.lock(job.paths.lock)
         try:
             ends = max((split.end for split in job.plan()), default=-1)
@@ -243,7 +243,7 @@ def _attempt() -> str:
     return f"{context.partitionId()}-{context.taskAttemptId()}"
 
 
-def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexFiles, part: Part) -> None:
+def _take(batch: pa.RecordBatch, queues: ConsumeQueues, index: IndexFiles, part: ReindexPart) -> None:
     import numpy as np
 
     for row in batch.to_pylist():

@@ -31,7 +31,7 @@ from storageio import REAL_DISK, Disk, DiskFull, InvalidMessage, StoreCorrupt, r
 from .columns import NO_QUEUE, ROWS, UNIQUE_KEY
 from .new_store import is_absent, there_already, unmake
 from .options import SinkOptions
-from .staging import MANIFEST, Part, check_part, clear, clear_new, clear_stale, read_part, sink_folder
+from .staging import MANIFEST, SinkPart, check_part, clear, clear_new, clear_stale, read_part, sink_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class Manifest(NamedTuple):
     """The parts of a batch in partition order."""
 
     batch_id: int
-    parts: tuple[Part, ...]
+    parts: tuple[SinkPart, ...]
 
     @property
     def rows(self) -> int:
@@ -75,7 +75,7 @@ NOTHING = Present(0, False)
 
 
 def commit_batch(
-    options: SinkOptions, sink_id: str, batch_id: int, parts: Sequence[Part], *, is_new_id: bool = False,
+    options: SinkOptions, sink_id: str, batch_id: int, parts: Sequence[SinkPart], *, is_new_id: bool = False,
     disk: Disk = REAL_DISK,
 ) -> Committed:  # fmt: skip
     """Append what the log lacks of a batch.  `is_new_id`: the sink id is new, so the log cannot have anything of it.
@@ -320,11 +320,11 @@ def read_manifest(disk: Disk, root: str, sink_id: str) -> Manifest | None:
         raise StoreCorrupt("commit.json of a sink", file=path, offset=0, expected="parts as JSON", found=error) from error
 
 
-def _parts(listed: list[dict[str, Any]]) -> Iterator[Part]:
+def _parts(listed: list[dict[str, Any]]) -> Iterator[SinkPart]:
     for fields in listed:
         name = str(fields["name"])
         if os.path.basename(name) != name:
             raise ValueError(f"name {name!r}")
         numbers = {field: int(fields[field]) for field in ("partition", "rows", "size_bytes", "crc", "largest_bytes")}
         queue_ids = tuple(map(int, fields.get("queue_ids", ())))
-        yield Part(name=name, topics=tuple(map(str, fields["topics"])), queue_ids=queue_ids, **numbers)
+        yield SinkPart(name=name, topics=tuple(map(str, fields["topics"])), queue_ids=queue_ids, **numbers)

@@ -1,8 +1,8 @@
 """Staged parts: the files that tasks write for the commit, in `<store>/brokerstore/sink/<sink id>/`.
 
 A part is an Arrow stream of `columns.staged_schema`.  The task syncs the file and its name before it ends and returns a
-`Part` to the driver: file name, length, CRC and the largest record.  The commit writes the list of parts that it will append
-to `commit.json` beside them (`commit.py`), and deletes the parts afterwards.  A failing task deletes its part; the part of a
+`SinkPart` to the driver: file name, length, CRC and the largest record.  The commit writes the list of parts that it appends to
+`commit.json` beside them (`commit.py`), and deletes the parts afterwards.  A failing task deletes its part; the part of a
 killed task is deleted with the folder.
 """
 
@@ -32,7 +32,7 @@ CRC_PIECE = 1 << 20
 FILES_MAX = 1_000_000  # most entries of a folder that are deleted in one call
 
 
-class Part(NamedTuple):
+class SinkPart(NamedTuple):
     """The staged messages of one task; `name` is empty if there are none."""
 
     partition: int
@@ -91,10 +91,10 @@ class PartWriter:
         self._stream = pa.ipc.new_stream(pa.PythonFile(target, "w"), staged_schema())
         return target
 
-    def finish(self) -> Part:
+    def finish(self) -> SinkPart:
         """Sync the file and its name, and return the part."""
         if self._target is None:
-            return Part(self._partition)
+            return SinkPart(self._partition)
         self._stream.close()
         target, self._target = self._target, None
         try:
@@ -104,7 +104,7 @@ class PartWriter:
         self._disk.sync_folder(self._folder)
         topics, queue_ids = tuple(self._topics), tuple(self._topics.values())
         size_bytes, crc = target.size_bytes, target.crc
-        return Part(self._partition, self._name, self._rows, size_bytes, crc, topics, self._largest, queue_ids)
+        return SinkPart(self._partition, self._name, self._rows, size_bytes, crc, topics, self._largest, queue_ids)
 
     def discard(self) -> None:
         """Delete the file if it exists."""
@@ -154,7 +154,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         at = stop
 
 
-def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
+def check_part(disk: Disk, root: str, sink_id: str, part: SinkPart) -> None:
     """Raise `StoreCorrupt` for a part that differs from what its task wrote, `DiskError` for a missing one."""
     path = os.path.join(sink_folder(root, sink_id), part.name)
     with disk.open(path, Mode.READ) as file:
@@ -168,7 +168,7 @@ def check_part(disk: Disk, root: str, sink_id: str, part: Part) -> None:
             raise StoreCorrupt("staged part", file=path, offset=0, expected=f"CRC {part.crc:08x}", found=f"{crc:08x}")
 
 
-def read_part(disk: Disk, root: str, sink_id: str, part: Part, skip: int = 0) -> Iterator[pa.RecordBatch]:
+def read_part(disk: Disk, root: str, sink_id: str, part: SinkPart, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """Yield the pieces of a checked part without its first `skip` rows."""
     import pyarrow as pa  # 150 ms
 

@@ -28,7 +28,7 @@ from .commit import abort_batch, commit_batch
 from .new_store import LOCK, is_absent, there_already
 from .options import SinkOptions, check_sink_id, local_path, parse_sink_options
 from .owner import check_owner
-from .staging import Part, PartWriter
+from .staging import PartWriter, SinkPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class StagedPart(WriterCommitMessage):
     """The message from a task to the commit."""
 
     sink_id: str
-    part: Part
+    part: SinkPart
     query_id: str | None = None
 
 
@@ -174,7 +174,7 @@ def _query_ids(messages: list[WriterCommitMessage | None]) -> set[str]:
     return {found.query_id for found in messages if isinstance(found, StagedPart) and found.part.rows and found.query_id}
 
 
-def _parts(messages: list[WriterCommitMessage | None]) -> list[Part]:
+def _parts(messages: list[WriterCommitMessage | None]) -> list[SinkPart]:
     return [message.part for message in messages if isinstance(message, StagedPart)]
 
 

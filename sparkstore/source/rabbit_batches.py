@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rabbitstore import StoredMessage, VhostFolder
+from rabbitstore import RabbitMessage, VhostFolder
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.columns import record_batches
 from storageio import StoreCorrupt
@@ -51,7 +51,7 @@ class ClassicQueues:
         self.close = folder.close
         self.found: list[Finding] = []
 
-    def messages(self, queue: str | None) -> Iterator[StoredMessage]:
+    def messages(self, queue: str | None) -> Iterator[RabbitMessage]:
         """Yield the messages of a queue."""
         return self._folder.messages(queue) if queue is not None else iter(())
 
@@ -71,7 +71,7 @@ class OtherQueues:
         self.close = folder.close
         self.found: list[Finding] = []
 
-    def messages(self, queue: str | None) -> Iterator[StoredMessage]:
+    def messages(self, queue: str | None) -> Iterator[RabbitMessage]:
         """Yield the messages of a queue; without one those of all quorum queues."""
         names = [one.queue for one in self._folder.quorum_queues] if queue is None else [queue]
         for name in names:
@@ -91,7 +91,7 @@ def _open(split: RabbitSplit) -> ClassicQueues | OtherQueues:
     return OtherQueues(NodeFolder(split.folder, split.vhost, disk), split.type)
 
 
-def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: StoredMessage, error: StoreCorrupt) -> None:
+def _add_bad_properties(folder: ClassicQueues | OtherQueues, message: RabbitMessage, error: StoreCorrupt) -> None:
     folder.found.append(message.problem(error, "bad_properties"))
 
 

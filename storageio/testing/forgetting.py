@@ -24,7 +24,7 @@ from ..disk import Entry, File, FolderLock, Map, Mode, Space, Writer
 from ..disk import Kind as EntryKind
 from ..errors import DiskError, DiskFull, StoreLocked
 from .forgetting_images import Image, Question, build, by_chance, everything, one_apart, prefixes, questions, subsets
-from .forgetting_nodes import Change, FileNode, FolderNode, Kind
+from .forgetting_nodes import Change, FileNode, FolderNode, QuestionKind
 
 START_MS = 1_700_000_000_000
 TOTAL_BYTES = 1 << 40
@@ -379,7 +379,7 @@ class ForgettingDisk:
         return found
 
     def _change(
-        self, kind: Kind, folder: FolderNode, name: str, node: FileNode | FolderNode, to: FolderNode | None = None,
+        self, kind: QuestionKind, folder: FolderNode, name: str, node: FileNode | FolderNode, to: FolderNode | None = None,
         to_name: str = "",
     ) -> None:  # fmt: skip
         self._number += 1
@@ -399,7 +399,7 @@ class ForgettingDisk:
         folder, name = self._parent(path, "open")
         node = FileNode(self._next_inode(), b"", self.time_ms)
         folder.live[name] = node
-        self._change(Kind.LINK, folder, name, node)
+        self._change(QuestionKind.LINK, folder, name, node)
         return node
 
     def list(self, folder: str) -> list[Entry]:
@@ -431,7 +431,7 @@ class ForgettingDisk:
                 self.before("make folder", path)
                 parent, name = self._parent(path, "make folder")
                 made = parent.live[name] = FolderNode(self._next_inode(), self.time_ms)
-                self._change(Kind.LINK, parent, name, made)
+                self._change(QuestionKind.LINK, parent, name, made)
                 self.sync_folder(above or "/")
             elif isinstance(there, FileNode):
                 raise _error("make folder", path, errnos.EEXIST)
@@ -446,7 +446,7 @@ class ForgettingDisk:
                 if change.to_folder is not synced:
                     change.to_folder.durable[change.to_name] = change.node
             elif change.to_folder is synced:
-                left.append(change._replace(kind=Kind.UNLINK, to_folder=change.folder))
+                left.append(change._replace(kind=QuestionKind.UNLINK, to_folder=change.folder))
             else:
                 left.append(change)
         self._changes = left
@@ -467,7 +467,7 @@ class ForgettingDisk:
             raise _error("rename", source, errnos.ENOTEMPTY)
         del from_folder.live[from_name]
         to_folder.live[to_name] = node
-        self._change(Kind.RENAME, from_folder, from_name, node, to_folder, to_name)
+        self._change(QuestionKind.RENAME, from_folder, from_name, node, to_folder, to_name)
 
     def delete(self, path: str) -> None:
         """Delete the name of a file."""
@@ -477,7 +477,7 @@ class ForgettingDisk:
         if not isinstance(node, FileNode):
             raise _error("delete", path, errnos.ENOENT if node is None else errnos.EISDIR)
         del folder.live[name]
-        self._change(Kind.UNLINK, folder, name, node)
+        self._change(QuestionKind.UNLINK, folder, name, node)
 
     def delete_folder(self, folder: str) -> None:
         """Delete an empty folder."""
@@ -487,7 +487,7 @@ class ForgettingDisk:
             raise _error("delete folder", folder, errnos.ENOTEMPTY)
         parent, name = self._parent(folder, "delete folder")
         del parent.live[name]
-        self._change(Kind.UNLINK, parent, name, node)
+        self._change(QuestionKind.UNLINK, parent, name, node)
 
     def space(self, path: str) -> Space:
         """Return the free space that the test has set."""

@@ -21,7 +21,7 @@ from random import Random
 from typing import NamedTuple
 
 from ..disk import SECTOR_SIZE
-from .forgetting_nodes import PAGE_SIZE, SECTORS, Change, FileNode, FolderNode, Kind
+from .forgetting_nodes import PAGE_SIZE, SECTORS, Change, FileNode, FolderNode, QuestionKind
 
 Answer = int | tuple[int, ...]  # the index of a version, or one for each sector of a page
 RENAME_ANSWERS = 3  # undone, done, both names
@@ -59,7 +59,7 @@ def questions(nodes: list[FileNode], changes: list[Change]) -> list[Question]:
     """Return the questions of dirty files and pending changes, in a fixed order."""
     found = []
     for change in changes:
-        count = RENAME_ANSWERS if change.kind is Kind.RENAME else 2
+        count = RENAME_ANSWERS if change.kind is QuestionKind.RENAME else 2
         found.append(Question(count, (0, change.number, change.number)[:count], None, -1, change))
     for node in nodes:
         if node.sizes:
@@ -93,9 +93,9 @@ def _apply(change: Change, answer: int, names: dict[FolderNode, dict[str, FileNo
     if answer == 0:
         return
     here = _names_of(change.folder, names)
-    if change.kind is Kind.LINK:
+    if change.kind is QuestionKind.LINK:
         here[change.name] = change.node
-    elif change.kind is Kind.UNLINK:
+    elif change.kind is QuestionKind.UNLINK:
         if here.get(change.name) is change.node:
             del here[change.name]
     else:
@@ -169,7 +169,7 @@ def everything(open_questions: list[Question], is_kept: bool) -> list[Answer]:
 
 def _newest(question: Question) -> int:
     """Return the answer of the live disk; a rename is done."""
-    is_rename = question.change is not None and question.change.kind is Kind.RENAME
+    is_rename = question.change is not None and question.change.kind is QuestionKind.RENAME
     return 1 if is_rename else question.options - 1
 
 
@@ -194,7 +194,7 @@ def prefixes(open_questions: list[Question]) -> Iterator[list[Answer]]:
 
 
 def _is_rename(question: Question) -> bool:
-    return question.change is not None and question.change.kind is Kind.RENAME
+    return question.change is not None and question.change.kind is QuestionKind.RENAME
 
 
 def by_chance(open_questions: list[Question], random: Random, *, torn: bool) -> list[Answer]:

@@ -129,7 +129,7 @@ class FileNode:
         return [Version(0, b"", len(self.durable)), *self.sizes]
 
 
-class Kind(Enum):
+class QuestionKind(Enum):
     """The kind of a change of names in a folder."""
 
     LINK = "link"
@@ -141,7 +141,7 @@ class Change(NamedTuple):
     """One change that may not be on the disk.  `folder` and `name` of a rename are those of the source."""
 
     number: int
-    kind: Kind
+    kind: QuestionKind
     folder: FolderNode
     name: str
     node: FileNode | FolderNode

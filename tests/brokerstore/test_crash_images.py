@@ -31,7 +31,7 @@ def crash_images(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[
     """Return some of the crash images of a random program of the lab."""
     lab: Any = {"rocketmq": rocketmq_lab, "rabbitmq": rabbitmq_lab}[kind]
     found: list[Image] = []
-    runs = {"rocketmq": rocketmq_lab.Run, "rabbitmq": rabbitmq_lab.RabbitRun}
+    runs = {"rocketmq": rocketmq_lab.RocketmqRun, "rabbitmq": rabbitmq_lab.RabbitRun}
     monkeypatch.setattr(runs[kind], "judge_image", lambda _run, image, _promise: found.append(image))
     lab.random_run(seed, {"rocketmq": 14, "rabbitmq": 40}[kind])
     assert len(found) > 100

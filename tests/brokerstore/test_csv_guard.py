@@ -72,16 +72,16 @@ def test_without_the_guard_the_text_is_exact(tmp_path: Path) -> None:
 
 def test_an_interrupted_export_resumes_only_with_the_same_guard_setting(tmp_path: Path) -> None:
     """A file is never guarded in part only."""
-    from brokerstore.tool.export_parts import Parts
+    from brokerstore.tool.export_parts import ExportParts
     from storageio import InvalidMessage
 
     out = str(tmp_path / "out")
-    parts = Parts(out, "csv-guarded", {})
+    parts = ExportParts(out, "csv-guarded", {})
     parts.write(b"topic\n'=1\n", 1, 1, 1)
     parts.seal()
     with pytest.raises(InvalidMessage, match="belongs to another export"):
-        Parts(out, "csv", {})
-    assert Parts(out, "csv-guarded", {}).rows == 1
+        ExportParts(out, "csv", {})
+    assert ExportParts(out, "csv-guarded", {}).rows == 1
 
 
 def test_names_of_rabbitmq_are_guarded(tmp_path: Path) -> None:

@@ -38,16 +38,16 @@ def folder(request: pytest.FixtureRequest, fixture_store: Any) -> Path:
 
 def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch, how: Callable[[], object]) -> None:
     """Interrupt the next export in the middle of its `count`-th write."""
-    kept = export_parts.Parts.write
+    kept = export_parts.ExportParts.write
     left = [count]
 
-    def write(self: export_parts.Parts, *arguments: Any) -> None:
+    def write(self: export_parts.ExportParts, *arguments: Any) -> None:
         left[0] -= 1
         if left[0] == 0:
             how()
         kept(self, *arguments)
 
-    monkeypatch.setattr(export_parts.Parts, "write", write)
+    monkeypatch.setattr(export_parts.ExportParts, "write", write)
 
 
 def content(path: Path, form: str) -> Any:

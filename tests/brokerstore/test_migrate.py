@@ -14,7 +14,7 @@ from brokerstore.migrate import export_to_rabbit, import_rabbit, topic_of
 from commitlog import Message
 from messagestore import MessageStore
 from messagestore.write.admission import topic_problem
-from rabbitstore import RabbitStore, StoredMessage
+from rabbitstore import RabbitMessage, RabbitStore
 from tests.brokerstore.tool import run
 from tests.helpers import contents
 from tests.stores import small_config
@@ -31,12 +31,12 @@ def vhost(fixture_store: Any) -> str:
     return str(next(path.parent for path in sorted(above.rglob(".vhost"))))
 
 
-def all_messages(folder: str) -> list[StoredMessage]:
+def all_messages(folder: str) -> list[RabbitMessage]:
     with RabbitStore.open(folder, "r") as store:
         return list(store.messages())
 
 
-def what_matters(message: StoredMessage) -> tuple[Any, ...]:
+def what_matters(message: RabbitMessage) -> tuple[Any, ...]:
     content = message.content
     return message.queue, message.msg_id, content.exchange, content.routing_keys, content.properties_bin, content.body
 

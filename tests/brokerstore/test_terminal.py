@@ -15,7 +15,7 @@ import pytest
 
 from brokerstore.tool import output
 from brokerstore.tool.commands import brokerstore
-from brokerstore.tool.layout import Column, message_lines, table_lines, width_of
+from brokerstore.tool.layout import TableColumn, message_lines, table_lines, width_of
 from commitlog import CommitLog, LogPaths, Message
 from storageio import REAL_DISK
 from tests.archives import unpack
@@ -235,7 +235,7 @@ def test_cells_are_wrapped_between_words_first() -> None:
 
 def test_the_end_of_a_row_is_cut_or_on_the_next_line() -> None:
     """Wide terminals cut it; narrow ones show it below; pipes get all of it."""
-    layout = (Column("queue", 6), Column("number", 6, True))
+    layout = (TableColumn("queue", 6), TableColumn("number", 6, True))
     assert message_lines(layout, ["mail", "7"], "x" * 50, None) == ["mail         7  " + "x" * 50]
     assert message_lines(layout, ["mail", "7"], "x" * 50, 40) == ["mail         7  " + "x" * 21 + "..."]
     assert message_lines(layout, ["mail", "7"], "x" * 50, 30) == ["mail         7", "    " + "x" * 23 + "..."]

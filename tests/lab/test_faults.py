@@ -52,7 +52,7 @@ def test_no_fault_of_a_rabbitmq_style_store_loses_what_was_confirmed(world: Any)
 def test_no_fault_of_a_recovery_loses_what_was_flushed(world: Any) -> None:
     """Every call of an opening after a crash fails once; the next opening finds everything."""
     faults, lab = world.module("brokerstore.testing.faults"), world.module("brokerstore.testing.rocketmq_lab")
-    run = lab.Run(1, tries=False)
+    run = lab.RocketmqRun(1, tries=False)
     for operation in faults.ROCKETMQ_PROGRAM[:12]:
         run.do(operation)
     image = run.disk.after_kill()

@@ -42,7 +42,7 @@ def put_all(run: Any, *operations: tuple[Any, ...]) -> None:
 def test_a_record_that_lost_its_checksum_sector_is_not_accepted_as_unprotected(lab: Any) -> None:
     """Its body was whole, so it used to pass as unprotected, with tags and keys cut short."""
     for size in range(200, 270):
-        run = lab.Run(tries=False)
+        run = lab.RocketmqRun(tries=False)
         put_all(run, ("put", "T", 0, 10, 0), ("flush",), ("put", "T", 0, size, 2))
         image, flushed = crashed(run)
         entry = run.ledger.entries[1]
@@ -58,7 +58,7 @@ def test_a_record_that_lost_its_checksum_sector_is_not_accepted_as_unprotected(l
 
 def test_only_the_last_log_file_may_be_empty_after_a_crash(lab: Any) -> None:
     """Only the name of a new log file was synced: a crash left two empty files, and the store refused to open."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 4500, 0), ("prepare",))
     image = run.disk.least()
     sizes = [len(data) for path, data in image.files.items() if "/commitlog/" in path]
@@ -68,7 +68,7 @@ def test_only_the_last_log_file_may_be_empty_after_a_crash(lab: Any) -> None:
 
 def test_the_units_of_a_lost_first_queue_file_are_rebuilt(lab: Any) -> None:
     """Since the second file survived, the queue began at unit 5, and the first five messages were unreadable."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put_batch", "T", 0, 7, 10), ("flush",), ("dispatch",))
     first = f"{lab.ROOT}/consumequeue/T/0/{0:020d}"
     assert len(run.disk.least().files[first]) == 100, "a full file is on the disk before the next one is made"
@@ -78,7 +78,7 @@ def test_the_units_of_a_lost_first_queue_file_are_rebuilt(lab: Any) -> None:
 
 def test_lost_units_of_an_old_queue_file_are_rebuilt(lab: Any) -> None:
     """A real broker syncs a queue each minute; recovery used to examine only the last three files."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put_batch", "T", 0, 30, 10), ("flush",), ("dispatch",))
     image, flushed = crashed(run, consumequeue__T__0__00000000000000000000=bytes(100))
     assert recover(run, image, flushed) == 30
@@ -86,7 +86,7 @@ def test_lost_units_of_an_old_queue_file_are_rebuilt(lab: Any) -> None:
 
 def test_an_empty_index_file_before_others_is_rebuilt(lab: Any) -> None:
     """Zeros are valid chains and the checkpoint had zeros too, so the file counted as whole and its keys were lost."""
-    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 9, 10), ("flush",), ("dispatch",))
     names = sorted(path for path in run.disk.files() if "/index/" in path)
     assert len(names) == 2
@@ -97,7 +97,7 @@ def test_an_empty_index_file_before_others_is_rebuilt(lab: Any) -> None:
 
 def test_index_items_of_lost_records_are_removed_from_every_file(lab: Any) -> None:
     """The index was more than a file ahead of the log; items in earlier files stayed and led to other records."""
-    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 3, 10), ("flush",), ("put_many", "T", 12, 10), ("dispatch",), ("derive", True))
     run.ledger.learn(run.store)
     image, flushed = crashed(run)
@@ -112,7 +112,7 @@ def test_an_index_file_emptied_by_a_recovery_that_was_killed_does_not_hide_recor
 
     Records up to that offset counted as indexed, so queries by their keys found nothing.
     """
-    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put", "T", 2, 10, 0), ("dispatch",), ("flush",), ("derive", True))
     put_all(run, ("put_batch", "T", 0, 4, 10), ("dispatch",), ("flush",))
     (path,) = [path for path in run.disk.files() if "/index/" in path]
@@ -124,7 +124,7 @@ def test_an_index_file_emptied_by_a_recovery_that_was_killed_does_not_hide_recor
 
 def test_an_index_hint_from_before_a_crash_does_not_cover_later_puts(lab: Any) -> None:
     """`index.json` outlived a recovery that dropped its file; a new file of that name was lost, and opening failed."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("dispatch",), ("flush",), ("derive", True))
     disk = ForgettingDisk.of(run.disk.after_kill(), run.disk.time_ms)
     store = lab.open_still(disk, run.config)
@@ -134,7 +134,7 @@ def test_an_index_hint_from_before_a_crash_does_not_cover_later_puts(lab: Any) -
 
 def test_an_index_hint_of_lost_records_is_deleted_before_puts(lab: Any) -> None:
     """Later puts would be at positions for which `index.json` lists other items."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 10, 1), ("put", "T", 0, 10, 1), ("dispatch",), ("derive", True))
     disk = ForgettingDisk.of(run.disk.least(), run.disk.time_ms)
     store = lab.open_still(disk, run.config)
@@ -145,7 +145,7 @@ def test_an_index_hint_of_lost_records_is_deleted_before_puts(lab: Any) -> None:
 
 def test_the_checkpoint_does_not_cover_units_after_a_failed_sync(lab: Any) -> None:
     """After a failed sync the next one succeeds: the checkpoint used to advance, and the queue's units were lost."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 10, 0), ("dispatch",), ("flush",), ("wait", 60_000), ("put", "T", 0, 10, 0), ("dispatch",))
     put_all(run, ("flush",))
 
@@ -169,7 +169,7 @@ def test_a_last_queue_unit_that_lost_its_tag_is_rebuilt(lab: Any) -> None:
 
     A consumer that filters by that tag never got the message.
     """
-    run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
     put_all(run, *[("put", "T", 0, 10, 2)] * 26, ("flush",), ("dispatch",))
     name = "consumequeue__T__0__" + "0" * 20
     (units,) = [data for path, data in run.disk.after_kill().files.items() if path.endswith(name.replace("__", "/"))]
@@ -180,7 +180,7 @@ def test_a_last_queue_unit_that_lost_its_tag_is_rebuilt(lab: Any) -> None:
 
 def test_a_queue_keeps_its_next_offset_after_its_records_were_deleted(lab: Any) -> None:
     """Retention used to delete the log before the queue's units were synced: after a crash the queue began again at 0."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 3000, 0), ("put_many", "V", 3, 2000), ("put_many", "V", 3, 2000), ("dispatch",), ("flush",))
     run.do(("retain", 1))
     assert run.store.engine.log.min_offset > 0
@@ -349,7 +349,7 @@ def test_a_log_file_with_a_failed_sync_at_roll_over_is_never_reported_as_flushed
     Flushed records and synchronous puts were lost in a power failure, because the kernel had dropped their pages.
     """
     kind = lab.FlushMode[mode]
-    run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=kind))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(flush_disk_type=kind))
     if mode == "ASYNC":
         put_all(run, ("put", "T", 0, 3000, 0), ("put", "T", 0, 3000, 0))
     failed: list[str] = []
@@ -379,7 +379,7 @@ def test_a_log_file_with_a_failed_sync_at_roll_over_is_never_reported_as_flushed
 
 def test_batch_queues_are_synced_before_retention_deletes_their_records(lab: Any) -> None:
     """Only ordinary queues used to be synced: after a power failure the next batch got offset 0 again."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     store = run.store
     store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
     kind = type(run.message("T", 0, 10, 0))
@@ -401,7 +401,7 @@ def test_the_index_sidecar_lists_only_synced_files(lab: Any, monkeypatch: pytest
 
     After a power failure the store did not open.
     """
-    run = lab.Run(tries=False, config=lab.lab_config(max_index_num=6))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(max_index_num=6))
     put_all(run, ("put_many", "T", 4, 10), ("dispatch",), ("flush",))
     index = run.store.engine.index
     sync_full = index.sync_full
@@ -423,7 +423,7 @@ def test_the_index_sidecar_lists_only_synced_files(lab: Any, monkeypatch: pytest
 @pytest.mark.parametrize("left", [0, 1, 3])
 def test_opening_refuses_a_log_that_lost_files_since_a_clean_stop(lab: Any, left: int) -> None:
     """Queues extended beyond the log: new records would take the positions of lost ones, and reach no consumer."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, *[("put_many", "T", 9, 1500)] * 2, ("close",))
     run.store.close()
     image = run.disk.after_kill()

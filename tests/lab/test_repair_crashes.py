@@ -13,7 +13,7 @@ from tests.lab.counted import Counted
 
 def damaged(lab: Any) -> tuple[Any, Image]:
     """Return a stopped store and its image with a flipped bit in a body and without one topic's queue folders."""
-    run = lab.Run(2, tries=False)
+    run = lab.RocketmqRun(2, tries=False)
     for operation in (("put_many", "T", 12, 600), ("put", "T", 1, 3000, 2), ("put_many", "V", 9, 60), ("flush",), ("close",)):
         run.do(operation)
     run.store.close()

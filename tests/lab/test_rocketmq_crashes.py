@@ -42,7 +42,7 @@ def test_every_program_of_two_operations_survives_every_combination_of_lost_page
 def test_a_recovery_that_crashes_at_any_call_and_again_gives_the_same_store(world: Any, mode: str, counted: Counted) -> None:
     """Every call that changes something crashes, with all, none or some changes kept, and so does the next recovery."""
     lab, deep = world.module("brokerstore.testing.rocketmq_lab"), world.module("brokerstore.testing.deep")
-    run = lab.Run(3, config=lab.lab_config(flush_disk_type=world.messagestore.FlushMode[mode]), tries=False)
+    run = lab.RocketmqRun(3, config=lab.lab_config(flush_disk_type=world.messagestore.FlushMode[mode]), tries=False)
     for operation in (
         *lab.BEFORE, ("put_many", "T", 6, 300), ("dispatch",), ("put", "V", 1, 4500, 2), ("flush",),
         ("put_many", "V", 5, 60), ("dispatch",),

@@ -38,7 +38,7 @@ def test_the_directory_entry_of_a_batch_queue_is_synced_at_the_open_after_a_kill
 
     After a power failure the folder was empty, and the next batch got offset 0 again.
     """
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     run.store.create_topic("B", 1, attributes={"queue.type": "BatchCQ"})
     kind = type(run.message("T", 0, 10, 0))
     run.ledger.bodies.add(b"x")
@@ -58,7 +58,7 @@ def test_the_index_sidecar_covers_only_units_dispatched_before_the_queue_sync(
 
     The lost sector had the unit's second half: it kept its offset and lost its tag.
     """
-    run = lab.Run(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config().but(mapped_file_size_consume_queue=2000))
     put_all(run, *[("put", "T", 0, 10, 2)] * 25, ("flush",), ("dispatch",))
     queues = run.store.engine.queues
     flush = queues.flush
@@ -86,7 +86,7 @@ def test_the_index_sidecar_covers_only_units_dispatched_before_the_queue_sync(
 
 def test_the_checkpoint_does_not_cover_puts_during_the_log_sync(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store time must be read before the sync: a put in between is not covered."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, ("put", "T", 0, 10, 0))
     log = run.store.engine.log
     safe_ms, flush = log.appender.last_store_timestamp_ms, log.flush
@@ -109,7 +109,7 @@ def test_records_of_a_ring_are_durable_before_the_ring_is_deleted(lab: Any) -> N
 
     The ring's deletion must not be durable before the log's pages are.
     """
-    run = lab.Run(tries=False, config=lab.through_ring(lab.lab_config()))
+    run = lab.RocketmqRun(tries=False, config=lab.through_ring(lab.lab_config()))
     put_all(run, *[("put", "T", 0, 100, 1)] * 5)
     images: list[Image] = []
 
@@ -127,7 +127,7 @@ def test_records_of_a_ring_are_durable_before_the_ring_is_deleted(lab: Any) -> N
 
 def test_retention_deletes_no_log_file_that_is_not_synced(lab: Any) -> None:
     """A power failure may lose the records after a dispatched file, which then is the end of the log."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 7, ("dispatch",))
     assert len(run.store.engine.log.queue.files) == 4
     assert run.store.delete_before(1 << 40) == 0
@@ -141,7 +141,7 @@ def test_a_batch_put_returns_only_after_a_sync_that_covers_its_last_record(lab: 
 
     That sync covers the first byte of the put, not the last.
     """
-    run = lab.Run(tries=False, config=lab.lab_config(flush_disk_type=lab.FlushMode.SYNC))
+    run = lab.RocketmqRun(tries=False, config=lab.lab_config(flush_disk_type=lab.FlushMode.SYNC))
     engine, kind = run.store.engine, type(run.message("T", 0, 10, 0))
     append, synced = engine.routing.append, []
 
@@ -184,7 +184,7 @@ def test_each_index_file_deletion_is_durable_before_the_next(world: Any) -> None
 
 def test_a_sync_failure_at_roll_over_is_recorded_for_the_next_open(lab: Any) -> None:
     """The process died before a flush reported the failure; the next one used to trust the cached pages."""
-    run = lab.Run(tries=False)
+    run = lab.RocketmqRun(tries=False)
     put_all(run, *[("put", "T", 0, HALF_A_FILE, 0)] * 2)
 
     def refuse(operation: str, path: str) -> None:

@@ -14,7 +14,7 @@ from commitlog.topic_names import SCHEDULE_TOPIC
 from consumequeue.layout import UNIT
 from messagestore import MessageStore
 from messagestore.config import DELAY_LEVELS
-from messagestore.derive.kinds.scheduled import ENTRIES_MAX, DelayLevels, Entry
+from messagestore.derive.kinds.scheduled import ENTRIES_MAX, DelayLevels, ScheduledEntry
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
@@ -197,7 +197,7 @@ def test_records_written_by_a_broker_between_opens_have_unknown_levels(tmp_path:
     assert problems(folder) == ["wrong_unit"]
 
 
-def kept(folder: Path) -> list[Entry]:
+def kept(folder: Path) -> list[ScheduledEntry]:
     """Return the kept entries without what follows the clean stop."""
     *entries, behind = read_levels(REAL_DISK, str(folder / "brokerstore"), None).entries
     assert behind.levels is None
@@ -207,29 +207,29 @@ def kept(folder: Path) -> list[Entry]:
 def test_delay_levels_are_recorded_with_their_start_offsets(tmp_path: Path, store: Path) -> None:
     """Entries begin at their offset; unchanged levels add none; in a broker's folder the older ones are unknown."""
     (first,) = kept(store)
-    assert first == Entry(0, OURS)
+    assert first == ScheduledEntry(0, OURS)
     for levels in (None, OURS, "1s  60m"):
         opened(store, Clock(), levels).close()
         assert kept(store) == [first]
     with opened(store, Clock(), "2s") as made:
         put_delayed(made, b"second")
     end = kept(store)[1].start
-    assert kept(store) == [first, Entry(end, "2s")] and end > 0
+    assert kept(store) == [first, ScheduledEntry(end, "2s")] and end > 0
     with opened(without_settings(store), Clock()) as made:
         end = made.log_end
         put_delayed(made, b"third")
-    assert kept(store) == [Entry(0, None), Entry(end, DELAY_LEVELS)]
+    assert kept(store) == [ScheduledEntry(0, None), ScheduledEntry(end, DELAY_LEVELS)]
 
 
 def test_level_entries_after_the_end_of_a_truncated_log_are_dropped() -> None:
     """Entries behind the end of the log are dropped, so the table stays short."""
-    levels = DelayLevels([Entry(0, "1s"), Entry(500, "2s")])
-    assert levels.opened_at(400, is_empty=False).entries == [Entry(0, "1s"), Entry(400, "2s")]
-    assert levels.opened_at(0, is_empty=True).entries == [Entry(0, "2s")]
-    many = DelayLevels([Entry(at, f"{at + 1}s") for at in range(ENTRIES_MAX)], given="7d")
+    levels = DelayLevels([ScheduledEntry(0, "1s"), ScheduledEntry(500, "2s")])
+    assert levels.opened_at(400, is_empty=False).entries == [ScheduledEntry(0, "1s"), ScheduledEntry(400, "2s")]
+    assert levels.opened_at(0, is_empty=True).entries == [ScheduledEntry(0, "2s")]
+    many = DelayLevels([ScheduledEntry(at, f"{at + 1}s") for at in range(ENTRIES_MAX)], given="7d")
     cut = many.opened_at(10_000, is_empty=False).entries
-    assert len(cut) == ENTRIES_MAX and cut[0] == Entry(0, None) and cut[-1] == Entry(10_000, "7d")
-    assert cut[1] == Entry(2, "3s")
+    assert len(cut) == ENTRIES_MAX and cut[0] == ScheduledEntry(0, None) and cut[-1] == ScheduledEntry(10_000, "7d")
+    assert cut[1] == ScheduledEntry(2, "3s")
 
 
 def test_a_message_without_a_level_has_no_delivery_time(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from rabbitstore.format.properties import Typed, to_json
-from rabbitstore.read.stored_message import StoredMessage
+from rabbitstore.read.stored_message import RabbitMessage
 
 
-def delivered(messages: Iterable[StoredMessage]) -> dict[str, list[dict[str, Any]]]:
+def delivered(messages: Iterable[RabbitMessage]) -> dict[str, list[dict[str, Any]]]:
     """Return the messages by virtual host and queue, in order, with the keys of the case."""
     found: dict[str, list[dict[str, Any]]] = {}
     for message in messages:
@@ -38,6 +38,6 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list) else to_json(value)
 
 
-def persistent(messages: Iterable[StoredMessage]) -> Iterable[StoredMessage]:
+def persistent(messages: Iterable[RabbitMessage]) -> Iterable[RabbitMessage]:
     """Leave out what a server drops when it starts."""
     return (message for message in messages if message.persistent)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rabbitstore import RabbitSettings, RabbitStore
-from rabbitstore.engine.housekeeper import Housekeeper
+from rabbitstore.engine.housekeeper import RabbitHousekeeper
 from storageio.background import Wakeup
 
 INTERVAL_S = 0.025
@@ -63,7 +63,7 @@ class Turns:
     def __init__(self) -> None:
         self.thread = FakeThread()
         self.store = CountingVhost()
-        self.keeper = Housekeeper(cast(Any, self.store), Wakeup(), clock=lambda: self.thread.now)
+        self.keeper = RabbitHousekeeper(cast(Any, self.store), Wakeup(), clock=lambda: self.thread.now)
         self.keeper.thread = cast(Any, self.thread)
 
     def turn(self) -> None:

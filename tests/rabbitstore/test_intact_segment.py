@@ -18,7 +18,7 @@ from rabbitstore.format.message import Content
 from rabbitstore.format.segment_cy import read_segment
 from rabbitstore.format.terms_cy import decode
 from rabbitstore.read.intact_segment_cy import read_intact, read_intact_v2
-from rabbitstore.read.stored_message import StoredMessage
+from rabbitstore.read.stored_message import RabbitMessage
 from rabbitstore.read.vhost_folder import VhostFolder
 from storageio import StoreCorrupt, UnsupportedFormat
 from tests.builds import World
@@ -242,7 +242,7 @@ def test_json_lines_equal_those_of_the_decoded_messages(bound: int, capacity: in
     expected = []
     for entry in kept:
         content = decode_content(entry.term, vhost="v")
-        message = StoredMessage("q", None, entry.seq_id, entry.persistent, False, entry.seq_id < bound, entry.expiry_us,
+        message = RabbitMessage("q", None, entry.seq_id, entry.persistent, False, entry.seq_id < bound, entry.expiry_us,
                                 entry.size, True, entry.file, entry.offset, content)  # fmt: skip
         expected.append(message.to_json())
     assert found == expected and len(found) == 2

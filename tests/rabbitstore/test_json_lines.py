@@ -80,7 +80,7 @@ def message(world: World, block: bytes, **fields: Any) -> Any:
         "queue": "q", "priority": None, "seq_id": 7, "persistent": True, "acked": False, "redelivered": True, "expiry_us": 0,
         "size": 1, "embedded": False, "file": "msg_store_persistent/0.rdq", "offset": 3,
     }  # fmt: skip
-    return world.module("rabbitstore.read.stored_message").StoredMessage(**known | fields, content=content)
+    return world.module("rabbitstore.read.stored_message").RabbitMessage(**known | fields, content=content)
 
 
 def model(found: Any) -> bytes:

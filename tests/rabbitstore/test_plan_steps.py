@@ -15,7 +15,7 @@ from fuzz.node_folders import TIME_MS, SmallNode
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, apply_recovery, verify
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.vhost_folder import VhostFolder, find_vhost
-from rabbitstore.repair.recover import Recovery
+from rabbitstore.repair.recover import RabbitRecovery
 from storageio import Disk
 from storageio.testing import ForgettingDisk, Image
 from storebytes.plan import Step
@@ -186,7 +186,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, node: Image) -> Case:
 def steps_run(case: Case, chosen: Callable[[int], bool]) -> tuple[Disk, list[Step]]:
     """Run the chosen steps of a new plan, and stop; return the disk and all steps."""
     disk = case.disk()
-    with Recovery(case.root, disk) as recovery:
+    with RabbitRecovery(case.root, disk) as recovery:
         plan = recovery.locked_plan()
         for number, step in enumerate(plan.steps):
             if chosen(number) and number >= len(plan.outcomes):  # what ran before the plan is not repeated
@@ -243,7 +243,7 @@ def test_interrupted_commit_is_finished_first(node: Image) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Killed):
         patch.setattr(disk, "rename", rename)
         apply_recovery(NODE, disk)
-    with Recovery(NODE, disk) as recovery:
+    with RabbitRecovery(NODE, disk) as recovery:
         assert [step.kind for step in recovery.plan().steps] == ["finish_staged"]
     plan = apply_recovery(NODE, disk)
     assert plan.steps[0].kind == "finish_staged" and plan.is_applied
@@ -255,7 +255,7 @@ def test_staged_files_without_a_list_of_changes_are_deleted(node: Image) -> None
     files = dict(node.files)
     damage_names(files)
     disk, _steps = steps_run(Case(NODE, node._replace(files=files), set()), lambda number: number == 0)
-    with Recovery(NODE, disk) as recovery:
+    with RabbitRecovery(NODE, disk) as recovery:
         assert recovery.plan().steps[0].kind == "discard_staged"
     apply_recovery(NODE, disk)
     assert not [name for name in disk.files() if "/staged" in name]

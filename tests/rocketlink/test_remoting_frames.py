@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rocketlink.errors import WrongFrame
-from rocketlink.remoting.frames import BINARY_ENCODING, Command, FrameReader, decode, encode
+from rocketlink.remoting.frames import BINARY_ENCODING, Command, RemotingFrameReader, decode, encode
 from rocketlink.server import connections
 
 BINARY = bytes.fromhex("0136") + b"\x00" + struct.pack(">hii", 479, 7, 2) + struct.pack(">i", 2) + b"ok" + struct.pack(">i", 8)
@@ -23,7 +23,7 @@ def frame(encoding: int, header: bytes, body: bytes = b"") -> bytes:
 def test_a_json_request_of_a_java_client() -> None:
     """Field names and the place of the body are RocketMQ's."""
     header = b'{"code":310,"extFields":{"a":"g","e":"3"},"flag":2,"language":"JAVA","opaque":7,"version":479}'
-    (found,) = FrameReader().feed(frame(0, header, b"body"))
+    (found,) = RemotingFrameReader().feed(frame(0, header, b"body"))
     assert (found.code, found.fields, found.opaque, found.body) == (310, {"a": "g", "e": "3"}, 7, b"body")
     assert found.is_one_way
     assert not found.is_answer
@@ -31,7 +31,7 @@ def test_a_json_request_of_a_java_client() -> None:
 
 def test_a_binary_request_of_a_java_client() -> None:
     """The fixed part has 13 bytes; texts have their lengths before them."""
-    (found,) = FrameReader().feed(frame(1, BINARY, b"body"))
+    (found,) = RemotingFrameReader().feed(frame(1, BINARY, b"body"))
     assert found == Command(310, {"b": "T"}, b"body", 7, 2, "ok", BINARY_ENCODING)
 
 
@@ -53,7 +53,7 @@ def test_an_answer_has_the_encoding_of_its_request() -> None:
 def test_frames_arrive_in_pieces(step: int) -> None:
     """A connection cuts anywhere."""
     data = encode(Command(1, {"a": "x"}, b"1", 1)) + encode(Command(2, {}, b"", 2)) + encode(Command(3, {}, b"333", 3))
-    reader, found = FrameReader(), []
+    reader, found = RemotingFrameReader(), []
     for at in range(0, len(data), step):
         found += list(reader.feed(data[at : at + step]))
     assert [(one.code, one.body) for one in found] == [(1, b"1"), (2, b""), (3, b"333")]
@@ -84,7 +84,7 @@ def test_frames_arrive_in_pieces(step: int) -> None:
 def test_invalid_frames_are_refused(data: bytes) -> None:
     """The error is named, and no length is trusted."""
     with pytest.raises(WrongFrame):
-        list(FrameReader().feed(data))
+        list(RemotingFrameReader().feed(data))
 
 
 def test_a_frame_that_no_peer_takes_is_not_sent() -> None:
@@ -100,7 +100,7 @@ def test_numbers_in_fields_become_text() -> None:
 
 def test_a_reader_keeps_no_frames_that_it_returned() -> None:
     """However many a connection sends."""
-    reader = FrameReader()
+    reader = RemotingFrameReader()
     for number in range(1000):
         assert [command.opaque for command in reader.feed(encode(Command(1, {}, bytes(100), number)))] == [number]
     assert len(reader._waiting) < 1000

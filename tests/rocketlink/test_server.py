@@ -28,7 +28,7 @@ from messagestore.broker.services.wire_batch import encode_wire_batch
 from rocketlink import BrokerServer, RemoteError, Replica
 from rocketlink.remoting import codes
 from rocketlink.remoting.client import RemotingClient
-from rocketlink.remoting.frames import Command, FrameReader, encode
+from rocketlink.remoting.frames import Command, RemotingFrameReader, encode
 from rocketlink.server import broker, clients, pulling
 from rocketlink.server.requests import renamed
 from storageio import InvalidSetting
@@ -89,7 +89,7 @@ def answer_of(link: socket.socket, code: int | None = None) -> Command:
             piece = link.recv(4 - len(data) if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data))
             assert piece, "the server closed the connection"
             data += piece
-        (found,) = FrameReader().feed(data)
+        (found,) = RemotingFrameReader().feed(data)
         if code is None or found.code == code:
             return found
 
@@ -293,7 +293,7 @@ def test_messages_of_a_synchronous_store_are_acknowledged_when_they_are_synced(t
         with socket.create_connection(("127.0.0.1", served.server.port)) as link:
             fields = {"a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0"}
             link.sendall(b"".join(encode(Command(310, fields, b"%d" % number, number)) for number in range(20)))
-            reader, found = FrameReader(), []
+            reader, found = RemotingFrameReader(), []
             while len(found) < 20:
                 found += list(reader.feed(link.recv(1 << 16)))
         assert {answer.code for answer in found} == {0}

@@ -18,7 +18,7 @@ from commitlog import Message
 from messagestore import Consumer, MessageStore, SharedConsumer, SharedStore
 from messagestore.shared import election, groups
 from messagestore.shared.answers import unpack_answer
-from messagestore.shared.groups import Opening, Origin, Session
+from messagestore.shared.groups import GroupOpening, Origin, Session
 from messagestore.shared.presence import Presence, present
 from messagestore.shared.protocol import parse_frame
 from messagestore.write import dispatcher
@@ -130,7 +130,9 @@ def test_the_dispatcher_does_not_wait_for_a_consumer_in_use(tmp_path: Path) -> N
     with open_shared(tmp_path / "s") as store:
         assert store._member.service is not None
         parked, answers = store._member.service.groups, Answers()
-        consumer = parked.open("id", groups.Opening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers))
+        consumer = parked.open(
+            "id", groups.GroupOpening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers)
+        )
         with pytest.raises(groups.Parked):
             parked.poll("id", 8, True, groups.Origin("", answers))
         with consumer._lock:
@@ -150,7 +152,7 @@ def test_a_put_wakes_the_dispatcher_while_a_poll_waits(tmp_path: Path, monkeypat
     with open_shared(tmp_path / "s") as store:
         assert store._member.service is not None
         parked, answers = store._member.service.groups, Answers()
-        parked.open("id", groups.Opening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers))
+        parked.open("id", groups.GroupOpening("T", "G", None, None, "first", "wait", 0), [], groups.Origin("", answers))
         with pytest.raises(groups.Parked):
             parked.poll("id", 8, True, groups.Origin("", answers))
         for topic in ("U", "T"):
@@ -401,7 +403,7 @@ def test_an_owner_delivers_nothing_before_its_own_consumers_reconnect(tmp_path: 
     """They may hold the messages."""
     with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
         store.create_topic("T", 1)
-        opening = Opening("T", "G", None, None, "first", "wait", 2)
+        opening = GroupOpening("T", "G", None, None, "first", "wait", 2)
         kept = groups.Groups(store, "me", ["own"])
         Presence(store.engine.paths.own, "me").announce()
         opened = threading.Event()
@@ -419,7 +421,7 @@ def test_consumers_that_come_back_join_in_the_order_in_which_they_were_opened(tm
     with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
         store.put_many([Message("T", b"x", queue_id=queue_id) for queue_id in range(3)])
         store.engine.settle()
-        opening = Opening("T", "G", None, None, "first", "wait", 0)
+        opening = GroupOpening("T", "G", None, None, "first", "wait", 0)
         kept = groups.Groups(store, "me", ["0", "1", "2"])
         Presence(store.engine.paths.own, "me").announce()
         consumers: dict[int, Consumer] = {}
@@ -454,7 +456,7 @@ def test_a_consumer_that_comes_back_does_not_wait_for_one_that_never_joins(
     monkeypatch.setattr(MessageStore, "consumer", consumer_slowly)
     with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
         kept = groups.Groups(store, "me")
-        opening = Opening("slow", "G", None, None, "first", "wait", 1)
+        opening = GroupOpening("slow", "G", None, None, "first", "wait", 1)
         origin = Origin("me", None)
         slow = threading.Thread(target=kept.open, args=("slow", opening, [], origin))
         quick = threading.Thread(target=kept.open, args=("quick", opening._replace(topic="T", opened_ns=0), [], origin))

@@ -15,7 +15,7 @@ import pytest
 from commitlog import Message
 from messagestore import SharedStore
 from messagestore.shared.answers import unpack_answer
-from messagestore.shared.groups import Groups, Opening, Origin, Parked, Session
+from messagestore.shared.groups import GroupOpening, Groups, Origin, Parked, Session
 from messagestore.shared.protocol import HANDED_ROW, Operation, parse_frame
 from storageio import PutRejected
 from tests.shared.processes import CONFIG, open_shared
@@ -29,7 +29,7 @@ class Poller(Session):
         self.handed = 0  # answers by a put
         self._groups = groups
         self._name = name
-        self.consumer = groups.open(name, Opening("T", "G", None, tags, "first", "wait", 0), [], Origin("", self))
+        self.consumer = groups.open(name, GroupOpening("T", "G", None, tags, "first", "wait", 0), [], Origin("", self))
 
     def answer(self, data: bytes) -> None:
         frame = parse_frame(data)

@@ -13,7 +13,7 @@ from commitlog import Message, PutResult, PutStatus
 from messagestore import FlushMode, MessageStore
 from messagestore.shared._packing_cy import pack_message
 from messagestore.shared.answers import unpack_answer, unpack_packed_result
-from messagestore.shared.groups import Claim, Opening, Origin
+from messagestore.shared.groups import GroupOpening, Origin, QueueClaim
 from messagestore.shared.protocol import NO_CHECK, Operation, marked_again, pack_call, pack_frame, parse_frame
 from messagestore.shared.service import Service
 from storageio import InvalidMessage, PutRejected, StoreClosed
@@ -209,7 +209,7 @@ def test_a_message_is_sent_back_by_its_offset(opened: Callable[..., Owner]) -> N
     owner = opened()
     owner.store.put("T", b"x", queue_id=0)
     groups = owner.service.groups
-    groups.open("id", Opening("T", "G", None, None, "first", "wait", 0), [], Origin("", None))
+    groups.open("id", GroupOpening("T", "G", None, None, "first", "wait", 0), [], Origin("", None))
     (position,), _ = groups.poll("id", 1, False, Origin("", None))  # type: ignore[misc]
     assert owner.service._nack("id", position + 1, 0) == [None]
     (packed,) = owner.service._nack("id", position, 18)  # type: ignore[misc]
@@ -223,7 +223,7 @@ def test_claims_move_the_offsets_of_ordinary_topics_forward(opened: Callable[...
     owner.store.create_topic("T", 1)
     offsets = owner.store.engine.consumer_offsets()
     for topic, done, expected in (("T", 5, 5), ("T", 3, 5), ("T", -1, 5), ("%RETRY%G", 7, None)):
-        owner.service.groups._commit("G", Claim(topic, 0, 9, [], done, False))
+        owner.service.groups._commit("G", QueueClaim(topic, 0, 9, [], done, False))
         assert offsets.get(topic, "G", 0) == expected
 
 

@@ -68,7 +68,7 @@ def positions(path: Any, **options: Any) -> list[int]:
 
 def audited(path: Any, **options: Any) -> auditing.AuditReport:
     """Return the report of an audit."""
-    reader = audit_source._Reader({"path": str(path), **{name: str(value) for name, value in options.items()}})
+    reader = audit_source._AuditReader({"path": str(path), **{name: str(value) for name, value in options.items()}})
     found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     found.sort(key=lambda row: tuple((row[name] is not None, row[name]) for name in auditing._ORDER))
     joined = auditing.join_runs(iter([audit_source._batch(found)] if found else []))

@@ -10,7 +10,7 @@ from messagestore import MessageStore
 from sparkstore.sink.columns import Encoder
 from sparkstore.sink.commit import commit_batch
 from sparkstore.sink.options import SinkOptions, parse_sink_options
-from sparkstore.sink.staging import Part, PartWriter
+from sparkstore.sink.staging import PartWriter, SinkPart
 from storageio import REAL_DISK, Disk
 
 # Small files, so that tests fill several.
@@ -70,7 +70,7 @@ def arrow(rows: Sequence[Row], **kinds: Any) -> Any:
 
 def stage_rows(
     options: SinkOptions, sink_id: str, rows: Sequence[Row], partitions: int = 3, disk: Disk = REAL_DISK
-) -> list[Part]:
+) -> list[SinkPart]:
     """Stage the rows in this many parts, as tasks would."""
     parts = []
     for partition in range(partitions):

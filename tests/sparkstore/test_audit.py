@@ -237,7 +237,7 @@ def test_a_queue_that_grows_between_two_splits(tmp_path: Path) -> None:
             for number in range(begin, begin + 30):
                 store.put(Message("t", bytes(700 + number), queue_id=0))
                 store.put(Message(f"other-{begin}", b"body", queue_id=0))
-        parts = [part.value for part in audit_source._Reader({"path": str(tmp_path / "store")}).partitions()]
+        parts = [part.value for part in audit_source._AuditReader({"path": str(tmp_path / "store")}).partitions()]
         logs = [replace(part, audit="one") for part in parts if isinstance(part, audit_source.LogAudit)]
         found = [row["what"] for part in logs for row in audit_source._rows_of(part) if row["kind"] == "problem"]
         assert logs and not found

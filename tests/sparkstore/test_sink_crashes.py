@@ -18,7 +18,7 @@ import pytest
 
 from messagestore import MessageStore
 from sparkstore.sink.commit import Committed, abort_batch, begun_commits, commit_batch, finish_commits
-from sparkstore.sink.staging import Part
+from sparkstore.sink.staging import SinkPart
 from storageio import DiskError, StoreError
 from storageio.testing import Call, CountingDisk, FailingDisk
 from tests.sparkstore import stream_driver
@@ -293,7 +293,7 @@ def test_a_staged_part_that_is_damaged_or_missing(begun: Path) -> None:
     """The error names the part, and nothing of the batch is written."""
     options = options_for(begun)
     for damage, number in (("flip", 0), ("flip", 2), ("cut", 1), ("delete", 2)):
-        parts: list[Part] = stage_rows(options, SINK, SECOND)
+        parts: list[SinkPart] = stage_rows(options, SINK, SECOND)
         path = begun / "brokerstore" / "sink" / SINK / parts[number].name
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1

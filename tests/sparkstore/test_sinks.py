@@ -17,7 +17,7 @@ from sparkstore.errors import BadOption, MissingColumn, UnknownColumn
 from sparkstore.sink.columns import PROPERTIES_CAPACITY, Encoder, check_columns
 from sparkstore.sink.commit import Committed, abort_batch, begun_commits, commit_batch, find_present, read_manifest
 from sparkstore.sink.options import parse_sink_options
-from sparkstore.sink.staging import STALE_MS, Part, clear_stale
+from sparkstore.sink.staging import STALE_MS, SinkPart, clear_stale
 from storageio import REAL_DISK, DiskError, DiskFull, InvalidMessage, StoreCorrupt, StoreLocked, UnknownStore, UnsupportedFormat
 from storageio.testing import WrappedDisk
 from tests.faults.test_unknown_formats import snapshot
@@ -449,7 +449,7 @@ def test_a_part_outside_of_its_folder_is_not_opened(tmp_path: Path) -> None:
     """`commit.json` may name only files in its folder."""
     folder = tmp_path / "brokerstore" / "sink" / "job"
     folder.mkdir(parents=True)
-    part = Part(0, "../../checkpoint", 1, 1, 0, ("t",), 1)._asdict() | {"topics": ["t"]}
+    part = SinkPart(0, "../../checkpoint", 1, 1, 0, ("t",), 1)._asdict() | {"topics": ["t"]}
     (folder / "commit.json").write_text(json.dumps({"batch_id": 0, "parts": [part]}))
     with pytest.raises(StoreCorrupt, match="name"):
         read_manifest(REAL_DISK, str(tmp_path), "job")

@@ -32,7 +32,7 @@ ExportItem = tuple[Any, int, int, int]  # a block or batch, the position after i
 QueueKey = tuple[Any, ...]
 
 
-class Lookup(NamedTuple):
+class MessageLookup(NamedTuple):
     """Which message `get` asks for: a physical offset, a message id, or `max_count` messages of a queue from `offset` on."""
 
     at: int | None = None
@@ -129,7 +129,7 @@ class Backend(MessageForms, Protocol):
     def dump_json(self, filters: Filters, limit: int | None) -> Iterator[memoryview]:
         """Yield the same messages as blocks of JSON lines; a block is valid until the next one."""
 
-    def get(self, lookup: Lookup) -> Iterator[Any]:
+    def get(self, lookup: MessageLookup) -> Iterator[Any]:
         """Iterate over the messages that a lookup names; raise `NoSuchMessage` if there is none."""
 
     def query(self, topic: str, key: str, times: tuple[int | None, int | None], max_count: int) -> Iterator[Any]:

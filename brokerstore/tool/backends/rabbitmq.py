@@ -16,13 +16,13 @@ from storageio import StoreCorrupt
 from ..escapes import quote
 from ..filters import Filters
 from ..hints import NoSuchMessage
-from ..layout import Column
+from ..layout import TableColumn
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, Lookup
+from . import Contents, ExportSource, MessageLookup
 from .rabbitmq_folder import BLOCK_SIZE, RabbitmqFolder
 
 if TYPE_CHECKING:
-    from rabbitstore import StoredMessage
+    from rabbitstore import RabbitMessage
 
 BODY_SHOWN = 60
 BODY_SHOWN_ALONE = 1024
@@ -34,13 +34,17 @@ class RabbitmqBackend(RabbitmqFolder):
 
     title = "a RabbitMQ folder"
     other = "a RocketMQ store"
-    columns: ClassVar[Sequence[Column]] = (Column("queue", 24), Column("number", 8, True), Column("properties", 31))
+    columns: ClassVar[Sequence[TableColumn]] = (
+        TableColumn("queue", 24),
+        TableColumn("number", 8, True),
+        TableColumn("properties", 31),
+    )
     rest: ClassVar[str] = "exchange/routing keys, body"
     details_of_many = True
 
     # Messages
 
-    def dump(self, filters: Filters, limit: int | None) -> Iterator[StoredMessage]:
+    def dump(self, filters: Filters, limit: int | None) -> Iterator[RabbitMessage]:
         """Iterate over the messages in the order in which a broker would deliver them."""
         with self.open_folder() as folder:
             yield from islice(filter(filters.accepts_delivery, self.messages(folder, filters.queue)), limit)
@@ -59,14 +63,14 @@ class RabbitmqBackend(RabbitmqFolder):
                 messages = chain(messages, self.node.lines(lines, BLOCK_SIZE, filters.queue))
             yield from (block for block, _, _, _ in self._blocks(lines, messages, BLOCK_SIZE))
 
-    def row(self, message: StoredMessage) -> tuple[Sequence[str], str]:
+    def row(self, message: RabbitMessage) -> tuple[Sequence[str], str]:
         """Return queue, number and properties in words; then the route and the beginning of the body."""
         flags = {"persistent": message.persistent, "redelivered": message.redelivered, "embedded": message.embedded}
         words = " ".join(word for word, is_set in flags.items() if is_set)
         route = f"{message.exchange}/{','.join(message.routing_keys)}"
         return (message.queue, str(message.seq_id), words), f"{route}  {body_text(message.body, BODY_SHOWN)}"
 
-    def details(self, message: StoredMessage) -> dict[str, object] | None:
+    def details(self, message: RabbitMessage) -> dict[str, object] | None:
         """Return every field, with a readable expiry and the beginning of the body."""
         shown = self.to_json(message)
         if shown is None:
@@ -77,13 +81,13 @@ class RabbitmqBackend(RabbitmqFolder):
         shown["routing_keys"] = " ".join(shown["routing_keys"])
         return shown | {"body": f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"}
 
-    def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
+    def get(self, lookup: MessageLookup) -> Iterator[RabbitMessage]:
         """Return messages by message id, from every queue that has it, or of one queue from a sequence number on."""
         if lookup.message_id is None and (lookup.queue is None or lookup.offset is None):
             raise click.UsageError("in a RabbitMQ folder give --id, or --queue with --offset")
         return self._found(lookup)
 
-    def _found(self, lookup: Lookup) -> Iterator[StoredMessage]:
+    def _found(self, lookup: MessageLookup) -> Iterator[RabbitMessage]:
         count = 0
         with self.open_folder() as folder:
             if lookup.offset is None:
@@ -100,7 +104,7 @@ class RabbitmqBackend(RabbitmqFolder):
             step = f"run: brokerstore ls {quote(path)}  (lists the queues and their messages)"
             raise NoSuchMessage(f"no such message in {path}", step)
 
-    def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[StoredMessage]:
+    def query(self, topic: str, key: str, _times: tuple[int | None, int | None], max_count: int) -> Iterator[RabbitMessage]:
         """Search every message of a queue, because there is no index of keys; explain an empty answer on stderr."""
         count = 0
         with self.open_folder() as folder:
@@ -114,7 +118,7 @@ class RabbitmqBackend(RabbitmqFolder):
         elif not count:
             print_line(f"brokerstore: no message of queue {topic!r} has the key {key!r}; run: brokerstore dump {path}")
 
-    def _has_key(self, message: StoredMessage, key: str) -> bool:
+    def _has_key(self, message: RabbitMessage, key: str) -> bool:
         """Return whether a key is a routing key, the id in the store, or an id that the publisher gave."""
         if key in message.routing_keys or key.lower() == message.msg_id.hex():
             return True
@@ -125,7 +129,7 @@ class RabbitmqBackend(RabbitmqFolder):
             return False
         return key in [properties.get(name) for name in ("message_id", "correlation_id")]
 
-    def tail(self, filters: Filters, lines: int, _follow: bool) -> Iterator[StoredMessage]:
+    def tail(self, filters: Filters, lines: int, _follow: bool) -> Iterator[RabbitMessage]:
         """Iterate over the last messages of each queue; between queues there is no order."""
         with self.open_folder() as folder:
             for _queue, messages in groupby(self.messages(folder, filters.queue), attrgetter("queue")):

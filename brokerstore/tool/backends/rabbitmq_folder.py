@@ -15,7 +15,7 @@ from ..codes import CLEAN, NO_STORE, PROBLEM
 from ..output import count_text, json_line, print_line, problem_text
 
 if TYPE_CHECKING:
-    from rabbitstore import StoredMessage
+    from rabbitstore import RabbitMessage
     from rabbitstore.node_folder import NodeFolder
     from rabbitstore.read.json_cy import LineWriter
 
@@ -105,7 +105,7 @@ class RabbitmqFolder:
             _report_notes(list(dict.fromkeys(folder.notes)))
             self._report_unread()
 
-    def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[StoredMessage]:
+    def messages(self, folder: VhostFolder, queue: str | None = None) -> Iterator[RabbitMessage]:
         """Iterate over the messages of classic queues, then of quorum queues and streams."""
         yield from folder.messages(queue)
         if self.node is not None:
@@ -126,14 +126,14 @@ class RabbitmqFolder:
             names += [queue.queue for queue in self.node.quorum_queues] + [stream.queue for stream in self.node.streams]
         return names
 
-    def json_blocks(self, messages: Iterable[StoredMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
+    def json_blocks(self, messages: Iterable[RabbitMessage], block_size: int) -> Iterator[tuple[memoryview, int, int, int]]:
         """Yield blocks of lines, each with the messages, bytes of bodies and lines in it; a block is valid until the next."""
         from rabbitstore.read.json_cy import LineWriter
 
         return self._blocks(LineWriter(), messages, block_size)
 
     def _blocks(
-        self, lines: LineWriter, messages: Iterable[StoredMessage | None], block_size: int
+        self, lines: LineWriter, messages: Iterable[RabbitMessage | None], block_size: int
     ) -> Iterator[tuple[memoryview, int, int, int]]:
         """Write lines, most of them by a kernel, and count; None in place of a message: others than these fill a block."""
         count = size = written = 0
@@ -152,7 +152,7 @@ class RabbitmqFolder:
         if count or lines.size:
             yield lines.take(), count, size, written
 
-    def to_json(self, message: StoredMessage) -> dict[str, Any] | None:
+    def to_json(self, message: RabbitMessage) -> dict[str, Any] | None:
         """Return every field; None if the property block is damaged."""
         try:
             return message.to_json()
@@ -160,7 +160,7 @@ class RabbitmqFolder:
             self.add_bad_properties(message, error)
             return None
 
-    def add_bad_properties(self, message: StoredMessage, error: StoreCorrupt) -> None:
+    def add_bad_properties(self, message: RabbitMessage, error: StoreCorrupt) -> None:
         """Report a message whose property block is damaged."""
         self.problems.append(message.problem(error, "bad_properties"))
 

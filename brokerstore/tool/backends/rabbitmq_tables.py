@@ -14,7 +14,7 @@ from .rabbitmq_folder import RabbitmqFolder, report_unread, unread_keys
 
 if TYPE_CHECKING:
     from brokerstore.report import Facts
-    from rabbitstore import QueueInfo, StoredMessage, VhostFolder
+    from rabbitstore import QueueInfo, RabbitMessage, VhostFolder
     from rabbitstore.read.queue_folder import QueueFolder
 
 KEYS = ("queue", "vhost", "messages", "unacked", "persistent", "segments")
@@ -140,7 +140,7 @@ def _count_queue(folder: VhostFolder, owner: QueueFolder, row: list[int]) -> Non
             _count(message, row)
 
 
-def _count(message: StoredMessage, row: list[int]) -> None:
+def _count(message: RabbitMessage, row: list[int]) -> None:
     row[0] += 1
     row[1] += message.size
     row[2] += message.persistent

@@ -20,10 +20,10 @@ from storebytes.finding import Finding
 from ..escapes import quote
 from ..filters import Filters, RecordFilter, queue_number
 from ..hints import NoSuchMessage
-from ..layout import Column
+from ..layout import TableColumn
 from ..message_json import line_blocks, message_json
 from ..output import body_text, print_line, time_text
-from . import Contents, ExportSource, Lookup
+from . import Contents, ExportSource, MessageLookup
 from .rocketmq_folder import RocketmqFolder
 
 if TYPE_CHECKING:
@@ -39,8 +39,9 @@ class RocketmqBackend(RocketmqFolder):
 
     title = "a RocketMQ store"
     other = "a RabbitMQ folder"
-    columns: ClassVar[Sequence[Column]] = (
-        Column("offset", 12, True), Column("stored", 24), Column("topic/queue", 24), Column("number", 8, True)
+    columns: ClassVar[Sequence[TableColumn]] = (
+        TableColumn("offset", 12, True), TableColumn("stored", 24), TableColumn("topic/queue", 24),
+        TableColumn("number", 8, True),
     )  # fmt: skip
     rest: ClassVar[str] = "body"
     details_of_many = False
@@ -83,7 +84,7 @@ class RocketmqBackend(RocketmqFolder):
         shown |= {"tags": message.tags or "", "keys": " ".join(message.keys)}
         return shown | {"body": f"{len(message.body)} bytes: {body_text(message.body, BODY_SHOWN_ALONE)}"}
 
-    def get(self, lookup: Lookup) -> Iterator[StoredMessage]:
+    def get(self, lookup: MessageLookup) -> Iterator[StoredMessage]:
         """Return messages by physical offset, by id, or of a queue."""
         if lookup.at is not None:
             return iter([self._message_at(lookup.at)])

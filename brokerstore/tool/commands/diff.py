@@ -19,7 +19,7 @@ from ..output import emit, emit_json, print_line, progress
 Numbered = tuple[int, dict[str, Any]]
 
 
-class Difference(NamedTuple):
+class MessageDifference(NamedTuple):
     """A message, or a whole queue, that is not the same on both sides."""
 
     queue: str
@@ -44,7 +44,7 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
 
     targets = [find_target(folder, {"vhost": vhost}) for folder in (first, second)]
     sides = open_backend(targets[0]), open_backend(targets[1])
-    shown: list[Difference] = []
+    shown: list[MessageDifference] = []
     count = 0
     more: dict[str, Any] = {}
     for found in differences(*sides, quiet, more):
@@ -71,7 +71,7 @@ def diff(first: str, second: str, as_json: bool, vhost: str | None, limit: int, 
     return PROBLEM if count or PROBLEM in codes else max(codes)
 
 
-def differences(first: Backend, second: Backend, quiet: bool, incomplete: dict[str, Any]) -> Iterator[Difference]:
+def differences(first: Backend, second: Backend, quiet: bool, incomplete: dict[str, Any]) -> Iterator[MessageDifference]:
     """Compare queue by queue, in constant memory; raise `UnknownStore` for folders of two kinds.
 
     `incomplete` gets the JSON keys for a log with messages that no queue has yet, and for queues that are not read.
@@ -94,7 +94,7 @@ def differences(first: Backend, second: Backend, quiet: bool, incomplete: dict[s
             name = "/".join(str(part) for part in queue)
             present = [queue in side.queues for side in sides]
             if not all(present):
-                yield Difference(name, None, "only_in_first" if present[0] else "only_in_second", [])
+                yield MessageDifference(name, None, "only_in_first" if present[0] else "only_in_second", [])
                 continue
             yield from _compare(name, *(_counted(side.messages, queue, advance) for side in sides))
 
@@ -107,25 +107,25 @@ def _counted(
         advance(1)
 
 
-def _compare(name: str, first: Iterator[Numbered], second: Iterator[Numbered]) -> Iterator[Difference]:
+def _compare(name: str, first: Iterator[Numbered], second: Iterator[Numbered]) -> Iterator[MessageDifference]:
     """Merge two ascending sequences of messages."""
     left, right = next(first, None), next(second, None)
     while left is not None or right is not None:
         if right is None or (left is not None and left[0] < right[0]):
             assert left is not None
-            yield Difference(name, left[0], "only_in_first", [])
+            yield MessageDifference(name, left[0], "only_in_first", [])
             left = next(first, None)
         elif left is None or right[0] < left[0]:
-            yield Difference(name, right[0], "only_in_second", [])
+            yield MessageDifference(name, right[0], "only_in_second", [])
             right = next(second, None)
         else:
             fields = [field for field in left[1] if left[1][field] != right[1][field]]
             if fields:
-                yield Difference(name, left[0], "differs", fields)
+                yield MessageDifference(name, left[0], "differs", fields)
             left, right = next(first, None), next(second, None)
 
 
-def _text(found: Difference) -> str:
+def _text(found: MessageDifference) -> str:
     what = {"only_in_first": "only in the first", "only_in_second": "only in the second"}.get(found.kind)
     location = found.queue if found.number is None else f"{found.queue} {found.number}"
     return f"{location}: {what or 'differs in ' + ', '.join(found.fields)}"

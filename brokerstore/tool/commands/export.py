@@ -66,7 +66,7 @@ def export(
 
 def _write(backend: Backend, source: ExportSource, order: Order, form: str, limit: int | None) -> int:
     """Write to stdout, or to a file that an interrupted export continues."""
-    from ..export_parts import Parts, write_parts
+    from ..export_parts import ExportParts, write_parts
 
     is_mixed = order.out is None and sys.stdout.isatty()  # a bar would stand among the messages
     with progress("export", source.size_bytes, quiet=order.quiet or is_mixed) as advance:
@@ -74,7 +74,7 @@ def _write(backend: Backend, source: ExportSource, order: Order, form: str, limi
             _to_stdout(_counted(_in_form(source.items(0, 0), form, source.columns), advance), form)
             return backend.code
         with named_file(order.out):
-            parts = Parts(file_to_write(order.out), form, {**source.about, "limit": limit})
+            parts = ExportParts(file_to_write(order.out), form, {**source.about, "limit": limit})
             before = parts.problems
             header = () if parts.sealed else source.columns  # a sealed part has it, although it may hold no message
             items = _in_form(source.items(parts.position, parts.rows), form, header)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..backends import Backend, Lookup
+from ..backends import Backend, MessageLookup
 from ..options import JSON, OFFSET, POSITIVE, QUEUE, TOPIC, store_command
 from ..output import show_messages
 
@@ -32,7 +32,7 @@ def get(
     by_queue = topic is not None or queue is not None or offset is not None
     if (at is not None) + (message_id is not None) + by_queue != 1:
         raise click.UsageError("give one of --at, --id, or a queue with --offset")
-    found = backend.get(Lookup(at, message_id, topic, queue, offset, count))
+    found = backend.get(MessageLookup(at, message_id, topic, queue, offset, count))
     is_short = by_queue and count > 1 and not backend.details_of_many
     show_messages(backend, found, as_json, details=not is_short, heading=False)
     return backend.code

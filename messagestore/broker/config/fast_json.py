@@ -40,10 +40,10 @@ def loads(data: bytes, *, file: str) -> Json:
     except UnicodeDecodeError as error:
         found = data[error.start : error.end].hex()
         raise StoreCorrupt("no text", file=file, offset=error.start, expected="UTF-8", found=found) from error
-    return _Reader(text, file).read()
+    return _JsonReader(text, file).read()
 
 
-class _Reader:
+class _JsonReader:
     """A parser of one text, from start to end."""
 
     def __init__(self, text: str, file: str) -> None:

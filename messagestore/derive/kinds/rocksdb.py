@@ -40,7 +40,7 @@ from ...store_settings import read_levels
 from ...swap import delete_tree, replace_tree
 from ..rebuild import QUEUES, Progress, Rebuilt
 from . import is_dispatched, queue_keys_of, tags_code
-from .scheduled import DelayLevels, Entry, waiting_level
+from .scheduled import DelayLevels, ScheduledEntry, waiting_level
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 FINDINGS_MAX = 100
@@ -65,7 +65,7 @@ def rocksdb_findings(
     counts: Counter[str] = Counter()
     try:
         with open_database(path) as database:
-            check = _Check(database, files, is_deleted)
+            check = _RocksdbCheck(database, files, is_deleted)
             for finding in check.findings():
                 counts[finding.kind] += 1
                 if counts[finding.kind] <= FINDINGS_MAX:
@@ -76,7 +76,7 @@ def rocksdb_findings(
         yield Finding(error.file, error.offset, UNREADABLE, str(error.expected), f"{error.reason}: {error.found}")
 
 
-class _Check:
+class _RocksdbCheck:
     """Compares one database with one log."""
 
     def __init__(self, database: Database, files: LogFiles, is_deleted: Callable[[str], bool]) -> None:
@@ -222,7 +222,7 @@ class _Rebuild:
     def __init__(self, disk: Disk, paths: StorePaths, old: Database | None, levels: DelayLevels) -> None:
         self._old = old
         self._levels = levels
-        self._assumed = DelayLevels([Entry(0, levels.current)])
+        self._assumed = DelayLevels([ScheduledEntry(0, levels.current)])
         self._root = paths.root
         self._is_deleted = deleted_topics(disk, paths)
         self._ends: dict[tuple[str, int], list[tuple[int, int]]] = {}  # first and last unit: log and queue offset

@@ -26,7 +26,7 @@ ENTRIES_MAX = 100
 MessageAt = Callable[[int], object]
 
 
-class Entry(NamedTuple):
+class ScheduledEntry(NamedTuple):
     """The levels of records from a physical offset on; None if they are not known."""
 
     start: int
@@ -36,13 +36,13 @@ class Entry(NamedTuple):
 class DelayLevels:
     """The delay levels of one store."""
 
-    def __init__(self, entries: list[Entry], given: str | None = None) -> None:
+    def __init__(self, entries: list[ScheduledEntry], given: str | None = None) -> None:
         """Create it from the kept entries, in log order.
 
         `given` are the caller's levels, for records whose levels were not kept.
         """
         self._given = given
-        self.entries = entries or [Entry(0, None)]
+        self.entries = entries or [ScheduledEntry(0, None)]
         texts = [text for _, text in self.entries if text is not None]
         self.current = given if given is not None else texts[-1] if texts else DELAY_LEVELS
         self._is_warned = False
@@ -60,9 +60,9 @@ class DelayLevels:
         """Return the levels of a store that is opened for writing with the current ones and whose log ends at `log_end`."""
         kept = [] if is_empty else [entry for entry in self.entries if entry.start < log_end]
         if not kept or not _are_same(kept[-1].levels, self.current):
-            kept.append(Entry(log_end, self.current))
+            kept.append(ScheduledEntry(log_end, self.current))
         if len(kept) > ENTRIES_MAX:
-            kept = [Entry(kept[0].start, None), *kept[1 - ENTRIES_MAX :]]
+            kept = [ScheduledEntry(kept[0].start, None), *kept[1 - ENTRIES_MAX :]]
         return DelayLevels(kept)
 
     def at(self, physical_offset: int) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rabbitstore import RabbitStore
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.stream import StreamFolder
-from rabbitstore.stream.scan import Scan
+from rabbitstore.stream.scan import StreamScan
 from storageio import StoreCorrupt
 
 from .server import HOME, Server
@@ -227,7 +227,7 @@ def _end_of_index(stream: StreamFolder) -> int:
     if not stream.segments():
         return 0
     with stream.open_segment(stream.segments()[-1], []) as segment:
-        chunks = list(Scan(segment.view, segment.file, [], chunk_id=segment.number).chunks())
+        chunks = list(StreamScan(segment.view, segment.file, [], chunk_id=segment.number).chunks())
         records = segment.index_records
         is_behind = len(records) == len(chunks) - 1 and chunks[:-1] and records[-1].chunk_id == chunks[-2].chunk_id
         return chunks[-1].chunk_id if is_behind else 1 << 64

@@ -44,7 +44,7 @@ def images() -> Iterator[Caught]:
     """Yield crash images of random programs: one after every third step."""
     for seed in range(1000):
         random = Random(seed)
-        run = rocketmq_lab.Run(seed, config=CONFIG, tries=False)
+        run = rocketmq_lab.RocketmqRun(seed, config=CONFIG, tries=False)
         for step in range(12):
             operation = rocketmq_lab.any_operation(random)
             if operation[0] in ("crash", "close", "retain"):
@@ -100,7 +100,7 @@ def test_the_real_store_opens_crash_images(jvm: RealStores, tmp_path: Path) -> N
     for number, (image, entries, flushed, time_ms) in enumerate(images()):
         if number == IMAGES:
             break
-        run = rocketmq_lab.Run(config=CONFIG, tries=False)
+        run = rocketmq_lab.RocketmqRun(config=CONFIG, tries=False)
         run.ledger.entries, run.ledger.bodies = entries, set()
         run.recover(ForgettingDisk.of(image, time_ms), flushed)
         found["images, every promise held by ours"] += 1

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rabbitstore.quorum.entries import Entry, EntryTable
-from rabbitstore.quorum.entries_cy import Run, take_records
+from rabbitstore.quorum.entries import EntryTable, RaftEntry
+from rabbitstore.quorum.entries_cy import EntryRun, take_records
 from rabbitstore.quorum.segment import read_segment
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt
@@ -27,9 +27,9 @@ PUTS = st.lists(
 @given(PUTS)
 def test_the_entry_table_equals_a_dictionary_model(puts: list[tuple[Any, ...]]) -> None:
     """An entry of another term, or one that truncates, voids all from its index on; any other replaces one."""
-    table, model = EntryTable(), dict[int, Entry]()
+    table, model = EntryTable(), dict[int, RaftEntry]()
     for index, term, file, at, size, truncates in puts:
-        entry = Entry(term, VIEWS[file], str(file), at, size)
+        entry = RaftEntry(term, VIEWS[file], str(file), at, size)
         if truncates or (index in model and model[index].term != term):
             model = {key: value for key, value in model.items() if key < index}
         model[index] = entry
@@ -46,7 +46,7 @@ def test_the_entry_table_equals_a_dictionary_model(puts: list[tuple[Any, ...]]) 
     assert dict(joined.items()) == model
 
 
-def one_run(index: int, entry: Entry) -> Any:
+def one_run(index: int, entry: RaftEntry) -> Any:
     other = EntryTable()
     return other.put(index, entry)
 
@@ -55,7 +55,7 @@ def test_a_run_that_is_full_is_followed_by_another() -> None:
     """Entries beyond the size of a run."""
     table = EntryTable()
     for index in range(70_000):
-        table.put(index, Entry(1, VIEWS[0], "f", index, 1))
+        table.put(index, RaftEntry(1, VIEWS[0], "f", index, 1))
     assert len(table.runs) == 2 and len(table) == 70_000 and table[69_999].at == 69_999
 
 
@@ -85,7 +85,7 @@ def test_records_read_in_bulk_equal_those_of_the_walk(data: Any) -> None:
         log[data.draw(st.integers(start, len(log) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     view = memoryview(bytes(log))
     walked = list(WalScan(view, "f", [], []).records())
-    runs = {(1 << 22) | writer: Run(2, 1, view, "f") for writer in (1, 2)}
+    runs = {(1 << 22) | writer: EntryRun(2, 1, view, "f") for writer in (1, 2)}
     stop = take_records(view, start, runs)
     taken = {(run.position(index), run.size(index), index) for run in runs.values() for index in range(run.first, run.stop)}
     assert taken == {(one.at, one.size, one.index) for one in walked if start <= one.position < stop}
@@ -156,6 +156,6 @@ def test_entries_with_distant_offsets_begin_another_run(world):
     positions = [1 << 40, (1 << 40) + 0xFFFFFFFF, 100, (1 << 40) + 1, (1 << 40) + 0x100000001, 5, 0x80000005]
     sizes = [0, 0xFFFFFFFF, 0x80000000, 1, 2, 3, 4]
     for index, (position, size) in enumerate(zip(positions, sizes, strict=True)):
-        table.put(index, entries.Entry(1, view, "f", position, size))
+        table.put(index, entries.RaftEntry(1, view, "f", position, size))
     assert [(table[index].at, table[index].size) for index in table] == list(zip(positions, sizes, strict=True))
     assert [run.first for run in table.runs] == [0, 2, 3, 4, 5]

@@ -13,10 +13,10 @@ from rabbitstore.format.message import Content
 from rabbitstore.format.terms import UNDEFINED, Atom, Improper, encode
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.quorum.coordinator import _names_in, is_writer_entry
-from rabbitstore.quorum.entries import Entry
+from rabbitstore.quorum.entries import RaftEntry
 from rabbitstore.quorum.folder import _is_of
 from rabbitstore.quorum.message import Located, to_message
-from rabbitstore.quorum.messages import Message
+from rabbitstore.quorum.messages import QuorumContent
 from tests.brokerstore.tool import run
 from tests.cases import unpack_case
 
@@ -129,7 +129,7 @@ def test_streams_without_their_coordinator(node):
 def entry(*command):
     """Return an entry of the coordinator with a command."""
     data = encode((Atom("$usr"), {Atom("ts"): 5}, command, UNDEFINED))
-    return Entry(1, memoryview(data), "f", 0, len(data))
+    return RaftEntry(1, memoryview(data), "f", 0, len(data))
 
 
 def resource(name, vhost=b"/", kind="queue"):
@@ -143,7 +143,7 @@ def test_only_the_mnesia_updated_command_records_a_stream_writer():
     for other in (entry(Atom("new_stream"), b"mnesia_updated"), entry(Atom("new_stream"), note), entry(b"mnesia_updated")):
         assert not is_writer_entry(other)
     for data in (encode((note, 1)), encode(note), encode((Atom("$usr"), {}, note, UNDEFINED)), encode((note, note))[:-3]):
-        assert not is_writer_entry(Entry(1, memoryview(data), "f", 0, len(data)))
+        assert not is_writer_entry(RaftEntry(1, memoryview(data), "f", 0, len(data)))
 
 
 def test_names_of_streams_are_those_of_the_newest_state_and_the_entries():
@@ -158,7 +158,7 @@ def test_names_of_streams_are_those_of_the_newest_state_and_the_entries():
         entry(new, Atom("__e_1"), resource(b"e")),
         entry(new, b"__f_1", (*resource(b"f"), 5)),
         entry(Atom("other"), b"new_stream", b"__g_1", resource(b"g")),
-        Entry(1, memoryview(b"\x83h\3new_stream"), "f", 0, 13),
+        RaftEntry(1, memoryview(b"\x83h\3new_stream"), "f", 0, 13),
     ]
     member = SimpleNamespace(snapshots=lambda: states, entries=lambda: dict(enumerate(rows)))
     assert _names_in(member) == {"__a_1": ("/", "a"), "__b_1": ("v", "b\u00fc")}
@@ -185,6 +185,6 @@ def test_a_returned_message_is_marked_redelivered(acquired, failed):
     """Whether its deliveries failed or not, and while a consumer holds it."""
     content = Content("/", "", ("q",), b"", b"body", b"", True)
     for state in ("ready", "checked_out"):
-        located = Located(Message(1, 4, acquired, failed), state, "", "")
+        located = Located(QuorumContent(1, 4, acquired, failed), state, "", "")
         found = to_message(located, content, "q", ("f", 0))
         assert found.redelivered == (acquired + failed > 0 or state == "checked_out")

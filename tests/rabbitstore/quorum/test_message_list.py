@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rabbitstore.format.terms import UNDEFINED, Atom
 from rabbitstore.quorum.command_cy import INDEX_BITS
 from rabbitstore.quorum.machine import Machine, MessageInfo, Settings
-from rabbitstore.quorum.messages import Message, MessageList
+from rabbitstore.quorum.messages import MessageList, QuorumContent
 
 MESSAGES = st.builds(
-    Message, st.integers(0, 1 << 45), st.sampled_from([0, 5, (1 << 19) - 1, 1 << 19]), st.sampled_from([0, 0, 1]),
+    QuorumContent, st.integers(0, 1 << 45), st.sampled_from([0, 5, (1 << 19) - 1, 1 << 19]), st.sampled_from([0, 0, 1]),
     st.sampled_from([0, 0, 2]), st.sampled_from([None, None, 7]), st.sampled_from([{}, {}, {b"k": 1}]),
 )  # fmt: skip
 STEPS = st.lists(st.sampled_from(["pop", "copy", "many", "clear"]) | MESSAGES, max_size=40)
@@ -26,16 +26,16 @@ STEPS = st.lists(st.sampled_from(["pop", "copy", "many", "clear"]) | MESSAGES, m
 @given(STEPS)
 def test_a_message_list_behaves_like_a_deque(steps: list[Any]) -> None:
     """Every step leaves the messages of a deque; a copy and its original do not change each other."""
-    found, model = MessageList(), deque[Message]()
-    others: list[tuple[MessageList, list[Message]]] = []
+    found, model = MessageList(), deque[QuorumContent]()
+    others: list[tuple[MessageList, list[QuorumContent]]] = []
     for number, step in enumerate(steps):
-        if isinstance(step, Message):
+        if isinstance(step, QuorumContent):
             found.append(step)
             model.append(step)
         elif step == "many":
             rows = [(number * 10_000 + index, index % 7) for index in range(3000)]
             found.extend(array("q", [size << INDEX_BITS | index for index, size in rows]))
-            model.extend(Message(*row) for row in rows)
+            model.extend(QuorumContent(*row) for row in rows)
         elif step == "copy":
             others.append((found, [replace(message) for message in model]))
             found = found.copy()
@@ -52,7 +52,7 @@ def test_a_message_list_behaves_like_a_deque(steps: list[Any]) -> None:
 
 def test_a_removed_message_uses_no_memory() -> None:
     """Nor does a message that is only a number."""
-    found = MessageList([Message(1, 2, acquired=1), Message(2, 3), Message(3, 4, expiry_ms=5)])
+    found = MessageList([QuorumContent(1, 2, acquired=1), QuorumContent(2, 3), QuorumContent(3, 4, expiry_ms=5)])
     assert len(found._others) == 2
     while found:
         found.popleft()
@@ -61,7 +61,7 @@ def test_a_removed_message_uses_no_memory() -> None:
 
 def test_changes_of_a_copied_message_stay_in_the_copy() -> None:
     """A message that is more than a number."""
-    found = MessageList([Message(1, 2, delivery_count=1)])
+    found = MessageList([QuorumContent(1, 2, delivery_count=1)])
     found.copy().popleft().delivery_count = 9
     assert found.popleft().delivery_count == 1
 

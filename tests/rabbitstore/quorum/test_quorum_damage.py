@@ -14,7 +14,7 @@ import pytest
 
 from rabbitstore.quorum import layout, quorum_nodes
 from rabbitstore.quorum.check import check_node
-from rabbitstore.quorum.entries import Entry, EntryTable
+from rabbitstore.quorum.entries import EntryTable, RaftEntry
 from rabbitstore.quorum.wal import WalScan
 from storageio import StoreCorrupt, UnsupportedFormat
 from tests.helpers import overwrite
@@ -284,9 +284,9 @@ def test_overwritten_entries_are_void() -> None:
     entries = EntryTable()
     data = memoryview(log_of(named))
     for record in WalScan(data, "f", [], []).records():
-        entries.put(record.index, Entry(record.term, data, "f", record.at, record.size), record.truncates)
+        entries.put(record.index, RaftEntry(record.term, data, "f", record.at, record.size), record.truncates)
     assert {index: data[entry.at : entry.at + entry.size] for index, entry in entries.items()} == {1: b"a", 2: b"d"}
-    entries.put(1, Entry(1, data, "f", 0, 0), truncates=True)
+    entries.put(1, RaftEntry(1, data, "f", 0, 0), truncates=True)
     assert list(entries) == [1]
 
 

@@ -13,7 +13,7 @@ import crcmod
 import crcmod.predefined
 import pytest
 
-from rabbitstore.format.amqp10 import Described, Reader, Special, Symbol
+from rabbitstore.format.amqp10 import Amqp10Reader, Described, Special, Symbol
 from rabbitstore.format.amqp10_message import read_sections, to_content
 from rabbitstore.stream import layout
 from rabbitstore.stream.chunk import check_crc, read_head, read_records
@@ -189,18 +189,18 @@ AMQP = [
 def test_values_of_amqp_1_0(text, value):
     """Encodings are those of the AMQP 1.0 specification (part 1, 1.6)."""
     data = bytes.fromhex(text)
-    reader = Reader(data)
+    reader = Amqp10Reader(data)
     assert reader.value() == value and reader.at == len(data)
     for cut in range(len(data)):
         with pytest.raises(StoreCorrupt):
-            Reader(data[:cut]).value()
+            Amqp10Reader(data[:cut]).value()
 
 
 def test_a_deep_value_is_refused():
     """The depth of nesting is limited."""
     for prefix in (b"\x00", b"\xd0\x00\x00\xff\xff\x00\x00\x00\x01", b"\xf0\x00\x00\xff\xff\x00\x00\x00\x01"):
         with pytest.raises(StoreCorrupt):
-            Reader(prefix * 5000).value()
+            Amqp10Reader(prefix * 5000).value()
 
 
 @pytest.mark.deep

@@ -14,7 +14,7 @@ import pytest
 from rabbitstore.stream import StreamFolder, layout, stream_folders
 from rabbitstore.stream.check import check_stream
 from rabbitstore.stream.layout import CHUNK_HEAD
-from rabbitstore.stream.scan import Scan
+from rabbitstore.stream.scan import StreamScan
 from storageio import UnsupportedFormat
 from storebytes.finding import UNSUPPORTED
 from tests.helpers import overwrite
@@ -315,7 +315,7 @@ def test_a_hostile_segment_is_read_in_linear_time() -> None:
     head = CHUNK_HEAD.pack(0x50, 0, 1, 1, 0, 1, 5, 1, 40, 0, 0, bytes(3)) + bytes(8)
     data = b"OSIL\x00\x00\x00\x01" + head * 4000
     problems = []
-    scan = Scan(data, "f", problems, range(8, len(data), 8))
+    scan = StreamScan(data, "f", problems, range(8, len(data), 8))
     assert list(scan.chunks()) == [] and problems
     assert scan.budget > -len(data)
 
