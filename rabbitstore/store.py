@@ -30,7 +30,7 @@ from .engine.credit import Credit
 from .engine.housekeeper import RabbitHousekeeper
 from .engine.limits import ttl_ms_of
 from .engine.live_queue import Delivery, LiveQueue
-from .engine.opening import check_empty, create_folder, open_for_writing
+from .engine.opening import VhostOpening, check_empty, create_folder
 from .engine.publisher import Publisher
 from .engine.vhost import Vhost
 from .folder_lock import lock_folder
@@ -123,7 +123,7 @@ class RabbitStore(Closing):
         try:
             if create:
                 create_folder(self.disk, self.path, vhost, self.settings)
-            opened = open_for_writing(self.disk, self.path, self.settings)
+            opened = VhostOpening(self.disk, self.path, self.settings).run()
             self._vhost = Vhost(self.disk, self.path, self.settings, opened, work)
         except BaseException:
             self._lock.release()

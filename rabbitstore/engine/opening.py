@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from storageio import Disk, Kind, StoreCorrupt, UnknownStore, replace_file
 from storageio.invariants import check_invariants
 from storebytes.finding import Finding
+from storebytes.plan import Plan
 
 from ..declarations import QueueOptions, read_options, write_options
 from ..format import layout
@@ -105,39 +106,89 @@ def create_folder(disk: Disk, path: str, vhost: str, settings: RabbitSettings) -
     replace_file(disk, f"{path}/{layout.CONFIG_NAME}", CONFIG_TEXT % settings.index.segment_entries)
 
 
-def open_for_writing(disk: Disk, path: str, settings: RabbitSettings) -> OpenedVhost:
-    """Recover the folder; the caller holds its lock."""
-    vhost = VhostFolder(path, disk)
-    _refuse_wrong_config(vhost)
-    queues = vhost.queue_folders()
-    version = max((queue.version for queue in queues), default=settings.index_version)
-    entries = VERSIONS[version].segment_entries or vhost.segment_entries
-    settings = replace(settings, index=replace(settings.index, segment_entries=entries))
-    problems: list[Finding] = []
-    clean = read_clean_stop(vhost, problems)
-    folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
-    vhost.close()
-    for name in _FOLDERS:
-        disk.make_folder(f"{path}/{name}")
-    delete_clean_stop(disk, path)
-    _delete_transient_store(disk, path)
-    resumed = _resume(folder, clean, problems) if clean is not None else None
-    problems = [*vhost.problems, *problems]
-    for problem in problems:
-        _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", path, *problem.as_dict().values())
-    lost: list[Finding] = []
-    if resumed is not None:
-        persistent, loaded = resumed
-    else:
-        loaded = _load_queues(folder)
+class VhostOpening:
+    """What opening a virtual host for writing does to its folder; the caller holds the folder's lock."""
+
+    def __init__(self, disk: Disk, path: str, settings: RabbitSettings) -> None:
+        """Read the folder, and change nothing.  Raises `StoreCorrupt` for a damaged `.config`."""
+        vhost = VhostFolder(path, disk)
+        _refuse_wrong_config(vhost)
+        queues = vhost.queue_folders()
+        version = max((queue.version for queue in queues), default=settings.index_version)
+        entries = VERSIONS[version].segment_entries or vhost.segment_entries
+        settings = replace(settings, index=replace(settings.index, segment_entries=entries))
+        self._problems: list[Finding] = []
+        self._clean = read_clean_stop(vhost, self._problems)
+        self._folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
         vhost.close()
-        persistent, lost = _scan_persistent(folder, loaded)
-    transient, _ = open_store(disk, f"{path}/{layout.TRANSIENT_FOLDER}", settings.store, {}, is_synced=False)
-    known = complete_options(folder.options, loaded)
-    if known != folder.options:
-        write_options(disk, path, known)
-    facts = vhost.vhost, version, settings.index
-    return OpenedVhost(*facts, persistent, transient, loaded, known, lost, problems, resumed is not None)
+        self._persistent: MsgStore | None = None
+        self._loaded: list[LoadedQueue] = []
+        self._lost: list[Finding] = []
+        self._is_resumed = False
+
+    def plan(self) -> Plan:
+        """Return the steps, in the order in which they have to run."""
+        folder, path = self._folder, self._folder.vhost.path
+        plan = Plan(path)
+        missing = [name for name in _FOLDERS if folder.disk.stat(f"{path}/{name}") is None]
+        if missing:
+            plan.add("make_folders", ", ".join(missing), "the store writes there", self._make_folders)
+        plan.add("delete_clean_stop", layout.RECOVERY_NAME, "the queues go on", self._delete_clean_stop)
+        plan.add("delete_transient", layout.TRANSIENT_FOLDER, "its messages do not survive a stop", self._delete_transient)
+        reason = "their last stop was clean" if self._clean is not None else "their last stop was not clean"
+        plan.add("load_queues", layout.QUEUES_FOLDER, reason, self._load)
+        plan.add("write_declarations", layout.SIDECAR_FOLDER, "only the folder shows some queues", self._write_declarations)
+        return plan
+
+    def run(self) -> OpenedVhost:
+        """Run the plan, and return what the engine works with."""
+        folder, steps = self._folder, self.plan()
+        steps.apply()
+        assert self._persistent is not None
+        transient, _ = open_store(
+            folder.disk, f"{folder.vhost.path}/{layout.TRANSIENT_FOLDER}", folder.settings.store, {}, is_synced=False
+        )
+        return OpenedVhost(
+            folder.vhost.vhost, folder.version, folder.settings.index, self._persistent, transient, self._loaded,
+            folder.options, self._lost, self._problems, self._is_resumed,
+        )  # fmt: skip
+
+    def _make_folders(self) -> str:
+        for name in _FOLDERS:
+            self._folder.disk.make_folder(f"{self._folder.vhost.path}/{name}")
+        return ""
+
+    def _delete_clean_stop(self) -> str:
+        delete_clean_stop(self._folder.disk, self._folder.vhost.path)
+        return ""
+
+    def _delete_transient(self) -> str:
+        _delete_transient_store(self._folder.disk, self._folder.vhost.path)
+        return ""
+
+    def _load(self) -> str:
+        """Continue from the clean stop, or read every index and message file; cut what a crash left of a record."""
+        folder = self._folder
+        resumed = _resume(folder, self._clean, self._problems) if self._clean is not None else None
+        self._is_resumed = resumed is not None
+        self._problems = [*folder.vhost.problems, *self._problems]
+        for problem in self._problems:
+            _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", folder.vhost.path, *problem.as_dict().values())
+        if resumed is not None:
+            self._persistent, self._loaded = resumed
+            return ""
+        self._loaded = _load_queues(folder)
+        folder.vhost.close()
+        self._persistent, self._lost = _scan_persistent(folder, self._loaded)
+        return ""
+
+    def _write_declarations(self) -> str:
+        folder = self._folder
+        known = complete_options(folder.options, self._loaded)
+        if known != folder.options:
+            write_options(folder.disk, folder.vhost.path, known)
+            folder.options = known
+        return ""
 
 
 def _refuse_wrong_config(vhost: VhostFolder) -> None:

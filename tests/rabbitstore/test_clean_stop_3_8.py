@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rabbitstore import RabbitStore
-from rabbitstore.engine.opening import open_for_writing
+from rabbitstore.engine.opening import VhostOpening
 from rabbitstore.format import tables
 from rabbitstore.format.dets_table import read_dets, write_dets
 from rabbitstore.format.terms import Atom, CharList
@@ -47,7 +47,7 @@ def test_marks_of_the_index_show_what_was_delivered(case, vhost: str) -> None:
 
 def test_store_resumes_from_a_clean_stop_without_sequence_numbers(case, vhost: str) -> None:
     """An opening for writing reads these indexes in full, keeps the clean stop, and a stop writes it again."""
-    opened = open_for_writing(REAL_DISK, vhost, RabbitSettings())
+    opened = VhostOpening(REAL_DISK, vhost, RabbitSettings()).run()
     assert (opened.problems, opened.lost, opened.is_resumed) == ([], [], True)
     for queue in opened.queues:
         queue.index.abandon()

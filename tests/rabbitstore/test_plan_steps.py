@@ -13,6 +13,8 @@ import pytest
 from fuzz.node_folders import ROOT as NODE
 from fuzz.node_folders import TIME_MS, SmallNode
 from rabbitstore import IndexSettings, RabbitSettings, RabbitStore, apply_recovery, verify
+from rabbitstore.engine.opening import VhostOpening
+from rabbitstore.format.layout import TRANSIENT_FOLDER
 from rabbitstore.node_folder import NodeFolder
 from rabbitstore.read.vhost_folder import VhostFolder, find_vhost
 from rabbitstore.repair.recover import RabbitRecovery
@@ -265,3 +267,29 @@ def test_every_kind_of_step_is_tried() -> None:
     """A new kind of step needs a case here."""
     tried = {kind for _version, _is_clean, _damage, kinds in CASES.values() for kind in kinds}
     assert tried | {"finish_staged", "discard_staged"} == Kinds("rabbitstore").found(STEPS)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("steps", range(6))
+def test_an_opening_killed_after_any_step_is_repeated(tmp_path: Path, version: int, is_clean: bool, steps: int) -> None:
+    """The plan is what an opening runs; nothing before its first step changes the folder."""
+    image = vhost_image(tmp_path / "made", version, is_clean=is_clean)
+    disk = ForgettingDisk.of(image, TIME_MS)
+    for entry in disk.list(f"{VHOST}/{TRANSIENT_FOLDER}"):
+        disk.delete(f"{VHOST}/{TRANSIENT_FOLDER}/{entry.name}")
+    disk.delete_folder(f"{VHOST}/{TRANSIENT_FOLDER}")
+    settings = RabbitSettings(background=False, index_version=version, index=IndexSettings(segment_entries=16))
+    expected, before = state_of(VHOST, disk).messages, disk.files()
+    plan = VhostOpening(disk, VHOST, settings).plan()
+    assert disk.files() == before
+    assert [step.kind for step in plan.steps] == [
+        "make_folders", "delete_clean_stop", "delete_transient", "load_queues", "write_declarations",
+    ]  # fmt: skip
+    del plan.steps[steps:]
+    plan.apply()
+    with RabbitStore.open(VHOST, settings=settings, disk=ForgettingDisk.of(disk.after_kill(), TIME_MS)) as store:
+        found = Counter(
+            (name, one.body) for name in ("first", "second") for one in iter(lambda: store.get(name, auto_ack=True), None)
+        )
+    assert found == expected
