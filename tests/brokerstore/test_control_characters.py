@@ -210,6 +210,7 @@ def test_every_command_is_covered_by_this_test() -> None:
     assert set(every_command()) - {"replicate", "serve"} <= {line.split()[0] for line in (*ANSWERS, *PAGES, *CHANGES)}
 
 
+@pytest.mark.deep
 def test_reading_commands_print_no_control_character(positions: dict[str, Path], tmp_path: Path) -> None:
     """Reading commands print safe text, and with --json one object or line in printable ASCII."""
     check(ran_all(ANSWERS, positions, tmp_path))

@@ -91,6 +91,7 @@ def test_a_diff_of_damaged_folders_is_not_the_same(fixture_store: Any, tmp_path:
     assert (ran.code, ran.json["same"], ran.json["count"]) == (1, False, 0) and "expected" in ran.talk
 
 
+@pytest.mark.deep
 def test_an_import_of_a_node_and_back(node: Node, tmp_path: Path) -> None:
     """Every message of every type goes to a topic, once, and comes back to a classic queue with body and properties."""
     store, back = tmp_path / "store", tmp_path / "vhost"

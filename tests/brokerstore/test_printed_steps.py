@@ -51,12 +51,14 @@ def assert_all_end(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ROCKETMQ_CASES)
+@pytest.mark.deep
 def test_the_printed_commands_repair_a_reported_folder(name: str, tmp_path: Path) -> None:
     """Each case that an operator reported, with each option where `recover` asks for a choice."""
     assert_all_end(unpack_case(name, tmp_path / "case").folder)
 
 
 @pytest.mark.parametrize("name", RABBITMQ_CASES)
+@pytest.mark.deep
 def test_the_printed_commands_end_with_an_intact_node_or_require_an_operator(name: str, tmp_path: Path) -> None:
     """A format that is not understood is left alone, with exit 3."""
     for ending in endings(unpack_case(name, tmp_path / "case").folder):

@@ -173,6 +173,7 @@ def test_the_number_of_time_buckets_is_bounded_and_every_message_is_counted() ->
     assert sum(row[1] for row in times.rows()) == 14_600
 
 
+@pytest.mark.deep
 def test_extreme_timestamps_use_bounded_memory() -> None:
     """A time may be any 64-bit number."""
     times = Times()

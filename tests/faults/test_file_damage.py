@@ -34,6 +34,7 @@ def make() -> Iterator[Make]:
 
 @pytest.mark.parametrize("folders", SAMPLE)
 @pytest.mark.parametrize("name", (*REAL, *OURS))
+@pytest.mark.deep
 def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, folders: tuple[int, int], make: Make) -> None:
     """`verify` is 0 only if a plain model finds no contradiction, and the printed commands end without an uncounted loss."""
     with fast_folder() as above:

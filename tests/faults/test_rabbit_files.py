@@ -67,6 +67,7 @@ def test_a_name_table_of_another_node_requires_an_operator(make: Make, tmp_path:
 
 @pytest.mark.parametrize("folders", SAMPLE)
 @pytest.mark.parametrize("name", [*CASES, *NODES])
+@pytest.mark.deep
 def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, folders: tuple[int, int], make: Make) -> None:
     """`verify` is 0 only if a plain model finds nothing missing, and the printed commands end without an uncounted loss."""
     with fast_folder() as above:
@@ -88,6 +89,7 @@ def test_a_damaged_file_is_reported_and_what_it_loses_is_counted(name: str, fold
         ("msg_stores/vhosts/*/queues/*/0.qs", "empty", "entries of indexes name messages that are not listed"),
     ],
 )
+@pytest.mark.deep
 def test_the_plain_model_sees_a_contradiction(path: str, how: str, expected: str, make: Make, tmp_path: Path) -> None:
     """Two parts of a folder that differ show what neither shows alone."""
     base = make("rabbitmq4-killed")

@@ -138,6 +138,7 @@ def left_open(calls: list[Call]) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "more"), [(ROCKETMQ, ("ASYNC",)), (ROCKETMQ, ("SYNC",)), (RABBITMQ, ())], ids=["async", "sync", "rabbitmq"]
 )
+@pytest.mark.deep
 def test_every_file_and_directory_entry_is_synced_before_it_is_needed(
     shim: Path, tmp_path: Path, program: str, more: tuple[str, ...]
 ) -> None:

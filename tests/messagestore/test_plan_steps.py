@@ -183,6 +183,7 @@ def runs(plan: StorePlan) -> Iterator[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.deep
 def test_a_recovery_killed_after_any_step_is_finished_by_the_next(name: str, sound: Path, tmp_path: Path) -> None:
     """The second recovery loses nothing that an uninterrupted one keeps."""
     damage, choice, kinds = SCENARIOS[name]
@@ -200,6 +201,7 @@ def test_a_killed_restoration_of_the_ring_is_finished_by_the_next(tmp_path: Path
     ("broker-timer", lambda store: (store / "timerlog" / f"{0:020d}").unlink(), "rebuild_timers"),
     ("batchcq", lost_batch_queue, "rebuild"),
 ])  # fmt: skip
+@pytest.mark.deep
 def test_killed_repair_of_broker_files_is_finished_by_the_next(fixture: str, damage: Damage, kind: str, tmp_path: Path) -> None:
     """Timer files and batch queues are a broker's."""
     unpack(Path(__file__).parents[1] / "data" / f"{fixture}.tar.xz", tmp_path)

@@ -244,6 +244,7 @@ def test_a_spawned_reader_beside_the_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
+@pytest.mark.deep
 def test_repeated_interrupts_leave_no_offset_gap(world: Any, tmp_path: Path, is_sync: bool) -> None:
     """With SIGINT every millisecond for a while, offsets have no gap, acknowledged messages exist, and the store still works.
 

@@ -134,6 +134,7 @@ def test_unreadable_queues_are_rebuilt(store: Path, damage: str) -> None:
     assert problem_kinds(store) == set() and count(store) == COUNT
 
 
+@pytest.mark.deep
 def test_a_call_that_fails_once_changes_no_plan(store: Path) -> None:
     """Index files must not count as damaged, or as of RocketMQ's size, because a disk failed for a moment."""
     counting = FailingDisk(1 << 30)

@@ -158,6 +158,7 @@ def test_a_json_file_beside_version_2_is_refused_by_name(store: Path) -> None:
 @needs_rocksdict
 @pytest.mark.parametrize("data", [b"", bytes(100)], ids=["empty", "zeros"])
 @pytest.mark.parametrize("name", ["delayOffset.json", "consumerFilter.json"])
+@pytest.mark.deep
 def test_damaged_json_beside_rocksdb_is_reported_until_it_is_repaired(fixture_store: Any, name: str, data: bytes) -> None:
     """A broker with its topics in RocksDB keeps these two in JSON."""
     folder: Path = fixture_store("broker-rocksdb", own=True).store

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from tests.packaging.kinds import STEPS, Kinds
 
 VHOST = "/vhost"
 COUNT = 40
+OPENING = ["make_folders", "delete_clean_stop", "delete_transient", "load_queues", "write_declarations"]
 Files = dict[str, bytes]
 
 
@@ -196,6 +198,7 @@ def steps_run(case: Case, chosen: Callable[[int], bool]) -> tuple[Disk, list[Ste
     return disk, plan.steps
 
 
+@pytest.mark.deep
 def test_each_step_can_be_the_last_before_a_kill(case: Case) -> None:
     """The steps up to each one run; the next recovery ends at the same messages, with the same answer of `verify`."""
     whole = case.disk()
@@ -210,6 +213,7 @@ def test_each_step_can_be_the_last_before_a_kill(case: Case) -> None:
         assert state_of(case.root, disk) == expected, f"after {plan.steps[last]}"
 
 
+@pytest.mark.deep
 def test_each_step_can_run_alone(case: Case) -> None:
     """Only one step runs, as if the others were lost; the next recovery keeps every message that the whole plan keeps."""
     whole = case.disk()
@@ -266,7 +270,7 @@ def test_staged_files_without_a_list_of_changes_are_deleted(node: Image) -> None
 def test_every_kind_of_step_is_tried() -> None:
     """A new kind of step needs a case here."""
     tried = {kind for _version, _is_clean, _damage, kinds in CASES.values() for kind in kinds}
-    assert tried | {"finish_staged", "discard_staged"} == Kinds("rabbitstore").found(STEPS)
+    assert tried | {"finish_staged", "discard_staged", *OPENING} == Kinds("rabbitstore").found(STEPS)
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])
@@ -283,13 +287,11 @@ def test_an_opening_killed_after_any_step_is_repeated(tmp_path: Path, version: i
     expected, before = state_of(VHOST, disk).messages, disk.files()
     plan = VhostOpening(disk, VHOST, settings).plan()
     assert disk.files() == before
-    assert [step.kind for step in plan.steps] == [
-        "make_folders", "delete_clean_stop", "delete_transient", "load_queues", "write_declarations",
-    ]  # fmt: skip
+    assert [step.kind for step in plan.steps] == OPENING
     del plan.steps[steps:]
     plan.apply()
     with RabbitStore.open(VHOST, settings=settings, disk=ForgettingDisk.of(disk.after_kill(), TIME_MS)) as store:
         found = Counter(
-            (name, one.body) for name in ("first", "second") for one in iter(lambda: store.get(name, auto_ack=True), None)
+            (name, got.body) for name in ("first", "second") for got in iter(partial(store.get, name, auto_ack=True), None)
         )
     assert found == expected

@@ -117,6 +117,7 @@ def test_a_folder_is_served_until_it_is_stopped(tmp_path: Path, number: signal.S
 
 
 @SIGNALS
+@pytest.mark.deep
 def test_a_replica_that_is_stopped_is_closed_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """It has everything, and no mark of an unclean stop."""
     with Master(tmp_path / "m") as master:

@@ -131,6 +131,7 @@ def test_a_pop_request_can_name_one_queue(served: Served) -> None:
     assert [one.body for one in pop(served, queueId=0)] == [b"4"]
 
 
+@pytest.mark.deep
 def test_an_unacknowledged_message_is_redelivered_from_the_retry_topic(served: Served) -> None:
     """Consumers pull from that topic. The offset moves on when the message is there."""
     put(served, 1)

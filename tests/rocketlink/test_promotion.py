@@ -18,6 +18,8 @@ from tests.brokerstore.schema import check_schema
 from tests.helpers import until
 from tests.rocketlink.test_replica import CONFIG, bodies, put
 
+pytestmark = pytest.mark.deep  # each test starts a master and a replica
+
 DELAYED = 1  # a level: a second
 
 
@@ -44,6 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
+@pytest.mark.deep
 def test_a_promoted_store_has_all_topics_and_delivers_nothing_twice(folder: Path) -> None:
     """It continues where the master stopped, by the log alone."""
     with MessageStore.open(folder, "r") as store:

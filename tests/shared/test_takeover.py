@@ -198,6 +198,7 @@ def test_every_call_raises_the_error_of_a_failed_takeover(tmp_path: Path) -> Non
             store.put_async(Message("T", b"1"))
 
 
+@pytest.mark.deep
 def test_calls_raise_store_busy_while_the_owner_is_stopped(tmp_path: Path) -> None:
     """Every kind of call ends with `StoreBusy` after `wait_s`; nobody takes over; all of them work when the owner goes on."""
     owner = owning_child(tmp_path / "s", lambda store: store.create_topic("T", 1))

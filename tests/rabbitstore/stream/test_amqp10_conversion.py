@@ -108,6 +108,7 @@ def messages(draw: Any, chance_of_rare: int = 0) -> bytes:
 
 @settings(max_examples=200, deadline=None)
 @given(messages())
+@pytest.mark.deep
 def test_a_plain_message_is_converted_as_its_values_are(data: bytes) -> None:
     """One converter takes any number of messages."""
     converter = Converter()
