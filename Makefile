@@ -16,7 +16,7 @@ TESTS ?= tests bench
 PLAIN_TESTS ?= $(addprefix tests/,storebytes commitlog consumequeue indexfile messagestore rabbitstore faults fuzz lab \
 	brokerstore/test_damage_table.py brokerstore/test_golden.py brokerstore/test_golden_outputs.py packaging/test_builds_here.py)
 WORKERS ?= auto
-PYTEST := -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # tests/conftest.py has the order
+PYTEST = -m pytest --benchmark-disable -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # tests/conftest.py has the order
 DEMO ?=
 
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each would compile all modules again
@@ -80,6 +80,8 @@ demo: $(VENV)/.kernels
 demo-small: $(VENV)/.kernels
 	@$(RUN) -m brokerstore.demo --messages 100000 $(DEMO)
 
+# Many of these tests wait, so there is a worker more than processors.
+test: WORKERS := $(shell expr $$(nproc) + 1)
 test: $(VENV)/.kernels $(VENV)/.dev
 	@$(RUN) $(PYTEST) -m "not deep and not spark and not interop" $(TESTS)
 
