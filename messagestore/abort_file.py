@@ -14,8 +14,10 @@ import os
 from commitlog.layout import FOREVER_MS
 from storageio import Disk, Entry, Mode
 
+from .broker.config.ack_file import take_over
 from .checkpoint import FILE_NAME as CHECKPOINT_NAME
 from .checkpoint import read_checkpoint
+from .paths import OWN_FOLDER
 
 FILE_NAME = "abort"
 TEXT_SIZE_MAX = 20
@@ -58,6 +60,7 @@ class AbortFile:
 
     def create(self, process_id: int, *, is_after_clean_stop: bool = False) -> None:
         """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
+        take_over(self._disk, os.path.join(self._folder, OWN_FOLDER), process_id)
         with self._disk.open(self.path, Mode.CREATE) as file:
             text = str(process_id).encode() + (b" " + _CLEAN if is_after_clean_stop else b"")
             file.write(0, text)

@@ -221,7 +221,12 @@ class Engine(StoreParts):
             for thread in (self.dispatcher.thread, *self.flusher.threads):
                 thread.stop()
             self.flusher.abandon()
+            self._close_offsets(is_clean=False)
             self._release()
+
+    def _close_offsets(self, *, is_clean: bool) -> None:
+        if self._consumer_offsets is not None:
+            self._consumer_offsets.close(is_clean=is_clean)
 
     def _finish(self) -> None:
         """Flush, dispatch, flush queues and index, write the hints, and only then remove the abort file."""
@@ -244,6 +249,7 @@ class Engine(StoreParts):
         if self.flags.is_writeable and self.dispatcher.behind_bytes == 0:
             self._write_hints()
             self._close_ring(is_clean=True)
+            self._close_offsets(is_clean=True)
             self.abort_file.remove()
             self.is_clean_stop = True
 

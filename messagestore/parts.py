@@ -12,8 +12,9 @@ from collections.abc import Callable
 from commitlog import CommitLog, LogPaths, QueueOffsets
 from consumequeue import AllQueues, BatchQueues, ConsumeQueues
 from indexfile import IndexFiles, KeyFilters
-from storageio import Disk, StoreClosed
+from storageio import Disk, StoreClosed, process_id
 
+from .broker.config.ack_file import AckedQueue, AckFile, read_acks
 from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
@@ -57,6 +58,7 @@ class StoreParts:
         self._given = config
         self._clock = clock
         self._consumer_offsets: ConsumerOffsets | None = None
+        self.acked: list[AckedQueue] = []  # what the last writer left, before this one is named in the abort file
         self._offsets_guard = threading.Lock()
 
     def load(self) -> None:
@@ -88,6 +90,7 @@ class StoreParts:
         self.checkpoint = Checkpoint(disk, paths.root)  # recovery opens it for writing: a refused opening leaves every byte
         self.abort_file = self.facts.abort_file
         self.was_clean = not self.abort_file.is_present
+        self.acked = self._read_acks()
         self.topics = Topics(disk, paths.config, default_queues=config.default_topic_queue_nums)
         batch = BatchQueues(
             disk, paths.batch, writable=self.writable, file_size_bytes=config.mapper_file_size_batch_consume_queue,
@@ -136,8 +139,16 @@ class StoreParts:
         """
         with self._offsets_guard:
             if self._consumer_offsets is None or not self.writable:
-                self._consumer_offsets = offsets_table(self.disk, self.paths.config)
+                table = self._consumer_offsets = offsets_table(self.disk, self.paths.config)
+                if not self.writable:
+                    table.restore(self._read_acks())
+                elif not table.is_in_rocksdb:
+                    kept = table.restore(self.acked, self.lookup.end_of)
+                    table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept))
             return self._consumer_offsets
+
+    def _read_acks(self) -> list[AckedQueue]:
+        return read_acks(self.disk, self.paths.own, self.abort_file.read_process_id())
 
     def dispatch_limit(self) -> int:
         """Return the physical offset up to which records may be dispatched and read.

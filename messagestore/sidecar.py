@@ -20,6 +20,7 @@ OWN_FILES: dict[
     "delays.json": Kind.FILE,
     "timers.json": Kind.FILE,
     "ring": Kind.FILE,
+    "acks": Kind.FILE,
     "owner.socket": None,  # of a shared store; a killed owner leaves it
     "consumers": Kind.FOLDER,
     "consumers/*": Kind.FILE,

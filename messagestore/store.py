@@ -354,9 +354,10 @@ class MessageStore(LookupMethods, Closing):
         return copied
 
     def flush(self) -> int:
-        """Sync everything that is written; return the flushed physical offset."""
+        """Sync everything that is written and acknowledged; return the flushed physical offset."""
         self._engine.check_open()
         self._rules.must_write()
+        self._engine.consumer_offsets().sync()
         return self._engine.flusher.flush_now()
 
     def delete_expired(self) -> int:

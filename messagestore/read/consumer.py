@@ -1,9 +1,10 @@
 """Consume a topic: every message of its queues, in the order of each queue, again until it is acknowledged.
 
 A group's offsets are in `config/consumerOffset.json`: for each queue the first message that is not acknowledged.  `ack` moves
-them; the housekeeper writes them every few seconds, and a clean stop writes them too, so after a crash the last messages may
-be delivered again, but none is skipped.  Several consumers of one group in a process share the queues (`rebalance.py`); when
-a queue is reassigned, its unacknowledged messages are delivered again by the new consumer.
+them, and records that in a mapped file (`broker/config/ack_file.py`), so that after a kill only messages come again that were
+delivered and not acknowledged.  Under synchronous flush it returns when the file is on the disk.  Several consumers of one
+group in a process share the queues (`rebalance.py`); when a queue is reassigned, the new consumer gets its unacknowledged
+messages again.
 
 `nack` sends a message back: it is delivered again after a delay, from the group's retry topic, which a consumer reads beside
 its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters.
@@ -55,6 +56,7 @@ class _QueueState:
         self.ready_at = 0  # physical offset: messages before `fetch_at` were handed out before they were dispatched up to there
         self.fetched: deque[StoredMessage] = deque()
         self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
+        self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
         self.committed = -1
         self.is_committing = False
 
@@ -264,16 +266,16 @@ class Consumer(Polled):
             page = self._reader.page(self.topic, queue_id, before, FETCH_COUNT, FETCH_BYTES_MAX, self._tags)
             if before > page.max_offset and not self._parts.writable:
                 raise StoreRewound(f"{self.topic}-{queue_id} ends at {page.max_offset}, and was read up to {before}")
-            state.fetched.extend(self._selected(page.messages))
+            state.fetched.extend(self._selected(page.messages, state))
             state.fetch_at = page.next_offset
             if not state.fetched:
                 state.position = page.next_offset
             if page.next_offset == before or page.status is GetStatus.NO_MESSAGE_IN_QUEUE:
                 return
 
-    def _selected(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages to deliver: all but fillers, which the page leaves out."""
-        return messages
+    def _selected(self, messages: list[StoredMessage], state: _QueueState) -> list[StoredMessage]:
+        """Return the messages to deliver: all but fillers, which the page leaves out, and what is acknowledged already."""
+        return [message for message in messages if message.queue_offset not in state.done] if state.done else messages
 
     # Queues
 
@@ -329,6 +331,7 @@ class Consumer(Polled):
 
     def _first_state(self, queue_id: int, turn: int) -> _QueueState:
         state = _QueueState(self._first_position(queue_id), turn)
+        state.done = self._offsets.done(self.topic, self.group, queue_id)
         if state.position > self._bounds(queue_id)[1]:  # acknowledged before it was dispatched
             state.ready_at = self._parts.dispatch_limit()
         return state
@@ -387,6 +390,7 @@ class Consumer(Polled):
             if turn < 0:
                 return
             state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]), turn)
+            state.done = self._offsets.done(self.topic, self.group, queue_id)
             state.pending.update(dict.fromkeys(sorted(offset for offset in held if offset < state.position)))
 
     # Positions
@@ -456,10 +460,18 @@ class Consumer(Polled):
             with state.committing():
                 del state.pending[queue_offset]
                 self._acked(queue_id, queue_offset, state)
-            return True
+        self._sync()
+        return True
+
+    def _sync(self) -> None:
+        """Wait, if puts do, until what is acknowledged is on the disk."""
+        if self._parts.config.is_sync_flush:
+            self._offsets.sync()
 
     def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
         self._commit(queue_id, state)
+        if queue_offset > state.done_before:
+            self._offsets.add_done(self.topic, self.group, queue_id, queue_offset)
 
     def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:
         """Return the state of the queue in which a message is pending, or None."""
@@ -497,8 +509,8 @@ class Consumer(Polled):
             what = f"a record of many messages of {self.topic} cannot come again from {RETRY_PREFIX}{self.group}"
             raise InvalidMessage(f"{what}: put it to {self.topic} once more and acknowledge this one")
 
-    def commit(self) -> None:
-        """Acknowledge everything that was delivered."""
+    def commit(self, *, sync: bool = False) -> None:
+        """Acknowledge everything that was delivered; with `sync` return when that is on the disk."""
         self._must_write()
         with self._lock:
             self._assign()
@@ -508,6 +520,9 @@ class Consumer(Polled):
                     self._commit(queue_id, state)
         if self._retry is not None:
             self._retry.commit()
+        if sync:
+            self._offsets.sync()
+        self._sync()
 
     def _commit(self, queue_id: int, state: _QueueState) -> None:
         done_before = state.done_before
@@ -559,7 +574,7 @@ class _RetryReader(Consumer):
         progress.begin_at(low)
         return min(progress.base, high)
 
-    def _selected(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+    def _selected(self, messages: list[StoredMessage], state: _QueueState) -> list[StoredMessage]:
         return [
             message
             for message in messages
@@ -569,7 +584,7 @@ class _RetryReader(Consumer):
     def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
         self._done(queue_id, queue_offset)
 
-    def commit(self) -> None:
+    def commit(self, *, sync: bool = False) -> None:
         """Acknowledge everything that was delivered."""
         with self._lock:
             for queue_id, state in self._states.items():

@@ -26,7 +26,7 @@ class RetryProgress:
         self._offsets = offsets
         self._key = (topic, group, queue_id)
         self._guard = threading.Lock()
-        self._done: set[int] = set()
+        self._done = offsets.done(topic, group, queue_id)
         self.base = offsets.get(topic, group, queue_id) or 0
 
     def begin_at(self, offset: int) -> None:
@@ -49,9 +49,11 @@ class RetryProgress:
             while self.base in self._done:
                 self._done.remove(self.base)
                 self.base += 1
+            topic, group, queue_id = self._key
             if self.base != before:
-                topic, group, queue_id = self._key
                 self._offsets.commit(topic, group, queue_id, self.base)
+            elif offset in self._done:
+                self._offsets.add_done(topic, group, queue_id, offset)
 
 
 class RetryProgresses:

@@ -90,6 +90,8 @@ class Opening:
         if found.checks_queues and has_timers(self.parts.disk, paths.root):
             plan.add("rebuild_timers", "timerlog", "timers may point behind the end of the log", self._repair_timers)
         plan.add("clamp_offsets", "config", "offsets may be behind the end of their queue", self._clamp_offsets)
+        if self.parts.acked:
+            plan.add("restore_acks", f"{OWN_FOLDER}/acks", "the last writer saved less", self._restore_acks)
         if found.clean_stop is not None:
             plan.add("delete_clean_stop", f"{OWN_FOLDER}/clean.json", "the log goes on", self._delete_clean_stop)
         return plan
@@ -178,6 +180,10 @@ class Opening:
             OFFSET_TABLES if self.found.checks_queues else (DelayOffsets,),
         )  # fmt: skip
         return ", ".join(self.clamped)
+
+    def _restore_acks(self) -> str:
+        self.parts.consumer_offsets()
+        return ""
 
     def _delete_clean_stop(self) -> str:
         self.parts.disk.delete(clean_path(self.parts.paths.root))

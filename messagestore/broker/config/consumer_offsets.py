@@ -7,12 +7,13 @@ others, but cannot be queried here. `groupTopicMap` is derived from the keys whe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from commitlog.topic_names import LMQ_PREFIX
 from storageio import Disk, InvalidMessage
 
+from .ack_file import NO_OFFSET, AckedQueue, AckFile, Key
 from .config_files import Document
 from .config_table import INT64_MAX, ConfigTable
 
@@ -42,7 +43,9 @@ class ConsumerOffsets(ConfigTable):
     def __init__(self, disk: Disk, folder: str) -> None:
         """Read the file. `folder` is the store's `config/`."""
         self._commits = 0
+        self._acks: AckFile | None = None
         super().__init__(disk, folder)
+        self._saved = _flat(self.document())
 
     def _take(self, table: Document) -> None:
         self._table: dict[str, dict[int, int]] = {}
@@ -97,16 +100,83 @@ class ConsumerOffsets(ConfigTable):
             return sorted({topic for topic, name in _pairs(self._keys()) if name == group})
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Set the next offset to read, forward or backward. It is written by `persist`."""
+        """Set the next offset to read, forward or backward. `persist` writes it to the file."""
         key = check_key(topic, group)
         check_offset(queue_id, offset)
         with self._lock:
-            self._table.setdefault(key, {})[queue_id] = offset
-            self._count_commit()
+            self._set(key, queue_id, offset)
+            self._count_commit(key, queue_id, offset)
 
-    def _count_commit(self) -> None:
+    def _set(self, key: str, queue_id: int, offset: int) -> None:
+        self._table.setdefault(key, {})[queue_id] = offset
+
+    def _count_commit(self, key: str, queue_id: int, offset: int) -> None:
         self._commits += 1
         self._change(counts=self._commits % VERSION_STEP == 0)
+        if self._acks is not None:
+            self._acks.record(key, queue_id, offset, self._saved.get((key, queue_id), NO_OFFSET))
+
+    # What a killed process leaves
+
+    def restore(self, found: Iterable[AckedQueue], end_of: EndOf | None = None) -> list[AckedQueue]:
+        """Take what the last writer acknowledged after it wrote the file, and return the queues for which that counts.
+
+        The offset in the file holds where it is none that this writer wrote: then another program consumed.  With `end_of`
+        nothing behind the end of a queue counts, because the log lost it.
+        """
+        kept = []
+        with self._lock:
+            for queue in found:
+                saved = self._saved.get((queue.key, queue.queue_id), NO_OFFSET)
+                if saved not in (queue.saved, queue.saving, queue.next_offset):
+                    continue
+                if end_of is not None:
+                    end = end_of(queue.key.split(JOINT)[0], queue.queue_id)
+                    queue.next_offset = max(0, min(queue.next_offset, end))
+                    queue.done = {offset for offset in queue.done if offset < end}
+                queue.saved = queue.saving = saved
+                kept.append(queue)
+                if queue.next_offset != saved:
+                    self._set(queue.key, queue.queue_id, queue.next_offset)
+                    self._change(counts=False)
+        return kept
+
+    def record_to(self, acks: AckFile) -> None:
+        """Record every commit from now on in a file that a killed process leaves complete."""
+        self._acks = acks
+
+    def add_done(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Record that a message is acknowledged before an earlier one; in a store that is read only, do nothing."""
+        key = check_key(topic, group)
+        with self._lock:
+            if self._acks is not None:
+                self._acks.add_done(key, queue_id, offset, self._saved.get((key, queue_id), NO_OFFSET))
+
+    def done(self, topic: str, group: str, queue_id: int) -> set[int]:
+        """Return the offsets of messages that are acknowledged before an earlier one."""
+        with self._lock:
+            return set() if self._acks is None else self._acks.done(topic + JOINT + group, queue_id)
+
+    def sync(self) -> None:
+        """Return when every commit made before the call is on the disk."""
+        if self._acks is not None:
+            self._acks.sync()
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close the file of acknowledgements; a clean stop has written the table."""
+        if self._acks is not None:
+            self._acks.close(is_clean=is_clean)
+
+    def _save(self, document: Document) -> None:
+        offsets = _flat(document)
+        with self._lock:
+            if self._acks is not None:
+                self._acks.begin_save(offsets)
+        super()._save(document)
+        with self._lock:
+            self._saved = offsets
+            if self._acks is not None:
+                self._acks.end_save()
 
     def delete_group(self, group: str) -> bool:
         """Remove a group's offsets and return whether there were any."""
@@ -123,6 +193,8 @@ class ConsumerOffsets(ConfigTable):
                 self._drop(key)
             if gone:
                 self._change()
+                if self._acks is not None:
+                    self._acks.drop(gone)
             return bool(gone)
 
     def _drop(self, key: str) -> None:
@@ -191,8 +263,14 @@ class LmqConsumerOffsets(ConsumerOffsets):
         key = check_key(topic, group)
         check_offset(queue_id, offset)
         with self._lock:
+            self._set(key, 0, offset)
+            self._count_commit(key, 0, offset)
+
+    def _set(self, key: str, queue_id: int, offset: int) -> None:
+        if key.split(JOINT)[1].startswith(LMQ_PREFIX):
             self._lmqs[key] = offset
-            self._count_commit()
+        else:
+            super()._set(key, queue_id, offset)
 
     def _drop(self, key: str) -> None:
         super()._drop(key)
@@ -221,6 +299,15 @@ def offsets_table(disk: Disk, folder: str) -> ConsumerOffsets:
     """Return the table in effect: that of the LMQ offset file if it exists, else the ordinary one."""
     has_lmqs = disk.stat(os.path.join(folder, LmqConsumerOffsets.file_name)) is not None
     return (LmqConsumerOffsets if has_lmqs else ConsumerOffsets)(disk, folder)
+
+
+def _flat(document: Document) -> dict[Key, int]:
+    """Return the offset of each key and queue id in a document to write."""
+    found: dict[Key, int] = {}
+    for key, offsets in document.get("offsetTable", {}).items():
+        found.update(((key, queue_id), offset) for queue_id, offset in offsets.items())
+    found.update(((key, 0), offset) for key, offset in document.get("lmqOffsetTable", {}).items())
+    return found
 
 
 def _pairs(keys: list[str]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,299 @@
+"""`brokerstore/acks`: what groups of an open store have acknowledged, in a mapped file that a killed process leaves complete.
+
+    0     header: magic; process id of the writer, 0 after a clean stop; process id of the next writer while it takes over
+    24    rows, each a multiple of 8 bytes:
+          queue  kind 1, size of the key, queue id, CRC of these and the key; next offset to read; offset in
+                 `consumerOffset.json`; offset that is being written there; `topic@group`
+          done   kind 2, number of the queue's row, CRC; offset of a message that is acknowledged before an earlier one
+          reset  kind 3, number of the queue's row, CRC; what was done before counts no more
+
+The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A file whose store
+a broker has opened since, and the row of a queue whose offset in `consumerOffset.json` is another one, do not count: then the
+broker's offset holds (docs/formats/store-folder.md#acknowledgements).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from storageio import Disk, DiskError, File, Kind, Map, Mode
+
+LOG = logging.getLogger(f"brokerstore.{__name__}")
+NAME = "acks"
+MAGIC = b"BSACKS01"
+HEAD = struct.Struct("=8sqq")
+KIND = struct.Struct("=H")
+QUEUE = struct.Struct("=HHiIIqqq")
+QUEUE_CHECKED = struct.Struct("=HHi")
+DONE = struct.Struct("=HHIIIq")
+DONE_CHECKED = struct.Struct("=HIq")
+QUEUE_ROW, DONE_ROW, RESET_ROW = 1, 2, 3
+SIZE_MIN = 1 << 20
+SIZE_MAX = 1 << 30
+GROWTH = 4  # a file that is written again has so many times the size of its rows
+NO_OFFSET = -1  # the group has none in `consumerOffset.json`
+Key = tuple[str, int]  # topic@group, and queue id
+
+
+@dataclass
+class AckedQueue:
+    """What a group has acknowledged of a queue."""
+
+    key: str
+    queue_id: int
+    next_offset: int
+    saved: int = NO_OFFSET
+    saving: int = NO_OFFSET
+    done: set[int] = field(default_factory=set)
+    number: int = 0  # of its row among those of queues
+    at: int = 0  # of its offsets, in words of 8 bytes
+    has_done_rows: bool = False  # even if the next offset has passed all of them
+
+
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // 8) * 8
+
+
+def _done_row(kind: int, number: int, offset: int) -> bytes:
+    return DONE.pack(kind, 0, number, crc32(DONE_CHECKED.pack(kind, number, offset)), 0, offset)
+
+
+def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueue]:
+    """Return the queues in the file of `folder`, which the process that wrote the abort file (None: there is none) has left.
+
+    A file of another process, or none, has no queues; damage ends the rows that are read.
+    """
+    path = os.path.join(folder, NAME)
+    found = disk.stat(path)
+    if found is None or found.kind is not Kind.FILE or not HEAD.size <= found.size_bytes <= SIZE_MAX:
+        return []
+    with disk.open(path, Mode.READ) as file:
+        data = file.read(0, found.size_bytes)
+    magic, writer, next_writer = HEAD.unpack_from(data)
+    if magic != MAGIC or (process_id or 0) not in (writer, next_writer):
+        return []
+    queues: list[AckedQueue] = []
+    at = HEAD.size
+    while at + DONE.size <= len(data):
+        (kind,) = KIND.unpack_from(data, at)
+        row = _read_queue(data, at) if kind == QUEUE_ROW else None
+        if row is not None:
+            row.number = len(queues)
+            queues.append(row)
+            at += QUEUE.size + _padded(len(row.key.encode(errors="surrogateescape")))
+        elif kind in (DONE_ROW, RESET_ROW) and _read_done(data, at, queues):
+            at += DONE.size
+        else:
+            break
+    for queue in queues:
+        queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
+    return queues
+
+
+def _read_queue(data: bytes, at: int) -> AckedQueue | None:
+    if at + QUEUE.size > len(data):
+        return None
+    kind, size, queue_id, crc, _, next_offset, saved, saving = QUEUE.unpack_from(data, at)
+    key = data[at + QUEUE.size : at + QUEUE.size + size]
+    if len(key) != size or crc != crc32(key, crc32(QUEUE_CHECKED.pack(kind, size, queue_id))):
+        return None
+    return AckedQueue(key.decode(errors="surrogateescape"), queue_id, next_offset, saved, saving)
+
+
+def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
+    kind, _, number, crc, _, offset = DONE.unpack_from(data, at)
+    if crc != crc32(DONE_CHECKED.pack(kind, number, offset)) or number >= len(queues):
+        return False
+    if kind == RESET_ROW:
+        queues[number].done.clear()
+    else:
+        queues[number].done.add(offset)
+    return True
+
+
+class AckFile:
+    """The file of a store that is open for writing.  One thread at a time changes it; any thread may `sync`."""
+
+    def __init__(self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = ()) -> None:
+        """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none."""
+        self._disk = disk
+        self._folder = folder
+        self._path = os.path.join(folder, NAME)
+        self._process_id = process_id
+        self._queues: dict[Key, AckedQueue] = {(one.key, one.queue_id): one for one in queues}
+        self._file: File | None = None
+        self._map: Map | None = None
+        self._end = 0
+        self._changes = self._synced = 0
+        self._syncing = threading.Lock()
+        self._is_failed = False
+        if self._queues:
+            self._write_again()
+        elif disk.stat(self._path) is not None:
+            self._delete()
+
+    def record(self, key: str, queue_id: int, next_offset: int, saved: int) -> None:
+        """Set the next offset of a queue; `saved`, the one in `consumerOffset.json`, is for a queue that has no row yet."""
+        queue = self._queues.get((key, queue_id))
+        if queue is None:
+            self._append_queue(AckedQueue(key, queue_id, next_offset, saved, saved))
+            return
+        if next_offset < queue.next_offset and queue.has_done_rows:
+            queue.done.clear()
+            queue.has_done_rows = False
+            self._append(_done_row(RESET_ROW, queue.number, 0))
+        elif queue.done:
+            queue.done.difference_update(range(queue.next_offset, next_offset))
+        queue.next_offset = next_offset
+        self._changes += 1
+        self._store(queue.at, next_offset)
+
+    def add_done(self, key: str, queue_id: int, offset: int, saved: int) -> None:
+        """Record that a message is acknowledged although an earlier one is not."""
+        if (key, queue_id) not in self._queues:
+            self.record(key, queue_id, max(saved, 0), saved)
+        queue = self._queues[key, queue_id]
+        if offset >= queue.next_offset and offset not in queue.done:
+            queue.done.add(offset)
+            queue.has_done_rows = True
+            self._append(_done_row(DONE_ROW, queue.number, offset))
+
+    def done(self, key: str, queue_id: int) -> set[int]:
+        """Return the offsets of messages that are acknowledged before an earlier one."""
+        queue = self._queues.get((key, queue_id))
+        return set() if queue is None else set(queue.done)
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """Forget the queues of some keys."""
+        gone = set(keys)
+        kept = {key: queue for key, queue in self._queues.items() if key[0] not in gone}
+        if len(kept) != len(self._queues):
+            self._queues = kept
+            self._write_again()
+
+    def begin_save(self, offsets: Mapping[Key, int]) -> None:
+        """Record the offsets that `consumerOffset.json` is going to have."""
+        for key, queue in self._queues.items():
+            queue.saving = offsets.get(key, NO_OFFSET)
+            self._store(queue.at + 2, queue.saving)
+
+    def end_save(self) -> None:
+        """Record that `consumerOffset.json` has these offsets."""
+        for queue in self._queues.values():
+            queue.saved = queue.saving
+            self._store(queue.at + 1, queue.saved)
+
+    def sync(self) -> None:
+        """Return when every change made before the call is on the disk; one sync covers all callers that wait."""
+        expected = self._changes
+        with self._syncing:
+            if self._synced < expected and self._file is not None:
+                reached = self._changes
+                self._file.sync()
+                self._synced = reached
+
+    def close(self, *, is_clean: bool) -> None:
+        """Close the file; after a clean stop delete it, unless it has acknowledgements out of order, which are only here."""
+        if self._map is None:
+            return
+        if is_clean:
+            self._store(1, 0)
+            self._store(2, 0)
+            self.sync()
+        self._release()
+        if is_clean and not any(queue.done for queue in self._queues.values()):
+            self._delete()
+
+    # The file
+
+    def _store(self, word: int, value: int) -> None:
+        """Store one word, which a kill leaves old or new."""
+        if self._map is not None:
+            self._map.view.cast("q")[word] = value
+
+    def _append_queue(self, queue: AckedQueue) -> None:
+        queue.number = len(self._queues)
+        self._queues[queue.key, queue.queue_id] = queue
+        self._append(self._queue_row(queue, self._end))
+
+    def _queue_row(self, queue: AckedQueue, at: int) -> bytes:
+        key = queue.key.encode(errors="surrogateescape")
+        queue.at = (at + QUEUE_CHECKED.size + 8) // 8
+        crc = crc32(key, crc32(QUEUE_CHECKED.pack(QUEUE_ROW, len(key), queue.queue_id)))
+        head = QUEUE.pack(QUEUE_ROW, len(key), queue.queue_id, crc, 0, queue.next_offset, queue.saved, queue.saving)
+        return head + key.ljust(_padded(len(key)), b"\0")
+
+    def _append(self, row: bytes) -> None:
+        """Append a row; write the whole file again if it is full."""
+        self._changes += 1
+        if self._map is None or self._end + len(row) > len(self._map.view):
+            self._write_again()
+            return
+        self._map.view[self._end : self._end + len(row)] = row
+        self._end += len(row)
+
+    def _write_again(self) -> None:
+        """Replace the file by one with the rows that still count."""
+        if self._is_failed:
+            return
+        try:
+            with self._syncing:
+                self._replace()
+        except DiskError as error:
+            self._is_failed = True
+            self._release()
+            LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
+
+    def _replace(self) -> None:
+        rows = bytearray(HEAD.pack(MAGIC, self._process_id, self._process_id))
+        for number, queue in enumerate(self._queues.values()):
+            queue.number = number
+            queue.has_done_rows = bool(queue.done)
+            rows += self._queue_row(queue, len(rows))
+        for queue in self._queues.values():
+            for offset in sorted(queue.done):
+                rows += _done_row(DONE_ROW, queue.number, offset)
+        size = max(SIZE_MIN, -(-GROWTH * len(rows) // SIZE_MIN) * SIZE_MIN)
+        self._disk.make_folder(self._folder)
+        fresh = f"{self._path}.new"
+        if self._disk.stat(fresh) is not None:
+            self._disk.delete(fresh)
+        with self._disk.open(fresh, Mode.CREATE) as file:
+            file.allocate(size)
+            file.write(0, bytes(rows))
+            file.sync()
+        self._release()
+        self._disk.rename(fresh, self._path)
+        self._disk.sync_folder(self._folder)
+        self._file = self._disk.open(self._path, Mode.WRITE)
+        self._map = self._file.map(size, writable=True)
+        self._end = len(rows)
+        self._synced = self._changes
+
+    def _release(self) -> None:
+        if self._map is not None:
+            self._map.close()
+        if self._file is not None:
+            self._file.close()
+        self._map = self._file = None
+
+    def _delete(self) -> None:
+        found = self._disk.stat(self._path)
+        if found is not None and found.kind is Kind.FILE:
+            self._disk.delete(self._path)
+
+
+def take_over(disk: Disk, folder: str, process_id: int) -> None:
+    """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid."""
+    path = os.path.join(folder, NAME)
+    found = disk.stat(path)
+    if found is not None and found.kind is Kind.FILE and found.size_bytes >= HEAD.size:
+        with disk.open(path, Mode.WRITE) as file:
+            file.write(16, struct.pack("=q", process_id))
+            file.sync()

@@ -1,0 +1,253 @@
+"""Acknowledgements are as durable as puts: after a kill or a power failure only what was in hands comes again."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from brokerstore.testing.rocketmq_lab import abandon, lab_config
+from messagestore import FlushMode, MessageStore, StoreConfig
+from messagestore.broker.config import ack_file
+from messagestore.broker.config.ack_file import AckFile, read_acks
+from storageio import REAL_DISK, Disk, DiskFull
+from storageio.testing import ForgettingDisk
+
+SMALL = StoreConfig.small()
+COUNT = 40
+KILLED = """
+import os, signal, sys
+from messagestore import MessageStore, StoreConfig
+store = MessageStore.open(sys.argv[1], config=StoreConfig.small())
+consumer = store.consumer("T", group="G")
+taken = consumer.poll(30)
+acknowledged = [int(one) for one in sys.argv[2].split()]
+for message in taken:
+    if int(message.body) in acknowledged:
+        assert consumer.ack(message)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def filled(folder: Path, count: int = COUNT) -> Path:
+    """Return a store with numbered messages in one queue."""
+    with MessageStore.open(folder, config=SMALL) as store:
+        store.create_topic("T", 1)
+        for number in range(count):
+            store.put("T", b"%d" % number)
+    return folder
+
+
+def killed(folder: Path, acknowledged: list[int]) -> None:
+    """Take 30 messages in another process, acknowledge some, and kill it."""
+    program = [sys.executable, "-c", KILLED, str(folder), " ".join(map(str, acknowledged))]
+    assert subprocess.run(program, check=False, timeout=60).returncode == -signal.SIGKILL
+
+
+def delivered(folder: Path | str, disk: Disk = REAL_DISK, config: StoreConfig = SMALL) -> list[int]:
+    """Return the numbers of all messages that a new consumer of the group gets."""
+    with MessageStore.open(folder, config=config, disk=disk) as store:
+        consumer = store.consumer("T", group="G")
+        return [int(message.body) for page in iter(partial(consumer.poll, 1000), []) for message in page]
+
+
+@pytest.mark.parametrize(
+    "acknowledged",
+    [[], [0], [*range(30)], [*range(20)], [1], [*range(1, 30)], [0, 2, 4, 29], [*range(0, 30, 3)]],
+    ids=["none", "first", "all", "in order", "second", "all but the first", "gaps", "every third"],
+)
+def test_a_killed_worker_repeats_only_what_it_had_not_acknowledged(tmp_path: Path, acknowledged: list[int]) -> None:
+    """In order and out of order, although nothing was written to `consumerOffset.json`."""
+    killed(filled(tmp_path / "s"), acknowledged)
+    expected = [number for number in range(COUNT) if number not in acknowledged]
+    assert delivered(tmp_path / "s") == expected
+    assert delivered(tmp_path / "s") == expected  # a clean stop keeps it
+
+
+def test_a_second_kill_repeats_nothing_more(tmp_path: Path) -> None:
+    """Each writer takes over what the one before has left."""
+    killed(filled(tmp_path / "s"), [0, 1, 5])
+    killed(tmp_path / "s", [2, 7, 8])
+    assert delivered(tmp_path / "s") == [number for number in range(COUNT) if number not in {0, 1, 2, 5, 7, 8}]
+
+
+def test_a_reader_has_the_lag_of_a_killed_writer(tmp_path: Path) -> None:
+    """The offsets are those of the acknowledgements, not those of the last write of the JSON file."""
+    killed(filled(tmp_path / "s"), [*range(20)])
+    assert not (tmp_path / "s" / "config" / "consumerOffset.json").exists()
+    with MessageStore.open(tmp_path / "s", "r") as store:
+        assert store.committed_offsets("T", "G") == {0: 20}
+
+
+def test_another_process_has_the_lag_of_a_running_writer(tmp_path: Path) -> None:
+    """Immediately after an acknowledgement."""
+    with MessageStore.open(filled(tmp_path / "s"), config=SMALL) as store, MessageStore.open(tmp_path / "s", "r") as reader:
+        consumer = store.consumer("T", group="G")
+        for number, message in enumerate(consumer.poll(30), 1):
+            consumer.ack(message)
+            assert reader.committed_offsets("T", "G") == {0: number}
+
+
+def test_offsets_that_another_program_wrote_hold(tmp_path: Path) -> None:
+    """A broker that consumed, or was told to begin again, leaves another offset in `consumerOffset.json`."""
+    store = filled(tmp_path / "s")
+    with MessageStore.open(store, config=SMALL) as opened:
+        consumer = opened.consumer("T", group="G")
+        for message in consumer.poll(5):
+            consumer.ack(message)
+    killed(store, [*range(5, 20)])
+    path = store / "config" / "consumerOffset.json"
+    assert "0:5" in path.read_text()
+    path.write_text(path.read_text().replace("0:5", "0:3"))
+    assert delivered(store) == [*range(3, COUNT)]
+
+
+@pytest.mark.parametrize("abort", [b"1", b"", None], ids=["of another process", "without a number", "missing"])
+def test_acknowledgements_do_not_count_after_another_program_opened_the_store(tmp_path: Path, abort: bytes | None) -> None:
+    """It may have cut the log and put other messages under the same offsets."""
+    killed(filled(tmp_path / "s"), [*range(20)])
+    path = tmp_path / "s" / "abort"
+    if abort is None:
+        path.unlink()
+    else:
+        path.write_bytes(abort)
+    assert delivered(tmp_path / "s") == [*range(COUNT)]
+
+
+def empty(data: bytes) -> bytes:
+    """Return an empty file."""
+    return data[:0]
+
+
+def zeros(data: bytes) -> bytes:
+    """Return a file of zeros."""
+    return bytes(len(data))
+
+
+def torn(data: bytes) -> bytes:
+    """Return a file that ends within its first row."""
+    return data[: ack_file.HEAD.size + 20]
+
+
+def flipped(data: bytes) -> bytes:
+    """Return a file whose first key has another letter."""
+    return data.replace(b"T@G", b"U@G")
+
+
+@pytest.mark.parametrize("damage", [empty, zeros, torn, flipped])
+def test_a_damaged_file_of_acknowledgements_skips_no_message(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """The offsets of `consumerOffset.json` hold; the store opens."""
+    killed(filled(tmp_path / "s"), [*range(20)])
+    path = tmp_path / "s" / "brokerstore" / "acks"
+    path.write_bytes(damage(path.read_bytes()))
+    assert delivered(tmp_path / "s") == [*range(COUNT)]
+
+
+def test_offsets_behind_a_cut_log_do_not_count(tmp_path: Path) -> None:
+    """New messages take the numbers of those that the log lost, and none of them is skipped."""
+    store = filled(tmp_path / "s")
+    killed(store, [*range(20), 25, 29])
+    log = min((store / "commitlog").iterdir())
+    with MessageStore.open(store, "r") as reader:
+        cut = next(iter(reader.read("T", 0, 10, 11))).physical_offset
+    data = bytearray(log.read_bytes())
+    data[cut:] = bytes(len(data) - cut)
+    log.write_bytes(data)
+    with MessageStore.open(store, config=SMALL) as opened:
+        for number in range(100, 130):
+            opened.put("T", b"%d" % number)
+        assert [int(one.body) for one in opened.consumer("T", group="G").poll(100)] == [*range(100, 130)]
+
+
+def test_a_clean_stop_leaves_no_file_without_acknowledgements_out_of_order(tmp_path: Path) -> None:
+    """RocketMQ's own file has everything then."""
+    with MessageStore.open(filled(tmp_path / "s"), config=SMALL) as store:
+        consumer = store.consumer("T", group="G")
+        for message in consumer.poll(10):
+            consumer.ack(message)
+        assert (tmp_path / "s" / "brokerstore" / "acks").exists()
+    assert not (tmp_path / "s" / "brokerstore" / "acks").exists()
+
+
+@pytest.mark.parametrize("flush", [FlushMode.SYNC, FlushMode.ASYNC])
+def test_a_power_failure_repeats_no_message_acknowledged_under_synchronous_flush(flush: FlushMode) -> None:
+    """At any moment; and in both modes no message is skipped that was not acknowledged."""
+    disk, chance = ForgettingDisk(), Random(7)
+    config = lab_config(flush_disk_type=flush)
+    acknowledged: set[int] = set()
+    store = MessageStore.open("/s", config=config, disk=disk)
+    store.create_topic("T", 1)
+    for number in range(12):
+        store.put("T", b"%d" % number)
+    store.flush()
+    consumer = store.consumer("T", group="G")
+    taken = consumer.poll(12)
+    engine = store.engine
+    for thread in (engine.housekeeper.thread, engine.dispatcher.thread, *engine.flusher.threads):
+        thread.stop()  # nothing changes while an image is made
+    for message in chance.sample(taken, len(taken)):
+        consumer.ack(message)
+        acknowledged.add(int(message.body))
+        for image in (disk.any_image(chance) for _ in range(4)):
+            found = delivered("/s", ForgettingDisk.of(image), config)
+            assert found == sorted(set(found))
+            assert set(found) >= set(range(12)) - acknowledged
+            if flush is FlushMode.SYNC:
+                assert not set(found) & acknowledged
+    abandon(store)
+
+
+def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random commits forward and backward, acknowledgements out of order and deletions, read after each as after a kill."""
+    monkeypatch.setattr(ack_file, "SIZE_MIN", 256)  # the file is written again often
+    for seed in range(30):
+        chance, disk = Random(seed), ForgettingDisk()
+        acks = AckFile(disk, "/own", 7)
+        offsets: dict[tuple[str, int], int] = {}
+        done: dict[tuple[str, int], set[int]] = {}
+        for _ in range(80):
+            key = chance.choice(["T@G", "T@H", "Ünicode@G"]), chance.randrange(2)
+            step = chance.random()
+            if step < 0.5:
+                offset = chance.randrange(30)
+                backward = offset < offsets.get(key, 0)
+                acks.record(*key, offset, -1)
+                offsets[key] = offset
+                done[key] = set() if backward else {one for one in done.get(key, set()) if one >= offset}
+            elif step < 0.95:
+                offset = chance.randrange(30)
+                acks.add_done(*key, offset, -1)
+                offsets.setdefault(key, 0)
+                done[key] = done.get(key, set()) | ({offset} if offset >= offsets[key] else set())
+            else:
+                acks.drop([key[0]])
+                offsets = {known: value for known, value in offsets.items() if known[0] != key[0]}
+                done = {known: value for known, value in done.items() if known[0] != key[0]}
+            found = read_acks(ForgettingDisk.of(disk.after_kill()), "/own", 7)
+            assert {(one.key, one.queue_id): one.next_offset for one in found} == offsets
+            assert {(one.key, one.queue_id): one.done for one in found if one.done} == {k: v for k, v in done.items() if v}
+
+
+def test_acknowledging_goes_on_without_space_for_the_file(caplog: pytest.LogCaptureFixture) -> None:
+    """The offsets are in the JSON file, as before; the error is logged once."""
+    disk = ForgettingDisk()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "allocate" and "acks" in path:
+            raise DiskFull(operation, path, errno.ENOSPC, "no space")
+
+    disk.refuse = refuse
+    acks = AckFile(disk, "/own", 7)
+    for offset in range(5):
+        acks.record("T@G", 0, offset, -1)
+        acks.add_done("T@G", 0, offset + 2, -1)
+    acks.sync()
+    acks.close(is_clean=True)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
