@@ -470,7 +470,7 @@ class Consumer(Polled):
 
     def _acked(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
         self._commit(queue_id, state)
-        if queue_offset > state.done_before:
+        if queue_offset > state.committed:
             self._offsets.add_done(self.topic, self.group, queue_id, queue_offset)
 
     def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:

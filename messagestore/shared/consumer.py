@@ -257,9 +257,9 @@ class SharedConsumer(Polled):
         self._forget(message)
         return unpack_packed_result(found) if isinstance(found, str) else found
 
-    def commit(self) -> None:
-        """Acknowledge everything that was handed out."""
-        self._call(pack_call("consumer", self.id, "commit"), lambda own: own.commit())
+    def commit(self, *, sync: bool = False) -> None:
+        """Acknowledge everything that was handed out; with `sync` return when that is on the disk."""
+        self._call(pack_call("consumer", self.id, "commit", sync), lambda own: own.commit(sync=sync))
         with self._tracks_guard:
             for track in self._tracks.values():
                 track.held.clear()

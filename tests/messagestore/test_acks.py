@@ -218,12 +218,12 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
             if step < 0.5:
                 offset = chance.randrange(30)
                 backward = offset < offsets.get(key, 0)
-                acks.record(*key, offset, -1)
+                acks.record(key, offset)
                 offsets[key] = offset
                 done[key] = set() if backward else {one for one in done.get(key, set()) if one >= offset}
             elif step < 0.95:
                 offset = chance.randrange(30)
-                acks.add_done(*key, offset, -1)
+                acks.add_done(key, offset)
                 offsets.setdefault(key, 0)
                 done[key] = done.get(key, set()) | ({offset} if offset >= offsets[key] else set())
             else:
@@ -246,8 +246,8 @@ def test_acknowledging_goes_on_without_space_for_the_file(caplog: pytest.LogCapt
     disk.refuse = refuse
     acks = AckFile(disk, "/own", 7)
     for offset in range(5):
-        acks.record("T@G", 0, offset, -1)
-        acks.add_done("T@G", 0, offset + 2, -1)
+        acks.record(("T@G", 0), offset)
+        acks.add_done(("T@G", 0), offset + 2)
     acks.sync()
     acks.close(is_clean=True)
     assert [record.levelname for record in caplog.records] == ["ERROR"]

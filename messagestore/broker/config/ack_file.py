@@ -122,6 +122,7 @@ class AckFile:
 
     def __init__(self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = ()) -> None:
         """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none."""
+        self.saved: Mapping[Key, int] = {}  # the offsets in `consumerOffset.json`
         self._disk = disk
         self._folder = folder
         self._path = os.path.join(folder, NAME)
@@ -129,6 +130,7 @@ class AckFile:
         self._queues: dict[Key, AckedQueue] = {(one.key, one.queue_id): one for one in queues}
         self._file: File | None = None
         self._map: Map | None = None
+        self._words: memoryview | None = None  # of the map, by 8 bytes
         self._end = 0
         self._changes = self._synced = 0
         self._syncing = threading.Lock()
@@ -138,11 +140,12 @@ class AckFile:
         elif disk.stat(self._path) is not None:
             self._delete()
 
-    def record(self, key: str, queue_id: int, next_offset: int, saved: int) -> None:
-        """Set the next offset of a queue; `saved`, the one in `consumerOffset.json`, is for a queue that has no row yet."""
-        queue = self._queues.get((key, queue_id))
+    def record(self, key: Key, next_offset: int) -> None:
+        """Set the next offset of a queue."""
+        queue = self._queues.get(key)
         if queue is None:
-            self._append_queue(AckedQueue(key, queue_id, next_offset, saved, saved))
+            saved = self.saved.get(key, NO_OFFSET)
+            self._append_queue(AckedQueue(*key, next_offset, saved, saved))
             return
         if next_offset < queue.next_offset and queue.has_done_rows:
             queue.done.clear()
@@ -152,21 +155,22 @@ class AckFile:
             queue.done.difference_update(range(queue.next_offset, next_offset))
         queue.next_offset = next_offset
         self._changes += 1
-        self._store(queue.at, next_offset)
+        if self._words is not None:
+            self._words[queue.at] = next_offset
 
-    def add_done(self, key: str, queue_id: int, offset: int, saved: int) -> None:
+    def add_done(self, key: Key, offset: int) -> None:
         """Record that a message is acknowledged although an earlier one is not."""
-        if (key, queue_id) not in self._queues:
-            self.record(key, queue_id, max(saved, 0), saved)
-        queue = self._queues[key, queue_id]
+        if key not in self._queues:
+            self.record(key, max(self.saved.get(key, 0), 0))
+        queue = self._queues[key]
         if offset >= queue.next_offset and offset not in queue.done:
             queue.done.add(offset)
             queue.has_done_rows = True
             self._append(_done_row(DONE_ROW, queue.number, offset))
 
-    def done(self, key: str, queue_id: int) -> set[int]:
+    def done(self, key: Key) -> set[int]:
         """Return the offsets of messages that are acknowledged before an earlier one."""
-        queue = self._queues.get((key, queue_id))
+        queue = self._queues.get(key)
         return set() if queue is None else set(queue.done)
 
     def drop(self, keys: Iterable[str]) -> None:
@@ -214,8 +218,8 @@ class AckFile:
 
     def _store(self, word: int, value: int) -> None:
         """Store one word, which a kill leaves old or new."""
-        if self._map is not None:
-            self._map.view.cast("q")[word] = value
+        if self._words is not None:
+            self._words[word] = value
 
     def _append_queue(self, queue: AckedQueue) -> None:
         queue.number = len(self._queues)
@@ -273,10 +277,12 @@ class AckFile:
         self._disk.sync_folder(self._folder)
         self._file = self._disk.open(self._path, Mode.WRITE)
         self._map = self._file.map(size, writable=True)
+        self._words = self._map.view.cast("q")
         self._end = len(rows)
         self._synced = self._changes
 
     def _release(self) -> None:
+        self._words = None
         if self._map is not None:
             self._map.close()
         if self._file is not None:

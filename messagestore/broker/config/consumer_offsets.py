@@ -114,7 +114,7 @@ class ConsumerOffsets(ConfigTable):
         self._commits += 1
         self._change(counts=self._commits % VERSION_STEP == 0)
         if self._acks is not None:
-            self._acks.record(key, queue_id, offset, self._saved.get((key, queue_id), NO_OFFSET))
+            self._acks.record((key, queue_id), offset)
 
     # What a killed process leaves
 
@@ -144,18 +144,19 @@ class ConsumerOffsets(ConfigTable):
     def record_to(self, acks: AckFile) -> None:
         """Record every commit from now on in a file that a killed process leaves complete."""
         self._acks = acks
+        acks.saved = self._saved
 
     def add_done(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Record that a message is acknowledged before an earlier one; in a store that is read only, do nothing."""
         key = check_key(topic, group)
         with self._lock:
             if self._acks is not None:
-                self._acks.add_done(key, queue_id, offset, self._saved.get((key, queue_id), NO_OFFSET))
+                self._acks.add_done((key, queue_id), offset)
 
     def done(self, topic: str, group: str, queue_id: int) -> set[int]:
         """Return the offsets of messages that are acknowledged before an earlier one."""
         with self._lock:
-            return set() if self._acks is None else self._acks.done(topic + JOINT + group, queue_id)
+            return set() if self._acks is None else self._acks.done((topic + JOINT + group, queue_id))
 
     def sync(self) -> None:
         """Return when every commit made before the call is on the disk."""
@@ -176,6 +177,7 @@ class ConsumerOffsets(ConfigTable):
         with self._lock:
             self._saved = offsets
             if self._acks is not None:
+                self._acks.saved = offsets
                 self._acks.end_save()
 
     def delete_group(self, group: str) -> bool:
