@@ -6,6 +6,7 @@ import errno
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -251,3 +252,47 @@ def test_acknowledging_goes_on_without_space_for_the_file(caplog: pytest.LogCapt
     acks.sync()
     acks.close(is_clean=True)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+WORKER = """
+import os, random, sys
+from messagestore import MessageStore, StoreConfig
+report = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+store = MessageStore.open(sys.argv[1], config=StoreConfig.small(flush_consumer_offset_interval_ms=1000))
+consumer, chance, hand = store.consumer("T", group="G"), random.Random(int(sys.argv[3])), []
+while True:
+    for message in consumer.poll(20 - len(hand), 0.01):
+        os.write(report, b"+%d " % int(message.body))
+        hand.append(message)
+    if not hand:
+        break
+    message = hand.pop(chance.randrange(len(hand)))
+    if chance.random() < 0.05:
+        consumer.nack(message, delay_level=1)
+    else:
+        consumer.ack(message)
+    os.write(report, b"-%d " % int(message.body))
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_killed_at_any_moment_repeat_only_what_they_had_in_hand(tmp_path: Path, seed: int) -> None:
+    """Acknowledged in random order, some sent to the retry topic; each message is delivered in the end."""
+    store, report, chance = filled(tmp_path / "s", 20_000), tmp_path / "report", Random(seed)
+    delivered_once: set[int] = set()
+    for life in range(30):
+        program = [sys.executable, "-c", WORKER, str(store), str(report), str(1000 * seed + life)]
+        worker = subprocess.Popen(program)
+        time.sleep(0.25 + chance.random() * 0.3)
+        worker.kill()
+        worker.wait()
+        words = report.read_text().split() if report.exists() else []
+        report.unlink(missing_ok=True)
+        taken = {int(word) for word in words if word[0] == "+"}
+        done = {int(word[1:]) for word in words if word[0] == "-"}
+        assert not taken & delivered_once, "an acknowledged message came again"
+        in_hand = taken - done
+        assert len(in_hand) <= 20
+        delivered_once |= done
+    assert len(delivered_once) > 100
