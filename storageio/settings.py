@@ -55,7 +55,7 @@ def check_mode(mode: object, modes: Sequence[str], call: str) -> None:
     if not isinstance(mode, str):
         raise InvalidSetting(f"the second argument is the mode, not a {type(mode).__name__}; call {call}")
     if mode not in modes:
-        raise ValueError(f"mode {mode!r}: one of {', '.join(modes)}")
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(modes)}")
 
 
 @cache

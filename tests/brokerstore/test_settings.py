@@ -285,7 +285,7 @@ def test_settings_given_as_the_mode_are_refused_in_one_line(tmp_path: Path, entr
     with pytest.raises(InvalidSetting) as raised:
         entrance(path, config)
     assert str(raised.value) == f"the second argument is the mode, not a {type(config).__name__}; call open(path, {call})"
-    with pytest.raises(ValueError, match=r"^mode 'w': one of a, r, r\+, x$"):
+    with pytest.raises(ValueError, match=r"^mode 'w' is not one of a, r, r\+, x$"):
         entrance(path, "w")
 
 
