@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of tests start Python, and each wou
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-small test test-all test-plain test-free lint format bench interop docs wheel-check wheels release-check doctor clean crash lab-night bench-spark spark-night \
-	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants
+	bench-peers fuzz damage-night live-night rabbit-night asan coverage mutants man
 
 help:
 	@echo "make demo         put and read back more than a million messages"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-spark  1 GiB in Spark against plain pyarrow and NumPy   make spark-night  and its rows against the tool's dump"
 	@echo "make interop      against the real RocketMQ store and the real RabbitMQ, where they can be had"
 	@echo "make docs         the pages, as a site in build/site"
+	@echo "make man          docs/man/brokerstore.1, the manual page, from the tool's help"
 	@echo "make wheels       dist: source and manylinux wheels         make release-check  everything short of uploading"
 	@echo "make crash        a minute of crashes over a disk that forgets      make lab-night  hours of them, where it stopped (HOURS=8)"
 	@echo "make fuzz         decoders, a minute, by coverage         make damage-night kills, bits, fuzzers, planted bugs: hours"
@@ -139,6 +140,9 @@ interop: $(VENV)/.kernels $(VENV)/.dev
 		trap 'kill $$rabbitmq' INT TERM; \
 		$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop/rocketmq; failed=$$?; \
 		wait $$rabbitmq || failed=1; cat $$log; exit $$failed
+
+man: $(VENV)/.dev
+	@$(RUN) scripts/man_page.py && echo "docs/man/brokerstore.1"
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "installing what the documents need"

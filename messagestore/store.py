@@ -24,7 +24,7 @@ from storageio import (
     in_forked_child,
     memory_bytes,
 )
-from storageio.settings import check_names, check_type, settings_or_default
+from storageio.settings import check_mode, check_names, check_type, settings_or_default
 
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
@@ -99,14 +99,15 @@ class MessageStore(LookupMethods, Closing):
     ) -> Self:
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
-        Raises `InvalidSetting` for a `config` of another type; `StoreLocked` while another process writes; `UnknownStore`
-        if there is no store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for writing, for any part of
-        an unknown version; `StoreCorrupt` for damage to safely stored data.
+        Raises `InvalidSetting` for a `config` of another type, or in place of the mode; `StoreLocked` while another process
+        writes; `UnknownStore` if there is no store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for
+        writing, for any part of an unknown version; `StoreCorrupt` for damage to safely stored data.
         """
+        check_mode(mode, MODES, "open(path, config=config)")
         config = settings_or_default(config, StoreConfig, "config")
         root = os.fspath(path)
-        if mode not in MODES or not isinstance(root, str):
-            raise ValueError(f"mode {mode!r}: one of {', '.join(MODES)}; the path is text")
+        if not isinstance(root, str):
+            raise ValueError("the path is text")
         facts = FolderFacts(root, disk, config.store_path_commit_log)
         if mode == "r":
             facts.refuse_foreign()

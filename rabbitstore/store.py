@@ -21,7 +21,7 @@ from storageio import (
     in_forked_child,
 )
 from storageio.background import Wakeup
-from storageio.settings import check_type, settings_or_default
+from storageio.settings import check_mode, check_type, settings_or_default
 from storebytes.finding import Finding
 
 from .declarations import DEFAULT, LAZY, QueueOptions
@@ -101,8 +101,7 @@ class RabbitStore(Closing):
 
         Modes: "r" reads only; "r+" writes and requires the folder; "a" creates it if necessary; "x" requires a new one.
         """
-        if mode not in ("r", "r+", "a", "x"):
-            raise ValueError(f"mode {mode!r} is not one of r, r+, a, x")
+        check_mode(mode, ("a", "r", "r+", "x"), "open(path, settings=settings)")
         path = os.fspath(path)
         store = cls(path, disk, settings_or_default(settings, RabbitSettings, "settings"))
         if mode == "r":

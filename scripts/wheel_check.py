@@ -65,6 +65,7 @@ def check_source_archive(archive: Path) -> None:
         names = {name.partition("/")[2] for name in members.getnames()}
     expected = {"LICENSE", "README.md", "pyproject.toml", "setup.py", "commitlog/_append_cy.py", "commitlog/_append_cy.pxd"}
     expected |= {"storebytes/_bytes_cy.pxd", "storebytes/builds.py", "brokerstore/py.typed"}
+    expected |= {"docs/man/brokerstore.1"}
     if expected - names:
         raise SystemExit(f"{archive.name} lacks {sorted(expected - names)}")
     if built := sorted(name for name in names if name.endswith((".c", ".so"))):
@@ -76,6 +77,8 @@ def check_wheel(wheel: Path, compiled: bool) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     if not any(name.endswith("licenses/LICENSE") for name in names):
         raise SystemExit(f"{wheel.name} has no licence")
+    if not any(name.endswith(".data/data/share/man/man1/brokerstore.1") for name in names):
+        raise SystemExit(f"{wheel.name} has no manual page")
     if "commitlog/_append_cy.pxd" not in names or "commitlog/_append_cy.py" not in names:
         raise SystemExit(f"{wheel.name} lacks the kernels' text")
     if any(name.endswith(".so") for name in names) != compiled:

@@ -7,7 +7,7 @@ A settings class is a frozen dataclass whose `__post_init__` calls `check_settin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from functools import cache
@@ -48,6 +48,14 @@ def settings_or_default(given: _Settings | None, kind: type[_Settings], name: st
     if not isinstance(given, kind):
         raise InvalidSetting(f"{name} is {given!r}; expected a {kind.__name__} or None")
     return given
+
+
+def check_mode(mode: object, modes: Sequence[str], call: str) -> None:
+    """Raise an error unless `mode` is one of `modes`: `InvalidSetting` with the right `call` for an object that is not text."""
+    if not isinstance(mode, str):
+        raise InvalidSetting(f"the second argument is the mode, not a {type(mode).__name__}; call {call}")
+    if mode not in modes:
+        raise ValueError(f"mode {mode!r} is not one of {', '.join(modes)}")
 
 
 @cache

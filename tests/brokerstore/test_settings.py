@@ -269,6 +269,26 @@ ENTRANCES: dict[str, Callable[[Path, Any], object]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("entrance", "config", "call"),
+    [
+        (MessageStore.open, StoreConfig.small(), "config=config"),
+        (brokerstore.open, StoreConfig.small(), "config=config"),
+        (RabbitStore.open, RabbitSettings(), "settings=settings"),
+    ],
+)
+def test_settings_given_as_the_mode_are_refused_in_one_line(tmp_path: Path, entrance: Any, config: Any, call: str) -> None:
+    """The error has the right call, and no settings."""
+    path = tmp_path / "made"
+    if entrance is brokerstore.open:
+        _a_store(path)
+    with pytest.raises(InvalidSetting) as raised:
+        entrance(path, config)
+    assert str(raised.value) == f"the second argument is the mode, not a {type(config).__name__}; call open(path, {call})"
+    with pytest.raises(ValueError, match=r"^mode 'w' is not one of a, r, r\+, x$"):
+        entrance(path, "w")
+
+
 @pytest.mark.parametrize("wrong", [{}, "SYNC", StoreConfig], ids=["dictionary", "text", "class"])
 @pytest.mark.parametrize("entrance", ENTRANCES)
 def test_a_config_of_a_wrong_type_is_refused_before_a_folder_is_made(tmp_path: Path, entrance: str, wrong: Any) -> None:

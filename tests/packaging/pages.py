@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = ("howto", "explanation", "reference")
-FENCE = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r'^```(python|console)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 NEEDS = ("duckdb", "polars", "opentelemetry.metrics", "kombu", "celery")
 
 
@@ -35,14 +35,19 @@ def _starts_spark(source: str) -> bool:
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Return the (language, source) of each block, in order."""
-    return [(found[1], found[2]) for found in FENCE.finditer(page.read_text())]
+    return [(language, source) for language, _, source in FENCE.findall(page.read_text())]
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """Return the programs that a page gives the name of a file."""
+    return {file: source for _, file, source in FENCE.findall(page.read_text()) if file}
 
 
 def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
     """Run a page from top to bottom in a folder of its own; `more` goes into the environment of its commands.
 
-    Programs share their names, except for those with Spark, which run in processes of their own.  A command must end with 0
-    unless its line ends in `# exit N`.
+    Programs share their names, except for those with Spark, which run in processes of their own, and those with the name of a
+    file, which are written to it.  A command must end with 0 unless its line ends in `# exit N`.
     """
     for package in NEEDS:
         if re.search(rf"^(import {package}|from {package} import)\b", page.read_text(), re.MULTILINE):
@@ -52,8 +57,10 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **more
     monkeypatch.chdir(work)
     environment = _environment(tmp_path) | more
     names: dict[str, object] = {"__name__": "__main__"}
-    for language, source in blocks(page):
-        if language == "python" and _starts_spark(source):
+    for language, file, source in FENCE.findall(page.read_text()):
+        if file:
+            (work / file).write_text(source)
+        elif language == "python" and _starts_spark(source):
             _run([sys.executable, "-c", source], work, environment, 0)
         elif language == "python":
             exec(compile(source, str(page), "exec"), names)

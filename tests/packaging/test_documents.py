@@ -9,7 +9,7 @@ import pytest
 
 from tests.packaging.pages import DOCS, ROOT, all_pages, blocks, needs_spark, run_page
 
-RUN, SHOWN = {"python", "console"}, {"properties"}  # languages; a broker's configuration file is only shown
+RUN, SHOWN = {"python", "console"}, {"properties", "ini"}  # languages; configuration files are only shown
 IS_RUNNABLE = re.compile(r"^(    |\t)(\$ |brokerstore |python |pip |import |from \w+ import |\w+ = spark)", re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def test_no_page_has_a_block_that_does_not_run() -> None:
     run = all_pages()
     for page in sorted(DOCS.rglob("*.md")):
         source = page.read_text()
-        languages = set(re.findall(r"^ *```(\w*)$", source, re.MULTILINE)[::2])
+        languages = set(re.findall(r'^ *```(\w*)(?: title="[^"\n]+")?$', source, re.MULTILINE)[::2])
         assert languages <= (RUN | SHOWN if page in run else set()), page
         assert len(blocks(page)) == len(re.findall(r"^ *```(?:python|console)", source, re.MULTILINE)), page
         outside = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
