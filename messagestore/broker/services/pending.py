@@ -4,6 +4,7 @@ A record is needed by the queues that it is in. A queue needs its records from t
 has committed; all of them if no group is known. A group is known once it has committed an offset of the topic, and while a
 consumer of it is open. So retry topics and dead letters are kept until they are consumed, and half messages and op records
 until transactions are decided, whose progress is a group's as well. Delay levels and timers have a progress of their own.
+A topic with the attribute `brokerstore.retention=limits` needs nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class PendingMessages:
 
     def _first_needed(self, topic: str, queue_id: int, groups: list[dict[int, int]]) -> int:
         """Return the physical offset of the first record that a queue needs; a deleted topic needs none."""
-        if is_deleted(self._parts.topics, topic):
+        config = self._parts.topics.get(topic)
+        if (config is not None and config.keeps_no_files) or is_deleted(self._parts.topics, topic):
             return NOTHING_PENDING
         start = self._first_wanted(topic, queue_id, groups)
         return min((_position(queue, start) for queue in self._parts.lookup.each(topic, queue_id)), default=NOTHING_PENDING)
