@@ -91,10 +91,10 @@ class PendingMessages:
         config = self._parts.topics.get(topic)
         if (config is not None and config.keeps_no_files) or is_deleted(self._parts.topics, topic):
             return NOTHING_PENDING
-        start = self._first_wanted(topic, queue_id, groups)
+        start = self._progress_in(topic, queue_id, groups)
         return min((_position(queue, start) for queue in self._parts.lookup.each(topic, queue_id)), default=NOTHING_PENDING)
 
-    def _first_wanted(self, topic: str, queue_id: int, groups: list[dict[int, int]]) -> int:
+    def _progress_in(self, topic: str, queue_id: int, groups: list[dict[int, int]]) -> int:
         """Return the queue offset of the first message that somebody needs."""
         if topic == SCHEDULE_TOPIC:
             return self._delays.next_offset(queue_id + 1)
