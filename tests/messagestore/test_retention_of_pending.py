@@ -335,7 +335,7 @@ def test_delete_expired_keeps_what_is_pending(made: Setup) -> None:
     made.store.flush()
     made.consume(count=1)
     made.store.engine.settle()
-    made.disk.now += 100 * 3_600_000
+    made.disk.now = REAL_DISK.now_ms() + 100 * 3_600_000
     assert made.store.delete_expired() == 0
     assert made.store.delete_before(LOG_SIZE) == 1
 
@@ -365,7 +365,7 @@ def test_puts_are_refused_at_the_maximum_size_until_files_are_consumed(tmp_path:
     made = Setup(tmp_path, max_size_bytes=4 * LOG_SIZE)
     count = 0
     with pytest.raises(StoreFull, match="maximum size") as caught:
-        while True:
+        while count < 10 * MANY:
             made.store.put(message(count))
             count += 1
     assert isinstance(caught.value.__cause__, DiskFull)
