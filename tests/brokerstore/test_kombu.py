@@ -291,6 +291,7 @@ def test_a_table_does_not_undo_what_another_process_did_meanwhile(connection: An
 
 def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that was put before is no error; the table follows when there is space."""
+    connection.connect()
     shared = connection.transport.opened.bindings
     shared.put_bytes = bindings_module.TABLE_BYTES
 
