@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from commitlog import Message, PutStatus
     from consumequeue import Boundary
-    from messagestore import FlushMode, MessageStore, Role, SharedStore, StoreConfig
+    from messagestore import FlushMode, MessageStore, RetentionPolicy, Role, SharedStore, StoreConfig
     from messagestore.shared.store import connect
     from rabbitstore import RabbitStore
     from storageio import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         StoreClosed,
         StoreCorrupt,
         StoreError,
+        StoreFull,
         StoreLocked,
         StoreReadOnly,
         StoreRewound,
@@ -59,7 +60,7 @@ else:
             "brokerstore.opening": ["open"],
             "commitlog": ["Message", "PutStatus"],
             "consumequeue": ["Boundary"],
-            "messagestore": ["FlushMode", "MessageStore", "Role", "SharedStore", "StoreConfig"],
+            "messagestore": ["FlushMode", "MessageStore", "RetentionPolicy", "Role", "SharedStore", "StoreConfig"],
             "messagestore.shared.store": ["connect"],
             "rabbitstore": ["RabbitStore"],
             "storageio": [
@@ -76,6 +77,7 @@ else:
                 "StoreClosed",
                 "StoreCorrupt",
                 "StoreError",
+                "StoreFull",
                 "StoreLocked",
                 "StoreReadOnly",
                 "StoreRewound",
@@ -111,6 +113,7 @@ __all__ = [
     "PutStatus",
     "RabbitStore",
     "RefusedMessage",
+    "RetentionPolicy",
     "Role",
     "SharedStore",
     "StoreBusy",
@@ -118,6 +121,7 @@ __all__ = [
     "StoreConfig",
     "StoreCorrupt",
     "StoreError",
+    "StoreFull",
     "StoreLocked",
     "StoreReadOnly",
     "StoreRewound",

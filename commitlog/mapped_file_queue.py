@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
 
-from storageio import Disk, DiskError, StoreCorrupt, maps_max
+from storageio import Disk, DiskError, DiskFull, StoreCorrupt, maps_max
 
 from ._find_cy import FileList
 from .log_paths import LogPaths
@@ -39,6 +39,8 @@ class MappedFileQueue(FileList):
         self.file_size_bytes = file_size_bytes
         self.writable = writable
         self.files: list[MappedFile] = []
+        self.size_max = 0  # bytes of all files; 0 without a limit
+        self._count_beyond = 0  # files that the limit allows once
         self.allocates_whole = False  # for writers that do not call `MappedFile.allocate`
         self._on_failed = on_failed
         self._prepared: MappedFile | None = None
@@ -164,13 +166,29 @@ class MappedFileQueue(FileList):
     def prepare_next(self) -> None:
         """Create the file after the last one unless it is prepared; cheap to call often."""
         with self._lock:
-            if self._prepared is None:
+            if self._prepared is None and not self.is_at_limit:
                 self._prepared = self._create(self.end_offset)
 
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether one more file would exceed the maximum size.  The first file is always allowed."""
+        count = len(self.files) + 1
+        return 0 < self.size_max < count * self.file_size_bytes and count > max(1, self._count_beyond)
+
+    def allow_one_more(self) -> None:
+        """Let the next file exceed the maximum size."""
+        self._count_beyond = len(self.files) + 1
+
     def next_file(self, start_offset: int = 0) -> MappedFile:
-        """Add the file after the last one to the log and return it; the very first starts at `start_offset`."""
+        """Add the file after the last one to the log and return it; the very first starts at `start_offset`.
+
+        Raises `DiskFull` if that exceeds the maximum size.
+        """
         with self._lock:
             expected = self.end_offset if self.files else start_offset
+            if self._prepared is None and self.is_at_limit:
+                text = f"the log has its maximum size of {self.size_max} bytes"
+                raise DiskFull("create", self.files[-1].path, errno.ENOSPC, text)
             file = self._prepared if self._prepared is not None else self._create(expected)
             self._prepared = None
             if file.start_offset != expected:

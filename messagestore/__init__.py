@@ -22,7 +22,7 @@ Guarantees
 
 A store opened with "r" beside a writer, this library's or a broker, sees what was added since (`read/reader_view.py`);
 `follow` iterates over the log as it grows (`read/follower.py`), `consumer` over a topic for a group (`read/consumer.py`).
-`write/retention.py` deletes old files.
+`write/retention.py` deletes files: old ones, or those whose messages are all acknowledged (`broker/services/pending.py`).
 
 `broker/config/` reads and writes what a broker keeps as JSON; `broker/services/` does what a broker does on top of its store
 (transactions, delays, retries, replication, copies); `timers/` has RocketMQ 5's timers; `rocksdb/` reads a broker's queues
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from storebytes.lazy_names import lazy_names  # first of all: `storebytes` selects the build of the kernels
 
 if TYPE_CHECKING:
-    from .config import FlushMode, Role, StoreConfig
+    from .config import FlushMode, RetentionPolicy, Role, StoreConfig
     from .metrics import Metrics
     from .read.consumer import Consumer
     from .read.follower import Follower
@@ -54,7 +54,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         globals(),
         {
-            ".config": ["FlushMode", "Role", "StoreConfig"],
+            ".config": ["FlushMode", "RetentionPolicy", "Role", "StoreConfig"],
             ".metrics": ["Metrics"],
             ".read.consumer": ["Consumer"],
             ".read.follower": ["Follower"],
@@ -75,6 +75,7 @@ __all__ = [
     "Metrics",
     "Page",
     "PutFuture",
+    "RetentionPolicy",
     "Role",
     "SharedConsumer",
     "SharedStore",

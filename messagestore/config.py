@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from commitlog import HOST_DEFAULT, encode_host
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT
@@ -32,14 +34,19 @@ _AT_LEAST_NOTHING = (
     "max_transfer_bytes_on_message_in_memory", "max_transfer_bytes_on_message_in_disk", "max_filter_message_size",
     "file_reserved_time_hours",
 )  # fmt: skip
-_PERCENTS = ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_ratio")
 _RANGES: dict[str, Range] = {
     **dict.fromkeys(_AT_LEAST_ONE, (1, I32_MAX)),  # RocketMQ stores each of them as an `int`
     **dict.fromkeys(_AT_LEAST_NOTHING, (0, I32_MAX)),
-    **dict.fromkeys(_PERCENTS, (0, 100)),
+    "disk_max_used_space_ratio": (10, 95),  # RocketMQ's limits, which a broker applies without a word
+    "disk_space_clean_forcibly_ratio": (30, 85),
+    "disk_space_warning_ratio": (35, 90),
+    "max_size_bytes": (1, I64_MAX),
     "transient_store_pool_size": (2, I32_MAX),  # the next file needs a buffer before the last one is written
     "transient_store_ring_size": (1, I64_MAX),
 }
+
+
+_RATIOS = ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_ratio")
 
 
 class FlushMode(Enum):
@@ -47,6 +54,13 @@ class FlushMode(Enum):
 
     ASYNC = "ASYNC_FLUSH"  # after the write; the record survives the process
     SYNC = "SYNC_FLUSH"  # after the sync; the record survives the machine
+
+
+class RetentionPolicy(Enum):
+    """Which log files may be deleted.  A store keeps its policy in `brokerstore/settings.json`."""
+
+    LIMITS = "limits"  # RocketMQ's: by age and disk space, whether anybody has read the messages or not
+    CONSUMED = "consumed"  # those whose messages every group has acknowledged; without space puts are refused
 
 
 class Role(Enum):
@@ -110,6 +124,9 @@ class StoreConfig:
     max_filter_message_size: int = 16_000
     max_msgs_num_batch: int = 64
 
+    retention: RetentionPolicy | None = None  # None: that of the store
+    retention_of_new_store: RetentionPolicy = RetentionPolicy.LIMITS  # RocketMQ has no other
+    max_size_bytes: int | None = None  # of the log; RocketMQ has none
     file_reserved_time_hours: int = 72
     delete_when: str = "04"
     delete_file_batch_max: int = 10
@@ -137,8 +154,12 @@ class StoreConfig:
 
     @classmethod
     def small(cls, **changes: object) -> StoreConfig:
-        """Return settings for an embedded queue: 64 MiB log files and 500,000 index slots."""
+        """Return settings for an embedded queue: 64 MiB log files and 500,000 index slots.
+
+        A store that is created with them keeps messages until every group has acknowledged them (`RetentionPolicy.CONSUMED`).
+        """
         sizes: dict[str, object] = {
+            "retention_of_new_store": RetentionPolicy.CONSUMED,
             "mapped_file_size_commit_log": 64 * MIB,
             "mapped_file_size_consume_queue": 300_000 * 20,
             "max_hash_slot_num": 500_000,
@@ -149,6 +170,11 @@ class StoreConfig:
     def but(self, **changes: object) -> StoreConfig:
         """Return a copy with other values."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def keeps_pending(self) -> bool:
+        """Whether messages stay until they are acknowledged; known once the store is open."""
+        return self.retention is RetentionPolicy.CONSUMED
 
     @property
     def is_sync_flush(self) -> bool:
@@ -164,6 +190,14 @@ class StoreConfig:
     def uses_pool(self) -> bool:
         """Whether the write pool is used: enabled, not a slave, and with asynchronous flush."""
         return self.transient_store_pool_enable and self.broker_role is not Role.SLAVE and not self.is_sync_flush
+
+
+def clamped_ratios(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a broker's own file with its ratios clamped, as the broker does."""
+    return {
+        name: min(max(value, int(_RANGES[name][0])), int(_RANGES[name][1])) if name in _RATIOS else value
+        for name, value in settings.items()
+    }
 
 
 def delay_times_ms(levels: str) -> list[int]:

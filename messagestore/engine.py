@@ -16,6 +16,7 @@ from storageio import Disk, DiskError, FolderLock, StoreError, StoreLocked, proc
 
 from .broker.services.delays import Delays
 from .broker.services.internal_puts import InternalPuts
+from .broker.services.pending import PendingMessages
 from .broker.services.retries import Retries
 from .broker.services.routing import Routing
 from .broker.services.timers import Timers
@@ -147,7 +148,8 @@ class Engine(StoreParts):
         )  # fmt: skip
         self.retention = Retention(
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper,
-            self.derived.delete_expired,
+            self.derived.delete_expired, PendingMessages(self, self.delays, self.timers, self.transactions),
+            self._save_progress,
         )  # fmt: skip
 
     def _settled(self) -> int:
@@ -199,6 +201,13 @@ class Engine(StoreParts):
         self.transactions.save_progress()
         if self._consumer_offsets is not None:
             self._consumer_offsets.persist()
+
+    def _save_progress(self) -> None:
+        """Sync everything written, then write the progress of delays, timers and groups."""
+        self.flusher.flush_now()
+        self.delays.persist()
+        self.timers.persist()
+        self.persist_offsets()
 
     # Closing
 

@@ -26,7 +26,7 @@ from .read.reader_view import ReaderView
 from .read.rebalance import QueueSharing
 from .read.retry_progress import RetryProgresses
 from .recovery.queue_list import missing_queues
-from .store_settings import read_levels
+from .store_settings import read_levels, read_retention
 from .write.dispatcher import DispatchService
 from .write.flusher import FlushService
 from .write.progress import Progress
@@ -101,6 +101,8 @@ class StoreParts:
             ext_file_size=config.mapped_file_size_consume_queue_ext, batch=batch,
         )  # fmt: skip
         self.lookup = AllQueues(self.queues, batch, lambda: self.log.min_offset)
+        is_new = not self.log.queue.files and self.topics.is_empty
+        self.config = config.but(retention=read_retention(disk, paths.own, given, is_new=is_new))
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Return (queue id, next queue offset) of each queue of a topic."""

@@ -18,7 +18,6 @@ from storageio import (
     Disk,
     InvalidMessage,
     OutOfRange,
-    PutRejected,
     RefusedMessage,
     UnknownStore,
     in_forked_child,
@@ -249,7 +248,7 @@ class MessageStore(LookupMethods, Closing):
         with _named_errors():
             refusal = self._rules.refusal(message.topic, message.queue_id)
             if refusal is not None:
-                future.set_exception(PutRejected(refusal.status, refusal.reason or ""))
+                future.set_exception(rejection(refusal))
                 return future
             queue_id = self._rules.queue_of(message)
             routing = self._engine.routing
@@ -274,7 +273,7 @@ class MessageStore(LookupMethods, Closing):
         check_type("message", message, Message)
         refusal = self._rules.refusal(message.topic, message.queue_id)
         if refusal is not None:
-            raise PutRejected(refusal.status, refusal.reason or "")
+            raise rejection(refusal)
         with _named_errors():
             queue_id = self._rules.queue_of(message)
             return self._engine.transactions.begin(message, queue_id, producer_group)
@@ -347,6 +346,7 @@ class MessageStore(LookupMethods, Closing):
         requested = given.but(
             deliver_delayed=False, broker_role=Role.ASYNC_MASTER, store_path_commit_log=None,
             mapped_file_size_commit_log=given.mapped_file_size_commit_log or self._engine.log.file_size_bytes,
+            max_size_bytes=None,
             message_delay_level=self._engine.levels.current if given.message_delay_level is None else given.message_delay_level,
         )  # fmt: skip
         with MessageStore.open(path, "x", requested, disk=self._engine.disk, clock=clock) as target:

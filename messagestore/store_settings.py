@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from storageio import Disk, replace_file
 
-from .config import delay_times_ms
+from .config import RetentionPolicy, StoreConfig, delay_times_ms
 from .derive.kinds.scheduled import DelayLevels, ScheduledEntry
 from .sidecar import read_sidecar
 
@@ -21,11 +21,15 @@ SIZE_MAX = 64 << 10
 
 
 class FileSettings(NamedTuple):
-    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`."""
+    """The settings of the last writer; a layout of (0, 0) is unknown. `delay_levels`: see `derive/kinds/scheduled.py`.
+
+    `retention` is the value of the policy; None if no writer of this library has kept one.
+    """
 
     index_slots: int = 0
     index_items: int = 0
     delay_levels: tuple[ScheduledEntry, ...] = ()
+    retention: str | None = None
 
 
 def read_settings(disk: Disk, folder: str) -> FileSettings:
@@ -43,13 +47,28 @@ def write_settings(disk: Disk, folder: str, settings: FileSettings) -> None:
 def _parsed(fields: Any) -> FileSettings:
     slots, items = (int(fields.get(name, 0)) for name in ("index_slots", "index_items"))
     levels = tuple(_entry(*pair) for pair in fields.get("delay_levels", ()))
-    return FileSettings(slots, items, levels) if slots > 0 and items > 0 else FileSettings(delay_levels=levels)
+    retention = fields.get("retention")
+    found = FileSettings(delay_levels=levels, retention=None if retention is None else str(retention))
+    return found._replace(index_slots=slots, index_items=items) if slots > 0 and items > 0 else found
 
 
 def _entry(start: Any, levels: Any) -> ScheduledEntry:
     if levels is not None:
         delay_times_ms(levels)
     return ScheduledEntry(int(start), levels)
+
+
+def read_retention(disk: Disk, own_folder: str, given: StoreConfig, *, is_new: bool) -> RetentionPolicy:
+    """Return the retention policy of a store: the given one, the kept one, or that of a new store.
+
+    A folder that a broker wrote has RocketMQ's. A policy of a later version deletes nothing that is pending.
+    """
+    if given.retention is not None:
+        return given.retention
+    kept = read_settings(disk, own_folder).retention
+    if kept is None:
+        return given.retention_of_new_store if is_new else RetentionPolicy.LIMITS
+    return RetentionPolicy.LIMITS if kept == RetentionPolicy.LIMITS.value else RetentionPolicy.CONSUMED
 
 
 def read_levels(disk: Disk, own_folder: str, given: str | None) -> DelayLevels:

@@ -84,6 +84,10 @@ class PutRejected(StoreError):
         self.message_count = message_count
 
 
+class StoreFull(PutRejected):
+    """A put that finds no space: the disk is full, or the log has its maximum size.  Nothing was deleted for it; try again."""
+
+
 class RefusedMessage(PutRejected, InvalidMessage):
     """One of several messages can never be put, so none was.  The status is that of a put of this message alone."""
 

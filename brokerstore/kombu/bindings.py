@@ -1,7 +1,11 @@
 """Which queues exist, and to which exchanges they are bound, as all processes of a store see it.
 
-Each declaration, binding and removal is a message of one topic, and every process applies them in their order. Retention
-deletes old ones, so a process repeats its own from time to time. What no process repeats is forgotten if it is transient.
+Each declaration, binding and removal is a message of one topic, and every process applies them in their order. A process
+repeats its own from time to time. What no process repeats is forgotten if it is transient.
+
+So that retention can delete old messages, a process that uses the store puts the whole table now and then, with the offset
+that it has read up to, and acknowledges what comes before that. A process that lacks earlier messages begins with the last
+table and applies what followed the offset.
 """
 
 from __future__ import annotations
@@ -12,10 +16,15 @@ from typing import Any, NamedTuple
 
 from commitlog import Message
 from messagestore import SharedStore
-from storageio import REAL_DISK
+from storageio import REAL_DISK, StoreFull
 
 TOPIC = "kombu_bindings"
 REPEAT_MS = 30 * 60 * 1000
+TABLE_MS = 60 * 1000
+TABLE_BYTES = 16 << 20
+MAX_SHARE = 8  # at most this part of a maximum size is put between two tables
+GROUP = "kombu"
+FETCH_COUNT = 256
 FORGET_MS = 4 * REPEAT_MS  # a transient queue whose process ended
 
 
@@ -38,17 +47,37 @@ class Bindings:
         self._queues: dict[str, bool] = {}  # whether it is transient
         self._tables: dict[str, dict[Binding, int]] = {}
         self._own: set[str] = set()  # declarations and bindings of this process, as JSON
-        self._repeated_ms = REAL_DISK.now_ms()
+        self._repeated_ms = self._tabled_ms = REAL_DISK.now_ms()
+        self.put_bytes = 0  # what this process put since the last table
+        self._table_bytes = min(TABLE_BYTES, (store.config.max_size_bytes or TABLE_BYTES * MAX_SHARE) // MAX_SHARE)
         store.create_topic(TOPIC, 1)
         self.refresh()
 
     def refresh(self) -> None:
         """Apply what other processes declared since."""
         with self._guard:
-            self._position = max(self._position, self._store.min_offset(TOPIC, 0))
-            for message in self._store.read(TOPIC, 0, self._position):
-                self._apply(json.loads(message.body), message.store_timestamp_ms)
-                self._position = message.queue_offset + 1
+            low = self._store.min_offset(TOPIC, 0)
+            start = max(self._position, low)
+            events = [
+                (one.queue_offset, one.store_timestamp_ms, json.loads(one.body)) for one in self._store.read(TOPIC, 0, start)
+            ]
+            tables = [(time_ms, event) for _, time_ms, event in events if event[0] == "table"]
+            if tables:
+                self._tabled_ms = max(self._tabled_ms, tables[-1][0])
+            if tables and self._position < low:
+                start = self._begin_with(*tables[-1][1][1:])
+            for offset, time_ms, event in events:
+                if offset >= start:
+                    self._apply(event, time_ms)
+                self._position = offset + 1
+
+    def _begin_with(self, position: int, queues: dict[str, bool], rows: list[list[Any]]) -> int:
+        """Replace what is known by a table; return the offset of the first message that it does not contain."""
+        self._queues = dict(queues)
+        self._tables = {}
+        for exchange, time_ms, *binding in rows:
+            self._tables.setdefault(exchange, {})[Binding(*binding)] = time_ms
+        return position
 
     def _apply(self, event: list[Any], time_ms: int) -> None:
         """Apply one event; a later version's kinds of events are skipped."""
@@ -88,6 +117,36 @@ class Bindings:
         for event in events:
             self._put(*event)
 
+    def compact(self) -> None:
+        """Put the table and acknowledge what it contains, after TABLE_MS or TABLE_BYTES, unless nothing was put."""
+        if not self._is_table_due():
+            return
+        with self._guard:
+            self.refresh()
+            if not self._is_table_due():  # another process did
+                return
+            position = self._position
+            rows = [
+                [exchange, time_ms, *one] for exchange, table in self._tables.items() for one, time_ms in table.items()
+                if self._is_kept(one, time_ms)
+            ]  # fmt: skip
+            try:
+                self._put("table", position, self._queues, rows)
+            except StoreFull:
+                return
+            self._tabled_ms, self.put_bytes = REAL_DISK.now_ms(), 0
+        with self._store.consumer(TOPIC, group=GROUP, queues=[0]) as consumer:
+            while found := [one for one in consumer.poll(FETCH_COUNT, 0) if one.queue_offset < position]:
+                for message in found:
+                    consumer.ack(message)
+
+    def _is_table_due(self) -> bool:
+        return self.put_bytes > 0 and (self.put_bytes >= self._table_bytes or REAL_DISK.now_ms() - self._tabled_ms >= TABLE_MS)
+
+    def _is_kept(self, binding: Binding, time_ms: int) -> bool:
+        """Return whether a binding is not one of a transient queue whose process ended long ago."""
+        return time_ms >= REAL_DISK.now_ms() - FORGET_MS or not self._queues.get(binding.queue, False)
+
     def declare(self, queue: str, is_transient: bool) -> None:
         """Declare a queue; the first declaration says what it is."""
         self.refresh()
@@ -124,10 +183,8 @@ class Bindings:
     def table(self, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange, without those of transient queues whose process ended long ago."""
         self.refresh()
-        oldest_ms = REAL_DISK.now_ms() - FORGET_MS
         with self._guard:
-            table = self._tables.get(exchange, {})
-            return [one for one, time_ms in table.items() if time_ms >= oldest_ms or not self._queues.get(one.queue, False)]
+            return [one for one, time_ms in self._tables.get(exchange, {}).items() if self._is_kept(one, time_ms)]
 
 
 def _is_about(event: list[Any], queue: str) -> bool:

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from commitlog import StoredMessage
 from messagestore import SharedStore, StoreConfig
+from messagestore.broker.config.topics import KEEPS_NO_FILES
 from messagestore.shared.store import connect
 from storageio import REAL_DISK, StoreError, process_id
 
@@ -49,7 +50,7 @@ def _open(path: str, config: StoreConfig, user: object) -> _OpenStore:
         found = _open_stores.get(location)
         if found is None:
             store = connect(path, config)
-            store.create_topic(TRANSIENT_TOPIC, 1)
+            store.create_topic(TRANSIENT_TOPIC, 1, attributes=KEEPS_NO_FILES)
             found = _open_stores[location] = _OpenStore(store, Bindings(store), weakref.WeakSet())
         found.users.add(user)
         return found
@@ -116,8 +117,10 @@ class Channel(ChannelBase):  # type: ignore[misc]
         return payload
 
     def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
-        priority = self._get_message_priority(message)
-        self.connection.queue(queue).put(json.dumps(message).encode(), priority)
+        bindings, body = self.connection.opened.bindings, json.dumps(message).encode()
+        self.connection.queue(queue).put(body, self._get_message_priority(message))
+        bindings.put_bytes += len(body)
+        bindings.compact()
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **options: Any) -> None:
         for queue in {binding.queue for binding in self.get_table(exchange)}:
@@ -320,6 +323,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         so that a caller which defers its acknowledgements can go on.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        self.opened.bindings.compact()
         while True:
             try:
                 self.cycle.get(self._deliver, timeout=timeout)

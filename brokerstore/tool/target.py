@@ -67,8 +67,8 @@ def _broker_settings(broker_file: dict[str, Any] | None) -> dict[str, Any]:
     from dataclasses import fields
 
     from messagestore import StoreConfig
-    from messagestore.config import DELAY_LEVELS
+    from messagestore.config import DELAY_LEVELS, clamped_ratios
 
     known = {field.name for field in fields(StoreConfig)}
     given = {"message_delay_level": DELAY_LEVELS} | broker_file  # RocketMQ's default if the file does not set it
-    return {name: value for name, value in given.items() if name in known}
+    return clamped_ratios({name: value for name, value in given.items() if name in known})

@@ -59,6 +59,11 @@ class QueueSharing:
                 for known in (self._members, self._queue_ids, self._hands):
                     known.pop((topic, group), None)
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the (group, topic) of every consumer that shares its queues."""
+        with self._guard:
+            return [(group, topic) for topic, group in self._members]
+
     def share(self, topic: str, group: str, member: object, queue_ids: list[int] | None) -> dict[int, int]:
         """Return the queues of a member, as a dict from queue id to turn; empty if it did not join.
 

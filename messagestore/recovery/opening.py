@@ -320,7 +320,10 @@ def _keep_settings(parts: StoreParts, end: LogEnd) -> None:
     kept = read_settings(parts.disk, parts.paths.own)
     if parts.index is not None:
         kept = FileSettings(parts.index.slots, parts.index.items)
-    write_settings(parts.disk, parts.paths.own, kept._replace(delay_levels=tuple(parts.levels.entries)))
+    policy = parts.config.retention
+    assert policy is not None, "known once the parts are loaded"
+    kept = kept._replace(delay_levels=tuple(parts.levels.entries), retention=policy.value)
+    write_settings(parts.disk, parts.paths.own, kept)
 
 
 def _repair_timers(parts: StoreParts, end_offset: int) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -23,13 +24,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
-from storageio import PutRejected, StoreError
+from storageio import PutRejected, StoreError, StoreFull
 from storageio.background import BackgroundThread, Wakeup
 
 from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
-from ..write.putting import message_of
+from ..write.putting import SPACE_POLL_S, message_of
 from .consumer import SharedConsumer
 from .election import Member
 from .store import WAIT_S, SharedStore, connect
@@ -70,15 +71,28 @@ class AsyncStore:
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
         delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
+        block_s: float = 0,
     ) -> PutResult:  # fmt: skip
-        """Put one message, as `MessageStore.put`. Puts are stored in the order in which they were begun."""
+        """Put one message, as `MessageStore.put`. Puts are stored in the order in which they were begun.
+
+        Those that wait for space with `block_s` are stored when there is some, perhaps after later ones.
+        """
         item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
-        try:
-            return await self._in_order(lambda: self.store.put_async(item))
-        except PutRejected as error:
-            if check:
-                raise
-            return _refused(error)
+        deadline = time.monotonic() + block_s
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                return await self._in_order(lambda: self.store.put_async(item))
+            except StoreFull as error:
+                if left_s <= 0:
+                    if check:
+                        raise
+                    return _refused(error)
+            except PutRejected as error:
+                if check:
+                    raise
+                return _refused(error)
+            await asyncio.sleep(min(SPACE_POLL_S, left_s))
 
     async def put_many(
         self, messages: list[Message] | str, bodies: Sequence[bytes] | None = None, *, tags: Sequence[str | None] | None = None,

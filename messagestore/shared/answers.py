@@ -26,6 +26,7 @@ from storageio import (
     StoreClosed,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreLocked,
     StoreReadOnly,
     StoreRewound,
@@ -33,11 +34,13 @@ from storageio import (
     UnsupportedFormat,
 )
 
+from ..write.putting import no_space
 from ._packing_cy import BadFrame, unpack_results
 from .protocol import HEADER, Frame, Operation, pack_frame
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 _RESULT = struct.Struct(">BiqqqIIBI")
+FULL = 0x80  # bit of the status of a put that found no space
 _PLAIN: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
@@ -63,6 +66,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "DiskFull": ("operation", "file", "errno", "text"),
     "PutRejected": ("status", "reason", "message_count"),
     "RefusedMessage": ("status", "reason", "message_count"),
+    "StoreFull": ("status", "reason", "message_count"),
     "StoreCorrupt": ("reason", "file", "offset", "expected", "found"),
     "UnsupportedFormat": ("what", "file", "found", "supported", "offset"),
 }
@@ -71,6 +75,7 @@ _MAKERS: dict[str, Callable[..., Exception]] = {
     "DiskFull": DiskFull,
     "PutRejected": lambda status, *rest: PutRejected(PutStatus(status), *rest),
     "RefusedMessage": lambda status, *rest: RefusedMessage(PutStatus(status), *rest),
+    "StoreFull": lambda status, *rest: StoreFull(PutStatus(status), *rest),
     "StoreCorrupt": lambda reason, file, offset, expected, found: StoreCorrupt(
         reason, file=file, offset=offset, expected=expected, found=found
     ),
@@ -88,8 +93,9 @@ def pack_value(value: Any) -> bytes:
 def pack_result(result: PutResult) -> bytes:
     """Return the answer to a put."""
     reason = (result.reason or "").encode("utf-8", "replace")
+    full = FULL if isinstance(result.cause, DiskFull) else 0
     row = _RESULT.pack(
-        result.status, result.queue_id, result.queue_offset, result.physical_offset, result.store_timestamp_ms,
+        result.status | full, result.queue_id, result.queue_offset, result.physical_offset, result.store_timestamp_ms,
         result.size_bytes, result.message_count, len(result.store_host), len(reason),
     )  # fmt: skip
     return pack_frame(Operation.RESULT, row + result.store_host + reason)
@@ -100,12 +106,13 @@ def unpack_result(payload: bytes) -> PutResult:
     row = _RESULT.unpack_from(payload)
     status, queue_id, queue_offset, physical_offset, time_ms, size_bytes, count, host_size, reason_size = row
     result: PutResult = PutResult.__new__(PutResult)
-    result.status = PutStatus(status)
+    result.status = PutStatus(status & ~FULL)
     result.queue_id, result.queue_offset, result.physical_offset = queue_id, queue_offset, physical_offset
     result.store_timestamp_ms, result.size_bytes, result.message_count = time_ms, size_bytes, count
     at = _RESULT.size + host_size
     result.store_host = payload[_RESULT.size : at]
-    result.reason, result.cause = payload[at : at + reason_size].decode() or None, None
+    result.reason = payload[at : at + reason_size].decode() or None
+    result.cause = no_space(result.reason or "") if status & FULL else None
     return result
 
 

@@ -18,12 +18,12 @@ from storageio.settings import check_type, settings_or_default
 
 from ..broker.services.half_messages import HalfMessage
 from ..broker.services.transactions import PreparedMessage
-from ..config import StoreConfig
+from ..config import RetentionPolicy, StoreConfig
 from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
-from ..write.putting import message_of, messages_of
+from ..write.putting import message_of, messages_of, put_when_free
 from ._packing_cy import pack_message
 from .answers import unpack_packed_result
 from .consumer import SharedConsumer
@@ -102,9 +102,13 @@ class SharedStore(Closing):
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
         delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
+        block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message, as `MessageStore.put`. If the owner ends meanwhile, the next one stores it, once."""
         item = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
+        return put_when_free(lambda: self._put(item, check), block_s) if block_s else self._put(item, check)
+
+    def _put(self, item: Message, check: bool) -> PutResult:
         self._member.wait_pending()  # those of `put_async` come first
         local = self._member.local
         if local is not None:
@@ -365,13 +369,16 @@ class SharedTransaction(PreparedMessage):
 def connect(path: str | os.PathLike[str], config: StoreConfig | None = None, *, wait_s: float = WAIT_S) -> SharedStore:
     """Open a store that other processes of the same user may have open too; create it if it does not exist.
 
+    The store keeps every message until each group has acknowledged it, unless `config.retention` or an existing store says
+    otherwise; then a full disk refuses puts with `StoreFull`.
+
     The first process owns the store and serves the others. All of them pass the same `config`, since each may become the owner.
     `wait_s` limits how long this call, and a call without an owner, waits for one.
 
     Raises `StoreLocked` if another process has the store open and does not share it; `InvalidSetting` for a `config` without
     the key index, which finds repeated puts; and what `MessageStore.open` raises.
     """
-    config = settings_or_default(config, StoreConfig, "config")
+    config = settings_or_default(config, StoreConfig, "config").but(retention_of_new_store=RetentionPolicy.CONSUMED)
     if not config.message_index_enable:
         raise InvalidSetting("message_index_enable=False: a shared store finds repeated puts through the key index")
     root = os.fspath(path)

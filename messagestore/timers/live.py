@@ -143,6 +143,11 @@ class LiveTimers:
         """The first second that has timers, None without one."""
         return min(self._slots, default=None)
 
+    @property
+    def due_seconds(self) -> list[int]:
+        """The seconds that have timers."""
+        return list(self._slots)
+
     def add(self, timer: TimerMessage, now_ms: int, floor_ms: int) -> None:
         """Append the unit of a timer, in a slot that is not before `floor_ms`; both times are whole seconds."""
         slot_ms, magic = slot_of(timer, now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -17,7 +18,7 @@ from storebytes._lock_cy import Lock
 
 from ..property_names import IS_BATCH, SPECIAL
 from ._gate_cy import Gate
-from .putting import is_special_raw, message_of, refused
+from .putting import is_special_raw, message_of, put_when_free, refused
 
 if TYPE_CHECKING:
     from .put_rules import PutRules
@@ -54,6 +55,7 @@ class PutMethods:
         self, message: Message | str, body: bytes | None = None, *, tags: str | None = None,
         keys: str | list[str] | None = None, properties: dict[str, str] | None = None, queue_id: int = -1,
         delay: timedelta | None = None, delay_level: int = 0, deliver_at: datetime | None = None, check: bool = True,
+        block_s: float = 0,
     ) -> PutResult:  # fmt: skip
         """Put one message: a `Message`, or a topic with a body and other fields of a `Message`.
 
@@ -61,14 +63,19 @@ class PutMethods:
 
         Raises `PutRejected` for every outcome but PUT_OK, and `FlushTimeout` if it is unknown.  With `check=False` the status
         of the result has the outcome instead.  Raises `InvalidMessage` for fields that no record can hold, and `TypeError`,
-        with the name of the field, for values of a wrong type.  A full disk is a `DiskFull` in the cause of the error.
+        with the name of the field, for values of a wrong type.
+
+        Without space the error is a `StoreFull`, with a `DiskFull` as its cause: the disk is too full, or the log has its
+        maximum size.  `block_s`: seconds to wait for space before that.
         """
         if (
             type(message) is not Message or body is not None or tags is not None or keys is not None
             or properties is not None or queue_id is not NO_QUEUE or delay is not None or delay_level is not ZERO
             or deliver_at is not None
         ):  # fmt: skip
-            return self._put(message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at), check)
+            message = message_of(message, body, tags, keys, properties, queue_id, delay, delay_level, deliver_at)
+        if block_s:
+            return put_when_free(partial(PutMethods.put, self, message, check=check), block_s)
         return self._put(message, check)
 
     def _put(self, message: Message, check: bool) -> PutResult:

@@ -13,7 +13,7 @@ from storebytes.java_hash import java_hash_code
 from ..config import Role
 from ..parts import StoreParts
 from .admission import Admission
-from .putting import refused, rejection
+from .putting import refused, refused_by, rejection
 
 BUSY_MS_MAX = 10_000_000
 
@@ -43,8 +43,8 @@ class PutRules:
         admission = self.must_write()
         if parts.config.broker_role is Role.SLAVE:
             return refused(PutStatus.SERVICE_NOT_AVAILABLE, "the store is a slave")
-        if not parts.flags.is_writeable:
-            return refused(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason)
+        if parts.flags.refuses_programs:
+            return refused_by(parts.flags, parts.paths.root)
         if topic not in self.admitted:
             check_type("topic", topic, str)
             reason = admission.problem(topic)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
 from typing import Any
 
 from commitlog import Message, PutResult, PutStatus, delete_property, first_other
-from storageio import InvalidMessage, PutRejected
+from storageio import DiskFull, InvalidMessage, PutRejected, StoreFull
 
 from ..property_names import SPECIAL
+from .running_flags import RunningFlags
 
 _SPECIAL_RAW = tuple(name.encode() + b"\x01" for name in SPECIAL)
+SPACE_POLL_S = 0.05  # how often a put that waits for space is tried
 FIELDS_TWICE = "a Message has its fields itself: put(message), or put(topic, body, ...)"
 
 
@@ -81,11 +85,40 @@ def refused(status: PutStatus, reason: str) -> PutResult:
     return result
 
 
+def refused_by(flags: RunningFlags, root: str) -> PutResult:
+    """Return the result of a put that the running flags refuse; its cause is a `DiskFull` if only space is missing."""
+    result = refused(PutStatus.SERVICE_NOT_AVAILABLE, flags.reason or "the store takes no puts")
+    if flags.lacks_space:
+        result.cause = no_space(flags.reason, root)
+    return result
+
+
 def rejection(result: PutResult) -> PutRejected:
     """Return the error for a refused put; its cause is the disk's error, if there was one."""
-    error = PutRejected(result.status, result.reason or "", result.message_count)
+    kind = StoreFull if isinstance(result.cause, DiskFull) else PutRejected
+    error = kind(result.status, result.reason or "", result.message_count)
     error.__cause__ = result.cause
     return error
+
+
+def no_space(reason: str, file: str = "") -> DiskFull:
+    """Return the error of a store that takes no puts for lack of space, although the system has not refused a write."""
+    return DiskFull("put", file, errno.ENOSPC, reason)
+
+
+def put_when_free(put: Callable[[], PutResult], block_s: float) -> PutResult:
+    """Try a put until it finds space, at most for `block_s` seconds; return or raise what the last try does."""
+    deadline = time.monotonic() + block_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            result = put()
+            if left_s <= 0 or not isinstance(result.cause, DiskFull):
+                return result
+        except StoreFull:
+            if left_s <= 0:
+                raise
+        time.sleep(min(SPACE_POLL_S, max(left_s, 0)))
 
 
 def encoded_pairs(pairs: dict[str, str]) -> bytes:

@@ -1,10 +1,19 @@
-"""Retention: deletes old log files, and the queue and index files that only point into them.
+"""Retention: deletes log files that are not needed, and the queue and index files that only point into them.
 
-Files are deleted oldest first, never the last one, and never before they are dispatched and flushed.  A file expires when it
-was not changed for `file_reserved_time_hours`.  Expired files are deleted in the hours of `delete_when`, when the disk is
-fuller than `disk_max_used_space_ratio`, and on request.  Files are deleted whatever their age when the disk is fuller than
-`disk_space_clean_forcibly_ratio` and `clean_file_forcibly_enable` is set.  Above `disk_space_warning_ratio` puts are refused
-until there is space again.
+Files are deleted oldest first, never the last one, and never before they are dispatched and flushed.  The policy of the store
+decides when (`RetentionPolicy`).
+
+"consumed" deletes a file soon after every group has acknowledged what is in it, and nothing that is pending, however old it is
+and however full the disk (`broker/services/pending.py`).  Before that everything written is synced, because a retry or a
+delivered copy takes the place of the deleted message, and so is the progress of groups and delays.
+
+"limits" are RocketMQ's rules.  A file expires when it was not changed for `file_reserved_time_hours`.  Expired files are
+deleted in the hours of `delete_when`, when the disk is fuller than `disk_max_used_space_ratio`, and on request.  Files are
+deleted whatever their age when the disk is fuller than `disk_space_clean_forcibly_ratio` and `clean_file_forcibly_enable` is
+set, and when the log would exceed `max_size_bytes`.  What a group had not acknowledged of a deleted file is a logged warning.
+
+Above `disk_space_warning_ratio` puts are refused until there is space again.  Under "consumed" they are also refused when the
+log has its maximum size: `MappedFileQueue` creates no further file then.  Since the last file stays, two are always allowed.
 
 A reader of a deleted file keeps its view.  Space that a file system reserves for its administrator counts as used.
 """
@@ -13,9 +22,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import takewhile
+from typing import Protocol
 
 from commitlog import CommitLog, MappedFile
 from consumequeue import ConsumeQueues
@@ -30,10 +40,19 @@ LOG = logging.getLogger(f"brokerstore.{__name__}")
 FIRST_AFTER_S = 60.0
 PAUSE_S = 0.1  # between two files, because deleting a large one keeps the file system busy
 HOUR_MS = 3_600_000
-WARNING_RATIOS = (35, 90)
-FORCE_RATIOS = (30, 85)
-MAX_USED_RATIOS = (10, 95)
 MANUAL_ROUNDS = 20
+CHECKS = 10  # of acknowledgements and sizes, per interval of the other checks
+CHECK_SHARE = 20  # a check takes at most 1/CHECK_SHARE of the time
+
+
+class Pending(Protocol):
+    """What retention has to know of the messages that groups, delays and transactions need."""
+
+    def first_offset(self, least: int) -> int:
+        """Return the lowest physical offset of a pending record, or any below `least` of one."""
+
+    def unacknowledged(self, begin: int, end: int) -> Iterable[tuple[str, str, int]]:
+        """Return (topic, group, messages) of what groups have not acknowledged of a range of the log."""
 
 
 class Retention:
@@ -50,11 +69,13 @@ class Retention:
         settled: Callable[[], int],
         housekeeper: Housekeeper,
         follow: Callable[[int], object],
+        pending: Pending,
+        save_progress: Callable[[], object],
     ) -> None:
         """Create it.
 
         `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is called with the new
-        start of the log.
+        start of the log.  `save_progress` syncs everything written, and the progress of groups and delays.
         """
         self._disk = disk
         self._log = log
@@ -64,28 +85,54 @@ class Retention:
         self._flags = flags
         self._settled = settled
         self._housekeeper = housekeeper
-        self._next_run = time.monotonic() + FIRST_AFTER_S
         self._follow = follow
+        self._pending = pending
+        self._save_progress = save_progress
+        self._keeps_pending = config.keeps_pending
+        self._interval_s = config.clean_resource_interval_ms / 1000
+        self._next_run = time.monotonic() + (0 if self._keeps_pending else FIRST_AFTER_S)
+        self._next_check = time.monotonic() + self._interval_s / CHECKS
+        self._size_max = max(config.max_size_bytes, 2 * log.file_size_bytes) if config.max_size_bytes is not None else 0
+        if self._keeps_pending:
+            log.queue.size_max = self._size_max
 
     def run_due(self) -> None:
-        """Call `run` a minute after the store was opened, and then at the clean interval."""
-        now = time.monotonic()
-        if now >= self._next_run:
-            self._next_run = now + self._config.clean_resource_interval_ms / 1000
+        """Call `check` ten times in a clean interval and `run` once; under "limits" the first time after a minute."""
+        began = time.monotonic()
+        if began >= self._next_check:
+            self.check()
+            now = time.monotonic()
+            self._next_check = now + max(self._interval_s / CHECKS, CHECK_SHARE * (now - began))
+        if began >= self._next_run:
+            self._next_run = began + self._interval_s
             self.run()
 
+    def check(self) -> int:
+        """Delete what is acknowledged, or exceeds the maximum size; accept puts again if there is space.
+
+        Returns the number of files deleted.
+        """
+        selected = self._consumed(self._old_files()) if self._keeps_pending else self._excess_files()
+        deleted = self._delete(selected[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
+        if self._flags.has(Flag.DISK_FULL):
+            self._warn(self.used_percent())
+        if self._flags.has(Flag.LOG_FULL) and len(self._log.queue.files) * self._log.file_size_bytes <= self._size_max:
+            self._flags.clear(Flag.LOG_FULL)
+        return deleted
+
     def run(self) -> int:
-        """Delete what the disk's state and the hour allow; return the number of files deleted."""
-        used = self.used_percent()
+        """Delete what the policy, the disk's state and the hour allow; return the number of files deleted."""
+        if self._keeps_pending:
+            deleted = self.check()
+            self._warn(self.used_percent())
+            return deleted
+        config, used = self._config, self.used_percent()
         self._warn(used)
-        is_forced = (
-            used > self._limit("disk_space_clean_forcibly_ratio", FORCE_RATIOS) and self._config.clean_file_forcibly_enable
-        )
-        is_short = used > self._limit("disk_max_used_space_ratio", MAX_USED_RATIOS)
-        if not (is_forced or is_short or self.is_hour()):
+        is_forced = used > config.disk_space_clean_forcibly_ratio and config.clean_file_forcibly_enable
+        if not (is_forced or used > config.disk_max_used_space_ratio or self.is_hour()):
             return 0
         selected = self._old_files() if is_forced else self._expired_files()
-        return self._delete(selected[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
+        return self._delete(selected[: config.delete_file_batch_max], self._housekeeper.thread.pause)
 
     # Disk and clock
 
@@ -103,15 +150,9 @@ class Retention:
         space = self._disk.space(folder)
         return -(-100 * (space.total_bytes - space.free_bytes) // space.total_bytes) if space.total_bytes else 0
 
-    def _limit(self, name: str, bounds: tuple[int, int]) -> int:
-        """Return a ratio of the configuration, clamped to what RocketMQ allows."""
-        low, high = bounds
-        value: int = getattr(self._config, name)
-        return min(max(value, low), high)
-
     def _warn(self, used: int) -> None:
         """Refuse puts on a disk that is nearly full."""
-        limit = self._limit("disk_space_warning_ratio", WARNING_RATIOS)
+        limit = self._config.disk_space_warning_ratio
         if used > limit:
             if not self._flags.has(Flag.DISK_FULL):
                 LOG.error("the disk is %d %% full: puts are refused above %d %%", used, limit)
@@ -137,6 +178,21 @@ class Retention:
         """Return the oldest files that were not changed for the reserved time."""
         return list(takewhile(self._is_expired, self._old_files()))
 
+    def _excess_files(self) -> list[MappedFile]:
+        """Return the oldest files without which one more file fits the maximum size."""
+        if not self._size_max:
+            return []
+        count = len(self._log.queue.files) + 1 - self._size_max // self._log.file_size_bytes
+        return self._old_files()[: max(0, count)]
+
+    def _consumed(self, files: list[MappedFile]) -> list[MappedFile]:
+        """Return the oldest of some files in which nothing is pending."""
+        if not files:
+            return []
+        with self._housekeeper.guard:
+            needed = self._pending.first_offset(files[0].end_offset)
+        return list(takewhile(lambda file: file.end_offset <= needed, files))
+
     def _is_expired(self, file: MappedFile) -> bool:
         entry = self._disk.stat(file.path)
         reserved_ms = self._config.file_reserved_time_hours * HOUR_MS
@@ -145,11 +201,16 @@ class Retention:
     # Deleting
 
     def delete_expired(self) -> int:
-        """Delete expired files at any hour, as many as twenty rounds would; return the number deleted."""
-        return self._delete(self._expired_files()[: MANUAL_ROUNDS * self._config.delete_file_batch_max])
+        """Delete expired files at any hour, as many as twenty rounds would; return the number deleted.
+
+        Under "consumed" nothing that is pending is deleted.
+        """
+        expired = self._expired_files()
+        selected = self._consumed(expired) if self._keeps_pending else expired
+        return self._delete(selected[: MANUAL_ROUNDS * self._config.delete_file_batch_max])
 
     def delete_before(self, physical_offset: int) -> int:
-        """Delete files of any age that end at or before an offset; return the number deleted."""
+        """Delete files of any age that end at or before an offset, pending or not; return the number deleted."""
         return self._delete([file for file in self._old_files() if file.end_offset <= physical_offset])
 
     def _delete(self, files: list[MappedFile], pause: Callable[[float], object] = lambda _seconds: None) -> int:
@@ -158,16 +219,26 @@ class Retention:
         with self._housekeeper.guard:
             if files:  # without records, only the units tell a queue its next offset
                 self._housekeeper.flush_queues()
+                if self._keeps_pending:
+                    self._save_progress()
             for file in files:
                 if self._log.min_offset != file.start_offset:
                     break  # deleted in the meantime
                 if deleted:
                     pause(PAUSE_S)
+                self._warn_of_loss(file)
                 deleted += self._log.queue.delete_first(1)
             if deleted:
                 LOG.info("%d log files deleted; the log begins at %d", deleted, self._log.min_offset)
                 self.follow_log()
         return deleted
+
+    def _warn_of_loss(self, file: MappedFile) -> None:
+        """Log what groups have not acknowledged of a file that is deleted now."""
+        for topic, group, messages in self._pending.unacknowledged(file.start_offset, file.end_offset):
+            LOG.warning(
+                "%s: %d messages of topic %r deleted that group %r had not acknowledged", file.path, messages, topic, group
+            )
 
     def follow_log(self) -> None:
         """Delete queue and index files whose records left the log, and correct the queues' minimum offsets."""

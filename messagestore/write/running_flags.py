@@ -17,9 +17,11 @@ class Flag(IntFlag):
     DISK_FULL = 0x10
     FENCED = 0x20
     LOGIC_DISK_FULL = 0x40
+    LOG_FULL = 0x100  # not in RocketMQ: the log has its maximum size; what is in it already may still be delivered
 
 
 _STOPS_PUTS = Flag(0x7E)
+_NO_SPACE = Flag.DISK_FULL | Flag.LOGIC_DISK_FULL | Flag.LOG_FULL
 
 
 class RunningFlags:
@@ -40,12 +42,22 @@ class RunningFlags:
 
     def _weigh(self) -> None:
         self.is_writeable = not self.bits & _STOPS_PUTS
-        self.gate.accepts_puts = self.is_writeable and self._is_open
+        self.gate.accepts_puts = self.accepts_puts and not self.bits & Flag.LOG_FULL
 
     @property
     def accepts_puts(self) -> bool:
-        """Whether the store accepts puts."""
-        return bool(self.gate.accepts_puts)
+        """Whether the store's services may put; the gate tells whether a program may."""
+        return self.is_writeable and self._is_open
+
+    @property
+    def refuses_programs(self) -> bool:
+        """Whether a flag refuses the puts of a program."""
+        return bool(self.bits & (_STOPS_PUTS | Flag.LOG_FULL))
+
+    @property
+    def lacks_space(self) -> bool:
+        """Whether puts are refused for lack of space alone, so that they may succeed later."""
+        return self.refuses_programs and not self.bits & _STOPS_PUTS & ~_NO_SPACE
 
     def set(self, flag: Flag, reason: str) -> None:
         """Set a flag and its reason."""

@@ -42,7 +42,9 @@ SIZES = {
 SPARKS = ("checkpointLocation", "queryName", "outputMode")  # Spark's own options, which a stream's writer passes on
 SINK_ID_SIZE_MAX = 64
 # A commit deletes no log files, however long it takes; the retention of the store's owner decides that.
-KEEPS_ALL: dict[str, Any] = {"file_reserved_time_hours": 1_000_000, "clean_file_forcibly_enable": False}
+KEEPS_ALL: dict[str, Any] = {
+    "file_reserved_time_hours": 1_000_000, "clean_file_forcibly_enable": False, "clean_resource_interval_ms": (1 << 31) - 1,
+}  # fmt: skip
 NUMBER_DIGITS_MAX = 18
 QUEUES_MAX = 1 << 20
 _SINK_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{SINK_ID_SIZE_MAX - 1}}}")

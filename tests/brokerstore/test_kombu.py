@@ -24,11 +24,13 @@ kombu = pytest.importorskip("kombu", reason="kombu is not installed (extra kombu
 
 from brokerstore.kombu import Channel  # noqa: E402
 from brokerstore.kombu import bindings as bindings_module  # noqa: E402
+from brokerstore.kombu import transport as transport_module  # noqa: E402
 from brokerstore.kombu.queues import topic_of_queue, topic_of_step  # noqa: E402
-from commitlog import Message  # noqa: E402
+from commitlog import Message, PutStatus  # noqa: E402
 from messagestore import MessageStore, StoreConfig  # noqa: E402
 from messagestore.write.admission import client_problem, topic_problem  # noqa: E402
-from storageio import StoreLocked  # noqa: E402
+from storageio import StoreFull, StoreLocked  # noqa: E402
+from tests.helpers import until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -232,6 +234,76 @@ def test_bindings_are_repeated_before_retention_deletes_them(connection: Any, mo
     assert connection.transport.opened.store.max_offset(bindings_module.TOPIC, 0) == 2 * end
     monkeypatch.setattr(bindings_module, "FORGET_MS", -60_000)
     assert {one.queue for one in shared.table("e")} == {"kept"}
+
+
+def test_consumed_tasks_leave_the_folder_and_bindings_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that joins later has the bindings of earlier ones, whose messages are deleted."""
+    monkeypatch.setattr(bindings_module, "TABLE_MS", -1)
+    config = StoreConfig.small(mapped_file_size_commit_log=1 << 16, max_hash_slot_num=100, max_index_num=400)
+    exchange = kombu.Exchange("e", "direct")
+    with connect(folder, config=config) as one:
+        queue = kombu.Queue("tasks", exchange, "key")
+        kombu.Queue("unbound", exchange, "other")(one.default_channel).declare()
+        one.default_channel.queue_unbind("unbound", "e", "other")
+        channel = one.channel()
+        kombu.Queue("reply", kombu.Exchange("f", "fanout"), auto_delete=True)(channel).declare()
+        producer = kombu.Producer(channel)
+        for _ in range(200):
+            producer.publish("x" * 1000, exchange=exchange, routing_key="key", declare=[queue])
+            producer.publish("x" * 1000, exchange="f")
+        assert len(bodies(one, queue, most=200)) == 200
+        store = one.transport.opened.store
+        producer.publish("last", exchange=exchange, routing_key="key")
+        until(lambda: store.min_offset(bindings_module.TOPIC, 0) > 0 and len(list((folder / "commitlog").iterdir())) <= 2)
+        with connect(folder, config=config) as two:
+            monkeypatch.setattr(transport_module, "_open_stores", {})
+            shared = two.transport.opened.bindings
+            assert shared is not one.transport.opened.bindings
+            assert [found.queue for found in shared.table("e")] == ["tasks"]
+            assert [found.queue for found in shared.table("f")] == ["reply"]
+            assert shared.is_transient("reply") and not shared.is_transient("tasks")
+            assert bodies(two, queue) == ["last"]
+
+
+def test_a_table_does_not_undo_what_another_process_did_meanwhile(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal between the offset of a table and the table itself is applied after it."""
+    monkeypatch.setattr(bindings_module, "TABLE_MS", -1)
+    kombu.Queue("q", kombu.Exchange("e", "fanout"))(connection.default_channel).declare()
+    shared = connection.transport.opened.bindings
+    put = shared._put
+
+    def put_after_a_removal(*event: Any) -> None:
+        if event[0] == "table":
+            put("delete", "q")
+        put(*event)
+
+    monkeypatch.setattr(shared, "_put", put_after_a_removal)
+    shared.put_bytes = 1
+    shared.compact()
+    store = connection.transport.opened.store
+    assert store.committed_offsets(bindings_module.TOPIC, "kombu") == {0: 2}
+    for low in (0, 2):
+        monkeypatch.setattr(store, "min_offset", lambda *_, low=low: low)
+        fresh = bindings_module.Bindings(store)
+        assert fresh.table("e") == []
+        assert not fresh.is_declared("q")
+
+
+def test_a_full_store_defers_the_table(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task that was put before is no error; the table follows when there is space."""
+    connection.connect()
+    shared = connection.transport.opened.bindings
+    shared.put_bytes = bindings_module.TABLE_BYTES
+
+    def refuse(*_event: Any) -> None:
+        raise StoreFull(PutStatus.SERVICE_NOT_AVAILABLE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "_put", refuse)
+        shared.compact()
+    assert shared.put_bytes
+    shared.compact()
+    assert not shared.put_bytes
 
 
 def test_a_store_that_cannot_be_opened_is_a_connection_error(tmp_path: Path) -> None:

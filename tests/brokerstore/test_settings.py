@@ -15,7 +15,7 @@ import brokerstore
 from brokerstore import migrate
 from brokerstore.file_import import import_file
 from commitlog import Message
-from messagestore import FlushMode, MessageStore, Role, StoreConfig
+from messagestore import FlushMode, MessageStore, RetentionPolicy, Role, StoreConfig
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_beside_log, verify_store
@@ -75,14 +75,17 @@ STORE_CONFIG: dict[str, Kind] = {
     "max_transfer_count_on_message_in_disk": (1, INT, WHOLE),
     "max_filter_message_size": (0, INT, WHOLE),
     "max_msgs_num_batch": (1, INT, WHOLE),
+    "retention": (RetentionPolicy, NONE),
+    "retention_of_new_store": RetentionPolicy,
+    "max_size_bytes": (1, LONG, NONE),
     "file_reserved_time_hours": (0, INT, WHOLE),
     "delete_when": TEXT,
     "delete_file_batch_max": (1, INT, WHOLE),
     "clean_resource_interval_ms": (1, INT, WHOLE),
     "clean_file_forcibly_enable": FLAG,
-    "disk_max_used_space_ratio": (0, 100, WHOLE),
-    "disk_space_clean_forcibly_ratio": (0, 100, WHOLE),
-    "disk_space_warning_ratio": (0, 100, WHOLE),
+    "disk_max_used_space_ratio": (10, 95, WHOLE),
+    "disk_space_clean_forcibly_ratio": (30, 85, WHOLE),
+    "disk_space_warning_ratio": (35, 90, WHOLE),
 }
 RABBIT_STORE: dict[str, Kind] = {
     "file_size_limit": (1, LONG, WHOLE),

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from messagestore import FlushMode, Role, StoreConfig
+from messagestore import FlushMode, RetentionPolicy, Role, StoreConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "config.md"
 ROW = re.compile(r"^\| `(\w+)` \|(.*?)\| `(.*?)`(?: \([\d,]+\))? \| (\S.*) \|$", re.MULTILINE)
@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| `(\w+)` \|(.*?)\| `(.*?)`(?: \([\d,]+\))? \| (\S.*) \|$",
 
 def test_every_setting_is_on_its_page_with_its_default() -> None:
     """No field is missing or invented; each default on the page equals the one in the class."""
-    names = {"FlushMode": FlushMode, "Role": Role}
+    names = {"FlushMode": FlushMode, "RetentionPolicy": RetentionPolicy, "Role": Role}
     shown = {name: eval(default, names) for name, _, default, _ in ROW.findall(PAGE.read_text())}
     assert shown == {field.name: field.default for field in fields(StoreConfig)}
 

@@ -31,6 +31,8 @@ BATCH_QUEUES = "BatchCQ"  # a value of QUEUE_TYPE
 MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
 COMPACTION = "COMPACTION"  # a value of CLEANUP_POLICY
+RETENTION = "brokerstore.retention"  # not one of RocketMQ's
+KEEPS_NO_FILES = {RETENTION: "limits"}  # attributes of a topic whose messages nobody acknowledges
 
 
 def is_system_topic(name: str) -> bool:
@@ -55,6 +57,11 @@ class TopicConfig:
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
     attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def keeps_no_files(self) -> bool:
+        """Whether the policy "consumed" deletes its messages although no group has acknowledged them."""
+        return self.attributes.get(RETENTION) == KEEPS_NO_FILES[RETENTION]
 
     @property
     def is_readable(self) -> bool:

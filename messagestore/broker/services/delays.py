@@ -79,6 +79,10 @@ class Delays:
         next_ms = [due for level in self._levels() if (due := self._deliver(level, now)) is not None]
         return max(0.0, min([POLL_S, *((due - self._parts.now_ms()) / 1000 for due in next_ms)]))
 
+    def next_offset(self, level: int) -> int:
+        """Return the queue offset of a level's first message that is not delivered; 0 if the progress is not known."""
+        return self._offsets.get(level) if self._offsets is not None else 0
+
     def _levels(self) -> Iterator[int]:
         for queue_id in self._parts.queues.queue_ids(SCHEDULE_TOPIC):
             yield queue_id + 1

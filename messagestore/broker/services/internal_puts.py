@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commitlog import Message, PutResult, PutStatus
 from commitlog.status import FINAL
 from storageio import InvalidMessage, PutRejected
 
 from ...parts import StoreParts
 from ...write.admission import Admission
+from ...write.putting import refused_by, rejection
+from ...write.running_flags import Flag
 from .routing import Routing
 
 
@@ -27,13 +31,26 @@ class InternalPuts:
         parts = self._parts
         parts.check_open()
         if not parts.flags.accepts_puts:
-            raise PutRejected(PutStatus.SERVICE_NOT_AVAILABLE, parts.flags.reason or "the store takes no puts")
-        return self._finished(self._routing.append_undelayed(message, queue_id), waits)
+            raise rejection(refused_by(parts.flags, parts.paths.root))
+        return self._finished(self._append(lambda: self._routing.append_undelayed(message, queue_id)), waits)
 
     def put_delayed(self, message: Message, raw: bytes, queue_id: int, level: int) -> PutResult:
         """Schedule a message for its topic.  `raw`: its properties as the log keeps them."""
         self._parts.check_open()
-        return self._finished(self._routing.append_scheduled(message, raw, queue_id, level), True)
+        return self._finished(self._append(lambda: self._routing.append_scheduled(message, raw, queue_id, level)), True)
+
+    def _append(self, append: Callable[[], PutResult]) -> PutResult:
+        """Append a record, beyond the maximum size of the log if necessary: programs wait until the store is below it again.
+
+        Without this a log full of delayed messages could not deliver any of them, and would stay full.
+        """
+        parts, files = self._parts, self._parts.log.queue
+        result = append()
+        if result.status is not PutStatus.PUT_OK and files.is_at_limit:
+            parts.flags.set(Flag.LOG_FULL, f"the log has more than {files.size_max} bytes")
+            files.allow_one_more()
+            result = append()
+        return result
 
     def deliver(self, message: Message, admission: Admission) -> str:
         """Deliver a message whose delay is over; return why it can never be put, or an empty string.
@@ -57,7 +74,7 @@ class InternalPuts:
 
     def _finished(self, result: PutResult, waits: bool) -> PutResult:
         if result.status is not PutStatus.PUT_OK:
-            raise PutRejected(result.status, str(result.reason)) from result.cause
+            raise rejection(result)
         self._parts.dispatcher.nudge()
         if waits:
             self.wait(result)

@@ -45,6 +45,7 @@ NAME = "timers.json"
 SIZE_MAX = 1 << 16
 AT_ONCE = 1000  # timers that get a unit, or are delivered, before other jobs get their turn
 OVERDUE_MS_MAX = 3_600_000  # age of a slot for overdue timers; a broker skips those of a week
+NOTHING_PENDING = (1 << 63) - 1  # a physical offset that no record has
 POLL_S = 1.0  # how often new timers are looked for
 SEARCHED_MAX = 256 << 20  # bytes of log behind the checkpoint, which an opening after a crash has to search
 
@@ -70,6 +71,7 @@ class Timers:
         self._copies: Counter[TimerKey] = Counter()  # deliveries of an earlier process that no checkpoint counts
         self._slot = -1  # due second of the slot that is being delivered
         self._units: deque[TimerUnit] = deque()  # of that slot, those that are left
+        self._oldest_s = -1  # due second of a timer that a log file is kept for
         self._deleted: set[str] = set()  # timers of that slot that a message deletes
 
     # Opening
@@ -239,6 +241,29 @@ class Timers:
 
     def _queue(self) -> ConsumeQueue | None:
         return self._parts.queues.get(TIMER_TOPIC, 0)
+
+    # What is pending
+
+    @property
+    def queue_offset(self) -> int:
+        """The first message of the timers' queue that has no unit yet; 0 if this process delivers no timers."""
+        return self._files.queue_offset if self._files is not None else 0
+
+    def first_pending(self, least: int) -> int:
+        """Return the physical offset of the oldest timer with a unit that is not delivered; `NOTHING_PENDING` without one.
+
+        An offset below `least` may be another timer's: it is returned as soon as it is found.
+        """
+        files = self._files
+        if files is None:
+            return NOTHING_PENDING
+        found = NOTHING_PENDING
+        for due_s in sorted(files.due_seconds, key=lambda due_s: due_s != self._oldest_s):
+            found = min([found, *(unit.log_offset for unit in files.units_of(due_s))])
+            if found < least:
+                self._oldest_s = due_s  # it answers the next call
+                break
+        return found
 
     def persist(self, *, is_last: bool = False) -> None:
         """Write the timer files after syncing the deliveries that they count, unless nothing changed."""

@@ -348,9 +348,14 @@ class Transactions:
             self._ops = deque((op.queue_offset, max(op.half_offsets, default=-1)) for op in ops)
         return self._open
 
-    def save_progress(self) -> None:
-        """Advance the group's offsets past half messages that are durably decided or lost. Reads no record."""
+    def save_progress(self, *, loads: bool = False) -> None:
+        """Advance the group's offsets past half messages that are durably decided or lost.
+
+        Reads no record, unless `loads` is set and nothing was read yet.
+        """
         with self._guard:
+            if loads:
+                self._load()
             if self._open is None:
                 return
             flushed = self._parts.flusher.flushed_offset
