@@ -27,7 +27,7 @@ class ReadableFlag:
             self._writer.send(b"\0")
 
     def clear(self) -> None:
-        """Clear the flag."""
+        """Clear the flag, until the next `set`."""
         with contextlib.suppress(BlockingIOError):
             while len(self._reader.recv(CLEARED_BYTES)) == CLEARED_BYTES:
                 continue

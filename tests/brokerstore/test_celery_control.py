@@ -108,7 +108,7 @@ def test_a_busy_worker_answers(site: Site, pool: str) -> None:
 
 
 def test_a_running_task_is_terminated_and_an_expired_one_is_revoked(site: Site) -> None:
-    """At once, although each process of the pool is busy."""
+    """Although each process of the pool is busy."""
     site.start(*ONE)
     ids = napping(site)
     expired = site.run("found = jobs.total.apply_async(([1],), expires=0.5).id")
@@ -147,7 +147,7 @@ found = [type(hard).__name__, type(soft).__name__, max(times) - min(times), wait
     assert 1 <= waited_s < 5
 
 
-def test_a_task_whose_process_was_killed_runs_again(site: Site) -> None:
+def test_a_task_of_a_killed_process_runs_again(site: Site) -> None:
     """With late acknowledgement; the worker lives on, with another process."""
     worker = site.start(*ONE)
     site.run("found = jobs.mark.delay(1, 2.0).id")
@@ -172,7 +172,7 @@ def test_beat_sends_and_events_report(site: Site) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_idle_worker_does_not_spin(site: Site) -> None:
-    """The owner and another worker use less than 50 ms of processor time per second, and a task starts at once."""
+    """The owner and another worker use less than 50 ms of processor time per second, and a task starts soon."""
     owner = site.start(*ONE)
     until(lambda: "1 node online" in site.invoke("inspect", "ping", "--timeout", "2"), 90)
     workers = [owner, site.start(*ONE)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ kombu = pytest.importorskip("kombu", reason="kombu is not installed (extra kombu
 from kombu.asynchronous import Hub  # noqa: E402
 
 from brokerstore.kombu import loop_reader  # noqa: E402
+from tests.shared.processes import Child, Counters  # noqa: E402
 
 
 def connect(folder: Path) -> Any:
@@ -81,32 +81,29 @@ def put(connection: Any, *bodies: Any) -> None:
 
 def test_messages_of_another_process_arrive_in_the_loop(folder: Path) -> None:
     """The owner of the store is another process, whose put the loop learns of."""
-    ready, begin = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        with connect(folder) as other:
-            put(other, 0)
-            os.write(ready[1], b"x")
-            os.read(begin[0], 1)
-            put(other, 1)
-            os.write(ready[1], b"x")
-            os.read(begin[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
-    made = Loop(folder)
-    made.consumer.consume()
-    made.turn_until(lambda: made.bodies() == [0])
-    assert not made.transport.opened.store.is_owner
-    made.turn_for(0.3)
-    threading.Timer(0.3, os.write, (begin[1], b"x")).start()
-    made.turn_until(lambda: made.bodies() == [0, 1], 10)
-    os.write(begin[1], b"x")
-    for message in made.found:
-        message.ack()
+    puts = Counters(2)
+
+    def put_two() -> None:
+        other = connect(folder)
+        put(other, 0)
+        puts[1] = 1
+        puts.wait_for(0, 1)
+        put(other, 1)
+        time.sleep(60)
+
+    child = Child(put_two)
+    try:
+        puts.wait_for(1, 1)
+        made = Loop(folder)
+        made.consumer.consume()
+        made.turn_until(lambda: made.bodies() == [0])
+        assert not made.transport.opened.store.is_owner
+        made.turn_for(0.3)
+        puts[0] = 1
+        made.turn_until(lambda: made.bodies() == [0, 1], 10)
+    finally:
+        child.kill()
     made.close()
-    assert os.waitpid(child, 0)[1] == 0
-    for descriptor in (*ready, *begin):
-        os.close(descriptor)
 
 
 def test_a_full_consumer_gets_the_next_message_after_an_acknowledgement(loop: Loop) -> None:
