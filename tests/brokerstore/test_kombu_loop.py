@@ -123,11 +123,20 @@ def test_a_full_consumer_gets_the_next_message_after_an_acknowledgement(loop: Lo
     loop.turn_until(lambda: loop.bodies() == [0, 1, 2, 3, 4], 5)
 
 
-def test_a_queue_that_another_consumer_left_is_found_by_the_check(
-    folder: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody puts a message then, so no news comes."""
-    monkeypatch.setattr(loop_reader, "CHECK_S", 0.1)
+def test_a_new_priority_is_found_by_the_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic is not looked for at each news."""
+    monkeypatch.setattr(loop_reader, "CHECK_S", 0.2)
+    made = Loop(folder)
+    made.consumer.consume()
+    made.turn_for(0.3)
+    with connect(folder) as other:
+        kombu.Producer(other.default_channel).publish(0, exchange="", routing_key="q", priority=9)
+        made.turn_until(lambda: made.bodies() == [0], 10)
+    made.close()
+
+
+def test_a_queue_that_another_consumer_left_is_found(folder: Path) -> None:
+    """The hand-over is news, although nobody puts a message."""
     with connect(folder) as other:
         put(other, 0)
         message = kombu.Queue("q")(other.default_channel).get()
