@@ -131,7 +131,7 @@ def test_a_new_priority_is_found_by_the_check(folder: Path, monkeypatch: pytest.
     made.turn_for(0.3)
     with connect(folder) as other:
         kombu.Producer(other.default_channel).publish(0, exchange="", routing_key="q", priority=9)
-        made.turn_until(lambda: made.bodies() == [0], 10)
+        made.turn_until(lambda: made.bodies() == [0], 4)
     made.close()
 
 
