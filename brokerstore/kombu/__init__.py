@@ -8,6 +8,7 @@ consumer group, and an acknowledgement is the group's. Queues that live only as 
 events) share one topic, and each process reads it with a position of its own.
 
 - `transport`: transport, channel and acknowledgements for kombu
+- `loop_reader`: delivery in kombu's event loop
 - `queues`: the two kinds of queues on a store
 - `bindings`: exchanges' bindings, which all processes share
 - `base`: kombu's classes, or what stands for them without kombu

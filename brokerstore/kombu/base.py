@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import asdict
+from enum import Enum
 from typing import Any
 
+from messagestore import StoreConfig
 from storageio import needs_extra
 
 SCHEME = "brokerstore"
 
+
+def _named(config: StoreConfig) -> dict[str, Any]:
+    """Return settings as JSON has them."""
+    return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(config).items()}
+
+
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.utils.json import register_type
 except ModuleNotFoundError:
 
     class _Missing:
@@ -26,6 +36,7 @@ except ModuleNotFoundError:
     QoSBase: Any = _Missing
 else:
     TransportBase, ChannelBase, QoSBase = virtual.Transport, virtual.Channel, virtual.QoS
+    register_type(StoreConfig, None, _named)  # for the answer to Celery's `inspect stats`
 
 
 def register() -> None:

@@ -24,6 +24,7 @@ from storageio import REAL_DISK, StoreError, process_id
 
 from .base import SCHEME, ChannelBase, QoSBase, TransportBase
 from .bindings import Binding, Bindings
+from .loop_reader import LoopReader
 from .queues import TRANSIENT_TOPIC, KombuQueue, TaskQueue, TransientQueue, earlier_topic
 
 PARTS = 16  # queues of a task queue's topic, and so the processes that can consume from it
@@ -79,13 +80,19 @@ class QoS(QoSBase):  # type: ignore[misc]
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message in the store too."""
-        self.channel.connection.settle(delivery_tag)
+        was_full, transport = not self.can_consume(), self.channel.connection
+        transport.settle(delivery_tag)
         super().ack(delivery_tag)
+        if was_full:
+            transport.wake()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Drop a message, or put it again first."""
+        was_full, transport = not self.can_consume(), self.channel.connection
         super().reject(delivery_tag, requeue=requeue)
-        self.channel.connection.settle(delivery_tag)
+        transport.settle(delivery_tag)
+        if was_full:
+            transport.wake()
 
     def restore_unacked(self) -> list[Any]:
         """Put again what is not acknowledged; in a forked child it belongs to the parent."""
@@ -178,6 +185,12 @@ class Channel(ChannelBase):  # type: ignore[misc]
             return callback(message)
 
         super().basic_consume(queue, no_ack, settled if no_ack else callback, consumer_tag, **options)
+        self.connection.wake()
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages may be unacknowledged."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.connection.wake()
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Any:
         """Return the next message, or None."""
@@ -226,7 +239,7 @@ class Transport(TransportBase):  # type: ignore[misc]
     default_connection_params: ClassVar[dict[str, Any]] = {}
     connection_errors = (*getattr(TransportBase, "connection_errors", ()), StoreError)
     implements = TransportBase.implements and TransportBase.implements.extend(
-        asynchronous=False, exchange_type=frozenset(["direct", "topic", "fanout"])
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"])
     )
 
     def __init__(self, client: Any, **options: Any) -> None:
@@ -236,12 +249,31 @@ class Transport(TransportBase):  # type: ignore[misc]
         self._queues: dict[str, KombuQueue] = {}
         self._process_id = process_id()
         self._opened: _OpenStore | None = None
+        self._reader: LoopReader | None = None
         self._guard = threading.RLock()
 
     def establish_connection(self) -> Any:
         """Open the store; raise its error here, so that kombu can try again, or another store."""
         self.opened  # noqa: B018
         return super().establish_connection()
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Deliver messages in a loop of kombu, so that Celery's workers answer while their pool is busy."""
+        if self._reader is not None and self._reader.loop is loop:
+            return
+        self._close_reader()
+        self._reader = LoopReader(loop, self.opened.store, self.deliver_one, self.opened.bindings.repeat)
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def wake(self) -> None:
+        """Let the event loop look for messages, because a consumer may take one again."""
+        reader = self._reader
+        if reader is not None:
+            reader.wake()
 
     def driver_version(self) -> str:
         """Return the version of this library."""
@@ -316,6 +348,10 @@ class Transport(TransportBase):  # type: ignore[misc]
         if queue is not None:
             queue.close()
 
+    def deliver_one(self) -> None:
+        """Deliver one message; raise `Empty` if no consumer can have one now."""
+        self.cycle.get(self._deliver)
+
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message; wait for it at most for the time-out.
 
@@ -326,7 +362,7 @@ class Transport(TransportBase):  # type: ignore[misc]
         self.opened.bindings.compact()
         while True:
             try:
-                self.cycle.get(self._deliver, timeout=timeout)
+                self.deliver_one()
                 return
             except Empty:
                 self.opened.bindings.repeat()
@@ -348,6 +384,8 @@ class Transport(TransportBase):  # type: ignore[misc]
 
     def close_connection(self, connection: Any) -> None:
         """Close the channels, leave the queues, and close the store with its last connection."""
+        if not self.is_in_child:  # the loop's descriptors are the parent's
+            self._close_reader()
         super().close_connection(connection)
         with self._guard:
             queues, self._queues = self._queues, {}
@@ -360,6 +398,11 @@ class Transport(TransportBase):  # type: ignore[misc]
 
 
 def _is_expired(payload: dict[str, Any], message: StoredMessage) -> bool:
-    """Return whether a message was stored longer ago than it may wait."""
+    """Return whether a message was stored longer ago than it may wait.
+
+    A task of Celery never is: its header has the same limit, and the worker that gets it late marks it as revoked.
+    """
+    if payload["headers"].get("expires") is not None:
+        return False
     expiration = payload["properties"].get("expiration")
     return expiration is not None and REAL_DISK.now_ms() - message.store_timestamp_ms > int(expiration)

@@ -9,6 +9,7 @@
 - `client.py` has the connections of a process that is not the owner, and takes over when the owner ends.
 - `groups.py` has the consumers of all processes at the owner, `consumer.py` has `SharedConsumer`.
 - `presence.py` shows which living processes have consumers.
+- `news.py` waits for new messages, for event loops.
 - `aio.py` has the store for asyncio, which `brokerstore.aio` makes public.
 - `protocol.py` has the frames and requests, `answers.py` the answers, `_packing_cy.py` the bytes of messages and results.
 

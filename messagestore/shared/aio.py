@@ -33,10 +33,10 @@ from ..read.queue_reader import Page
 from ..write.putting import SPACE_POLL_S, message_of
 from .consumer import SharedConsumer
 from .election import Member
+from .news import NEWS_S, News
 from .store import WAIT_S, SharedStore, connect
 
 PUTS_MAX = 1000  # puts of a store that wait for their answer; further ones wait for their turn
-NEWS_S = 1.0  # a wait for news that takes longer begins again
 Work = tuple[Callable[[], "Future[PutResult] | PutResult"], "asyncio.Future[PutResult]", asyncio.AbstractEventLoop]
 
 
@@ -205,7 +205,7 @@ class _News:
 
     def __init__(self, member: Member) -> None:
         self.count = -1  # of steps of the owner, as far as this thread knows
-        self._member = member
+        self._news = News(member)
         self._guard = threading.Lock()
         self._waiting: dict[AsyncConsumer, None] = {}
         self._wakeup = Wakeup()
@@ -229,15 +229,16 @@ class _News:
     def stop(self) -> None:
         """End the waits and the thread."""
         self._thread.is_stopping = True
-        self._member.end_waits()
+        self._news.end()
         self._thread.stop()
+        self._news.close()
 
     def _step(self) -> float | None:
         with self._guard:
             if not self._waiting:
                 return None
         try:
-            count = self._member.wait_for_news(self.count, NEWS_S)
+            count = self._news.wait(self.count, NEWS_S)
         except StoreError as error:
             self._deliver_to_all(error)
             return None

@@ -32,13 +32,12 @@ from .answers import unpack_answer
 from .client import Channels, OwnerChannel
 from .owner import Owner
 from .presence import Presence
-from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_call, pack_frame, parse_frame
+from .protocol import AGAIN, FRAME_MAX, WATCH, Frame, Operation, batches, marked_again, pack_frame, parse_frame
 from .service import Service
 
 ADDRESS = "owner.socket"
 RETRY_S = 0.002
 RETRY_MAX_S = 0.020
-NEW_OWNER = 1 << 62
 ANSWER_S = 60.0
 IN_FLIGHT_MAX = 1024  # pipelined puts of a process
 SEND_COUNT, SEND_BYTES = 256, 1 << 20  # of one request of pipelined puts
@@ -92,7 +91,6 @@ class Member:
         self._changes = Progress()  # of the role, and of answered puts
         self._channels = Channels(self._address, self.client_id, self.wait_s)
         self._channel: OwnerChannel | None = None
-        self._news: OwnerChannel | None = None
         self._owner: Owner | None = None
         self._pending: deque[tuple[bytes, PutFuture]] = deque()
         self._unsent: list[bytes] = []  # the last ones of the pending puts
@@ -286,37 +284,6 @@ class Member:
         except PeerSilent as error:
             raise self.busy() from error
 
-    def wait_for_news(self, seen: int, timeout_s: float) -> int:
-        """Wait for a step of the owner's dispatcher, on a connection of its own; a change of the owner counts as one."""
-        self.check_open()
-        service = self.service
-        if service is not None:
-            return service.news(seen, timeout_s)
-        try:
-            channel = self._news = self._news or self.new_channel()
-            found: int = unpack_answer(channel.exchange(pack_call("news", seen, min(timeout_s, self.wait_s / 2))))
-            return found
-        except PeerSilent as error:
-            self._drop_news()
-            raise self.busy() from error
-        except PeerGone:
-            self._drop_news()
-            time.sleep(RETRY_S)
-            return seen ^ NEW_OWNER
-
-    def _drop_news(self) -> None:
-        channel, self._news = self._news, None
-        if channel is not None:
-            channel.close()
-
-    def end_waits(self) -> None:
-        """End the wait of another thread for news."""
-        channel = self._news
-        if channel is not None:
-            channel.shut_down()
-        if self.local is not None:
-            self.local.engine.progress.notify()
-
     # Puts of an owner for consumers of other processes
 
     def offer(self, message: Message, result: PutResult) -> None:
@@ -430,8 +397,6 @@ class Member:
             channel.shut_down()
         self._watcher.stop()
         self._channels.close()
-        if self._news is not None:
-            self._news.close()
         if self._channel is not None:
             self._channel.close()
         if self._owner is not None:

@@ -6,8 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +16,10 @@ pytest.importorskip("kombu", reason="kombu is not installed (extra kombu)")
 pytest.importorskip("celery", reason="Celery is not installed")
 
 from messagestore import MessageStore
+from tests.brokerstore.celery_site import Site, pool_processes
 from tests.helpers import until
 
 pytestmark = pytest.mark.deep
-ROOT = Path(__file__).resolve().parents[2]
 APP = """
 import os, signal, time
 import brokerstore.kombu
@@ -41,91 +39,31 @@ def mark(number, pause_s=0.0, is_deadly=False):
     os.close(file)
 """
 SEND = """
-import sys, jobs
 count, pause_s, deadly = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 for number in range(count):
     jobs.mark.delay(number, pause_s, deadly and number % deadly == deadly - 1)
+found = None
 """
+PROCESSES = ("--concurrency", "2")
 
 
-class Site:
-    """A folder with the application, its store and its workers, each in a process group of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self._started = 0
-        self._environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
-        (folder / "jobs.py").write_text(APP)
-
-    def send(self, count: int, pause_s: float = 0.0, deadly: int = 0) -> None:
-        """Send tasks; each `deadly`-th kills the first process that runs it."""
-        subprocess.run(
-            [sys.executable, "-c", SEND, str(count), str(pause_s), str(deadly)],
-            cwd=self.folder,
-            env=self._environment,
-            check=True,
-            timeout=120,
-        )
-
-    def start(self) -> subprocess.Popen[bytes]:
-        self._started += 1
-        words = ["worker", "--concurrency", "2", "--loglevel", "warning", "--hostname", f"w{self._started}@here"]
-        with (self.folder / f"w{self._started}.log").open("wb") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "celery", "--app", "jobs", *words], cwd=self.folder, env=self._environment,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        self.workers.append(worker)
-        return worker
-
-    def invoke(self, *words: str) -> str:
-        """Return what `celery WORDS` prints."""
-        return self._run([sys.executable, "-m", "celery", "--app", "jobs", *words]).stdout
-
-    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=120, check=False
-        )
-
-    def ran(self) -> list[int]:
-        with contextlib.suppress(FileNotFoundError):
-            return [int(line) for line in (self.folder / "ran.txt").read_text().split()]
-        return []
-
-    def kill(self, worker: subprocess.Popen[bytes], how: str) -> None:
-        """Kill a worker's main process, or its whole group."""
-        with contextlib.suppress(ProcessLookupError):
-            if how == "main":
-                os.kill(worker.pid, signal.SIGKILL)
-            else:
-                os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait(20)
-        self.workers.remove(worker)
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            worker.terminate()
-        for worker in self.workers:
-            try:
-                worker.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait(20)
+def send(site: Site, count: int, pause_s: float = 0.0, deadly: int = 0) -> None:
+    """Send tasks; each `deadly`-th kills the first process that runs it."""
+    site.run(SEND, count, pause_s, deadly)
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+    made = Site(tmp_path, APP)
     yield made
     made.stop()
 
 
 def test_workers_run_each_task_once_and_answer(site: Site) -> None:
     """Without a kill no task runs twice; `inspect` finds the workers, and after a warm stop nothing is left."""
-    site.start()
+    site.start(*PROCESSES)
     until(lambda: "1 node online" in site.invoke("inspect", "ping", "--timeout", "5"), 90)
-    site.send(60)
+    send(site, 60)
     until(lambda: len(site.ran()) >= 60, 90)
     assert sorted(site.ran()) == list(range(60))
     assert "jobs.mark" in site.invoke("inspect", "registered", "--timeout", "5")
@@ -136,25 +74,39 @@ def test_workers_run_each_task_once_and_answer(site: Site) -> None:
         assert sum(committed.values()) == sum(store.max_offset("celery", one) for one in store.queue_ids("celery")) == 60
 
 
+def test_a_stopped_worker_finishes_its_task(site: Site) -> None:
+    """After SIGTERM the running task ends and is acknowledged; the next worker runs only what was waiting."""
+    worker = site.start("--concurrency", "1")
+    send(site, 5, 1.5)
+    until(lambda: site.ran(), 90)
+    worker.terminate()
+    worker.wait(60)
+    site.workers.clear()
+    finished = site.ran()
+    assert 1 <= len(finished) < 5
+    site.start(*PROCESSES)
+    until(lambda: len(site.ran()) >= 5, 90)
+    assert sorted(site.ran()) == list(range(5))
+
+
 @pytest.mark.timeout(600)
 def test_no_task_is_lost_when_workers_and_the_owner_are_killed(site: Site) -> None:
-    """The first worker owns the store and is killed first; then others. Tasks kill processes of the pools.
-
-    A pool process that is killed from outside may hold the lock of its pool's queue, and then the pool hangs: a limit of
-    Celery with transports that are not asynchronous.
-    """
+    """The first worker owns the store and is killed first; then others, and processes of pools. Tasks kill their own."""
     chance = random.Random(7)
-    site.start()
+    site.start(*PROCESSES)
     until(lambda: (site.folder / "tasks" / "lock").exists(), 90)
-    site.start()
-    site.start()
-    site.send(600, 0.02, 100)
+    site.start(*PROCESSES)
+    site.start(*PROCESSES)
+    send(site, 600, 0.02, 100)
     until(lambda: len(site.ran()) > 10, 90)
     site.kill(site.workers[0], "group")
-    site.start()
+    site.start(*PROCESSES)
     for how in ("main", "group", "main"):
         time.sleep(1.5)
+        for process_id in pool_processes(chance.choice(site.workers))[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
         site.kill(chance.choice(site.workers), how)
-        site.start()
+        site.start(*PROCESSES)
     until(lambda: len(set(site.ran())) == 600, 300)
     assert len(list(site.folder.glob("died-*"))) == 6

@@ -14,6 +14,7 @@ import pytest
 from brokerstore import aio
 from commitlog import Message, PutStatus
 from messagestore.shared.election import Member
+from messagestore.shared.news import News
 from storageio import PutRejected, StoreBusy, StoreClosed
 from tests.shared.processes import CONFIG, owning_child
 
@@ -233,7 +234,7 @@ def test_an_error_of_the_wait_for_messages_reaches_the_coroutine(folder: Path, m
     """An owner that does not answer is an error of the iteration, which goes on afterwards."""
     monkeypatch.setattr("messagestore.shared.aio.NEWS_S", 0.05)
 
-    def silent(_member: Member, _seen: int, _timeout_s: float) -> int:
+    def silent(_news: News, _seen: int, _timeout_s: float) -> int:
         raise StoreBusy("the owner does not answer")
 
     async def work() -> None:
@@ -241,7 +242,7 @@ def test_an_error_of_the_wait_for_messages_reaches_the_coroutine(folder: Path, m
             waiting = asyncio.create_task(anext(consumer))
             await until(lambda: store._news._waiting)
             with monkeypatch.context() as patched:
-                patched.setattr(Member, "wait_for_news", silent)
+                patched.setattr(News, "wait", silent)
                 with pytest.raises(StoreBusy):
                     await waiting
             await store.put(Message("T", b"x", queue_id=0))

@@ -17,6 +17,7 @@ import pytest
 from commitlog import Message, PutStatus
 from messagestore import FlushMode, MessageStore, SharedStore, StoreConfig
 from messagestore.shared.consumer import _Track
+from messagestore.shared.news import News
 from messagestore.shared.presence import present
 from messagestore.shared.store import connect
 from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreLocked
@@ -414,5 +415,5 @@ def test_a_wait_for_messages_ends_with_the_next_message(tmp_path: Path) -> None:
         seen = local.engine.progress.count
         timer = threading.Timer(0.1, store.put, (Message("T", b"1"),))
         timer.start()
-        assert store._member.wait_for_news(seen, 20.0) != seen
+        assert News(store._member).wait(seen, 20.0) != seen
         timer.join()
