@@ -16,6 +16,7 @@ from consumequeue import Boundary
 from storageio import Closing, InvalidSetting, PutRejected, StoreCorrupt, random_bytes
 from storageio.settings import check_type, settings_or_default
 
+from ..administration import OffsetTarget
 from ..broker.services.half_messages import HalfMessage
 from ..broker.services.transactions import PreparedMessage
 from ..config import StoreConfig
@@ -213,15 +214,40 @@ class SharedStore(Closing):
         check_type("half", half, HalfMessage)
         self._member.request(pack_call("roll_back", half.queue_offset))
 
+    # Topics and groups
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic that no consumer of any process uses, as `MessageStore.delete_topic`."""
+        self._member.request(pack_call("delete_topic", topic))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no consumer in any process, as `MessageStore.delete_group`."""
+        self._member.request(pack_call("delete_group", group))
+
+    def purge(self, topic: str, group: str | None = None) -> int:
+        """Skip every message of a topic that a group, or each of its groups, did not acknowledge, as `MessageStore.purge`."""
+        found: int = self._member.request(pack_call("purge", topic, group))
+        return found
+
+    def reset_offsets(
+        self, topic: str, group: str, to: OffsetTarget, *, queues: list[int] | None = None
+    ) -> dict[int, int]:  # fmt: skip
+        """Set the offset of a group in every queue of a topic, or in some, as `MessageStore.reset_offsets`."""
+        is_time = isinstance(to, datetime)
+        given = to.isoformat() if isinstance(to, datetime) else to
+        return dict(self._member.request(pack_call("reset_offsets", topic, group, given, is_time, queues)))
+
     # Reading
 
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""
-        return self._reading().topics()
+        found: list[str] = self._member.request(pack_call("topics"))
+        return found
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues that ever had a message."""
-        return self._reading().queue_ids(topic)
+        """Return the ids of a topic's queues: those that ever had a message, and those that topics.json promises."""
+        found: list[int] = self._member.request(pack_call("queue_ids", topic))
+        return found
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,

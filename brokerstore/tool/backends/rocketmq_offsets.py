@@ -44,12 +44,17 @@ def lag_rows(folder: RocketmqFolder) -> list[Row]:
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
-    queue_ids = functools.cache(store.queue_ids)  # it lists folders, and each group asks again
+    queue_ids = functools.cache(lambda topic: filled_queues(store, topic))  # it lists folders, and each group asks again
     for one_group, one_topic in offsets.pairs():
         if group in (None, one_group) and topic in (None, one_topic):
             known = offsets.offsets_of(one_topic, one_group)
             for queue_id in sorted({*known, *queue_ids(one_topic)}):
                 yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
+
+
+def filled_queues(store: MessageStore, topic: str) -> list[int]:
+    """Return the ids of a topic's queues that ever had a message."""
+    return [queue_id for queue_id in store.queue_ids(topic) if store.max_offset(topic, queue_id)]
 
 
 def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
@@ -74,7 +79,7 @@ def reset(
         if apply:
             held.callback(REAL_DISK.lock(os.path.join(path, "lock")).release)
         store = held.enter_context(folder.open_store())
-        known = store.queue_ids(topic)
+        known = filled_queues(store, topic)
         queue_ids = known if only is None else [only]
         if not queue_ids or not set(queue_ids) <= set(known):
             raise InvalidMessage(f"topic {topic!r} has the queues {known}")
