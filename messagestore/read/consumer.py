@@ -314,6 +314,11 @@ class Consumer(Polled):
             self._states, self._mine = {}, {}
             self._parts.sharing.renew(self._shared_name, self.group)
 
+    def in_use(self) -> tuple[list[int], int]:
+        """Return the queues in this consumer's hand, and how many messages it did not acknowledge.  Takes no lock."""
+        states = dict(self._states)
+        return sorted(states), sum(len(state.pending) for state in states.values())
+
     def holds(self, queue_id: int) -> bool:
         """Return whether messages of a queue are delivered and not acknowledged.  Takes no lock."""
         state = self._states.get(queue_id)

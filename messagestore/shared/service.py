@@ -59,6 +59,7 @@ class Service:
             "settle": self._engine.settle,
             "topics": store.topics,
             "undecided": self._undecided,
+            "workers": self.groups.workers,
         }
 
     def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
