@@ -99,7 +99,7 @@ def import_rabbit(
                     priorities[part.queue] = max(priorities.get(part.queue, 0), part.priority)
             for queue in folder.queues():
                 moved.queues += 1
-                store.create_topic(topic_of(queue.queue), 1)
+                store.engine.admission.create(topic_of(queue.queue), 1)
                 _move_queue(folder.messages(queue.queue), queue.queue, priorities.get(queue.queue), store, moved, progress)
             problems = [*folder.problems, *_move_others(source, folder.vhost, store, moved, progress)]
             moved.failed += [f"{one.file} at byte {one.offset}: {one.kind}" for one in dict.fromkeys(problems)]
@@ -116,7 +116,7 @@ def _move_others(
     with closing(NodeFolder(source, vhost)) as node:
         for queue in node.names():
             moved.queues += 1
-            store.create_topic(topic_of(queue), 1)
+            store.engine.admission.create(topic_of(queue), 1)
             _move_queue(node.messages(queue), queue, None, store, moved, progress)
         moved.unread += node.unread
         return [problem for problem in node.problems if problem not in node.unread.values()]

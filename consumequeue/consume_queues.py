@@ -113,10 +113,22 @@ class ConsumeQueues(Closing):
         return sum(len(queues) for queues in self._topics.values())
 
     def discover(self) -> None:
-        """Add queues with a new folder, for a reader beside a live writer."""
-        for topic, queue_id in queue_folders(self.disk, self.folder):
+        """Add queues with a new folder, for a reader beside a live writer, and drop those whose folder was deleted."""
+        found = set(queue_folders(self.disk, self.folder))
+        for topic, queue_id in found:
             if self.get(topic, queue_id) is None:
                 self._add(topic, queue_id)
+        for queue in self if not self.files.writable else ():
+            if (queue.topic, queue.queue_id) not in found:
+                self.forget(queue)
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        """Drop a queue whose folder another process deleted."""
+        queues = self._topics.get(queue.topic, {})
+        if queues.get(queue.queue_id) is queue:
+            del queues[queue.queue_id]
+            if not queues:
+                self._topics.pop(queue.topic, None)
 
     def topics(self) -> list[str]:
         """Return the sorted topics that have queues."""

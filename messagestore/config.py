@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from commitlog import HOST_DEFAULT, encode_host
 from commitlog.layout import BODY_SIZE_MAX_DEFAULT
@@ -71,9 +71,19 @@ class Role(Enum):
     SLAVE = "SLAVE"
 
 
+Fields = ParamSpec("Fields")
+
+
+def _with_fields(
+    _model: Callable[Fields, object],
+) -> Callable[[Callable[..., StoreConfig]], Callable[Concatenate[Any, Fields], StoreConfig]]:
+    """Let a type checker know that a method takes the fields of a model as keywords."""
+    return lambda method: method
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
-    """Settings; sizes are bytes, times milliseconds.  A size of None is detected; a new store takes RocketMQ's."""
+class _Settings:
+    """The fields of `StoreConfig`, whose methods name them for a type checker."""
 
     mapped_file_size_commit_log: int | None = None
     mapped_file_size_consume_queue: int | None = None
@@ -152,7 +162,14 @@ class StoreConfig:
         if not all(hour.isascii() and hour.isdecimal() and len(hour) <= 2 and int(hour) < HOURS for hour in hours):
             raise InvalidSetting(f"delete_when is {self.delete_when!r}; expected hours from 00 to 23, separated by semicolons")
 
+
+class StoreConfig(_Settings):
+    """Settings; sizes are bytes, times milliseconds.  A size of None is detected; a new store takes RocketMQ's."""
+
+    __slots__ = ()
+
     @classmethod
+    @_with_fields(_Settings)
     def small(cls, **changes: object) -> StoreConfig:
         """Return settings for an embedded queue: 64 MiB log files and 500,000 index slots.
 
@@ -167,9 +184,10 @@ class StoreConfig:
         }
         return cls(**(sizes | changes))  # type: ignore[arg-type]
 
-    def but(self, **changes: object) -> StoreConfig:
+    @_with_fields(_Settings)
+    def but(self, **changes: Any) -> StoreConfig:
         """Return a copy with other values."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
     @property
     def keeps_pending(self) -> bool:

@@ -106,7 +106,8 @@ class Engine(StoreParts):
         self.dispatcher = DispatchService(
             self.log, StoreSink(self.queues, self.index, self.derived), self.flags, self.dispatch_limit, self.levels.current_ms,
             start, end.last_offset, is_ignored=excluded_topics(self.disk, self.paths.root, self.topics, is_slave=is_slave),
-            on_progress=(self.progress.notify,), on_failed=on_failed, is_awaited=lambda: self.progress.is_awaited,
+            deleted=self.deleted, on_progress=(self.progress.notify,), on_failed=on_failed,
+            is_awaited=lambda: self.progress.is_awaited,
         )  # fmt: skip
         self.progress.before_wait = self.dispatcher.expect
         is_sync = self.config.is_sync_flush  # if so, nothing is readable before the sync

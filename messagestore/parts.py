@@ -7,6 +7,7 @@ engine does, and it is the only caller of `load`.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 from commitlog import CommitLog, LogPaths, QueueOffsets
@@ -19,11 +20,12 @@ from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
 from .config import StoreConfig
+from .deleted_topics import DeletedTopics
 from .derive.queues import DerivedQueues
 from .folder import FolderFacts
 from .paths import StorePaths
 from .read.reader_view import ReaderView
-from .read.rebalance import QueueSharing
+from .read.rebalance import GroupMember, QueueSharing
 from .read.retry_progress import RetryProgresses
 from .recovery.queue_list import missing_queues
 from .store_settings import read_levels, read_retention
@@ -53,6 +55,8 @@ class StoreParts:
         self.progress = Progress()
         self.sharing = QueueSharing()
         self.retry_progresses = RetryProgresses()
+        self.open_consumers: weakref.WeakSet[GroupMember] = weakref.WeakSet()
+        self.administration = threading.Lock()  # serializes deletions and changes of offsets
         self.slave_guard = threading.Lock()  # serializes calls that append a master's bytes
         self.view: ReaderView | None = None
         self._given = config
@@ -71,6 +75,7 @@ class StoreParts:
         self.facts.refuse_other_sizes(config, given)
         assert config.mapped_file_size_consume_queue and config.max_hash_slot_num and config.max_index_num
         self.levels = read_levels(disk, paths.own, given.message_delay_level)
+        self.deleted = DeletedTopics(disk, paths.root)
         self.offsets = QueueOffsets(self._known_offsets)
         self.log = CommitLog(
             LogPaths.parse(disk, paths.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
@@ -106,7 +111,10 @@ class StoreParts:
 
     def _known_offsets(self, topic: str) -> list[tuple[int, int]]:
         """Return (queue id, next queue offset) of each queue of a topic."""
-        return [(queue.queue_id, queue.max_offset) for queue in self.lookup.of_topic(topic)]
+        found = dict(self.deleted.next_offsets(topic))
+        for queue in self.lookup.of_topic(topic):
+            found[queue.queue_id] = max(queue.max_offset, found.get(queue.queue_id, 0))
+        return list(found.items())
 
     def mark_sync_failure(self) -> None:
         """Mark for the next opening that bytes after the flushed offset may not be on the disk."""
@@ -151,6 +159,12 @@ class StoreParts:
 
     def _read_acks(self) -> list[AckedQueue]:
         return read_acks(self.disk, self.paths.own, self.abort_file.read_process_id())
+
+    def current_topics(self) -> Topics:
+        """Return the table of topics; a reader loads it at every call, because a writer changes it."""
+        if not self.writable:
+            self.topics = Topics(self.disk, self.paths.config, default_queues=self.config.default_topic_queue_nums)
+        return self.topics
 
     def dispatch_limit(self) -> int:
         """Return the physical offset up to which records may be dispatched and read.

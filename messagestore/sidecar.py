@@ -16,6 +16,7 @@ OWN_FILES: dict[
     "index.json": Kind.FILE,
     "queues.json": Kind.FILE,
     "settings.json": Kind.FILE,
+    "deleted.json": Kind.FILE,
     "doubt.json": Kind.FILE,
     "delays.json": Kind.FILE,
     "timers.json": Kind.FILE,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
 from commitlog.status import FINAL
+from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Queue
 from storageio import (
     REAL_DISK,
@@ -19,12 +20,16 @@ from storageio import (
     InvalidMessage,
     OutOfRange,
     RefusedMessage,
+    StoreReadOnly,
     UnknownStore,
     in_forked_child,
     memory_bytes,
 )
 from storageio.settings import check_mode, check_names, check_type, settings_or_default
 
+from . import administration
+from .administration import OffsetTarget
+from .broker.config.topics import needs_entry
 from .broker.services.copying import Copied, CopyClock, check_topics, copy_topics
 from .broker.services.half_messages import HalfMessage
 from .broker.services.replication import append_data, read_log_bytes
@@ -172,14 +177,17 @@ class MessageStore(LookupMethods, Closing):
         return self._put_messages(messages_of(messages, bodies, tags, keys, queue_id), check)
 
     def create_topic(self, topic: str, queues: int | None = None, *, attributes: dict[str, str] | None = None) -> None:
-        """Create a topic with a number of queues in RocketMQ's topics.json.  A topic that exists keeps its number.
+        """Create a topic with a number of queues in RocketMQ's topics.json; do nothing if it exists with this number.
 
-        `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.
+        `attributes` are RocketMQ's, such as {"queue.type": "BatchCQ"}.  Raises `InvalidMessage` for a topic that exists with
+        another number, which it keeps.
         """
         if attributes is not None:
             check_type("attributes", attributes, dict)
         self._engine.check_open()
-        self._rules.must_write().create(topic, queues)
+        number = self._rules.must_write().create(topic, queues)
+        if queues is not None and number != queues:
+            raise InvalidMessage(f"topic {topic!r} has {number} queues, not {queues}; the number of an existing topic stays")
         if attributes:
             self._engine.admission.set_attributes(topic, attributes)
 
@@ -377,17 +385,64 @@ class MessageStore(LookupMethods, Closing):
         self._rules.must_write()
         return self._engine.retention
 
+    # Topics and groups
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic: its queues, its entry in topics.json, and the offsets of all groups in it.
+
+        Its keys are no longer found.  Its records stay in the log until retention deletes their files.  A topic that is
+        created again under the name is empty, and continues the numbers of its queues.  Raises `InvalidMessage` for a topic
+        that does not exist, that an open consumer uses, or that cannot be deleted: a topic of the store itself, one with batch
+        queues, an LMQ, and a compacted one.
+        """
+        administration.delete_topic(self._writing(), topic)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group: its offsets, its settings, and the messages that wait for a retry.  Its dead letters stay.
+
+        Raises `InvalidMessage` for a group that does not exist or has an open consumer.
+        """
+        administration.delete_group(self._writing(), group)
+
+    def purge(self, topic: str, group: str | None = None) -> int:
+        """Skip every message of a topic that a group, or each of its groups, did not acknowledge; return their number.
+
+        Messages in hand are skipped too: their acknowledgement returns False.  Retries in wait stay.  Raises `InvalidMessage`
+        for a topic that does not exist, or has no group and none is named.
+        """
+        return administration.purge(self._writing(), topic, group)
+
+    def reset_offsets(
+        self, topic: str, group: str, to: OffsetTarget, *, queues: list[int] | None = None
+    ) -> dict[int, int]:  # fmt: skip
+        """Set the offset of a group in every queue of a topic, or in some, and return the offsets by queue id.
+
+        `to`: "first", "last", a queue offset, or a datetime for the first message stored then or later.  Consumers of the group
+        begin there; what they have in hand is no longer pending.  Raises `InvalidMessage` for an unknown topic or queue, and
+        for an offset outside the queue.
+        """
+        return administration.reset_offsets(self._writing(), topic, group, to, queues)
+
+    def _writing(self) -> Engine:
+        """Return the engine of a store whose topics and groups may change."""
+        self._engine.check_open()
+        self._rules.must_write()
+        if self._engine.config.broker_role is Role.SLAVE:
+            raise StoreReadOnly(f"{self.path}: a slave has the topics and groups of its master")
+        return self._engine
+
     # Reading
 
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""
         self._discover()
-        return sorted({*self._engine.lookup.topics(), *self._engine.topics.names()})
+        return sorted({*self._engine.lookup.topics(), *self._engine.current_topics().names()})
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues that ever had a message."""
+        """Return the ids of a topic's queues: those that ever had a message, and those that topics.json promises."""
         self._discover()
-        return self._engine.lookup.queue_ids(topic)
+        known = self._engine.current_topics().get(topic)
+        return sorted({*self._engine.lookup.queue_ids(topic), *range(known.write_queues if known is not None else 0)})
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
@@ -402,8 +457,11 @@ class MessageStore(LookupMethods, Closing):
         return self._reader.page(topic, queue_id, offset, max_count, max_bytes, tags)
 
     def read(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> Iterator[StoredMessage]:
-        """Iterate over the messages of a queue from `start` to before `stop`, or to the end at the time of the call."""
-        queue = self._queue(topic, queue_id)
+        """Iterate over the messages of a queue from `start` to before `stop`, or to the end at the time of the call.
+
+        Raises `InvalidMessage` for a topic that does not exist; a queue without messages yields none.
+        """
+        queue = self._queue_to_read(topic, queue_id)
         if queue is None:
             return iter(())
         return self._reader.messages(queue, start, queue.max_offset if stop is None else stop)
@@ -417,7 +475,7 @@ class MessageStore(LookupMethods, Closing):
         the queue and touches no record, which takes half the time; then a damaged queue may yield other bytes of the log, so
         the caller has to check each record.
         """
-        queue = self._queue(topic, queue_id)
+        queue = self._queue_to_read(topic, queue_id)
         if queue is None:
             return iter(())
         return self._reader.views(queue, start, queue.max_offset if stop is None else stop, check=check)
@@ -442,7 +500,7 @@ class MessageStore(LookupMethods, Closing):
         from .read.queue_columns import Selection, read_queue_columns
 
         check_type("selection", selection, Selection)
-        queue = self._queue(topic, queue_id)
+        queue = self._queue_to_read(topic, queue_id)
         end = stop if stop is not None else queue.max_offset if queue is not None else 0
         reader = self._reader
         return read_queue_columns(self._engine.log, queue, start, end, selection, reader.message_or_gone, reader.first_number)
@@ -567,6 +625,14 @@ class MessageStore(LookupMethods, Closing):
         """Return a queue with everything that was put before the call."""
         self._engine.settle()
         return self._engine.lookup.get(topic, queue_id)
+
+    def _queue_to_read(self, topic: str, queue_id: int) -> Queue | None:
+        """Return a queue; None before its first message.  Raises `InvalidMessage` for an unknown topic."""
+        queue = self._queue(topic, queue_id)
+        is_made_later = not needs_entry(topic) or topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
+        if queue is None and not is_made_later and topic not in self.topics():
+            raise InvalidMessage(f"{self.path}: no topic {topic!r}")
+        return queue
 
     def _discover(self) -> None:
         """Discover every queue that has a message."""

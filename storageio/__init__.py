@@ -55,7 +55,7 @@ from .errors import (
 )
 from .extras import needs_extra
 from .heads import read_head
-from .processes import in_forked_child, maps_max, memory_bytes, process_id, random_bytes
+from .processes import in_forked_child, maps_max, memory_bytes, process_id, process_text, random_bytes
 from .real_disk import REAL_DISK, RealDisk
 from .swap import copy_rest, free_path, keep, keep_copy, move_aside, pieces, replace_file, staged
 
@@ -108,6 +108,7 @@ __all__ = [
     "own_view",
     "pieces",
     "process_id",
+    "process_text",
     "random_bytes",
     "read_head",
     "replace_file",

@@ -37,6 +37,12 @@ def writing_processes(folder: str) -> tuple[Writer, ...]:
     return tuple(Writer(int(name), _first_line(f"/proc/{name}/comm")) for name in others if _writes_below(name, above))
 
 
+def process_text(number: int) -> str:
+    """Return the name and id of another process as text."""
+    name = _first_line(f"/proc/{number}/comm") if number > 0 else ""
+    return f"{name or 'another program'}, process {number}," if number > 0 else "another process"
+
+
 def _writes_below(process: str, above: str) -> bool:
     return any(
         _link(f"/proc/{process}/fd/{number}").startswith(above) and _is_for_writing(f"/proc/{process}/fdinfo/{number}")

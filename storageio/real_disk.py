@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from .closing import Closing
 from .disk import Entry, File, FolderLock, Kind, Map, Mode, Space, Writer, own_view
 from .errors import DiskError, DiskFull, StoreLocked, UnsupportedPlatform
-from .processes import writing_processes
+from .processes import process_text, writing_processes
 
 PAGE_SIZE = mmap.PAGESIZE
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE (Linux 5.14); the mmap module does not name it
@@ -290,10 +290,11 @@ class _RecordLock:
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, 0, os.SEEK_SET)
             except OSError as error:
+                holder = _lock_holder(self._descriptor) if isinstance(error, BlockingIOError | PermissionError) else 0
                 os.close(self._descriptor)
                 if not isinstance(error, BlockingIOError | PermissionError):
                     raise
-                raise StoreLocked(f"{path}: another process has the store open for writing") from error
+                raise StoreLocked(f"{path}: {process_text(holder)} has the store open for writing") from error
             here = os.fstat(self._descriptor)
             self._key = (here.st_dev, here.st_ino)
             self._held[self._key] = os.getpid()
@@ -347,16 +348,25 @@ class _RecordLock:
 
 
 def _is_locked_elsewhere(descriptor: int) -> bool:
-    """Return whether another process has a lock on byte 0, by F_GETLK, which takes none."""
+    """Return whether another process has a lock on byte 0."""
+    return _lock_holder(descriptor) != 0
+
+
+def _lock_holder(descriptor: int) -> int:
+    """Return the id of another process that has a lock on byte 0, by F_GETLK, which takes none; 0 without one.
+
+    It is -1 for a process that cannot be seen, such as one in another container.
+    """
     import fcntl  # absent on Windows
 
     if sys.platform == "darwin":
-        layout, kind_at = struct.Struct("qqihh"), 3
+        layout, kind_at, process_at = struct.Struct("qqihh"), 3, 2
         requested = layout.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
     else:
-        layout, kind_at = struct.Struct("hhqqi"), 0
+        layout, kind_at, process_at = struct.Struct("hhqqi"), 0, 4
         requested = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    return bool(layout.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, requested))[kind_at] != fcntl.F_UNLCK)
+    found = layout.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, requested))
+    return 0 if found[kind_at] == fcntl.F_UNLCK else found[process_at] or -1
 
 
 def _is_unlocked(descriptor: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -12,9 +13,11 @@ from typing import Protocol
 from brokerstore.migrate import topic_of
 from commitlog import Message, StoredMessage
 from messagestore import SharedConsumer, SharedStore
+from storageio import InvalidMessage
 
 from .bindings import TOPIC as BINDINGS_TOPIC
 
+LOG = logging.getLogger("brokerstore.kombu")
 GROUP = "kombu"
 TRANSIENT_TOPIC = "kombu_transient"
 PRIORITY = "KOMBU_PRIORITY"
@@ -103,7 +106,12 @@ class TaskQueue:
         """Create the topic of a step if this process did not, and return it."""
         topic = self._topics[step]
         if topic not in self._created:
-            self._store.create_topic(topic, self._parts)
+            try:
+                self._store.create_topic(topic, self._parts)
+            except InvalidMessage as error:
+                if topic not in self._store.topics():
+                    raise
+                LOG.warning("%s", error)
             self._created.add(topic)
             self._checked_at_s = -POLL_S
         return topic

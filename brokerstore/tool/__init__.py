@@ -2,8 +2,9 @@
 
     brokerstore info|ls|dump|get|query|tail|put|stats|verify|recover|rebuild|offsets|export|import|decode-id|doctor ...
 
-Data goes to stdout, diagnostics to stderr; `--json` prints one object, or one line a message.  Only put, recover --apply,
-rebuild, offsets reset, copy, import, replicate, promote --apply and serve change a folder.  Exit codes are fixed (`codes`): 0
+Data goes to stdout, diagnostics to stderr; `--json` prints one object, or one line a message.  Only put, copy,
+import, rebuild, offsets reset, replicate and serve change a folder, and with --apply purge, requeue, topic delete, group
+delete, recover and promote.  Exit codes are fixed (`codes`): 0
 clean; 1 a problem was found and reported; 2 wrong use; 3 not a store, or of an unknown version; 4 in use; 5 input or output
 failed; 6 repaired, data dropped; 7 repaired, nothing dropped; 130 interrupted.  A Python traceback is shown only with
 BROKERSTORE_DEBUG=1.

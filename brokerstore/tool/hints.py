@@ -79,8 +79,7 @@ def _unknown(error: StoreError, command: str, directory: str) -> str:
 
 
 def _locked(_error: StoreError, _command: str, directory: str) -> str:
-    lock = quote(os.path.join(directory, "lock"))
-    return f"run: fuser -v {lock}  (shows who holds it; reading needs no lock: brokerstore info {quote(directory)})"
+    return f"run: brokerstore info {quote(directory)}  (reads; to write, stop that process, or share the store)"
 
 
 def _full(error: StoreError, _command: str, directory: str) -> str:

@@ -63,6 +63,7 @@ def _is_applied(_context: click.Context, _option: click.Parameter, apply: bool |
 
 
 APPLY = click.option("--apply/--plan", default=None, callback=_is_applied, help="Execute the plan, or only show it.")
+APPLY_PLAN = click.option("--apply", is_flag=True, help="Execute the plan; without this nothing is changed.")
 DROP_TRANSIENT = click.option(
     "--drop-transient", is_flag=True, help="RabbitMQ: drop transient messages, as a server does when it starts."
 )

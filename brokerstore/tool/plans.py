@@ -124,3 +124,15 @@ def _code(plan: Plan, applied: bool, needs_choice: bool, damage: list[Unrepaired
     if plan.steps or needs_choice or damage:
         return PROBLEM
     return NO_STORE if plan.unrepaired else CLEAN
+
+
+def change_answer(plan: Plan, *, applied: bool) -> Answer:
+    """Return the plan of a change that an operator asked for: its steps, before or after they ran."""
+    lost = _losses(plan.cost)
+    loses = f"Lost: {', '.join(lost)}." if lost else "No message is lost."
+    if not plan.steps:
+        verdict = "Nothing to do."
+    else:
+        verdict = f"Done. {loses}" if applied else f"Nothing was changed; --apply executes the plan. {loses}"
+    text: _Text = [verdict, *([_steps(plan, applied)] if plan.steps else [])]
+    return Answer({"plan": plan.as_dict(), "applied": applied}, text)

@@ -19,6 +19,7 @@ from indexfile._index_cy import IndexBuffer
 from storageio import StoreError
 from storebytes.finding import Finding
 
+from ..deleted_topics import DeletedTopics
 from ..excluded_topics import has_no_folder_name
 from ..unreadable import unreadable
 from .index_comparison import IndexComparison
@@ -93,6 +94,10 @@ class CrossCheck(Sink):
         self.problems: list[Finding] = []
         self.lost_by_queue: dict[str, int] = {}
         self._end = 0  # of the records so far
+
+    def leave_out(self, deleted: DeletedTopics) -> None:
+        """Expect no units of deleted messages."""
+        self._derivation.deleted = deleted
 
     def take(self, piece: Piece) -> None:
         """Compare consecutive whole records with the files. Pieces must come in log order."""

@@ -18,6 +18,7 @@ from indexfile import IndexFiles, index_paths
 from storageio import Disk, StoreError
 
 from ..config import StoreConfig
+from ..deleted_topics import DeletedTopics
 from ..index_hint import delete_hint
 from ..paths import OWN_FOLDER, StorePaths, replaced_folder
 from ..store_settings import read_levels
@@ -90,7 +91,9 @@ def _build(
         kept = KeptUnits(disk, paths, old, levels, log.message_at)
         sink = _RebuildSink(queues if QUEUES in what else None, index, kept)
         low = max(log.min_offset, 0)
-        done = _derive_all(Derivation(sink, levels.current_ms, is_ignored), log, low, end_offset, progress)
+        derivation = Derivation(sink, levels.current_ms, is_ignored)
+        derivation.deleted = DeletedTopics(disk, paths.root)
+        done = _derive_all(derivation, log, low, end_offset, progress)
         units = sum(queue.max_offset - queue.min_offset for queue in queues)
         made = Rebuilt(len(queues), units, len(index.files) if index else 0, done)
         if QUEUES in what:

@@ -13,6 +13,7 @@ from indexfile._index_cy import IndexBuffer
 from indexfile.layout import HEADER_SIZE, ITEM_SIZE, SLOT_SIZE
 from storageio import StoreCorrupt
 
+from ..deleted_topics import DeletedTopics
 from ._dispatch_cy import Dispatcher
 from .kinds import is_dispatched
 from .kinds.ordinary import ELSEWHERE, IGNORED, ORDINARY
@@ -64,10 +65,16 @@ class Derivation:
     ) -> None:  # fmt: skip
         """`is_excluded` returns whether a topic has no ordinary queues; `checks` are those of each record."""
         self.kernel = Dispatcher(delays_ms)
+        self.deleted: DeletedTopics | None = None  # whose units are left out
+        self._delays_ms = delays_ms
         self._sink = sink
         self._is_excluded = is_excluded
         self._checks = checks
         self.keys_done = 0  # of the next record, whose other items the index has
+
+    def forget_queues(self) -> None:
+        """Ask `kind_of` again for every topic."""
+        self.kernel = Dispatcher(self._delays_ms)
 
     def kind_of(self, topic: str) -> int:
         """Return what the kernel does with the records of a topic."""
@@ -93,8 +100,11 @@ class Derivation:
         finally:
             if release is not None:
                 release()
-        for run in self.kernel.runs():
-            self._sink.take_run(*run)
+        for topic, queue_id, first, units in self.kernel.runs():
+            if self.deleted is not None and topic in self.deleted.entries:
+                first, units = self.deleted.kept_units(topic, queue_id, first, units)
+            if len(units):
+                self._sink.take_run(topic, queue_id, first, units)
         if self.kernel.has_elsewhere or self._sink.takes_messages:
             self._give_messages(records.reader, records.start + records.shift, at + records.shift)
         if items is not None:

@@ -22,6 +22,8 @@ cdef str UNDECODABLE
 
 cdef class LookupMethods(PutMethods):
     cdef object _parts
+    cdef dict _deleted
+    cdef list _found(self, str topic, str key, object begin_ms, object end_ms, object max_count)
     cdef Bool _is_reader, _is_whole
     cdef KeyQuery _spare
     cdef IndexList _index

@@ -42,7 +42,7 @@ class LookupMethods(PutMethods):
     It extends the methods that put because a class can have only one compiled base with fields.
     """
 
-    __slots__ = ("_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
+    __slots__ = ("_deleted", "_index", "_is_reader", "_is_whole", "_log_readers", "_parts", "_spare")
 
     def __init__(self, parts: Any, rules: Any) -> None:
         """Create it for the parts of an open store and the rules for its puts."""
@@ -51,6 +51,7 @@ class LookupMethods(PutMethods):
         self._is_reader: Bool = not parts.writable
         self._index: IndexList | None = parts.index
         self._log_readers: LogReaders = parts.log.readers
+        self._deleted: dict[str, Any] = parts.deleted.entries
         self._spare: KeyQuery | None = None
         self._is_whole: Bool = False  # a query found that the index of a store opened for writing lacks nothing
 
@@ -72,6 +73,15 @@ class LookupMethods(PutMethods):
 
         Messages that the index does not have are found in the log, up to a limit: see `unsearched_bytes`.
         """
+        found: list[StoredMessage] = self._found(topic, key, begin_ms, end_ms, max_count)
+        if found:
+            if self._is_reader:
+                self._parts.deleted.refresh()
+            if self._deleted:
+                return self._parts.deleted.kept(topic, found)  # type: ignore[no-any-return]
+        return found
+
+    def _found(self, topic: str, key: str, begin_ms: Any, end_ms: Any, max_count: Any) -> list[StoredMessage]:
         if max_count < 0:
             raise ValueError(f"max_count {max_count}: 0 or more")
         if not cython.compiled:

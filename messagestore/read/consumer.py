@@ -110,6 +110,7 @@ class Consumer(Polled):
         self._turn = 0
         self._mine: dict[int, int] = {}  # assigned queue ids, each with its turn
         self._divided: tuple[int, list[int] | None] = (-1, None)  # what `_mine` follows from
+        self._restarts = 0
         self._discovered_at = -DISCOVER_S
         if missing_topic is not None and not self._list_queues() and parts.topics.get(topic) is None:
             if missing_topic == "error":
@@ -118,6 +119,7 @@ class Consumer(Polled):
         if self._fixed is None:
             parts.sharing.join(self._shared_name, group, self)
         self._assign()
+        parts.open_consumers.add(self)
         self._retry = self._make_retry_reader()
         self._start = "first"  # a queue that is created later is read from its start
 
@@ -282,7 +284,7 @@ class Consumer(Polled):
     def _assign(self) -> None:
         """Drop queues that others have now, and start those that were assigned; one that went and came back starts anew."""
         if self._fixed is not None:
-            mine = dict.fromkeys(self._fixed, 0)
+            mine = dict.fromkeys(self._fixed, self._restarts)
         else:
             sharing, queue_ids = self._parts.sharing, self._discover()
             divided = sharing.changes, queue_ids  # before the division, which another thread may change meanwhile
@@ -301,6 +303,23 @@ class Consumer(Polled):
         for queue_id in mine.keys() - states.keys():
             states[queue_id] = self._first_state(queue_id, mine[queue_id])
         self._mine = mine
+
+    @contextlib.contextmanager
+    def restarting(self) -> Iterator[None]:
+        """Keep other threads from the consumer during a `with` block that sets offsets; then begin at those offsets.
+
+        Messages in hand are no longer pending: their acknowledgements change nothing.
+        """
+        with self._lock:
+            yield
+            self._restarts += 1
+            self._states, self._mine = {}, {}
+            self._parts.sharing.renew(self._shared_name, self.group)
+
+    def in_use(self) -> tuple[list[int], int]:
+        """Return the queues in this consumer's hand, and how many messages it did not acknowledge.  Takes no lock."""
+        states = dict(self._states)
+        return sorted(states), sum(len(state.pending) for state in states.values())
 
     def holds(self, queue_id: int) -> bool:
         """Return whether messages of a queue are delivered and not acknowledged.  Takes no lock."""
@@ -538,6 +557,7 @@ class Consumer(Polled):
     def close(self) -> None:
         """Leave the queues to other consumers of the group.  Unacknowledged messages are delivered again."""
         self.is_closed = True
+        self._parts.open_consumers.discard(self)
         self._parts.sharing.leave(self._shared_name, self.group, self)
         if self._retry is not None:
             self._retry.close()

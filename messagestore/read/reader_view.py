@@ -139,6 +139,10 @@ class ReaderView:
                     self._refresh(queue)
                 except DiskError:  # a file was deleted between two calls
                     self._reload(queue)
+                if not queue.starts and self._disk.stat(queue.folder) is None:  # its topic was deleted
+                    self._anchors.pop((topic, queue_id), None)
+                    self._queues.forget(queue)
+                    return None
             return queue
 
     def _begin(self) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, cast
 
 
 class GroupMember(Protocol):
-    """What the rebalance knows of a consumer."""
+    """What the rebalance and an operator know of a consumer."""
+
+    topic: str
+    group: str
+
+    def restarting(self) -> AbstractContextManager[None]:
+        """Begin at the offsets that are set during a `with` block."""
 
     def holds(self, queue_id: int) -> bool:
         """Return whether it has messages of a queue that are not acknowledged."""
@@ -63,6 +70,14 @@ class QueueSharing:
         """Return the (group, topic) of every consumer that shares its queues."""
         with self._guard:
             return [(group, topic) for topic, group in self._members]
+
+    def renew(self, topic: str, group: str) -> None:
+        """Count every queue as reassigned to the consumer that has it, which then begins at the committed offset."""
+        with self._guard:
+            hands = self._hands.get((topic, group), {})
+            for queue_id, hand in hands.items():
+                hands[queue_id] = hand._replace(turn=hand.turn + 1)
+            self.changes += 1
 
     def share(self, topic: str, group: str, member: object, queue_ids: list[int] | None) -> dict[int, int]:
         """Return the queues of a member, as a dict from queue id to turn; empty if it did not join.

@@ -72,6 +72,11 @@ class RetryProgresses:
                 self._known[key] = RetryProgress(offsets, topic, group, queue_id)
             return self._known[key]
 
+    def forget(self, group: str) -> None:
+        """Forget the progress of a group, whose offsets were set or deleted."""
+        with self._guard:
+            self._known = {key: progress for key, progress in self._known.items() if key[1] != group}
+
 
 def is_of_topic(message: StoredMessage, topic: str) -> bool:
     """Return whether a message of a retry topic came from `topic`."""

@@ -77,7 +77,10 @@ class Scan(ArrowTable):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         store = self._store()
-        for queue_id in store.queue_ids(self.topic) if self._queues is None else self._queues:
+        queue_ids = store.queue_ids(self.topic) if self._queues is None else self._queues
+        if not queue_ids:  # an unknown topic is an error
+            yield from store.read_selection(self.topic, 0, 0, 0, self._selection)
+        for queue_id in queue_ids:
             start, stop = self._range(store, queue_id)
             if start < stop:
                 yield from store.read_selection(self.topic, queue_id, start, stop, self._selection)

@@ -146,6 +146,7 @@ class Undispatched:
         is_ignored = excluded_topics(self._parts.disk, self._parts.paths.root, self._parts.topics)
         count = self._counted = _Count(self._parts, is_ignored, refuses_gaps=refuses_gaps)
         derivation = Derivation(count, [], is_ignored, checks=CHECK_READ)
+        derivation.deleted = self._parts.deleted
         at = begin = start
         while (file := log.queue.find(at)) is not None:
             if at - begin >= SEARCHED_MAX:

@@ -85,6 +85,9 @@ class Opening:
         if found.checks_index:
             reason = "the stop was not clean" if not found.was_clean else "something is missing"
             plan.add("cut_derived", "consumequeue and index", reason, self._cut_derived)
+        parts = self.parts
+        if parts.deleted.leftovers(parts.queues):
+            plan.add("delete_queues", "consumequeue", "their topics were deleted", self._delete_queues)
         plan.add("write_settings", f"{OWN_FOLDER}/settings.json", "files do not show them", self._keep_settings)
         plan.add("dispatch", "consumequeue and index", "records have no units or items yet", self._dispatch)
         if found.checks_queues and has_timers(self.parts.disk, paths.root):
@@ -143,7 +146,15 @@ class Opening:
                 parts.index.mark_unsynced()
         return f"complete up to {self.start}"
 
+    def _delete_queues(self) -> str:
+        """Finish deletions that a killed process began."""
+        queues = self.parts.queues
+        for topic, queue_id in self.parts.deleted.leftovers(queues):
+            queues.remove(topic, queue_id)
+        return ""
+
     def _keep_settings(self) -> str:
+        self.parts.deleted.end_at(self.found.end.offset)
         _keep_settings(self.parts, self.found.end)
         check_invariants(_check_applied, self.parts, self.found, self.start)
         return ""

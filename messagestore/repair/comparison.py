@@ -11,6 +11,7 @@ from indexfile import IndexFiles
 from storageio import Closing, Disk, StoreError, own_view
 
 from ..config import StoreConfig
+from ..deleted_topics import DeletedTopics
 from ..derive.cross_check import CrossCheck, LogBounds
 from ..excluded_topics import excluded_topics
 from ..paths import StorePaths
@@ -54,6 +55,7 @@ class Comparison(Closing):
             levels = read_levels(self._disk, self._paths.own, self._delay_levels)
             self._cross_check = CrossCheck(self.queues, self.index, levels, low, self._bounds)
             self._cross_check.is_ignored = excluded_topics(self._disk, self._paths.root)
+            self._cross_check.leave_out(DeletedTopics(self._disk, self._paths.root))
             self._cross_check.files = self._files
             self.index_files = len(self.index.files) if self.index is not None else 0
             if every_queue:

@@ -78,7 +78,7 @@ class Member:
         self.local: MessageStore | None = None  # of the owner
         self.service: Service | None = None
         self.failure: Exception | None = None
-        self.client_id = random_bytes(8).hex()
+        self.client_id = f"{process_id()}-{random_bytes(8).hex()}"
         self.consumers: weakref.WeakSet[_OpenConsumer] = weakref.WeakSet()
         self._config = config
         self.wait_s = wait_s or ANSWER_S

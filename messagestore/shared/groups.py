@@ -239,6 +239,15 @@ class Groups:
             found = self._consumers.get(consumer_id)
         return found[0] if found is not None else None
 
+    def workers(self) -> list[list[Any]]:
+        """Return topic, group, queue ids, number of unacknowledged messages and process id of each consumer."""
+        with self._changed:
+            listed = list(self._consumers.values())
+        return [
+            [consumer.topic, consumer.group, *consumer.in_use(), int(origin.client_id.partition("-")[0] or 0)]
+            for consumer, origin in listed
+        ]
+
     # Polls
 
     def poll(self, consumer_id: str, max_count: int, waits: bool, origin: Origin) -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
@@ -11,6 +12,7 @@ from commitlog.layout import TRANSACTION_COMMIT, TRANSACTION_MASK
 from commitlog.topic_names import HALF_TOPIC, SCHEDULE_TOPIC
 from storageio import InvalidMessage, StoreClosed
 
+from ..administration import knows_group
 from ..broker.services.half_messages import HalfMessage
 from ..property_names import UNIQUE_KEY
 from ..store import MessageStore
@@ -21,6 +23,7 @@ from .groups import GroupOpening, Groups, Origin, Parked, QueueClaim
 from .protocol import AGAIN, NO_CHECK, Frame, Operation, pack_frame, unique_key_of, unpack_call
 
 NOWHERE = Origin("", None)
+AWARE_OF_REPEATS = ("begin", "commit", "delete_group", "delete_topic", "roll_back")
 
 
 class Service:
@@ -44,12 +47,19 @@ class Service:
             "create_topic": lambda topic, queues, attributes: store.create_topic(topic, queues, attributes=attributes),
             "delete_before": store.delete_before,
             "delete_expired": store.delete_expired,
+            "delete_group": self._delete_group,
+            "delete_topic": self._delete_topic,
             "flush": store.flush,
             "news": self.news,
             "next_offset": lambda topic, queue_id: store.max_offset(topic, queue_id, committed=False),
+            "purge": self._purge,
+            "queue_ids": store.queue_ids,
+            "reset_offsets": self._reset_offsets,
             "roll_back": self._roll_back,
             "settle": self._engine.settle,
+            "topics": store.topics,
             "undecided": self._undecided,
+            "workers": self.groups.workers,
         }
 
     def answer(self, frame: Frame, origin: Origin = NOWHERE) -> bytes:
@@ -90,7 +100,7 @@ class Service:
         name, arguments, messages = unpack_call(frame.payload)
         if name not in self._calls:
             raise BadFrame(f"no call {name!r}")
-        more: tuple[Any, ...] = (messages, is_again) if name in ("begin", "commit", "roll_back") else ()
+        more: tuple[Any, ...] = (messages, is_again) if name in AWARE_OF_REPEATS else ()
         if name in ("consumer_open", "consumer_poll"):
             more = (origin,)
         return pack_value(self._calls[name](*arguments, *more))
@@ -165,6 +175,26 @@ class Service:
     def _nack(self, consumer_id: str, physical_offset: int, delay_level: int) -> list[str | None] | None:
         found = self.groups.nack(consumer_id, physical_offset, delay_level)
         return None if found is None else [None if found[0] is None else _packed(found[0])]
+
+    # Topics and groups
+
+    def _delete_topic(self, topic: str, _messages: list[Message], is_again: bool) -> None:
+        if not is_again or topic in self._store.topics():
+            self._store.delete_topic(topic)
+
+    def _delete_group(self, group: str, _messages: list[Message], is_again: bool) -> None:
+        if not is_again or knows_group(self._engine, group):
+            self._store.delete_group(group)
+
+    def _purge(self, topic: str, group: str | None) -> int:
+        skipped = self._store.purge(topic, group)
+        self.groups.serve()
+        return skipped
+
+    def _reset_offsets(self, topic: str, group: str, to: str | int, is_time: bool, queues: list[int] | None) -> list[Any]:
+        found = self._store.reset_offsets(topic, group, datetime.fromisoformat(str(to)) if is_time else to, queues=queues)
+        self.groups.serve()
+        return list(found.items())
 
     # Transactions
 

@@ -8,26 +8,30 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.checks import CHECK_READ
 from consumequeue import Boundary
-from storageio import Closing, InvalidSetting, PutRejected, StoreCorrupt, random_bytes
+from storageio import Closing, InvalidSetting, PutRejected, StoreCorrupt, process_id, random_bytes
+from storageio.local_sockets import PeerGone, PeerSilent
 from storageio.settings import check_type, settings_or_default
 
+from ..administration import OffsetTarget
 from ..broker.services.half_messages import HalfMessage
 from ..broker.services.transactions import PreparedMessage
 from ..config import RetentionPolicy, StoreConfig
+from ..paths import StorePaths
 from ..read.follower import Follower
 from ..read.queue_reader import Page
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
 from ..write.putting import message_of, messages_of, put_when_free
 from ._packing_cy import pack_message
-from .answers import unpack_packed_result
+from .answers import unpack_answer, unpack_packed_result
+from .client import OwnerChannel
 from .consumer import SharedConsumer
-from .election import Member
+from .election import ADDRESS, Member
 from .protocol import BATCH_BYTES, NO_CHECK, Operation, batches, pack_call, pack_frame
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from ..read.scan import Scan, Time
 
 WAIT_S = 60.0
+WORKERS_WAIT_S = 5.0
 
 
 class SharedStore(Closing):
@@ -217,15 +222,40 @@ class SharedStore(Closing):
         check_type("half", half, HalfMessage)
         self._member.request(pack_call("roll_back", half.queue_offset))
 
+    # Topics and groups
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic that no consumer of any process uses, as `MessageStore.delete_topic`."""
+        self._member.request(pack_call("delete_topic", topic))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group that has no consumer in any process, as `MessageStore.delete_group`."""
+        self._member.request(pack_call("delete_group", group))
+
+    def purge(self, topic: str, group: str | None = None) -> int:
+        """Skip every message of a topic that a group, or each of its groups, did not acknowledge, as `MessageStore.purge`."""
+        found: int = self._member.request(pack_call("purge", topic, group))
+        return found
+
+    def reset_offsets(
+        self, topic: str, group: str, to: OffsetTarget, *, queues: list[int] | None = None
+    ) -> dict[int, int]:  # fmt: skip
+        """Set the offset of a group in every queue of a topic, or in some, as `MessageStore.reset_offsets`."""
+        is_time = isinstance(to, datetime)
+        given = to.isoformat() if isinstance(to, datetime) else to
+        return dict(self._member.request(pack_call("reset_offsets", topic, group, given, is_time, queues)))
+
     # Reading
 
     def topics(self) -> list[str]:
         """Return the topics that have queues on the disk, and those that only topics.json has."""
-        return self._reading().topics()
+        found: list[str] = self._member.request(pack_call("topics"))
+        return found
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues that ever had a message."""
-        return self._reading().queue_ids(topic)
+        """Return the ids of a topic's queues: those that ever had a message, and those that topics.json promises."""
+        found: list[int] = self._member.request(pack_call("queue_ids", topic))
+        return found
 
     def get(
         self, topic: str, queue_id: int, offset: int, max_count: int = 32, *, max_bytes: int = 128 << 20,
@@ -385,6 +415,30 @@ def connect(path: str | os.PathLike[str], config: StoreConfig | None = None, *, 
     if not isinstance(root, str):
         raise ValueError("the path is text")
     return SharedStore(Member(root, config, wait_s), config)
+
+
+class Worker(NamedTuple):
+    """A consumer of a shared store, and the process that has it."""
+
+    topic: str
+    group: str
+    queue_ids: list[int]
+    unacknowledged: int
+    process_id: int
+
+
+def workers(path: str) -> list[Worker]:
+    """Return the open consumers of a store that processes share, without becoming one of them; empty if none serves it."""
+    try:
+        channel = OwnerChannel(os.path.join(StorePaths(path).own, ADDRESS), f"{process_id()}-", WORKERS_WAIT_S)
+    except (PeerGone, PeerSilent):
+        return []
+    try:
+        return [Worker(*row) for row in unpack_answer(channel.exchange(pack_call("workers")))]
+    except (PeerGone, PeerSilent):
+        return []
+    finally:
+        channel.close()
 
 
 def _commit(member: Member, half_offset: int, topic: str, transaction_id: str) -> PutResult:

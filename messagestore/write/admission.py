@@ -67,12 +67,23 @@ class Admission:
             self._topics.persist()
             return self._take(known)
 
-    def create(self, topic: str, queues: int | None = None) -> None:
-        """Create a topic for a program. Raises `InvalidMessage` for the name of a new one that no program should use."""
+    def create(self, topic: str, queues: int | None = None) -> int:
+        """Create a topic for a program, and return its number of write queues, which an existing topic keeps.
+
+        Raises `InvalidMessage` for the name of a new one that no program should use.
+        """
         check_type("topic", topic, str)
         if self._topics.get(topic) is None and not internal_problem(topic) and (reason := topic_problem(topic)):
             raise InvalidMessage(reason)
-        self.admit(topic, queues)
+        return self.admit(topic, queues)
+
+    def remove(self, topic: str) -> None:
+        """Remove a topic from topics.json, so that the next put creates it."""
+        with self._guard:
+            self.queues_of.pop(topic, None)
+            self.batch_queues_of.pop(topic, None)
+            self._topics.delete(topic)
+            self._topics.persist()
 
     def problem(self, topic: str) -> str | None:
         """Return why a program's messages cannot be put to a topic, or None. A topic that exists keeps its name."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from commitlog import CommitLog
@@ -12,6 +13,7 @@ from storageio import DiskError, StoreError
 from storageio.background import BackgroundThread
 
 from ..checkpoint import is_time
+from ..deleted_topics import DeletedTopics
 from ..derive.queues import StoreSink
 from ..derive.walk import Derivation, advance
 from ..index_hint import UNKNOWN
@@ -52,13 +54,14 @@ class DispatchService:
         last_record_offset: int = -1,
         *,
         is_ignored: Callable[[str], bool] = lambda _topic: False,
+        deleted: DeletedTopics | None = None,
         on_progress: Sequence[Callable[[], None]] = (),
         on_failed: Sequence[Callable[[], None]] = (),
         is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create it; nothing runs before its `thread` is started.
 
-        `is_ignored` returns whether a topic enters no queue.
+        `is_ignored` returns whether a topic enters no queue; of `deleted` topics old messages enter none.
         `on_progress` is called after each batch.  While `is_awaited` returns True, each put wakes the thread.
         """
         self._log = log
@@ -66,6 +69,7 @@ class DispatchService:
         self._flags = flags
         self._limit = limit
         self._derivation = Derivation(sink, delays_ms, is_ignored)
+        self._derivation.deleted = deleted
         self._gate = flags.gate
         self.position = position
         self.last_record_offset = last_record_offset
@@ -141,6 +145,15 @@ class DispatchService:
         """Ask `is_ignored` again for every topic, because an ignored one was created again."""
         with self._round:
             self._derivation.kernel.forget_ignored()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Dispatch nothing during a `with` block in which queues are deleted; then look at every topic again."""
+        with self._round:
+            try:
+                yield
+            finally:
+                self._derivation.forget_queues()
 
     def begin_again(self, position: int) -> None:
         """Go back to an earlier position and accept gaps.  Existing units are skipped."""

@@ -108,7 +108,7 @@ class Requests:
         for group in self.clients.heartbeat(connection, request):
             topic = f"%RETRY%{group}"
             if self._engine.topics.get(topic) is None:
-                self._store.create_topic(topic, max(1, self._engine.retries.group(group).retry_queues))
+                self._engine.admission.create(topic, max(1, self._engine.retries.group(group).retry_queues))
         return request.answer(SUCCESS)
 
     def _table(self, lookups: Lookups, tables: BrokerTables) -> dict[int, Handler]:

@@ -126,9 +126,9 @@ class Sending:
         """Return where a message goes that a consumer sends to its own group's retry topic."""
         group = send.topic.removeprefix(RETRY_PREFIX)
         if send.reconsume_times < send.retries:
-            self._store.create_topic(send.topic, max(1, self._engine.retries.group(group).retry_queues))
+            self._engine.admission.create(send.topic, max(1, self._engine.retries.group(group).retry_queues))
             return send._replace(queue_id=0)
-        self._store.create_topic(DEAD_PREFIX + group, 1)
+        self._engine.admission.create(DEAD_PREFIX + group, 1)
         return send._replace(topic=DEAD_PREFIX + group, queue_id=0)
 
     def _check_writable(self, topic: str, fields: dict[str, str]) -> None:
@@ -140,7 +140,7 @@ class Sending:
             if not is_allowed:
                 raise Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
             requested = number(fields, "defaultTopicQueueNums", 4)
-            self._store.create_topic(topic, max(1, min(requested, AUTO_CREATE_QUEUES, QUEUES_MAX)))
+            self._engine.admission.create(topic, max(1, min(requested, AUTO_CREATE_QUEUES, QUEUES_MAX)))
             known = self._engine.topics.get(topic)
             assert known is not None, "the topic was created"
         if not known.is_writable:

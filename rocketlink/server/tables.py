@@ -117,7 +117,7 @@ class BrokerTables:
         reads, writes = (number(fields, key, AUTO_CREATE_QUEUES) for key in ("readQueueNums", "writeQueueNums"))
         if not 0 < writes <= QUEUES_MAX or not 0 < reads <= QUEUES_MAX:
             return request.answer(SYSTEM_ERROR, remark=f"topic {name}: {reads} and {writes} queues")
-        self._store.create_topic(name, writes)
+        self._engine.admission.create(name, writes)
         known = self._engine.topics.get(name)
         assert known is not None, "the topic was created"
         changed = known.but(

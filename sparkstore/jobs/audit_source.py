@@ -36,6 +36,7 @@ from indexfile import IndexFile, IndexFiles
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, ITEM_SIZE, SECONDS_OPTIONAL, SLOT_SIZE, file_size
 from messagestore import StoreConfig
+from messagestore.deleted_topics import DeletedTopics
 from messagestore.derive.cross_check import CrossCheck, accepts
 from messagestore.derive.kinds.ordinary import unit_differences, unit_text
 from messagestore.derive.kinds.scheduled import DelayLevels
@@ -299,7 +300,9 @@ class _SplitAudit(Sink):
         self._known_queues = _known_queues(self._audit, queues, size) if self._is_store and size else None
         if self._queues is not None:
             self._listed = CrossCheck(self._queues, None, self._levels, 0)
-        return config, Derivation(self, self._levels.current_ms, ignored, checks=0)
+        derivation = Derivation(self, self._levels.current_ms, ignored, checks=0)
+        derivation.deleted = DeletedTopics(REAL_DISK, store) if self._is_store else None
+        return config, derivation
 
     def _count(self, batch: Batch) -> None:
         first, last = int(batch.positions[0]), int(batch.positions[-1])

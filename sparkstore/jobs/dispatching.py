@@ -10,6 +10,7 @@ from commitlog.columns import Batch, fixed_columns
 from consumequeue.layout import UNIT, UNIT_SIZE
 from indexfile._index_cy import IndexBuffer
 from indexfile.layout import FIRST_ITEM, HEADER_SIZE, NEXT_ITEM_AT, SLOT_SIZE
+from messagestore.deleted_topics import DeletedTopics
 from messagestore.derive.kinds import other_units
 from messagestore.derive.walk import Derivation, ItemList, Sink
 
@@ -36,13 +37,16 @@ class Dispatching(Sink):
     """Dispatches one split: takes batches in log order, and makes runs and items of them."""
 
     def __init__(
-        self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None
+        self, delays_ms: list[int], is_excluded: Callable[[str], bool], on_items: Callable[[Array], None] | None,
+        deleted: DeletedTopics | None = None,
     ) -> None:  # fmt: skip
         """`is_excluded` selects topics without an ordinary queue.
 
         `on_items` is called with index items (`stored_item`), which are valid until it returns; without it none are made.
+        Messages of `deleted` topics get no units.
         """
         self._derivation = Derivation(self, delays_ms, is_excluded, checks=0)
+        self._derivation.deleted = deleted
         self._on_items = on_items
         self._memory = ItemList(KEYS_MAX)
         self._open: dict[tuple[str, int], tuple[int, int, bytearray]] = {}

@@ -23,6 +23,7 @@ from consumequeue.layout import UNIT_SIZE
 from indexfile import IndexFiles
 from messagestore import StoreConfig
 from messagestore.config import delay_times_ms
+from messagestore.deleted_topics import DeletedTopics
 from messagestore.derive.kinds.extended import KeptUnits
 from messagestore.derive.kinds.scheduled import DelayLevels
 from messagestore.derive.rebuild import INDEX, QUEUES, NamedIndexFiles, old_names, old_queues
@@ -130,7 +131,8 @@ class _ReindexReader(DataSourceReader):
         levels = read_levels(REAL_DISK, job.paths.own, job.delay_levels)
         gathered: list[Array] = []
         on_items = (lambda items: gathered.append(items.copy())) if INDEX in job.what else None
-        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items)
+        deleted = DeletedTopics(REAL_DISK, job.store.path)
+        work = Dispatching(levels.current_ms, excluded_topics(REAL_DISK, job.store.path), on_items, deleted)
         kept = self._kept(levels)
         last = -1
         for found in walk(SplitReader(split), CHECK_ALL, BATCH_ROWS) if split.begin < split.end else ():

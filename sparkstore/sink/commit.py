@@ -159,7 +159,7 @@ class _Commit:
         self._check_parts(batch, present)
         self._check_limit(batch)
         for topic in batch.topics:
-            self._store.create_topic(topic, self._options.queues)
+            self._store.engine.admission.create(topic, self._options.queues)  # an existing topic keeps its number
         self._check_queues(batch)
         _write_manifest(self._disk, self._root, self._sink_id, batch)
         return self._finish(batch, present)

@@ -44,6 +44,10 @@ WRITING = {
     "broker-live": [
         "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --apply",
         "offsets reset STORE --group G_tag --topic LiveFilter --to earliest --plan",
+        "purge STORE LiveFilter",
+        "requeue STORE G_tag",
+        "topic delete STORE LiveFilter",
+        "group delete STORE G_tag",
     ],
     "plain": [
         "promote STORE",

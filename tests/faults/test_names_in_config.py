@@ -16,7 +16,7 @@ from commitlog import Message
 from messagestore import MessageStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets
 from messagestore.broker.config.topics import Topics
-from storageio import REAL_DISK
+from storageio import REAL_DISK, InvalidMessage
 from tests.brokerstore.tool import run
 from tests.faults.test_hostile_folders import made_message
 from tests.stores import small_config
@@ -153,7 +153,8 @@ def test_a_reader_finds_no_queue_of_a_hostile_name(store: Path, requested: list[
         assert (opened.min_offset(name, 0), opened.max_offset(name, 0)) == (0, 0)
         assert opened.get(name, 0, 0).messages == []
         assert opened.query(name, "key") == []
-        assert list(opened.read(name, 0)) == []
+        with pytest.raises(InvalidMessage, match="no topic"):
+            opened.read(name, 0)
         for queue_id in (-1, 1 << 31, 1 << 70):
             assert opened.max_offset("T", queue_id) == 0
     assert requested == []

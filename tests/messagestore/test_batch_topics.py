@@ -95,11 +95,11 @@ def test_a_reader_finds_a_batch_queue_that_was_created_after_it_opened(world: An
     """Its folder did not exist at the open, so the reader lists the folder again."""
     with open_batch(world, tmp_path / "s") as store, open_batch(world, tmp_path / "s", "r") as reader:
         assert reader.get("B", 0, 0).messages == []
-        assert reader.queue_ids("B") == []
+        assert reader.engine.lookup.queue_ids("B") == []
         put_inner(world, store, 3)
         store.engine.settle()
         assert len(reader.get("B", 0, 0).messages) == 1
-        assert (reader.queue_ids("B"), reader.max_offset("B", 0)) == ([0], 3)
+        assert (reader.engine.lookup.queue_ids("B"), reader.max_offset("B", 0)) == ([0], 3)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

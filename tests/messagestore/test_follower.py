@@ -657,7 +657,7 @@ def test_a_reader_of_an_empty_folder_learns_the_sizes_from_the_first_files(tmp_p
             assert [number_of(next(follower)) for _ in range(1500)] == list(range(1500))
             writer.get("t", 0, 0)
             assert reader.topics() == ["t"]
-            assert reader.queue_ids("t") == [0, 1, 2]
+            assert reader.engine.lookup.queue_ids("t") == [0, 1, 2]
             assert number_of(reader.get("t", 2, 450).messages[0]) == 1352
             assert [number_of(stored) for stored in reader.query("t", "k1400")] == [1400]
 

@@ -211,7 +211,7 @@ def test_open_fails_while_another_process_holds_a_posix_record_lock(world: Any, 
     with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Exception, match="another process"):
+        with pytest.raises(Exception, match="has the store open for writing"):
             open_small(world, tmp_path / "s")
     open_small(world, tmp_path / "s").close()
 

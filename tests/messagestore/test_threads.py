@@ -271,7 +271,8 @@ def test_a_failed_sync_counted_by_the_failing_disk(world: Any, tmp_path: Path) -
         except StoreError:
             pass
         with open_small(world, folder) as store:
-            assert [number_of(found) for found in store.read("T", 0)][: len(acknowledged)] == acknowledged
+            found = store.read("T", 0) if acknowledged else []
+            assert [number_of(one) for one in found][: len(acknowledged)] == acknowledged
 
 
 # A full disk
@@ -506,6 +507,8 @@ def test_threads_that_put_query_read_and_acknowledge_see_every_message_once(worl
         return "T" if number % 3 else "Other"
 
     with open_small(world, tmp_path / "s") as store:
+        store.create_topic("T")
+        store.create_topic("Other")
 
         def put(thread: int) -> list[int]:
             numbers = range(thread * each, (thread + 1) * each)

@@ -63,7 +63,7 @@ PUBLIC_MODULES: dict[str, str] = {
         abort_file broker.config broker.config.broker_properties broker.config.config_files broker.config.config_table
         broker.config.consumer_offsets broker.config.delay_offsets broker.config.request_modes
         broker.config.subscription_groups broker.config.topics broker.services.delay_messages
-        broker.services.half_messages broker.services.pop_state compaction config derive.cross_check derive.kinds
+        broker.services.half_messages broker.services.pop_state compaction config deleted_topics derive.cross_check derive.kinds
         derive.kinds.extended derive.kinds.ordinary derive.kinds.scheduled derive.rebuild derive.walk differences
         engine excluded_topics folder folder_contents index_hint paths property_names read.beside_writer
         read.compression repair.config_check repair.rebuild_store repair.recover repair.rocksdb_check

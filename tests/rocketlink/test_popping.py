@@ -307,7 +307,6 @@ def test_a_group_consumes_in_the_configured_pop_or_pull_mode(served: Served) -> 
 
 def test_a_popped_message_is_not_committed_before_its_acknowledgement(served: Served) -> None:
     """The group's offset moves with the acknowledgement, so that a restart does not lose the message."""
-    served.store.create_topic("T", 1)
     served.client.invoke(34, {}, heartbeat("c", "g"))
     for body in (b"0", b"1"):
         served.send("T", body)

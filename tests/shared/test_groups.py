@@ -26,6 +26,7 @@ from storageio import InvalidMessage, StoreClosed
 from tests.helpers import bodies
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
+INTERNAL = ("ack_at", "holds", "in_hand", "in_use", "restarting", "resume", "take", "take_put")  # what the owner calls
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
@@ -56,7 +57,7 @@ def drained(consumer: SharedConsumer, *, acks: bool = True) -> list[Any]:
 def test_every_method_has_the_signature_of_the_consumer_of_one_process() -> None:
     """Parameters, defaults and kinds agree; no method is missing."""
     for name, member in inspect.getmembers(Consumer, inspect.isfunction):
-        if not name.startswith("_") and name not in ("ack_at", "holds", "in_hand", "resume", "take", "take_put"):
+        if not name.startswith("_") and name not in INTERNAL:
             one, other = inspect.signature(member), inspect.signature(getattr(SharedConsumer, name))
             shape = [[(p.name, p.kind, p.default) for p in found.parameters.values()] for found in (one, other)]
             assert shape[0] == shape[1], name

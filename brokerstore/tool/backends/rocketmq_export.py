@@ -20,6 +20,7 @@ from ..filters import RecordFilter
 from ..message_json import line_blocks
 from . import Contents, ExportItem, ExportSource
 from .rocketmq_folder import RocketmqFolder, walk_ahead
+from .rocketmq_offsets import filled_queues
 
 COLUMNS = (*COLUMNS_OF_LOG[:-1], "body_base64")
 
@@ -108,7 +109,7 @@ def contents(folder: RocketmqFolder, stack: ExitStack) -> Contents:
     """Open the store for a comparison."""
     store = stack.enter_context(folder.open_store())
     undispatched = folder.incomplete_keys(store).get("undispatched_messages", 0)
-    queues: set[tuple[Any, ...]] = {(topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)}
+    queues: set[tuple[Any, ...]] = {(topic, queue_id) for topic in store.topics() for queue_id in filled_queues(store, topic)}
     count = sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues)
 
     def messages(queue: tuple[Any, ...]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -6,16 +6,18 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from consumequeue import Boundary
-from messagestore import MessageStore
+from messagestore import MessageStore, SharedStore
 from messagestore.broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from messagestore.folder import refuse_unknown_end
 from storageio import REAL_DISK, InvalidMessage
 
 from ..output import Answer, Table
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_writing import changing
 
 KEYS = ("group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag")
 HEADERS = {"queue_id": "queue", "min_offset": "min offset", "max_offset": "max offset", "new_offset": "new offset"}
@@ -44,7 +46,7 @@ def lag_rows(folder: RocketmqFolder) -> list[Row]:
 
 
 def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
-    queue_ids = functools.cache(store.queue_ids)  # it lists folders, and each group asks again
+    queue_ids = functools.cache(lambda topic: filled_queues(store, topic))  # it lists folders, and each group asks again
     for one_group, one_topic in offsets.pairs():
         if group in (None, one_group) and topic in (None, one_topic):
             known = offsets.offsets_of(one_topic, one_group)
@@ -52,7 +54,12 @@ def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topi
                 yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
 
 
-def _row(store: MessageStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
+def filled_queues(store: MessageStore, topic: str) -> list[int]:
+    """Return the ids of a topic's queues that ever had a message."""
+    return [queue_id for queue_id in store.queue_ids(topic) if store.max_offset(topic, queue_id)]
+
+
+def _row(store: MessageStore | SharedStore, group: str, topic: str, queue_id: int, offset: int | None) -> Row:
     """An offset of None means that the group committed nothing of this queue and has yet to read all of it."""
     low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     lag = max(0, high - max(low, offset or 0))
@@ -70,11 +77,13 @@ def reset(
     refuse_unknown_end(folder.files())
     with folder.open_store() as store:  # before the lock, which would make the store one in use
         incomplete = folder.incomplete_keys(store)
+    if apply and folder.is_in_use:
+        return _reset_in_use(folder, what, where, time_ms, incomplete)
     with contextlib.ExitStack() as held:
         if apply:
             held.callback(REAL_DISK.lock(os.path.join(path, "lock")).release)
         store = held.enter_context(folder.open_store())
-        known = store.queue_ids(topic)
+        known = filled_queues(store, topic)
         queue_ids = known if only is None else [only]
         if not queue_ids or not set(queue_ids) <= set(known):
             raise InvalidMessage(f"topic {topic!r} has the queues {known}")
@@ -91,6 +100,19 @@ def reset(
     rows = [row | {"new_offset": planned[row["queue_id"]]} for row in rows]
     answer = _answer(rows, incomplete | {"applied": False})
     return answer._replace(text=["Nothing was changed; --apply executes the plan.", *answer.text])
+
+
+def _reset_in_use(
+    folder: RocketmqFolder, what: tuple[str, str, int | None], where: str | None, time_ms: int | None, incomplete: Row
+) -> Answer:  # fmt: skip
+    """Set the offsets through the process that serves the store; its consumers begin there."""
+    group, topic, only = what
+    to = {"earliest": "first", "latest": "last"}.get(where or "") or (where and int(where))
+    target = to if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
+    with changing(folder) as store:
+        done = store.reset_offsets(topic, group, target or 0, queues=None if only is None else [only])
+        rows = [_row(store, group, topic, queue_id, offset) for queue_id, offset in sorted(done.items())]
+    return _answer(rows, incomplete | {"applied": True})
 
 
 def _offset(store: MessageStore, topic: str, queue_id: int, where: str | None, time_ms: int | None) -> int:

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from itertools import count as numbers
 from typing import Any
 
-from messagestore import Metrics
-from storageio import REAL_DISK
+from messagestore import MessageStore, Metrics
+from messagestore.shared.store import workers
+from storageio import REAL_DISK, process_text
 
 from ..output import Answer, Table, count_text, size_text, time_text
 from .rocketmq_folder import RocketmqFolder
 
 TOPIC_KEYS = ("topic", "queues", "messages", "messages_per_s")
-GROUP_KEYS = ("group", "topic", "lag", "acknowledged_per_s")
+GROUP_KEYS = ("group", "topic", "lag", "acknowledged_per_s", "oldest_s", "deliveries", "unacknowledged", "processes")
 TOPIC_HEADERS = (*TOPIC_KEYS[:-1], "put/s")
-GROUP_HEADERS = (*GROUP_KEYS[:-1], "acknowledged/s")
+GROUP_HEADERS = ("group", "topic", "lag", "acknowledged/s", "oldest", "deliveries", "in hand", "workers")
 Row = dict[str, Any]
 
 
@@ -27,13 +28,15 @@ def views(folder: RocketmqFolder, interval_s: float, count: int | None) -> Itera
         for _ in numbers() if count is None else range(count):
             REAL_DISK.sleep(interval_s)
             now = store.metrics()
-            yield _view(folder, before, now)
+            yield _view(folder, store, before, now)
             before = now
 
 
-def _view(folder: RocketmqFolder, before: Metrics, now: Metrics) -> Answer:
+def _view(folder: RocketmqFolder, store: MessageStore, before: Metrics, now: Metrics) -> Answer:
     seconds = max(0.001, (now.time_ms - before.time_ms) / 1000)
     topics, groups = _topics(before, now, seconds), _groups(before, now, seconds)
+    _add_oldest(store, now, groups)
+    _add_workers(folder, groups)
     facts: Row = {
         "time_ms": now.time_ms,
         "in_use": folder.is_in_use,
@@ -48,9 +51,8 @@ def _view(folder: RocketmqFolder, before: Metrics, now: Metrics) -> Answer:
         "groups": groups,
     }
     tables = [
-        Table(headers, [list(row.values()) for row in rows])
-        for headers, rows in ((TOPIC_HEADERS, topics), (GROUP_HEADERS, groups))
-    ]
+        Table(TOPIC_HEADERS, [list(row.values()) for row in topics]), Table(GROUP_HEADERS, [_cells(row) for row in groups])
+    ]  # fmt: skip
     return Answer(facts, [*_heading(folder, facts), *(table for table in tables if table.rows)], folder.code)
 
 
@@ -94,4 +96,36 @@ def _groups(before: Metrics, now: Metrics, seconds: float) -> list[Row]:
         row = sums[group.group, group.topic]
         row[0], row[1] = row[0] + group.lag, row[1] + group.committed_offset
     rows = [(*pair, lag, _rate(acked - acked_before[pair], seconds)) for pair, (lag, acked) in sums.items()]
-    return [dict(zip(GROUP_KEYS, row, strict=True)) for row in sorted(rows, key=lambda row: (-row[2], row[0], row[1]))]
+    return [dict(zip(GROUP_KEYS, row, strict=False)) for row in sorted(rows, key=lambda row: (-row[2], row[0], row[1]))]
+
+
+def _add_oldest(store: MessageStore, now: Metrics, groups: list[Row]) -> None:
+    """Add the age of the oldest message that a group did not acknowledge, and how often it was delivered before."""
+    lacking = [group for group in now.groups if group.lag]
+    for row in groups:
+        waiting = []
+        for one in lacking:
+            if (one.group, one.topic) == (row["group"], row["topic"]):
+                start = max(one.committed_offset, store.min_offset(one.topic, one.queue_id))
+                waiting += list(store.read(one.topic, one.queue_id, start, start + 1))
+        oldest = min(waiting, key=lambda message: message.store_timestamp_ms, default=None)
+        row["oldest_s"] = None if oldest is None else max(0, now.time_ms - oldest.store_timestamp_ms) // 1000
+        row["deliveries"] = None if oldest is None else oldest.reconsume_times
+
+
+def _add_workers(folder: RocketmqFolder, groups: list[Row]) -> None:
+    """Add the processes that consume, and how many messages they have in hand, if the store is shared."""
+    found = workers(folder.target.path)
+    for row in groups:
+        mine = [one for one in found if (one.group, one.topic) == (row["group"], row["topic"])]
+        row["unacknowledged"] = sum(one.unacknowledged for one in mine)
+        row["processes"] = sorted({one.process_id for one in mine})
+
+
+def _cells(row: Row) -> list[Any]:
+    """Return a row of the table of groups."""
+    names = "; ".join(process_text(number).rstrip(",") for number in row["processes"])
+    oldest = "" if row["oldest_s"] is None else f"{row['oldest_s']} s"
+    deliveries = "" if row["deliveries"] is None else row["deliveries"]
+    shown = [row["group"], row["topic"], row["lag"], row["acknowledged_per_s"], oldest, deliveries]
+    return [*shown, row["unacknowledged"], names or "none known"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from commitlog import Message
-from messagestore import FlushMode, MessageStore
 from messagestore.repair.rebuild_store import ALL, rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from storageio import UnsupportedFormat
@@ -16,6 +15,7 @@ from ..output import Answer, count_text, print_line, progress, size_text
 from ..plans import plan_answer
 from . import Outgoing, Repair
 from .rocketmq_folder import RocketmqFolder
+from .rocketmq_writing import changing
 
 _KEEPS = {
     "skip-bad": "fillers take the positions of lost messages",
@@ -32,8 +32,7 @@ def put(folder: RocketmqFolder, outgoing: Outgoing) -> Answer:
         outgoing.topic, outgoing.read_body(), tags=outgoing.tag, keys=list(outgoing.keys) or None,
         properties=dict(outgoing.properties) or None, queue_id=-1 if outgoing.queue_id is None else outgoing.queue_id,
     )  # fmt: skip
-    config = folder.config().but(flush_disk_type=FlushMode.SYNC, deliver_delayed=False)
-    with MessageStore.open(folder.target.path, "r+", config) as store:
+    with changing(folder) as store:
         result = store.put(message)
     facts = {
         "status": result.status.name,

@@ -8,7 +8,8 @@ import click
 
 NAMES = (
     "put", "info", "ls", "dump", "get", "query", "tail", "top", "stats", "verify", "offsets", "export", "import", "copy",
-    "diff", "report", "recover", "rebuild", "replicate", "promote", "serve", "decode-id", "bench", "completion", "doctor",
+    "diff", "purge", "requeue", "group", "topic", "report", "recover", "rebuild", "replicate", "promote", "serve", "decode-id",
+    "bench", "completion", "doctor",
 )  # fmt: skip
 _MODULES = {"import": "imports", "decode-id": "decode_id"}  # the others are called like the command
 
@@ -54,7 +55,7 @@ def _show_version(context: click.Context, _option: click.Parameter, is_given: bo
 def brokerstore() -> None:
     """Read, check and repair the message stores of RocketMQ and RabbitMQ without a running broker.
 
-    Only put, recover --apply, rebuild, offsets reset, copy, import, replicate, promote --apply and serve change a folder.  Exit
-    codes: 0 clean, 1 a problem was found, 2 wrong use, 3 not a store, 4 in use, 5 input or output failed, 6 repaired with data
-    dropped, 7 repaired, 130 interrupted.
+    Only put, copy, import, rebuild, offsets reset, replicate and serve change a folder, and with --apply purge, requeue, topic
+    delete, group delete, recover and promote.  Exit codes: 0 clean, 1 a problem was found, 2 wrong use, 3 not a store, 4 in
+    use, 5 input or output failed, 6 repaired with data dropped, 7 repaired, 130 interrupted.
     """

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -49,7 +49,7 @@ def copy(
 
     backend.require_index_layout()
     check_write_target(new, FolderKind.ROCKETMQ)
-    given = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
+    given: dict[str, Any] = {name.removeprefix("new_"): value for name, value in sizes.items() if value is not None}
     with backend.open_store() as store:
         incomplete = backend.incomplete_keys(store)
         chosen = list(topics) if not every else store.topics()

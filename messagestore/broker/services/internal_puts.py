@@ -60,6 +60,8 @@ class InternalPuts:
         try:
             if message.topic in self._parts.topics:  # a deleted topic is not created again
                 admission.admit(message.topic)
+            elif message.topic in self._parts.deleted.entries:
+                return f"topic {message.topic} was deleted"
             self.put(message, message.queue_id, waits=False)
         except (InvalidMessage, PutRejected) as error:
             if isinstance(error, PutRejected) and error.status not in FINAL:
