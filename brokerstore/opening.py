@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, overload
 
 from storageio import UnknownStore
-from storageio.settings import check_type
+from storageio.settings import check_mode
 
 from .identify import FolderKind, identify
 
@@ -42,7 +42,7 @@ def open(path: str | os.PathLike[str], mode: str = "r", **options: Any) -> Messa
     `config` and `clock` are for a `MessageStore`, `settings` and `vhost` for a `RabbitStore`; either refuses the other's with
     a `TypeError`.  Raises `UnknownStore` for a folder that is neither, and for a kind that is recognised but cannot be read.
     """
-    check_type("mode", mode, str)
+    check_mode(mode, ("a", "r", "r+", "x"), "open(path, config=config)")
     folder = identify(path)
     folder.refuse_unread()
     if folder.kind is FolderKind.LOG:

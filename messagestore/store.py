@@ -628,6 +628,7 @@ class MessageStore(LookupMethods, Closing):
 
     def _queue_to_read(self, topic: str, queue_id: int) -> Queue | None:
         """Return a queue; None before its first message.  Raises `InvalidMessage` for an unknown topic."""
+        check_type("topic", topic, str)
         queue = self._queue(topic, queue_id)
         is_made_later = not needs_entry(topic) or topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
         if queue is None and not is_made_later and topic not in self.topics():

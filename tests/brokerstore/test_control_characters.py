@@ -63,6 +63,8 @@ CHANGES = [
     "resetOffsetByTime STORE -g EVIL -t EVIL -s 0", "copy STORE --to NEW --all", "copy STORE --to NEW --topic EVIL",
     "promote STORE --apply", "import STORE --to-rabbit NEW", "import VHOST --to NEW", "import ROWS --to NEW",
     "import STORE --to NEW",
+    "purge STORE EVIL --apply", "requeue STORE EVIL --apply", "topic delete STORE EVIL --apply",
+    "group delete STORE EVIL --apply",
     "put VHOST EVIL body", "put VHOST no body", "recover VHOST --apply", "bench FILE",
 ]  # fmt: skip
 

@@ -18,7 +18,19 @@ from tests.builds import World
 from tests.messagestore.kit import message, small
 
 COMPILED = {
-    "put": ["message", "body", "tags", "keys", "properties", "queue_id", "delay", "delay_level", "deliver_at", "check"],
+    "put": [
+        "message",
+        "body",
+        "tags",
+        "keys",
+        "properties",
+        "queue_id",
+        "delay",
+        "delay_level",
+        "deliver_at",
+        "check",
+        "block_s",
+    ],
     "message_at": ["physical_offset"],
     "query": ["topic", "key", "begin_ms", "end_ms", "max_count"],
     "offset_by_time": ["topic", "queue_id", "timestamp_ms", "boundary"],

@@ -23,7 +23,7 @@ class Offsets:
         self.committed.append(offset)
 
     def add_done(self, _topic: str, _group: str, _queue_id: int, _offset: int) -> None:
-        """Nothing reads it."""
+        """Nothing reads what is recorded out of order."""
 
     def done(self, _topic: str, _group: str, _queue_id: int) -> set[int]:
         return set()

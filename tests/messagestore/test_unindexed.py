@@ -216,7 +216,7 @@ def test_a_reader_finds_the_puts_of_the_next_writer(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("rarely_checked")
 def test_a_query_of_a_reader_lists_no_folder(tmp_path: Path) -> None:
-    """It asks for one file, `abort`, beside a writer and after it."""
+    """It asks for two files, `abort` and that of deleted topics, beside a writer and after it."""
     with open_store(tmp_path) as store:
         put_all(store, 0, 100)
         store.get("t", 0, 0)  # waits for the dispatcher, which creates the first index file
@@ -229,4 +229,5 @@ def test_a_query_of_a_reader_lists_no_folder(tmp_path: Path) -> None:
                 disk.calls.clear()
                 for number in range(50):
                     assert reader.query("t", f"k{number}")
-                assert [(call.operation, Path(call.path).name) for call in disk.calls] == [("stat", "abort")] * 50
+                found = [(call.operation, Path(call.path).name) for call in disk.calls]
+                assert found == [("stat", "abort"), ("stat", "deleted.json")] * 50

@@ -61,7 +61,10 @@ def reset(
     backend: RocketmqFolder, as_json: bool, group: str, topic: str, queue_id: int | None, where: str | None,
     time_ms: int | None, apply: bool,
 ) -> int:  # fmt: skip
-    """Set the next offset to read, also of a store that processes share; no broker may run."""
+    """Set the next offset to read; no broker may run.
+
+    Processes may share the store.
+    """
     is_location = where in ("earliest", "latest") or _is_offset(where)
     if (where is None) == (time_ms is None) or (where is not None and not is_location):
         raise click.UsageError("give one of --to earliest|latest|OFFSET and --to-time TIME")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @with_filters
 @APPLY_PLAN
 def requeue(backend: RocketmqFolder, group: str, as_json: bool, filters: Filters, apply: bool) -> int:
-    """Put the dead letters of GROUP to their topics again, each once.
+    """Put dead letters of GROUP to their topics again, each once.
 
     --topic selects by the topic that a message came from; other filters look at the dead letter. Every group of that topic
     gets the message. Works on a store that processes share, too.

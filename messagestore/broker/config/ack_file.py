@@ -86,7 +86,7 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
         if row is not None:
             row.number = len(queues)
             queues.append(row)
-            at += QUEUE.size + _padded(len(row.key.encode(errors="surrogateescape")))
+            at += QUEUE.size + _padded(len(row.key.encode(errors="surrogatepass")))
         elif kind in (DONE_ROW, RESET_ROW) and _read_done(data, at, queues):
             at += DONE.size
         else:
@@ -103,7 +103,7 @@ def _read_queue(data: bytes, at: int) -> AckedQueue | None:
     key = data[at + QUEUE.size : at + QUEUE.size + size]
     if len(key) != size or crc != crc32(key, crc32(QUEUE_CHECKED.pack(kind, size, queue_id))):
         return None
-    return AckedQueue(key.decode(errors="surrogateescape"), queue_id, next_offset, saved, saving)
+    return AckedQueue(key.decode(errors="surrogatepass"), queue_id, next_offset, saved, saving)
 
 
 def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
@@ -227,7 +227,7 @@ class AckFile:
         self._append(self._queue_row(queue, self._end))
 
     def _queue_row(self, queue: AckedQueue, at: int) -> bytes:
-        key = queue.key.encode(errors="surrogateescape")
+        key = queue.key.encode(errors="surrogatepass")
         queue.at = (at + QUEUE_CHECKED.size + 8) // 8
         crc = crc32(key, crc32(QUEUE_CHECKED.pack(QUEUE_ROW, len(key), queue.queue_id)))
         head = QUEUE.pack(QUEUE_ROW, len(key), queue.queue_id, crc, 0, queue.next_offset, queue.saved, queue.saving)
