@@ -153,7 +153,7 @@ class CrossCheck(Sink):
         return (queue.topic, queue.queue_id) not in self.unreadable
 
     def _add_unreadable(self, queue: ConsumeQueue, error: StoreError) -> None:
-        self.unreadable[queue.topic, queue.queue_id] = error
+        self.unreadable[queue.topic, queue.queue_id] = error.with_traceback(None)  # its frames keep views of the log mapped
         self.problems.append(unreadable(error, queue.folder))
 
     def errors(self) -> list[StoreError]:

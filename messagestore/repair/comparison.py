@@ -86,7 +86,7 @@ class Comparison(Closing):
             try:
                 self._cross_check.take(piece)
             except StoreError as error:
-                self._error = error
+                self._error = error.with_traceback(None)  # its frames keep the views of log files that a repair cuts
 
     def _wait(self) -> None:
         pending, self._pending = self._pending, None
@@ -96,8 +96,9 @@ class Comparison(Closing):
     def finish(self) -> CrossCheck:
         """Compare what is left after the last record, and return the result; raise the error that ended the comparison."""
         self._wait()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         assert self._cross_check is not None, "load comes first"
         self._cross_check.finish()
         return self._cross_check

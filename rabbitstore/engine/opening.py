@@ -122,6 +122,7 @@ class VhostOpening:
         self._folder = _Folder(disk, vhost, queues, read_options(disk, path), settings, version)
         vhost.close()
         self._persistent: MsgStore | None = None
+        self._transient: MsgStore | None = None
         self._loaded: list[LoadedQueue] = []
         self._lost: list[Finding] = []
         self._is_resumed = False
@@ -130,9 +131,7 @@ class VhostOpening:
         """Return the steps, in the order in which they have to run."""
         folder, path = self._folder, self._folder.vhost.path
         plan = Plan(path)
-        missing = [name for name in _FOLDERS if folder.disk.stat(f"{path}/{name}") is None]
-        if missing:
-            plan.add("make_folders", ", ".join(missing), "the store writes there", self._make_folders)
+        plan.add("make_folders", ", ".join(_FOLDERS), "the store writes there", self._make_folders)
         plan.add("delete_clean_stop", layout.RECOVERY_NAME, "the queues go on", self._delete_clean_stop)
         plan.add("delete_transient", layout.TRANSIENT_FOLDER, "its messages do not survive a stop", self._delete_transient)
         reason = "their last stop was clean" if self._clean is not None else "their last stop was not clean"
@@ -144,12 +143,9 @@ class VhostOpening:
         """Run the plan, and return what the engine works with."""
         folder, steps = self._folder, self.plan()
         steps.apply()
-        assert self._persistent is not None
-        transient, _ = open_store(
-            folder.disk, f"{folder.vhost.path}/{layout.TRANSIENT_FOLDER}", folder.settings.store, {}, is_synced=False
-        )
+        assert self._persistent is not None and self._transient is not None
         return OpenedVhost(
-            folder.vhost.vhost, folder.version, folder.settings.index, self._persistent, transient, self._loaded,
+            folder.vhost.vhost, folder.version, folder.settings.index, self._persistent, self._transient, self._loaded,
             folder.options, self._lost, self._problems, self._is_resumed,
         )  # fmt: skip
 
@@ -176,10 +172,12 @@ class VhostOpening:
             _LOG.warning("%s: %s at byte %d: %s: expected %s, found %s", folder.vhost.path, *problem.as_dict().values())
         if resumed is not None:
             self._persistent, self._loaded = resumed
-            return ""
-        self._loaded = _load_queues(folder)
-        folder.vhost.close()
-        self._persistent, self._lost = _scan_persistent(folder, self._loaded)
+        else:
+            self._loaded = _load_queues(folder)
+            folder.vhost.close()
+            self._persistent, self._lost = _scan_persistent(folder, self._loaded)
+        path = f"{folder.vhost.path}/{layout.TRANSIENT_FOLDER}"
+        self._transient, _ = open_store(folder.disk, path, folder.settings.store, {}, is_synced=False)
         return ""
 
     def _write_declarations(self) -> str:

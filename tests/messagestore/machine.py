@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -199,7 +200,15 @@ class StoreMachine(RuleBasedStateMachine):
         queue = self.queue(topic, queue_id)
         start = data.draw(st.integers(0, len(queue) + 1))
         stop = data.draw(st.one_of(st.none(), st.integers(0, len(queue) + 1)))
-        self.same(list(self.store.read(topic, queue_id, start, stop)), queue[start:stop])
+        self.same(self.messages(topic, queue_id, start, stop), queue[start:stop])
+
+    def messages(self, topic: str, queue_id: int, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return what the store reads; an unknown topic is an error, and has no messages."""
+        if topic in self.store.topics():
+            return list(self.store.read(topic, queue_id, start, stop))
+        with pytest.raises(ValueError, match="no topic"):
+            list(self.store.read(topic, queue_id, start, stop))
+        return []
 
     def same(self, found: list[Any], expected: list[Put]) -> None:
         for message, put in zip(found, expected, strict=True):
@@ -315,7 +324,7 @@ class StoreMachine(RuleBasedStateMachine):
         for topic in TOPICS:
             for queue_id in QUEUES:
                 queue = self.queue(topic, queue_id)
-                self.same(list(self.store.read(topic, queue_id)), queue)
+                self.same(self.messages(topic, queue_id), queue)
                 assert self.store.max_offset(topic, queue_id, committed=False) == len(queue)
             for key in KEYS:
                 hits = [put for put in self.puts if put.topic == topic and key in put.keys]

@@ -68,7 +68,7 @@ SERVERS = {
 
 def needs(*packages: str) -> None:
     """Skip the test without these packages."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
 
