@@ -129,8 +129,7 @@ class VhostOpening:
 
     def plan(self) -> Plan:
         """Return the steps, in the order in which they have to run."""
-        folder, path = self._folder, self._folder.vhost.path
-        plan = Plan(path)
+        plan = Plan(self._folder.vhost.path)
         plan.add("make_folders", ", ".join(_FOLDERS), "the store writes there", self._make_folders)
         plan.add("delete_clean_stop", layout.RECOVERY_NAME, "the queues go on", self._delete_clean_stop)
         plan.add("delete_transient", layout.TRANSIENT_FOLDER, "its messages do not survive a stop", self._delete_transient)
