@@ -60,6 +60,11 @@ class AllQueues:
         queue = self.get(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first offset of a queue and that of its next message; 0 and 0 without the queue."""
+        queue = self.get(topic, queue_id)
+        return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
+
     def each(self, topic: str, queue_id: int) -> Iterator[Queue]:
         """Yield the queues of both kinds: a topic whose kind was changed has both."""
         for found in (self._lookup.get(topic, queue_id), self._batch_queue(topic, queue_id)):

@@ -133,7 +133,7 @@ def _set_offsets(
             if (consumer.topic, consumer.group) == (topic, group):
                 held.enter_context(consumer.restarting())
         for queue_id, offset in found.items():
-            offsets.commit(topic, group, queue_id, offset)
+            offsets.reset(topic, group, queue_id, offset)
         if topic.startswith(RETRY_PREFIX):
             engine.retry_progresses.forget(group)
     engine.persist_offsets()
@@ -143,7 +143,7 @@ def _set_offsets(
 
 def target_offset(engine: Engine, topic: str, queue_id: int, to: OffsetTarget) -> int:
     """Return a queue offset that a target names; raise `InvalidMessage` for one outside the queue."""
-    low, high = bounds(engine, topic, queue_id)
+    low, high = engine.lookup.bounds(topic, queue_id)
     if isinstance(to, datetime):
         queue = engine.lookup.get(topic, queue_id)
         time_ms = int(to.timestamp() * 1000)
@@ -157,18 +157,12 @@ def target_offset(engine: Engine, topic: str, queue_id: int, to: OffsetTarget) -
     return to
 
 
-def bounds(engine: Engine, topic: str, queue_id: int) -> tuple[int, int]:
-    """Return the first queue offset and the next one; 0 and 0 before the first message."""
-    queue = engine.lookup.get(topic, queue_id)
-    return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
-
-
 def _first_unread(engine: Engine, topic: str, group: str) -> dict[int, int]:
     """Return the queue offset of the first message that a group did not acknowledge, by queue id."""
     engine.settle()
     committed = engine.consumer_offsets().offsets_of(topic, group)
     return {
-        queue_id: max(committed.get(queue_id, 0), bounds(engine, topic, queue_id)[0])
+        queue_id: max(committed.get(queue_id, 0), engine.lookup.bounds(topic, queue_id)[0])
         for queue_id in engine.lookup.queue_ids(topic)
     }
 

@@ -345,8 +345,7 @@ class Consumer(Polled):
 
     def _bounds(self, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset and the next one; 0 and 0 before the first message."""
-        queue = self._queue(queue_id)
-        return (max(queue.min_offset, 0), queue.max_offset) if queue is not None else (0, 0)
+        return self._parts.lookup.bounds(self.topic, queue_id)
 
     def _first_state(self, queue_id: int, turn: int) -> _QueueState:
         state = _QueueState(self._first_position(queue_id), turn)

@@ -236,6 +236,17 @@ def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.
             assert {(one.key, one.queue_id): one.done for one in found if one.done} == {k: v for k, v in done.items() if v}
 
 
+def test_messages_behind_offsets_that_were_reset_come_again(tmp_path: Path) -> None:
+    """Also those that were acknowledged before an earlier one, and also if the offset itself did not change."""
+    with MessageStore.open(filled(tmp_path / "s"), config=SMALL) as store:
+        consumer = store.consumer("T", group="G")
+        for message in consumer.poll(10)[2::2]:
+            consumer.ack(message)
+        assert store.reset_offsets("T", "G", 0) == {0: 0}
+        assert [int(message.body) for message in consumer.poll(10)] == [*range(10)]
+    assert delivered(tmp_path / "s") == [*range(COUNT)]
+
+
 def test_acknowledging_goes_on_without_space_for_the_file(caplog: pytest.LogCaptureFixture) -> None:
     """The offsets are in the JSON file, as before; the error is logged once."""
     disk = ForgettingDisk()

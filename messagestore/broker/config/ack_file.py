@@ -147,16 +147,13 @@ class AckFile:
             saved = self.saved.get(key, NO_OFFSET)
             self._append_queue(AckedQueue(*key, next_offset, saved, saved))
             return
-        if next_offset < queue.next_offset and queue.has_done_rows:
-            queue.done.clear()
-            queue.has_done_rows = False
-            self._append(_done_row(RESET_ROW, queue.number, 0))
+        if next_offset < queue.next_offset:
+            self.forget_done(key)
         elif queue.done:
             queue.done.difference_update(range(queue.next_offset, next_offset))
         queue.next_offset = next_offset
         self._changes += 1
-        if self._words is not None:
-            self._words[queue.at] = next_offset
+        self._store(queue.at, next_offset)
 
     def add_done(self, key: Key, offset: int) -> None:
         """Record that a message is acknowledged although an earlier one is not."""
@@ -167,6 +164,14 @@ class AckFile:
             queue.done.add(offset)
             queue.has_done_rows = True
             self._append(_done_row(DONE_ROW, queue.number, offset))
+
+    def forget_done(self, key: Key) -> None:
+        """Forget which messages of a queue are acknowledged before an earlier one: they are delivered again."""
+        queue = self._queues.get(key)
+        if queue is not None and queue.has_done_rows:
+            queue.done.clear()
+            queue.has_done_rows = False
+            self._append(_done_row(RESET_ROW, queue.number, 0))
 
     def done(self, key: Key) -> set[int]:
         """Return the offsets of messages that are acknowledged before an earlier one."""

@@ -116,6 +116,13 @@ class ConsumerOffsets(ConfigTable):
         if self._acks is not None:
             self._acks.record((key, queue_id), offset)
 
+    def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Set the next offset as `commit` does; what is acknowledged behind it is delivered again."""
+        with self._lock:
+            self.commit(topic, group, queue_id, offset)
+            if self._acks is not None:
+                self._acks.forget_done((topic + JOINT + group, queue_id))
+
     # What a killed process leaves
 
     def restore(self, found: Iterable[AckedQueue], end_of: EndOf | None = None) -> list[AckedQueue]:
