@@ -217,8 +217,9 @@ def _refuse_unknown_terms(known: dict[str, Any], file: str) -> None:
             raise UnsupportedFormat("recovery term", file=file, offset=0, found=name, supported=", ".join(_ROW_TERMS))
         raise ValueError(f"term {name}")
     state = known.get("v2_index_state")
-    if state is not None and state[0] != 2:
-        raise UnsupportedFormat("index version", file=file, offset=0, found=state[0], supported="2")
+    later = [number for number, version in VERSIONS.items() if version.is_later]
+    if state is not None and state[0] not in later:
+        raise UnsupportedFormat("index version", file=file, offset=0, found=state[0], supported=", ".join(map(str, later)))
 
 
 def _recovery_row(folder: Any, terms: Any, file: str) -> RecoveryRow:
