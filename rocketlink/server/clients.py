@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from ..errors import WrongFrame
 from ..remoting.codes import NOTIFY_CONSUMER_IDS_CHANGED, SUCCESS, SYSTEM_ERROR
-from ..remoting.frames import Command, json_object
+from ..remoting.frames import Command, json_body, json_object
 from .connections import Connection
 from .fields import is_group_name
 
@@ -43,8 +42,7 @@ class Clients:
         document = json_object(request.body, "body")
         client = str(document.get("clientID"))
         for entry in _objects(document, "producerDataSet"):
-            self._check_limit(self.producers, name := str(entry.get("groupName")))
-            self.producers.setdefault(name, {})[client] = connection
+            self.add_producer(str(entry.get("groupName")), client, connection)
         clustering = []
         for entry in _objects(document, "consumerDataSet"):
             name = str(entry.get("groupName"))
@@ -65,6 +63,11 @@ class Clients:
             if is_changed:
                 self._notify(name)
         return clustering
+
+    def add_producer(self, group: str, client: str, connection: Connection) -> None:
+        """Note that a client sends messages as a member of a group."""
+        self._check_limit(self.producers, group)
+        self.producers.setdefault(group, {})[client] = connection
 
     @staticmethod
     def _check_limit(groups: Collection[str], name: str) -> None:
@@ -87,6 +90,10 @@ class Clients:
             for client in [client for client, found in group.members.items() if found is connection]:
                 self._leave(name, client)
 
+    def producer(self, client: str) -> Connection | None:
+        """Return the connection of a client that sends messages; None if it is not connected."""
+        return next((found[client] for found in self.producers.values() if client in found), None)
+
     def member_ids(self, name: str) -> list[str]:
         """Return the sorted ids of a group's clients."""
         group = self.groups.get(name)
@@ -97,7 +104,7 @@ class Clients:
         found = self.member_ids(request.fields.get("consumerGroup", ""))
         if not found:
             return request.answer(SYSTEM_ERROR, remark="no consumer for this group")
-        return request.answer(SUCCESS, body=json.dumps({"consumerIdList": found}).encode())
+        return request.answer(SUCCESS, body=json_body({"consumerIdList": found}))
 
     def lock(self, request: Command) -> Command:
         """Lock queues for a client, and answer with those that it has now."""
@@ -110,7 +117,7 @@ class Clients:
             if owner == client or now_s - locked_s > LOCK_S:
                 self._locks[group, *key] = client, now_s
                 granted.append(raw)
-        return request.answer(SUCCESS, body=json.dumps({"lockOKMQSet": granted}).encode())
+        return request.answer(SUCCESS, body=json_body({"lockOKMQSet": granted}))
 
     def _fit_buffers(self, keys: set[tuple[str, str, int]], now_s: float) -> None:
         """Drop locks that nobody renewed if these would be too many; raise `WrongFrame` if they still are."""

@@ -19,7 +19,7 @@ from .connections import Connection, Handler
 from .lookups import Lookups
 from .popping import Popping
 from .pulling import Pulling
-from .sending import Sending
+from .sending import REPLIES, Sending
 from .tables import BrokerTables, Identity
 
 ADMITTED_S = 30.0
@@ -58,7 +58,7 @@ class Requests:
         self.clients = Clients()
         self._pulling = Pulling(store, self.clients)
         self._popping = Popping(store, self.clients)
-        self._sending = Sending(store, identity.address, call_soon)
+        self._sending = Sending(store, identity, self.clients, call_soon)
         self._handlers = self._table(Lookups(store), BrokerTables(store, identity, self.clients))
 
     def handle(self, connection: Connection, request: Command) -> Command | None:
@@ -135,10 +135,13 @@ class Requests:
             codes.UNREGISTER_BROKER: tables.unregister, codes.BROKER_HEARTBEAT: tables.unregister,
             codes.UNREGISTER_CLIENT: self.clients.unregister, codes.GET_CONSUMER_LIST_BY_GROUP: self.clients.members,
             codes.LOCK_BATCH_MQ: self.clients.lock, codes.UNLOCK_BATCH_MQ: self.clients.unlock,
+            codes.DELETE_TOPIC_IN_BROKER: tables.delete_topic, codes.DELETE_TOPIC_IN_NAME_SERVER: tables.unregister,
+            codes.UPDATE_AND_CREATE_SUBSCRIPTION_GROUP: tables.set_group, codes.DELETE_SUBSCRIPTION_GROUP: tables.delete_group,
             codes.CONSUMER_SEND_MSG_BACK: self._sending.send_back, codes.END_TRANSACTION: self._sending.end_transaction,
         }  # fmt: skip
         found: dict[int, Handler] = {code: alone(do) for code, do in plain.items()}
         found |= dict.fromkeys((codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE), self._sending.send)
+        found |= dict.fromkeys(REPLIES, self._sending.reply)
         found |= dict.fromkeys((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE), self._pulling.pull)
         found[codes.POP_MESSAGE] = self._popping.pop
         found[codes.HEART_BEAT] = self._heartbeat

@@ -21,8 +21,11 @@ from ..remoting.codes import (
     INVALID_PARAMETER,
     MESSAGE_ILLEGAL,
     NO_PERMISSION,
+    PUSH_REPLY_MESSAGE_TO_CLIENT,
     SEND_BATCH_MESSAGE,
     SEND_MESSAGE,
+    SEND_REPLY_MESSAGE,
+    SEND_REPLY_MESSAGE_V2,
     SERVICE_NOT_AVAILABLE,
     SUBSCRIPTION_GROUP_NOT_EXIST,
     SUCCESS,
@@ -31,18 +34,22 @@ from ..remoting.codes import (
     TOPIC_NOT_EXIST,
 )
 from ..remoting.frames import Command
+from .clients import Clients
 from .connections import Connection
 from .fields import Refused, is_group_name, number
+from .tables import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC, Identity
 
 LONG_NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
     "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
     "m": "batch",
 }  # fmt: skip
-AUTO_CREATE_TOPIC = "TBW102"
-AUTO_CREATE_QUEUES = 8
 RETRIES_DEFAULT = 16
 OFFSET_DIGITS = 16  # of a physical offset in a message id
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"  # the property with the id of the client that waits for a reply
+REPLY_TO = REPLY_TO_CLIENT.encode() + b"\x01"
+REPLIES = (SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2)
+CLUSTER = b"CLUSTER\x01"  # the property that names the topic of replies
 TIMER_START = b"TIMER_DEL"  # of the names of properties with a delivery time
 TIMER_DELAY_MS_MAX = 259_200_000  # timerMaxDelaySec of a broker without configuration
 CODES = {
@@ -73,14 +80,19 @@ class _Send(NamedTuple):
 class Sending:
     """Puts what clients send into the store."""
 
-    def __init__(self, store: MessageStore, address: str, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, store: MessageStore, identity: Identity, clients: Clients, call_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
         """Create it.
 
-        `address` is what clients connect to, and becomes the store host; `call_soon` runs a function in the loop's thread.
+        The address of `identity` becomes the store host; `call_soon` runs a function in the loop's thread.
         """
         self._store = store
         self._engine = store.engine
-        self._address = address
+        self._address = identity.address
+        self._own_topics = identity.own_topics
+        self._cluster = CLUSTER + identity.cluster.encode() + b"\x02"
+        self._clients = clients
         self._call_soon = call_soon
         self._is_sync = store.config.is_sync_flush
 
@@ -91,6 +103,8 @@ class Sending:
             if send.is_batch:
                 return self._answer(request, self._put_batch(connection, request.body, send))
             message = self._message(connection, request.body, send)
+            if REPLY_TO in send.properties and request.code not in REPLIES:  # Go's client sends it before its first heartbeat
+                self._clients.add_producer(send.producer_group, self._waiting_client(send), connection)
             if send.sys_flag & TRANSACTION_MASK == TRANSACTION_PREPARED:
                 return self._prepare(request, message, send.producer_group)
             if self._is_sync:
@@ -102,13 +116,35 @@ class Sending:
         except InvalidMessage as error:
             return request.answer(MESSAGE_ILLEGAL, remark=str(error))
 
+    def reply(self, connection: Connection, request: Command) -> Command | None:
+        """Pass the answer to a request on to the client that waits for it; store it as any message.
+
+        The client's own answer is not awaited, as that of a client which is asked about a transaction.
+        """
+        try:
+            send = self._parse(request)
+        except Refused as error:
+            return request.answer(error.code, remark=str(error))
+        client = self._waiting_client(send)
+        waiting = self._clients.producer(client)
+        if waiting is None:
+            self._store.put_async(self._message(connection, request.body, send))
+            return request.answer(SYSTEM_ERROR, remark=f"the client {client[:200]!r}, which the reply is for, is not connected")
+        now_ms = self._engine.now_ms()
+        waiting.notify(PUSH_REPLY_MESSAGE_TO_CLIENT, _reply_fields(send, connection.host, self._address, now_ms), request.body)
+        return self.send(connection, request)
+
+    @staticmethod
+    def _waiting_client(send: _Send) -> str:
+        return decode_properties(send.properties).get(REPLY_TO_CLIENT, "")
+
     def _parse(self, request: Command) -> _Send:
         fields = request.fields
-        if request.code != SEND_MESSAGE:
+        if request.code not in (SEND_MESSAGE, SEND_REPLY_MESSAGE):
             fields = {LONG_NAMES.get(name, name): value for name, value in fields.items()}
         send = _Send(
             fields.get("topic", ""), number(fields, "queueId", -1), number(fields, "sysFlag"), number(fields, "bornTimestamp"),
-            number(fields, "flag"), fields.get("properties", "").encode(), number(fields, "reconsumeTimes"),
+            number(fields, "flag"), self._with_cluster(fields.get("properties", "").encode()), number(fields, "reconsumeTimes"),
             number(fields, "maxReconsumeTimes", RETRIES_DEFAULT),
             request.code == SEND_BATCH_MESSAGE or fields.get("batch") == "true", fields.get("producerGroup", ""),
         )  # fmt: skip
@@ -139,12 +175,18 @@ class Sending:
             is_allowed = fields.get("defaultTopic") == AUTO_CREATE_TOPIC and (base is None or bool(base.perm & PERM_INHERIT))
             if not is_allowed:
                 raise Refused(TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-            requested = number(fields, "defaultTopicQueueNums", 4)
+            requested = 1 if topic in self._own_topics else number(fields, "defaultTopicQueueNums", 4)
             self._engine.admission.create(topic, max(1, min(requested, AUTO_CREATE_QUEUES, QUEUES_MAX)))
             known = self._engine.topics.get(topic)
             assert known is not None, "the topic was created"
         if not known.is_writable:
             raise Refused(NO_PERMISSION, f"topic {topic} does not accept messages")
+
+    def _with_cluster(self, properties: bytes) -> bytes:
+        """Return the properties with the name of the cluster, as a broker stores them: a consumer replies by it."""
+        if CLUSTER in properties:
+            return properties
+        return properties + (b"\x02" if properties and not properties.endswith(b"\x02") else b"") + self._cluster
 
     def _message(self, connection: Connection, body: bytes, send: _Send) -> Message:
         if TIMER_START in send.properties:
@@ -245,6 +287,17 @@ class Sending:
         else:
             self._engine.transactions.rollback(half_offset)
         return request.answer(SUCCESS)
+
+
+def _reply_fields(send: _Send, born_host: str, store_host: str, now_ms: int) -> dict[str, str]:
+    """Return the fields of the request that carries a reply to its client."""
+    return {
+        "bornHost": f"/{born_host}", "storeHost": f"/{store_host}", "storeTimestamp": str(now_ms), "topic": send.topic,
+        "producerGroup": send.producer_group, "defaultTopic": AUTO_CREATE_TOPIC, "queueId": str(max(0, send.queue_id)),
+        "defaultTopicQueueNums": str(AUTO_CREATE_QUEUES), "sysFlag": str(send.sys_flag), "flag": str(send.flag),
+        "bornTimestamp": str(send.born_timestamp_ms), "properties": send.properties.decode("utf-8", "replace"),
+        "reconsumeTimes": str(send.reconsume_times), "unitMode": "false",
+    }  # fmt: skip
 
 
 def _check_topic(topic: str) -> None:

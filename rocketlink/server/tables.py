@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -17,13 +16,15 @@ from messagestore.timers.layout import CHECK
 from messagestore.write.admission import client_problem
 
 from ..remoting.codes import INVALID_PARAMETER, NO_PERMISSION, SUCCESS, SYSTEM_ERROR, TOPIC_NOT_EXIST
-from ..remoting.frames import Command, json_object
+from ..remoting.frames import Command, json_body, json_object
 from .clients import CLUSTERING, Clients
-from .fields import number
+from .fields import is_group_name, number
 from .popping import ANY_QUEUE
-from .sending import AUTO_CREATE_QUEUES, AUTO_CREATE_TOPIC
 
 PERM_AUTO_CREATE = 7
+AUTO_CREATE_TOPIC = "TBW102"
+AUTO_CREATE_QUEUES = 8
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 NO_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
@@ -34,6 +35,11 @@ class Identity(NamedTuple):
     name: str
     address: str
     ha_port: int
+
+    @property
+    def own_topics(self) -> tuple[str, str]:
+        """The topics of replies and of traces: a broker has them with one queue each, without anyone creating them."""
+        return f"{self.cluster}_REPLY_TOPIC", TRACE_TOPIC
 
 
 class BrokerTables:
@@ -55,6 +61,8 @@ class BrokerTables:
             topic = TopicConfig(
                 name=name, read_queues=AUTO_CREATE_QUEUES, write_queues=AUTO_CREATE_QUEUES, perm=PERM_AUTO_CREATE
             )
+        if topic is None and name in self._identity.own_topics:
+            topic = TopicConfig(name=name, read_queues=1, write_queues=1)
         if topic is None:
             return request.answer(TOPIC_NOT_EXIST, remark=f"no route info of topic {name}")
         queues = {
@@ -62,7 +70,7 @@ class BrokerTables:
             "perm": topic.perm, "topicSysFlag": topic.sys_flag,
         }  # fmt: skip
         route: dict[str, Any] = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
-        return request.answer(SUCCESS, body=json.dumps(route).encode())
+        return request.answer(SUCCESS, body=json_body(route))
 
     def assignment(self, request: Command) -> Command:
         """Answer with the queues of one consumer that leaves the division of a topic to the broker, and how it reads them."""
@@ -76,7 +84,7 @@ class BrokerTables:
             queues = shared(queues, self._clients.member_ids(group), client, mode)
         found = [{"topic": name, "brokerName": self._identity.name, "queueId": queue_id} for queue_id in queues]
         assigned = [{"messageQueue": queue, "mode": mode.mode} for queue in found]
-        return request.answer(SUCCESS, body=json.dumps({"messageQueueAssignments": assigned}).encode())
+        return request.answer(SUCCESS, body=json_body({"messageQueueAssignments": assigned}))
 
     def set_request_mode(self, request: Command) -> Command:
         """Let a group pull or pop a topic."""
@@ -101,11 +109,11 @@ class BrokerTables:
             "brokerAddrTable": {identity.name: self._broker()},
             "clusterAddrTable": {identity.cluster: [identity.name]},
         }
-        return request.answer(SUCCESS, body=json.dumps(body).encode())
+        return request.answer(SUCCESS, body=json_body(body))
 
     def topic_names(self, request: Command) -> Command:
         """Answer with the names of all topics."""
-        return request.answer(SUCCESS, body=json.dumps({"topicList": self._engine.topics.names()}).encode())
+        return request.answer(SUCCESS, body=json_body({"topicList": self._engine.topics.names()}))
 
     def create_topic(self, request: Command) -> Command:
         """Create a topic, or change the number of its queues and its permissions."""
@@ -130,6 +138,31 @@ class BrokerTables:
             self._engine.admission.admit(name)
         return request.answer(SUCCESS)
 
+    def delete_topic(self, request: Command) -> Command:
+        """Delete a topic with its queues and the offsets of all groups in it; one that is not there is deleted already."""
+        name = request.fields.get("topic", "")
+        if self._engine.topics.get(name) is not None:
+            self._store.delete_topic(name)
+        return request.answer(SUCCESS)
+
+    def set_group(self, request: Command) -> Command:
+        """Create a consumer group, or replace its settings."""
+        document = json_object(request.body, "body")
+        name = document.get("groupName")
+        if not isinstance(name, str) or not is_group_name(name):
+            return request.answer(INVALID_PARAMETER, remark=f"no group can be named {str(name)[:200]!r}")
+        groups = self._engine.retries.groups
+        groups.put(groups.parse(name, {**document}))
+        groups.persist()
+        return request.answer(SUCCESS)
+
+    def delete_group(self, request: Command) -> Command:
+        """Delete a consumer group with its offsets and retries; one that is not there is deleted already."""
+        name = request.fields.get("groupName", "")
+        if name in self._engine.retries.groups:
+            self._store.delete_group(name)
+        return request.answer(SUCCESS)
+
     def topics(self, request: Command) -> Command:
         """Answer with the table of topics."""
         return self._table(request, self._engine.topics)
@@ -146,7 +179,7 @@ class BrokerTables:
         """Answer with the progress of delayed messages."""
         self._engine.delays.persist()
         path = f"{self._engine.paths.config}/{DelayOffsets.file_name}"
-        return request.answer(SUCCESS, body=json.dumps(ConfigFile(self._engine.disk, path).load().document).encode())
+        return request.answer(SUCCESS, body=json_body(ConfigFile(self._engine.disk, path).load().document))
 
     def timer_progress(self, request: Command) -> Command:
         """Answer with how far timers were delivered, in the form of the timer checkpoint."""
@@ -154,7 +187,7 @@ class BrokerTables:
 
     def timer_counts(self, request: Command) -> Command:
         """Answer with an empty table of pending timers by topic: a slave shows it, and counts for itself as a master."""
-        return request.answer(SUCCESS, body=json.dumps({"timingCount": {}, "dataVersion": NO_VERSION}).encode())
+        return request.answer(SUCCESS, body=json_body({"timingCount": {}, "dataVersion": NO_VERSION}))
 
     def request_modes(self, request: Command) -> Command:
         """Answer with how consumer groups read topics, as far as it was set."""
@@ -191,7 +224,7 @@ class BrokerTables:
         """Answer with the range of the log."""
         low, high = self._engine.low_offset, max(0, self._store.log_end)
         table = {"commitLogMinOffset": str(low), "commitLogMaxOffset": str(high)}
-        return request.answer(SUCCESS, body=json.dumps({"table": table}).encode())
+        return request.answer(SUCCESS, body=json_body({"table": table}))
 
     def _broker(self) -> dict[str, Any]:
         identity = self._identity
@@ -199,7 +232,7 @@ class BrokerTables:
 
     @staticmethod
     def _table(request: Command, table: ConfigTable) -> Command:
-        return request.answer(SUCCESS, body=json.dumps(table.document()).encode())
+        return request.answer(SUCCESS, body=json_body(table.document()))
 
 
 def shared(queues: Collection[int], members: list[str], client: str, mode: RequestMode) -> Collection[int]:

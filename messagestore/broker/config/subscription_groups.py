@@ -71,9 +71,10 @@ class SubscriptionGroups(ConfigTable):
             if not isinstance(raw, dict):
                 raise self.corrupt(f"{self.table_name}.{key}", "a map", raw)
             self._raw[str(key)] = raw
-            self._groups[str(key)] = self._parse(str(key), raw)
+            self._groups[str(key)] = self.parse(str(key), raw)
 
-    def _parse(self, name: str, raw: Document) -> SubscriptionGroup:
+    def parse(self, name: str, raw: Document) -> SubscriptionGroup:
+        """Return the group of a document in RocketMQ's form.  Raises `StoreCorrupt` for a field of another type."""
         plain = SubscriptionGroup(name=name)
         numbers = {
             here: self.number(raw, there, getattr(plain, here), where=name, maximum=INT32_MAX)

@@ -57,21 +57,21 @@ def prepare() -> str:
 
     Raises RuntimeError if Maven cannot resolve the jars.
     """
-    jars = CACHE / f"lib-{_digest([HERE / 'pom.xml'])}"
+    jars = CACHE / f"lib-{digest([HERE / 'pom.xml'])}"
     if not jars.is_dir():
         _resolve(jars)
     sources = sorted((HERE / "java").glob("*.java"))
-    classes = CACHE / f"classes-{_digest([*sources, HERE / 'logback.xml'])}"
+    classes = CACHE / f"classes-{digest([*sources, HERE / 'logback.xml'])}"
     if not classes.is_dir():
         made = classes.with_name(f"{classes.name}-{os.getpid()}")
         command = ["javac", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(made)]
         subprocess.run([*command, *map(str, sources)], check=True, capture_output=True)
         shutil.copy(HERE / "logback.xml", made)
-        _take_name(made, classes)
+        take_name(made, classes)
     return f"{classes}:{jars}/*"
 
 
-def _digest(paths: list[Path]) -> str:
+def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
@@ -83,10 +83,10 @@ def _resolve(jars: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_PATIENCE_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"Maven cannot resolve RocketMQ {VERSION}: {done.stdout[-300:]}")
-    _take_name(made, jars)
+    take_name(made, jars)
 
 
-def _take_name(made: Path, name: Path) -> None:
+def take_name(made: Path, name: Path) -> None:
     """Rename a complete folder; if another process was first, keep that one's."""
     try:
         made.rename(name)
@@ -97,25 +97,18 @@ def _take_name(made: Path, name: Path) -> None:
 
 
 class Refused(Exception):
-    """The JVM answered with an error or not at all."""
+    """The process answered with an error or not at all."""
 
 
-class Jvm:
-    """One JVM that runs one of the drivers in `java/`."""
+class LineProcess:
+    """A process that takes commands as lines of JSON and answers each with one."""
 
-    def __init__(
-        self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None
-    ) -> None:
-        """Start the JVM; its stderr goes to the file `errors`, the only place that RocketMQ's own logs go to."""
-        path = prepare()
-        logback = path.split(":")[0] + "/logback.xml"
-        own = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
-        own += [f"-Duser.home={errors.parent}", f"-Drocketmq.home.dir={errors.parent}"]
-        command = ["java", f"-Xmx{heap}", *OPTIONS, *(SMALL_JVM if options is None else options), *own, "-cp", path, main]
+    def __init__(self, command: list[str], errors: Path) -> None:
+        """Start it; its stderr goes to the file `errors`."""
         self._errors = errors
         with errors.open("ab") as stream:
             pipe = subprocess.PIPE
-            self.process = subprocess.Popen([*command, *arguments], stdin=pipe, stdout=pipe, stderr=stream)
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stream)
 
     def invoke(self, do: str, **arguments: Any) -> Any:
         """Send a command and return its answer."""
@@ -134,7 +127,7 @@ class Jvm:
         ready = select.select([self.process.stdout], [], [], patience_s)[0] or self.process.stdout.peek(1)  # type: ignore[attr-defined]
         line = self.process.stdout.readline() if ready else b""
         if not line.endswith(b"\n"):
-            raise Refused(f"no answer from the JVM; its stderr ends with {self._errors.read_text()[-2000:]}")
+            raise Refused(f"no answer; stderr ends with {self._errors.read_text()[-2000:]}")
         found = json.loads(line)
         if isinstance(found, dict) and "error" in found:
             raise Refused(f"{found['error']}\n{self._errors.read_text()[-3000:]}")
@@ -157,3 +150,18 @@ class Jvm:
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+
+
+class Jvm(LineProcess):
+    """One JVM that runs one of the drivers in `java/`."""
+
+    def __init__(
+        self, main: str, arguments: list[str], errors: Path, *, heap: str = "512m", options: list[str] | None = None
+    ) -> None:
+        """Start the JVM; the file `errors` is the only place that RocketMQ's own logs go to."""
+        path = prepare()
+        logback = path.split(":")[0] + "/logback.xml"
+        own = [f"-Drmq.logback.configurationFile={logback}", f"-Dlogback.configurationFile={logback}"]
+        own += [f"-Duser.home={errors.parent}", f"-Drocketmq.home.dir={errors.parent}"]
+        command = ["java", f"-Xmx{heap}", *OPTIONS, *(SMALL_JVM if options is None else options), *own, "-cp", path, main]
+        super().__init__([*command, *arguments], errors)
