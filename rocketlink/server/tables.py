@@ -147,12 +147,12 @@ class BrokerTables:
 
     def set_group(self, request: Command) -> Command:
         """Create a consumer group, or replace its settings."""
-        document = json_object(request.body, "body")
+        document: dict[str | int, Any] = dict(json_object(request.body, "body").items())
         name = document.get("groupName")
         if not isinstance(name, str) or not is_group_name(name):
             return request.answer(INVALID_PARAMETER, remark=f"no group can be named {str(name)[:200]!r}")
         groups = self._engine.retries.groups
-        groups.put(groups.parse(name, {**document}))
+        groups.put(groups.parse(name, document))
         groups.persist()
         return request.answer(SUCCESS)
 
