@@ -111,7 +111,7 @@ def collect(engine: Engine) -> Metrics:
     writes = engine.writable
     queues = {(queue.topic, queue.queue_id): _queue(queue) for queue in found}
     return Metrics(
-        time_ms=engine.disk.now_ms(),
+        time_ms=engine.now_ms(),
         is_writing=writes,
         accepts_puts=bool(engine.flags.gate.accepts_puts) if writes else None,
         dispatch_failure=str(engine.dispatcher.failure) if writes and engine.dispatcher.failure is not None else None,

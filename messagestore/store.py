@@ -103,6 +103,8 @@ class MessageStore(LookupMethods, Closing):
     ) -> Self:
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
+        `clock` returns the time in milliseconds; store times, delays and the age of files follow it.
+
         Raises `InvalidSetting` for a `config` of another type, or in place of the mode; `StoreLocked` while another process
         writes; `UnknownStore` if there is no store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for
         writing, for any part of an unknown version; `StoreCorrupt` for damage to safely stored data.

@@ -71,8 +71,9 @@ class Retention:
         follow: Callable[[int], object],
         pending: Pending,
         save_progress: Callable[[], object],
+        clock: Callable[[], int] | None,
     ) -> None:
-        """Create it.
+        """Create it; `clock` is that of `MessageStore.open`.
 
         `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is called with the new
         start of the log.  `save_progress` syncs everything written, and the progress of groups and delays.
@@ -88,6 +89,7 @@ class Retention:
         self._follow = follow
         self._pending = pending
         self._save_progress = save_progress
+        self._clock = clock
         self._keeps_pending = config.keeps_pending
         self._interval_s = config.clean_resource_interval_ms / 1000
         self._next_run = time.monotonic() + (0 if self._keeps_pending else FIRST_AFTER_S)
@@ -161,9 +163,12 @@ class Retention:
             LOG.warning("the disk is %d %% full: puts are accepted again", used)
             self._flags.clear(Flag.DISK_FULL)
 
+    def _now_ms(self) -> int:
+        return self._disk.now_ms() if self._clock is None else self._clock()
+
     def is_hour(self) -> bool:
         """Return whether the local hour is one of `delete_when`, a list separated by semicolons."""
-        hour = datetime.fromtimestamp(self._disk.now_ms() / 1000).hour
+        hour = datetime.fromtimestamp(self._now_ms() / 1000).hour
         hours = [part.strip() for part in self._config.delete_when.split(";")]
         return any(part.isdecimal() and int(part) == hour for part in hours)
 
@@ -194,9 +199,17 @@ class Retention:
         return list(takewhile(lambda file: file.end_offset <= needed, files))
 
     def _is_expired(self, file: MappedFile) -> bool:
-        entry = self._disk.stat(file.path)
+        changed_ms = self._changed_ms(file)
         reserved_ms = self._config.file_reserved_time_hours * HOUR_MS
-        return entry is not None and self._disk.now_ms() - entry.modified_ms >= reserved_ms
+        return changed_ms is not None and self._now_ms() - changed_ms >= reserved_ms
+
+    def _changed_ms(self, file: MappedFile) -> int | None:
+        """Return when a file before the last one was changed last; None if that is unknown."""
+        if self._clock is None:
+            entry = self._disk.stat(file.path)
+            return entry.modified_ms if entry is not None else None
+        following = self._log.message_at(file.end_offset)  # file times follow another clock; records follow this one
+        return following.store_timestamp_ms if following is not None else None
 
     # Deleting
 
