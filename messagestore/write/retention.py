@@ -5,7 +5,8 @@ decides when (`RetentionPolicy`).
 
 "consumed" deletes a file soon after every group has acknowledged what is in it, and nothing that is pending, however old it is
 and however full the disk (`broker/services/pending.py`).  Before that everything written is synced, because a retry or a
-delivered copy takes the place of the deleted message, and so is the progress of groups and delays.
+delivered copy takes the place of the deleted message, and so is the progress of groups and delays.  Since the last file stays,
+it is ended by a blank record before it is full as soon as 64 MiB of it are acknowledged, and puts continue in the next one.
 
 "limits" are RocketMQ's rules.  A file expires when it was not changed for `file_reserved_time_hours`.  Expired files are
 deleted in the hours of `delete_when`, when the disk is fuller than `disk_max_used_space_ratio`, and on request.  Files are
@@ -32,7 +33,7 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import Disk
 
-from ..config import StoreConfig
+from ..config import Role, StoreConfig
 from .housekeeper import Housekeeper
 from .running_flags import Flag, RunningFlags
 
@@ -42,6 +43,7 @@ PAUSE_S = 0.1  # between two files, because deleting a large one keeps the file 
 HOUR_MS = 3_600_000
 MANUAL_ROUNDS = 20
 CHECKS = 10  # of acknowledgements and sizes, per interval of the other checks
+FREED_MIN = 64 << 20  # acknowledged bytes for which the last file is ended before it is full
 CHECK_SHARE = 20  # a check takes at most 1/CHECK_SHARE of the time
 
 
@@ -114,6 +116,8 @@ class Retention:
 
         Returns the number of files deleted.
         """
+        if self._keeps_pending:
+            self._end_consumed_file()
         selected = self._consumed(self._old_files()) if self._keeps_pending else self._excess_files()
         deleted = self._delete(selected[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
         if self._flags.has(Flag.DISK_FULL):
@@ -197,6 +201,16 @@ class Retention:
         with self._housekeeper.guard:
             needed = self._pending.first_offset(files[0].end_offset)
         return list(takewhile(lambda file: file.end_offset <= needed, files))
+
+    def _end_consumed_file(self) -> None:
+        """End the last file before it is full if so much of it, and all before it, is acknowledged that it should be deleted."""
+        files = self._log.queue.files
+        goal = files[-1].start_offset + FREED_MIN if files else 0
+        if not files or self._settled() < goal or self._config.broker_role is Role.SLAVE:
+            return  # a slave has its master's files
+        with self._housekeeper.guard:
+            if self._pending.first_offset(goal) >= goal:
+                self._log.end_file()
 
     def _is_expired(self, file: MappedFile) -> bool:
         changed_ms = self._changed_ms(file)
