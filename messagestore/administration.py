@@ -103,9 +103,9 @@ def purge(engine: Engine, topic: str, group: str | None) -> int:
             raise InvalidMessage(f"topic {topic!r} has no group whose messages could be skipped; name one, or delete the topic")
         skipped = 0
         for one in groups:
-            before = _first_unread(engine, topic, one)
-            after = _set_offsets(engine, topic, one, "last", None)
-            skipped += sum(max(0, offset - before.get(queue_id, 0)) for queue_id, offset in after.items())
+            waiting = _waiting(engine, topic, one)
+            _set_offsets(engine, topic, one, "last", None)
+            skipped += waiting
         return skipped
 
 
@@ -157,14 +157,11 @@ def target_offset(engine: Engine, topic: str, queue_id: int, to: OffsetTarget) -
     return to
 
 
-def _first_unread(engine: Engine, topic: str, group: str) -> dict[int, int]:
-    """Return the queue offset of the first message that a group did not acknowledge, by queue id."""
+def _waiting(engine: Engine, topic: str, group: str) -> int:
+    """Return how many messages a group did not acknowledge."""
     engine.settle()
-    committed = engine.consumer_offsets().offsets_of(topic, group)
-    return {
-        queue_id: max(committed.get(queue_id, 0), engine.lookup.bounds(topic, queue_id)[0])
-        for queue_id in engine.lookup.queue_ids(topic)
-    }
+    offsets, lookup = engine.consumer_offsets(), engine.lookup
+    return sum(offsets.waiting(topic, group, one, *lookup.bounds(topic, one)) for one in lookup.queue_ids(topic))
 
 
 # Consumers

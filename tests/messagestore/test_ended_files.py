@@ -11,8 +11,8 @@ import pytest
 from commitlog.checks import BLANK
 from messagestore import MessageStore, Role, StoreConfig
 from messagestore.config import MIB
-from messagestore.repair.recover import Recovery
 from messagestore.repair.rebuild_store import rebuild_store
+from messagestore.repair.recover import Recovery
 from messagestore.repair.verification import verify_store
 from messagestore.write import retention
 from tests.messagestore.test_retention_of_pending import Setup
@@ -121,7 +121,9 @@ def test_the_file_ends_in_a_blank_record_to_its_end(made: Setup) -> None:
     made.check()
     log = made.store.engine.log
     assert log.check(end) == BLANK
-    assert log_files(made.root)[0].read_bytes()[end : end + 8] == (LOG_SIZE - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+    assert log_files(made.root)[0].read_bytes()[end : end + 8] == (LOG_SIZE - end).to_bytes(4, "big") + bytes.fromhex(
+        "cbd43194"
+    )
     first = log.message_at(LOG_SIZE)
     assert first is not None
     assert first.is_filler
