@@ -91,7 +91,7 @@ class CommitLog(Closing):
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
         on_failed: Callable[[], None] | None = None,
     ) -> None:
-        """Open the log.  The file size is detected from the files unless it is given; `new_file_size_bytes` is for an empty log.
+        """Open the log.  The file size is given or that of its files; an empty log gets `new_file_size_bytes`.
 
         `on_failed` is called if the sync of a full file fails.
         """

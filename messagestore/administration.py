@@ -23,6 +23,8 @@ from .engine import Engine
 from .read.rebalance import GroupMember
 from .recovery.queue_list import write_queue_list
 
+_SKIP = "purge it for each of its groups"
+_LET_GO = "add brokerstore.retention=limits to its attributes, so that no log file is kept for it"
 OffsetTarget = str | int | datetime  # "first", "last", a queue offset, or the first message stored at or after a time
 
 
@@ -45,11 +47,11 @@ def _check_topic(engine: Engine, topic: str) -> None:
     if is_system_topic(topic):
         reason = "it belongs to the store"
     elif is_virtual_topic(topic):
-        reason = "its messages are those of other topics"
+        reason = f"its messages are those of other topics; {_SKIP}"
     elif engine.derived.is_batch_topic(topic):
-        reason = "it has batch queues"
+        reason = f"it has batch queues; {_SKIP}, and {_LET_GO}"
     elif known is not None and known.is_compacted:
-        reason = "it is compacted"
+        reason = f"it is compacted; {_SKIP}, and {_LET_GO}, or let a broker delete it"
     if reason:
         raise InvalidMessage(f"topic {topic!r} cannot be deleted: {reason}")
 

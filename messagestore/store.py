@@ -395,7 +395,7 @@ class MessageStore(LookupMethods, Closing):
         Its keys are no longer found.  Its records stay in the log until retention deletes their files.  A topic that is
         created again under the name is empty, and continues the numbers of its queues.  Raises `InvalidMessage` for a topic
         that does not exist, that an open consumer uses, or that cannot be deleted: a topic of the store itself, one with batch
-        queues, an LMQ, and a compacted one.
+        queues, an LMQ, and a compacted one.  The error tells what to do instead.
         """
         administration.delete_topic(self._writing(), topic)
 

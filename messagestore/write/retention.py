@@ -203,7 +203,7 @@ class Retention:
         return list(takewhile(lambda file: file.end_offset <= needed, files))
 
     def _end_consumed_file(self) -> None:
-        """End the last file before it is full if so much of it, and all before it, is acknowledged that it should be deleted."""
+        """End the last file before it is full if its first `FREED_MIN` bytes, and all before them, are acknowledged."""
         files = self._log.queue.files
         goal = files[-1].start_offset + FREED_MIN if files else 0
         if not files or self._settled() < goal or self._config.broker_role is Role.SLAVE:
