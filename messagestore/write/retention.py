@@ -116,14 +116,14 @@ class Retention:
 
         Returns the number of files deleted.
         """
-        if self._keeps_pending:
-            self._end_consumed_file()
         selected = self._consumed(self._old_files()) if self._keeps_pending else self._excess_files()
         deleted = self._delete(selected[: self._config.delete_file_batch_max], self._housekeeper.thread.pause)
         if self._flags.has(Flag.DISK_FULL):
             self._warn(self.used_percent())
         if self._flags.has(Flag.LOG_FULL) and len(self._log.queue.files) * self._log.file_size_bytes <= self._size_max:
             self._flags.clear(Flag.LOG_FULL)
+        if self._keeps_pending:
+            self._end_consumed_file()  # at the end: without space for one more file it raises
         return deleted
 
     def run(self) -> int:

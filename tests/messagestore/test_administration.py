@@ -160,7 +160,7 @@ def test_topic_that_cannot_be_deleted_is_named(tmp_path: Path, topic: str, reaso
         assert store.topics() == before
 
 
-def test_what_the_error_tells_frees_batch_compacted_and_lmq_topics(tmp_path: Path) -> None:
+def test_purge_and_attribute_free_batch_compacted_and_lmq_topics(tmp_path: Path) -> None:
     """Groups get nothing of them, also after a restart, and no log file is kept for them."""
     config = CONFIG.but(enable_lmq=True, retention="consumed")
     with MessageStore.open(tmp_path / "s", config=config) as store:

@@ -345,7 +345,7 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["both files", "only the new one"])
-def test_a_real_broker_continues_a_log_whose_file_was_ended_early(
+def test_a_real_broker_continues_a_log_after_a_file_that_was_ended_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
     """It boots, also after a kill and without queues, numbers go on, and it adds messages that we read."""
