@@ -10,19 +10,27 @@ from storageio import FREE_THREADED, REAL_DISK, Closing, Disk, StoreCorrupt, Unk
 
 from ._append_cy import Appender
 from ._find_cy import LogReaders
-from ._message_cy import StoredMessage
+from ._message_cy import Message, StoredMessage
 from ._offsets_cy import QueueOffsets
 from ._scan_cy import Reader, scan
 from .checks import BAD_MAGIC, BLANK, CHECK_ALL, EMPTY, STOPS, TORN
 from .cursor import is_file_end
 from .findings import Location, unknown_version, unsupported_record
 from .hosts import HOST_DEFAULT, encode_host
-from .layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
+from .layout import (
+    BLANK_SIZE,
+    BODY_SIZE_MAX_DEFAULT,
+    FILE_SIZE_DEFAULT,
+    FILLER_FLAGS,
+    MAGIC_BLANK,
+    TRANSACTION_ROLLBACK,
+)
 from .log_paths import LogPaths
 from .mapped_file import MappedFile
 from .mapped_file_queue import MappedFileQueue
 from .offset_files import common_file_size
 from .resync import find_in_file
+from .topic_names import FILLER_TOPIC
 from .unknown_version import find_unknown_version, is_unknown_version
 
 
@@ -74,6 +82,7 @@ class CommitLog(Closing):
         *,
         disk: Disk = REAL_DISK,
         file_size_bytes: int | None = None,
+        new_file_size_bytes: int = FILE_SIZE_DEFAULT,
         writable: bool = False,
         offsets: QueueOffsets | None = None,
         host: str = HOST_DEFAULT,
@@ -82,12 +91,12 @@ class CommitLog(Closing):
         body_size_max: int = BODY_SIZE_MAX_DEFAULT,
         on_failed: Callable[[], None] | None = None,
     ) -> None:
-        """Open the log.  The file size is detected from the files unless it is given; an empty folder gets 1 GiB files.
+        """Open the log.  The file size is given or that of its files; an empty log gets `new_file_size_bytes`.
 
         `on_failed` is called if the sync of a full file fails.
         """
         listed = paths.listed()
-        size = file_size_bytes or common_file_size(sorted(chain.from_iterable(listed))) or FILE_SIZE_DEFAULT
+        size = file_size_bytes or common_file_size(sorted(chain.from_iterable(listed))) or new_file_size_bytes
         self.disk = disk
         self.queue = MappedFileQueue(disk, paths, size, writable=writable, on_failed=on_failed)
         self.queue.load(listed)
@@ -173,6 +182,29 @@ class CommitLog(Closing):
         is_taken = base > last or (base == last and position > 0)
         made = self.queue.next_file() if is_taken else files[-1]  # after an interrupt the last file may be unused
         return made.view, made.start_offset
+
+    def end_file(self) -> bool:
+        """End the last file here with a blank record, and continue in the next one; return whether that was possible.
+
+        The next one begins with padding: a log without any record would look like one that lost its end.  A log with buffers
+        only changes files when one is full.  Raises `DiskError` if there is no space for one more file.
+        """
+        if self.buffers is not None:
+            return False
+        self.queue.prepare_next()  # puts do not wait for its creation
+        appender = self.appender
+        with appender.lock:
+            position, left = appender.position, self.file_size_bytes - appender.position
+            if appender.is_closed or position == 0 or left < BLANK_SIZE:
+                return False
+            last = self.queue.files[-1]
+            last.allocate(position + BLANK_SIZE)
+            view, base = self._next_file()
+            last.view[position + 4 : position + BLANK_SIZE] = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+            last.view[position : position + 4] = left.to_bytes(4, "big")  # last: until then the records end here
+            appender.attach(view, base, 0)
+        appender.append(Message(FILLER_TOPIC, b"", queue_id=0, sys_flag=FILLER_FLAGS | TRANSACTION_ROLLBACK))
+        return True
 
     def update_written(self) -> None:
         """Copy the appender's position to the files; without buffers everything written counts as committed."""

@@ -37,6 +37,7 @@ INTERNAL_TOPICS = frozenset(
 RETRY_PREFIX = "%RETRY%"
 DEAD_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
+FILLER_TOPIC = "BROKERSTORE_FILLER"  # of padding, which enters no queue (docs/formats/commitlog.md#filler-records)
 
 
 def is_virtual_topic(name: str) -> bool:

@@ -60,13 +60,15 @@ class AbortFile:
 
     def create(self, process_id: int, *, is_after_clean_stop: bool = False) -> None:
         """Create the file durably.  An existing one is rewritten in place, so that it never disappears."""
-        take_over(self._disk, os.path.join(self._folder, OWN_FOLDER), process_id)
+        own = os.path.join(self._folder, OWN_FOLDER)
+        take_over(self._disk, own, self.read_process_id(), process_id)
         with self._disk.open(self.path, Mode.CREATE) as file:
             text = str(process_id).encode() + (b" " + _CLEAN if is_after_clean_stop else b"")
             file.write(0, text)
             file.truncate(len(text))
             file.sync()
         self._disk.sync_folder(self._folder)
+        take_over(self._disk, own, process_id, process_id)
 
     def remove(self) -> None:
         """Remove the file durably, as the last step of a clean stop.  A missing file is no error."""

@@ -23,6 +23,8 @@ from .engine import Engine
 from .read.rebalance import GroupMember
 from .recovery.queue_list import write_queue_list
 
+_SKIP = "purge it for each of its groups"
+_LET_GO = "add brokerstore.retention=limits to its attributes, so that no log file is kept for it"
 OffsetTarget = str | int | datetime  # "first", "last", a queue offset, or the first message stored at or after a time
 
 
@@ -45,11 +47,11 @@ def _check_topic(engine: Engine, topic: str) -> None:
     if is_system_topic(topic):
         reason = "it belongs to the store"
     elif is_virtual_topic(topic):
-        reason = "its messages are those of other topics"
+        reason = f"its messages are those of other topics; {_SKIP}"
     elif engine.derived.is_batch_topic(topic):
-        reason = "it has batch queues"
+        reason = f"it has batch queues; {_SKIP}, and {_LET_GO}"
     elif known is not None and known.is_compacted:
-        reason = "it is compacted"
+        reason = f"it is compacted; {_SKIP}, and {_LET_GO}, or let a broker delete it"
     if reason:
         raise InvalidMessage(f"topic {topic!r} cannot be deleted: {reason}")
 
@@ -103,9 +105,9 @@ def purge(engine: Engine, topic: str, group: str | None) -> int:
             raise InvalidMessage(f"topic {topic!r} has no group whose messages could be skipped; name one, or delete the topic")
         skipped = 0
         for one in groups:
-            before = _first_unread(engine, topic, one)
-            after = _set_offsets(engine, topic, one, "last", None)
-            skipped += sum(max(0, offset - before.get(queue_id, 0)) for queue_id, offset in after.items())
+            waiting = _waiting(engine, topic, one)
+            _set_offsets(engine, topic, one, "last", None)
+            skipped += waiting
         return skipped
 
 
@@ -157,14 +159,11 @@ def target_offset(engine: Engine, topic: str, queue_id: int, to: OffsetTarget) -
     return to
 
 
-def _first_unread(engine: Engine, topic: str, group: str) -> dict[int, int]:
-    """Return the queue offset of the first message that a group did not acknowledge, by queue id."""
+def _waiting(engine: Engine, topic: str, group: str) -> int:
+    """Return how many messages a group did not acknowledge."""
     engine.settle()
-    committed = engine.consumer_offsets().offsets_of(topic, group)
-    return {
-        queue_id: max(committed.get(queue_id, 0), engine.lookup.bounds(topic, queue_id)[0])
-        for queue_id in engine.lookup.queue_ids(topic)
-    }
+    offsets, lookup = engine.consumer_offsets(), engine.lookup
+    return sum(offsets.waiting(topic, group, one, *lookup.bounds(topic, one)) for one in lookup.queue_ids(topic))
 
 
 # Consumers

@@ -8,11 +8,12 @@ from enum import Enum
 from typing import Any, Concatenate, ParamSpec
 
 from commitlog import HOST_DEFAULT, encode_host
-from commitlog.layout import BODY_SIZE_MAX_DEFAULT
+from commitlog.layout import BODY_SIZE_MAX_DEFAULT, FILE_SIZE_DEFAULT
 from storageio import InvalidMessage, InvalidSetting
 from storageio.settings import I32_MAX, I64_MAX, Range, check_settings
 
 MIB = 1 << 20
+FILES_OF_MAX = 4  # log files that the maximum size of a new store has space for: the last one is never deleted
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 HOURS = 24
 LEVEL_SIZE_MAX = 12
@@ -177,7 +178,7 @@ class StoreConfig(_Settings):
         """
         sizes: dict[str, object] = {
             "retention_of_new_store": RetentionPolicy.CONSUMED,
-            "mapped_file_size_commit_log": 64 * MIB,
+            "mapped_file_size_commit_log": log_file_size(changes.get("max_size_bytes"), 64 * MIB),
             "mapped_file_size_consume_queue": 300_000 * 20,
             "max_hash_slot_num": 500_000,
             "max_index_num": 2_000_000,
@@ -208,6 +209,17 @@ class StoreConfig(_Settings):
     def uses_pool(self) -> bool:
         """Whether the write pool is used: enabled, not a slave, and with asynchronous flush."""
         return self.transient_store_pool_enable and self.broker_role is not Role.SLAVE and not self.is_sync_flush
+
+
+def log_file_size(max_size_bytes: object, usual: int = FILE_SIZE_DEFAULT) -> int:
+    """Return the size of the log files of a new store: the usual one, or less so that several fit the maximum size.
+
+    >>> log_file_size(100 * MIB) // MIB
+    25
+    """
+    if type(max_size_bytes) is not int:  # a wrong type is refused elsewhere
+        return usual
+    return max(MIB, min(usual, max_size_bytes // FILES_OF_MAX // MIB * MIB))
 
 
 def clamped_ratios(settings: Mapping[str, Any]) -> dict[str, Any]:

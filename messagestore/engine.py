@@ -150,7 +150,7 @@ class Engine(StoreParts):
         self.retention = Retention(
             self.disk, self.log, self.queues, self.index, config, self.flags, self._settled, self.housekeeper,
             self.derived.delete_expired, PendingMessages(self, self.delays, self.timers, self.transactions),
-            self._save_progress,
+            self._save_progress, self._clock,
         )  # fmt: skip
 
     def _settled(self) -> int:

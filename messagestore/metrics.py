@@ -40,7 +40,7 @@ class QueueMetrics:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """What a group committed of one queue, and how many messages it did not acknowledge."""
+    """What a group committed of one queue, 0 if nothing, and how many messages it did not acknowledge."""
 
     group: str
     topic: str
@@ -111,7 +111,7 @@ def collect(engine: Engine) -> Metrics:
     writes = engine.writable
     queues = {(queue.topic, queue.queue_id): _queue(queue) for queue in found}
     return Metrics(
-        time_ms=engine.disk.now_ms(),
+        time_ms=engine.now_ms(),
         is_writing=writes,
         accepts_puts=bool(engine.flags.gate.accepts_puts) if writes else None,
         dispatch_failure=str(engine.dispatcher.failure) if writes and engine.dispatcher.failure is not None else None,
@@ -152,14 +152,19 @@ def _end_of_last(queue: Queue) -> int:
 
 
 def _groups(engine: Engine, queues: dict[tuple[str, int], QueueMetrics]) -> list[GroupMetrics]:
-    """Return the groups that committed an offset, queue by queue."""
+    """Return the groups that committed an offset, each with every queue of the topic: it has to read those without, too."""
     offsets = engine.consumer_offsets()
+    filled: dict[str, set[int]] = {}
+    for (topic, queue_id), queue in queues.items():
+        if queue.max_offset:
+            filled.setdefault(topic, set()).add(queue_id)
     found = []
     for group, topic in offsets.pairs():
-        for queue_id, committed in sorted(offsets.offsets_of(topic, group).items()):
-            queue = queues.get((topic, queue_id))
-            lag = max(0, queue.max_offset - max(committed, queue.min_offset)) if queue is not None else 0
-            found.append(GroupMetrics(group, topic, queue_id, committed, lag))
+        committed = offsets.offsets_of(topic, group)
+        for queue_id in sorted({*committed, *filled.get(topic, ())}):
+            one = queues.get((topic, queue_id))
+            lag = offsets.waiting(topic, group, queue_id, one.min_offset, one.max_offset) if one is not None else 0
+            found.append(GroupMetrics(group, topic, queue_id, committed.get(queue_id, 0), lag))
     return found
 
 

@@ -19,7 +19,7 @@ from .broker.config.ack_file import AckedQueue, AckFile, read_acks
 from .broker.config.consumer_offsets import ConsumerOffsets, offsets_table
 from .broker.config.topics import Topics, is_deleted
 from .checkpoint import Checkpoint
-from .config import StoreConfig
+from .config import StoreConfig, log_file_size
 from .deleted_topics import DeletedTopics
 from .derive.queues import DerivedQueues
 from .folder import FolderFacts
@@ -79,6 +79,7 @@ class StoreParts:
         self.offsets = QueueOffsets(self._known_offsets)
         self.log = CommitLog(
             LogPaths.parse(disk, paths.commit_log), disk=disk, file_size_bytes=config.mapped_file_size_commit_log,
+            new_file_size_bytes=log_file_size(config.max_size_bytes),
             writable=self.writable, offsets=self.offsets, host=config.store_host, with_crc=config.enabled_append_prop_crc,
             clock=self._clock, body_size_max=config.max_message_size, on_failed=self.mark_sync_failure,
         )  # fmt: skip
@@ -154,7 +155,8 @@ class StoreParts:
                     table.restore(self._read_acks())
                 elif not table.is_in_rocksdb:
                     kept = table.restore(self.acked, self.lookup.end_of)
-                    table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept))
+                    last = self.abort_file.read_process_id() or 0
+                    table.record_to(AckFile(self.disk, self.paths.own, process_id(), kept, last))
             return self._consumer_offsets
 
     def _read_acks(self) -> list[AckedQueue]:

@@ -103,6 +103,8 @@ class MessageStore(LookupMethods, Closing):
     ) -> Self:
         """Open a store.  Modes: "a" writes and creates, "r+" needs a store, "x" needs that there is none, "r" only reads.
 
+        `clock` returns the time in milliseconds; store times, delays and the age of files follow it.
+
         Raises `InvalidSetting` for a `config` of another type, or in place of the mode; `StoreLocked` while another process
         writes; `UnknownStore` if there is no store; `UnsupportedFormat` for queues or a log of an unsupported kind and, for
         writing, for any part of an unknown version; `StoreCorrupt` for damage to safely stored data.
@@ -393,7 +395,7 @@ class MessageStore(LookupMethods, Closing):
         Its keys are no longer found.  Its records stay in the log until retention deletes their files.  A topic that is
         created again under the name is empty, and continues the numbers of its queues.  Raises `InvalidMessage` for a topic
         that does not exist, that an open consumer uses, or that cannot be deleted: a topic of the store itself, one with batch
-        queues, an LMQ, and a compacted one.
+        queues, an LMQ, and a compacted one.  The error tells what to do instead.
         """
         administration.delete_topic(self._writing(), topic)
 

@@ -28,11 +28,11 @@ from commitlog.layout import (
     TOPIC_SIZE_MAX_V1,
     TRANSACTION_ROLLBACK,
 )  # fmt: skip
+from commitlog.topic_names import FILLER_TOPIC
 
 from ..property_names import INNER_BASE, INNER_COUNT, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from ..write.putting import encoded_pairs
 
-FILLER_TOPIC = "BROKERSTORE_FILLER"
 SHORT_TOPIC = "F"
 MARK = b"BROKERSTORE\x01filler\x02"
 FILLER_SIZE_MAX = 1 << 20

@@ -5,7 +5,8 @@ decides when (`RetentionPolicy`).
 
 "consumed" deletes a file soon after every group has acknowledged what is in it, and nothing that is pending, however old it is
 and however full the disk (`broker/services/pending.py`).  Before that everything written is synced, because a retry or a
-delivered copy takes the place of the deleted message, and so is the progress of groups and delays.
+delivered copy takes the place of the deleted message, and so is the progress of groups and delays.  Since the last file stays,
+it is ended by a blank record before it is full as soon as 64 MiB of it are acknowledged, and puts continue in the next one.
 
 "limits" are RocketMQ's rules.  A file expires when it was not changed for `file_reserved_time_hours`.  Expired files are
 deleted in the hours of `delete_when`, when the disk is fuller than `disk_max_used_space_ratio`, and on request.  Files are
@@ -32,7 +33,7 @@ from consumequeue import ConsumeQueues
 from indexfile import IndexFiles
 from storageio import Disk
 
-from ..config import StoreConfig
+from ..config import Role, StoreConfig
 from .housekeeper import Housekeeper
 from .running_flags import Flag, RunningFlags
 
@@ -42,6 +43,7 @@ PAUSE_S = 0.1  # between two files, because deleting a large one keeps the file 
 HOUR_MS = 3_600_000
 MANUAL_ROUNDS = 20
 CHECKS = 10  # of acknowledgements and sizes, per interval of the other checks
+FREED_MIN = 64 << 20  # acknowledged bytes for which the last file is ended before it is full
 CHECK_SHARE = 20  # a check takes at most 1/CHECK_SHARE of the time
 
 
@@ -71,8 +73,9 @@ class Retention:
         follow: Callable[[int], object],
         pending: Pending,
         save_progress: Callable[[], object],
+        clock: Callable[[], int] | None,
     ) -> None:
-        """Create it.
+        """Create it; `clock` is that of `MessageStore.open`.
 
         `settled` returns the offset before which everything is dispatched and on the disk.  `follow` is called with the new
         start of the log.  `save_progress` syncs everything written, and the progress of groups and delays.
@@ -88,6 +91,7 @@ class Retention:
         self._follow = follow
         self._pending = pending
         self._save_progress = save_progress
+        self._clock = clock
         self._keeps_pending = config.keeps_pending
         self._interval_s = config.clean_resource_interval_ms / 1000
         self._next_run = time.monotonic() + (0 if self._keeps_pending else FIRST_AFTER_S)
@@ -118,6 +122,8 @@ class Retention:
             self._warn(self.used_percent())
         if self._flags.has(Flag.LOG_FULL) and len(self._log.queue.files) * self._log.file_size_bytes <= self._size_max:
             self._flags.clear(Flag.LOG_FULL)
+        if self._keeps_pending:
+            self._end_consumed_file()  # at the end: without space for one more file it raises
         return deleted
 
     def run(self) -> int:
@@ -161,9 +167,12 @@ class Retention:
             LOG.warning("the disk is %d %% full: puts are accepted again", used)
             self._flags.clear(Flag.DISK_FULL)
 
+    def _now_ms(self) -> int:
+        return self._disk.now_ms() if self._clock is None else self._clock()
+
     def is_hour(self) -> bool:
         """Return whether the local hour is one of `delete_when`, a list separated by semicolons."""
-        hour = datetime.fromtimestamp(self._disk.now_ms() / 1000).hour
+        hour = datetime.fromtimestamp(self._now_ms() / 1000).hour
         hours = [part.strip() for part in self._config.delete_when.split(";")]
         return any(part.isdecimal() and int(part) == hour for part in hours)
 
@@ -193,10 +202,28 @@ class Retention:
             needed = self._pending.first_offset(files[0].end_offset)
         return list(takewhile(lambda file: file.end_offset <= needed, files))
 
+    def _end_consumed_file(self) -> None:
+        """End the last file before it is full if its first `FREED_MIN` bytes, and all before them, are acknowledged."""
+        files = self._log.queue.files
+        goal = files[-1].start_offset + FREED_MIN if files else 0
+        if not files or self._settled() < goal or self._config.broker_role is Role.SLAVE:
+            return  # a slave has its master's files
+        with self._housekeeper.guard:
+            if self._pending.first_offset(goal) >= goal:
+                self._log.end_file()
+
     def _is_expired(self, file: MappedFile) -> bool:
-        entry = self._disk.stat(file.path)
+        changed_ms = self._changed_ms(file)
         reserved_ms = self._config.file_reserved_time_hours * HOUR_MS
-        return entry is not None and self._disk.now_ms() - entry.modified_ms >= reserved_ms
+        return changed_ms is not None and self._now_ms() - changed_ms >= reserved_ms
+
+    def _changed_ms(self, file: MappedFile) -> int | None:
+        """Return when a file before the last one was changed last; None if that is unknown."""
+        if self._clock is None:
+            entry = self._disk.stat(file.path)
+            return entry.modified_ms if entry is not None else None
+        following = self._log.message_at(file.end_offset)  # file times follow another clock; records follow this one
+        return following.store_timestamp_ms if following is not None else None
 
     # Deleting
 

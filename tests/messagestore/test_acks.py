@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,8 @@ from brokerstore.testing.rocketmq_lab import abandon, lab_config
 from messagestore import FlushMode, MessageStore, StoreConfig
 from messagestore.broker.config import ack_file
 from messagestore.broker.config.ack_file import AckFile, read_acks
-from storageio import REAL_DISK, Disk, DiskFull
-from storageio.testing import ForgettingDisk
+from storageio import REAL_DISK, Disk, DiskError, DiskFull
+from storageio.testing import ForgettingDisk, WrappedDisk
 
 SMALL = StoreConfig.small()
 COUNT = 40
@@ -77,6 +79,44 @@ def test_a_second_kill_repeats_nothing_more(tmp_path: Path) -> None:
     killed(filled(tmp_path / "s"), [0, 1, 5])
     killed(tmp_path / "s", [2, 7, 8])
     assert delivered(tmp_path / "s") == [number for number in range(COUNT) if number not in {0, 1, 2, 5, 7, 8}]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kills", [1, 2])
+def test_kills_while_a_store_is_opened_repeat_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:  # fmt: skip
+    """At each change of a file: the file of acknowledgements and the abort file never contradict each other."""
+    acknowledged = [0, 1, 5]
+    killed(filled(tmp_path / "s"), acknowledged)
+    for number in range(1, 16):  # more than an opening has
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "s", folder)
+        for process in range(1_000_000, 1_000_000 + kills):
+            for module in ("parts", "engine"):
+                monkeypatch.setattr(f"messagestore.{module}.process_id", lambda process=process: process)
+            disk = DyingDisk(number)
+            with contextlib.suppress(DiskError):
+                store = MessageStore.open(folder, config=SMALL, disk=disk)
+                disk.left = 0
+                store.close()
+        monkeypatch.undo()
+        assert delivered(folder) == [one for one in range(COUNT) if one not in acknowledged], f"killed at change {number}"
+        shutil.rmtree(folder)
+
+
+class DyingDisk(WrappedDisk):
+    """A disk of a process that is killed at its N-th change of a file: it changes nothing from then on."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.left = left
+
+    def before(self, operation: str, path: str) -> None:
+        if operation in ("write", "truncate", "sync", "rename", "delete", "sync_folder"):
+            self.left -= 1
+            if self.left <= 0:
+                raise DiskError(operation, path, errno.EIO, "killed")
 
 
 def test_a_reader_has_the_lag_of_a_killed_writer(tmp_path: Path) -> None:

@@ -138,17 +138,50 @@ def test_delayed_message_does_not_recreate_a_deleted_topic(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("topic", "reason"),
-    [("absent", "no topic 'absent'"), ("SCHEDULE_TOPIC_XXXX", "belongs to the store"), ("B", "batch queues")],
+    [
+        ("absent", "no topic 'absent'"),
+        ("SCHEDULE_TOPIC_XXXX", "belongs to the store"),
+        ("B", "batch queues; purge it for each of its groups, and add brokerstore.retention=limits to its attributes"),
+        ("C", "compacted; purge it for each of its groups, and add .* or let a broker delete it"),
+        ("%LMQ%l", "its messages are those of other topics; purge it for each of its groups"),
+    ],
 )
 def test_topic_that_cannot_be_deleted_is_named(tmp_path: Path, topic: str, reason: str) -> None:
     """The store has the same topics after it."""
-    with MessageStore.open(tmp_path / "s", config=CONFIG) as store:
+    with MessageStore.open(tmp_path / "s", config=CONFIG.but(enable_lmq=True)) as store:
         store.create_topic("B", attributes={"queue.type": "BatchCQ"})
+        store.create_topic("C", 1, attributes={"cleanup.policy": "COMPACTION"})
+        store.put(Message("T", b"", properties={"INNER_MULTI_DISPATCH": "%LMQ%l"}))
         store.put("T", b"", delay_level=1)
+        store.engine.settle()
         before = store.topics()
         with pytest.raises(InvalidMessage, match=reason):
             store.delete_topic(topic)
         assert store.topics() == before
+
+
+def test_purge_and_attribute_free_batch_compacted_and_lmq_topics(tmp_path: Path) -> None:
+    """Groups get nothing of them, also after a restart, and no log file is kept for them."""
+    config = CONFIG.but(enable_lmq=True, retention="consumed")
+    with MessageStore.open(tmp_path / "s", config=config) as store:
+        attributes = {"B": {"queue.type": "BatchCQ"}, "C": {"cleanup.policy": "COMPACTION"}}
+        for topic, own in attributes.items():
+            store.create_topic(topic, 1, attributes=own)
+        store.put_batch("B", 0, [Message("B", b"1"), Message("B", b"2")])
+        store.put(Message("T", b"4", properties={"INNER_MULTI_DISPATCH": "%LMQ%l"}))
+        for topic, count in (("B", 2), ("C", 0), ("%LMQ%l", 1), ("T", 1)):
+            assert store.purge(topic, "G") == count
+            if topic in attributes:
+                store.create_topic(topic, attributes=attributes[topic] | {"brokerstore.retention": "limits"})
+    with MessageStore.open(tmp_path / "s", config=config) as store:
+        assert store.engine.derived.is_batch_topic("B")
+        for topic in ("B", "C", "%LMQ%l", "T"):
+            with store.consumer(topic, group="G", timeout_s=0) as consumer:
+                assert list(consumer) == []
+        store.consumer("B", group="other").close()
+        end = store.log_end
+        with store.engine.housekeeper.guard:
+            assert store.engine.retention._pending.first_offset(end) >= end
 
 
 def test_topic_and_group_in_use_are_not_deleted(folder: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from brokerstore.metrics import observe, prometheus_text
 from messagestore import FlushMode, Metrics
 from messagestore.write.durations import BOUNDS_S, Durations
-from tests.messagestore.writers import open_store, put_all
+from tests.brokerstore.tool import run
+from tests.messagestore.writers import Writer, open_store, put_all
 
 
 def depths(metrics: Metrics) -> dict[tuple[str, int], tuple[int, int, int]]:
@@ -48,6 +49,60 @@ def test_queues_groups_and_positions_are_counted(tmp_path: Path) -> None:
         assert beside.dispatched_offset == size
         assert (beside.written_offset, beside.flush, beside.flush_lag_bytes, beside.is_writing) == (None, None, None, False)
         assert json.loads(json.dumps(found.to_json()))["queues"][0]["max_offset"] == 100
+
+
+def lags(metrics: Metrics) -> dict[int, int]:
+    return {one.queue_id: one.lag for one in metrics.groups if one.topic == "t"}
+
+
+def test_lag_counts_queues_in_which_the_group_acknowledged_nothing(tmp_path: Path) -> None:
+    """It has to read all of them; a topic without a group has only the depth of its queues. A reader counts the same."""
+    with open_store(tmp_path) as store:
+        put_all(store, 0, 30)
+        put_all(store, 0, 6, topic="alone")
+        with store.consumer("t", group="g", timeout_s=0.0) as consumer:
+            first = next(message for message in consumer if message.queue_id == 1)
+            assert first.queue_offset == 0
+            consumer.ack(first)
+            with open_store(tmp_path, "r") as reader:
+                for one in (store, reader):
+                    found = one.metrics()
+                    assert lags(found) == {0: 10, 1: 9, 2: 10}
+                    assert {group.topic for group in found.groups} == {"t"}
+                    assert sum(queue.messages for queue in found.queues if queue.topic == "alone") == 6
+
+
+def test_lag_counts_no_message_that_is_acknowledged_before_an_earlier_one(tmp_path: Path) -> None:
+    """One slow job does not make the others wait: in the writer, beside it, after a kill, and in the count of a purge."""
+    with Writer(tmp_path, ONE_SLOW_JOB) as writer:
+        assert writer.hear() == "{0: 1}"
+        with open_store(tmp_path, "r") as reader:
+            assert lags(reader.metrics()) == {0: 1}
+        assert [row["lag"] for row in shown_offsets(tmp_path)] == [1]
+        writer.kill()
+    assert [row["lag"] for row in shown_offsets(tmp_path)] == [1]
+    with open_store(tmp_path) as store:
+        assert lags(store.metrics()) == {0: 1}
+        assert store.purge("t", "g") == 1
+        assert lags(store.metrics()) == {0: 0}
+
+
+ONE_SLOW_JOB = """
+store = open_store(root)
+put_all(store, 0, 20, queues=1)
+consumer = store.consumer("t", group="g", timeout_s=0)
+_slow, *others = consumer.poll(32)
+for one in others:
+    consumer.ack(one)
+said({one.queue_id: one.lag for one in store.metrics().groups})
+told()
+"""
+
+
+def shown_offsets(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of `offsets show`."""
+    rows: list[dict[str, Any]] = run("offsets", "show", "--json", folder).json["offsets"]
+    return rows
 
 
 def test_messages_put_does_not_decrease_after_retention(tmp_path: Path) -> None:

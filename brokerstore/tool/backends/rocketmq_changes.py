@@ -57,9 +57,9 @@ def _answer(folder: RocketmqFolder, changes: list[PlannedChange], apply: bool) -
 
 def _lags(store: MessageStore, topic: str, group: str) -> dict[str, int]:
     """Return how many messages a group did not acknowledge, by `topic/queue`."""
-    committed = store.committed_offsets(topic, group)
+    offsets = store.engine.consumer_offsets()
     bounds = {one: (store.min_offset(topic, one), store.max_offset(topic, one)) for one in filled_queues(store, topic)}
-    lags = {one: max(0, high - max(low, committed.get(one, 0))) for one, (low, high) in bounds.items()}
+    lags = {one: offsets.waiting(topic, group, one, low, high) for one, (low, high) in bounds.items()}
     return {f"{topic}/{queue_id}": lag for queue_id, lag in lags.items() if lag}
 
 

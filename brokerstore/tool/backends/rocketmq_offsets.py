@@ -36,7 +36,8 @@ def show(folder: RocketmqFolder, group: str | None, topic: str | None) -> Answer
     """List one row a group, topic and queue."""
     with folder.open_store() as store:
         incomplete = folder.incomplete_keys(store)
-        return _answer(list(_rows(store, _table(folder), group, topic)), incomplete)
+        _table(folder)
+        return _answer(list(_rows(store, group, topic)), incomplete)
 
 
 def lag_rows(folder: RocketmqFolder) -> list[Row]:
@@ -45,13 +46,15 @@ def lag_rows(folder: RocketmqFolder) -> list[Row]:
     return rows
 
 
-def _rows(store: MessageStore, offsets: ConsumerOffsets, group: str | None, topic: str | None) -> Iterator[Row]:
+def _rows(store: MessageStore, group: str | None, topic: str | None) -> Iterator[Row]:
+    offsets = store.engine.consumer_offsets()  # with what a writer acknowledged since it wrote the file
     queue_ids = functools.cache(lambda topic: filled_queues(store, topic))  # it lists folders, and each group asks again
     for one_group, one_topic in offsets.pairs():
         if group in (None, one_group) and topic in (None, one_topic):
             known = offsets.offsets_of(one_topic, one_group)
             for queue_id in sorted({*known, *queue_ids(one_topic)}):
-                yield _row(store, one_group, one_topic, queue_id, known.get(queue_id))
+                row = _row(store, one_group, one_topic, queue_id, known.get(queue_id))
+                yield row | {"lag": offsets.waiting(one_topic, one_group, queue_id, row["min_offset"], row["max_offset"])}
 
 
 def filled_queues(store: MessageStore, topic: str) -> list[int]:

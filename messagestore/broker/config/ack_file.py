@@ -120,13 +120,18 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
 class AckFile:
     """The file of a store that is open for writing.  One thread at a time changes it; any thread may `sync`."""
 
-    def __init__(self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = ()) -> None:
-        """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none."""
+    def __init__(
+        self, disk: Disk, folder: str, process_id: int, queues: Iterable[AckedQueue] = (), last_process_id: int | None = None
+    ) -> None:
+        """Take over the `queues` of the last file.  Nothing is written before the first change, if there are none.
+
+        `last_process_id` is in the abort file now, 0 without one: until it names this process, the file counts for both.
+        """
         self.saved: Mapping[Key, int] = {}  # the offsets in `consumerOffset.json`
         self._disk = disk
         self._folder = folder
         self._path = os.path.join(folder, NAME)
-        self._process_id = process_id
+        self._valid_for = process_id if last_process_id is None else last_process_id, process_id
         self._queues: dict[Key, AckedQueue] = {(one.key, one.queue_id): one for one in queues}
         self._file: File | None = None
         self._map: Map | None = None
@@ -137,6 +142,7 @@ class AckFile:
         self._is_failed = False
         if self._queues:
             self._write_again()
+            self._valid_for = process_id, process_id
         elif disk.stat(self._path) is not None:
             self._delete()
 
@@ -260,7 +266,7 @@ class AckFile:
             LOG.error("%s: a kill will repeat what is acknowledged from now on: %s", self._path, error)
 
     def _replace(self) -> None:
-        rows = bytearray(HEAD.pack(MAGIC, self._process_id, self._process_id))
+        rows = bytearray(HEAD.pack(MAGIC, *self._valid_for))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
             queue.has_done_rows = bool(queue.done)
@@ -300,11 +306,18 @@ class AckFile:
             self._disk.delete(self._path)
 
 
-def take_over(disk: Disk, folder: str, process_id: int) -> None:
-    """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid."""
+def take_over(disk: Disk, folder: str, last_process_id: int | None, process_id: int) -> None:
+    """Record who opens the store next, before the abort file names it: a kill in between leaves the file valid.
+
+    The last process may have been killed while it opened the store, before it wrote a file of its own.  So it becomes the
+    writer, if the file counted for it; a file that did not must not begin to count.
+    """
     path = os.path.join(folder, NAME)
     found = disk.stat(path)
-    if found is not None and found.kind is Kind.FILE and found.size_bytes >= HEAD.size:
-        with disk.open(path, Mode.WRITE) as file:
-            file.write(16, struct.pack("=q", process_id))
+    if found is None or found.kind is not Kind.FILE or found.size_bytes < HEAD.size:
+        return
+    with disk.open(path, Mode.WRITE) as file:
+        magic, *valid_for = HEAD.unpack(file.read(0, HEAD.size))
+        if magic == MAGIC and (last_process_id or 0) in valid_for:
+            file.write(8, struct.pack("=qq", last_process_id or 0, process_id))
             file.sync()

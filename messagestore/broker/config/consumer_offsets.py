@@ -44,6 +44,7 @@ class ConsumerOffsets(ConfigTable):
         """Read the file. `folder` is the store's `config/`."""
         self._commits = 0
         self._acks: AckFile | None = None
+        self._restored: dict[Key, set[int]] = {}  # `done` of a writer's file, for readers
         super().__init__(disk, folder)
         self._saved = _flat(self.document())
 
@@ -142,6 +143,7 @@ class ConsumerOffsets(ConfigTable):
                     queue.next_offset = max(0, min(queue.next_offset, end))
                     queue.done = {offset for offset in queue.done if offset < end}
                 queue.saved = queue.saving = saved
+                self._restored[queue.key, queue.queue_id] = queue.done
                 kept.append(queue)
                 if queue.next_offset != saved:
                     self._set(queue.key, queue.queue_id, queue.next_offset)
@@ -162,8 +164,18 @@ class ConsumerOffsets(ConfigTable):
 
     def done(self, topic: str, group: str, queue_id: int) -> set[int]:
         """Return the offsets of messages that are acknowledged before an earlier one."""
+        key = topic + JOINT + group, queue_id
         with self._lock:
-            return set() if self._acks is None else self._acks.done((topic + JOINT + group, queue_id))
+            return set(self._restored.get(key, ())) if self._acks is None else self._acks.done(key)
+
+    def waiting(self, topic: str, group: str, queue_id: int, low: int, high: int) -> int:
+        """Return how many messages from queue offset `low` to before `high` a group did not acknowledge.
+
+        A queue without an offset of the group has yet to be read from its first message.
+        """
+        with self._lock:
+            start = max(low, self.get(topic, group, queue_id) or 0)
+            return max(0, high - start) - sum(start <= offset < high for offset in self.done(topic, group, queue_id))
 
     def sync(self) -> None:
         """Return when every commit made before the call is on the disk."""

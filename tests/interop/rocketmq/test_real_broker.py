@@ -21,6 +21,8 @@ from messagestore import FlushMode, MessageStore, StoreConfig
 from messagestore.repair.rebuild_store import rebuild_store
 from messagestore.repair.recover import Choice, Recovery
 from messagestore.repair.verification import verify_store
+from messagestore.write import retention
+from tests.helpers import bodies
 
 from .answers import from_java, our_messages, our_queues, questions
 from .folders import JAVA_NAMES, LONG_TOPIC, START_MS, Ticking, write_mixed
@@ -337,3 +339,42 @@ WAYS: dict[str, Callable[[Path], Any]] = {
     "recovered": lambda folder: Recovery(str(folder), Choice.REFUSE, CONFIG).apply(),
     "rebuilt": lambda folder: rebuild_store(str(folder), config=CONFIG),
 }
+
+
+# A log whose last file was ended early
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["both files", "only the new one"])
+def test_a_real_broker_continues_a_log_after_a_file_that_was_ended_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """It boots, also after a kill and without queues, numbers go on, and it adds messages that we read."""
+    prepare_or_skip()
+    monkeypatch.setattr(retention, "FREED_MIN", LOG_SIZE // 4)
+    (port,) = free_ports(1)
+    folder, old = tmp_path / "store", LOG_SIZE // 3 // 600
+    config = CONFIG.but(retention="consumed", store_host=f"127.0.0.1:{port}")
+    with MessageStore.open(folder, config=config) as store:
+        store.create_topic("t", 1)
+        store.put_many("t", [bytes(500)] * old)
+        with store.consumer("t", group="g", timeout_s=0) as consumer:
+            for message in consumer:
+                consumer.ack(message)
+        for _ in range(1 + is_deleted):
+            store.flush()
+            store.engine.settle()
+            store.engine.retention.check()
+        assert store.engine.log.min_offset == (LOG_SIZE if is_deleted else 0)
+        store.put("t", b"new")
+    kept = 1 if is_deleted else old + 1
+    with RealBroker(folder, tmp_path / "broker", port=port, **SIZES) as broker:
+        assert len(broker.invoke("read", topic="t")) == kept
+        ((status, *_, queue_offset),) = broker.invoke("send", messages=[sent("t", 7, queue_id=0)])
+        assert (status, queue_offset) == ("SEND_OK", old + 1)
+        broker.kill()
+        shutil.rmtree(folder / "consumequeue")
+        broker.restart()
+        assert [one["queue_offset"] for one in broker.invoke("read", topic="t")] == [*range(old + 2)][-kept - 1 :]
+        broker.stop()
+    with MessageStore.open(folder, "r", CONFIG) as store:
+        assert bodies(store.read("t", 0))[-2:] == [b"new", b"t 7"]
