@@ -41,6 +41,7 @@ from .folder import FolderFacts
 from .read._lookup_cy import LookupMethods
 from .read.compression import decompress
 from .read.consumer import Consumer
+from .read.delivery_rules import DeliveryRules
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
 from .write.put_future import PutFuture
@@ -532,7 +533,8 @@ class MessageStore(LookupMethods, Closing):
 
     def consumer(
         self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
-        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait", visibility_s: float | None = None,
+        max_deliveries: int | None = None,
     ) -> Consumer:  # fmt: skip
         """Iterate over a topic's messages, of all queues or the given ones, from the group's committed offsets on.
 
@@ -541,10 +543,15 @@ class MessageStore(LookupMethods, Closing):
         except those that were given queues.
 
         `missing_topic`: "wait" logs a warning and waits for the topic's first message, "error" raises `InvalidMessage`.
+
+        `visibility_s`: the time in which a message must be acknowledged; then it goes back, and to the other consumers of the
+        group.  `Consumer.extend` renews it.  `max_deliveries`: how often a message is delivered at most, before it goes to the
+        dead letters; by default the group's `retryMaxTimes` (16) and the first time.
         """
         self._engine.settle()
         retries = self._engine.retries if self._engine.writable else None
-        return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
+        rules = DeliveryRules(visibility_s, max_deliveries)
+        return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic, rules)
 
     def metrics(self) -> Metrics:
         """Return what the store counts: offsets, lags, groups, file sizes, and how long syncs and dispatching took.
