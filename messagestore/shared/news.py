@@ -29,7 +29,7 @@ class News:
         self._member = member
         self._channel: OwnerChannel | None = None
 
-    def wait(self, seen: int, timeout_s: float) -> int:
+    def wait(self, seen: int, timeout_s: float, is_ended: Callable[[], bool] = lambda: False) -> int:
         """Wait until the number of steps differs from `seen`, and return it; a change of the owner counts as a step.
 
         Raises `StoreBusy` if the owner does not answer, and `StoreClosed`.
@@ -37,7 +37,7 @@ class News:
         self._member.check_open()
         service = self._member.service
         if service is not None:
-            return service.news(seen, timeout_s)
+            return service.news(seen, timeout_s, is_ended)
         try:
             channel = self._channel = self._channel or self._member.new_channel()
             found: int = unpack_answer(channel.exchange(pack_call("news", seen, min(timeout_s, self._member.wait_s / 2))))
@@ -52,11 +52,17 @@ class News:
 
     def end(self) -> None:
         """End the wait of another thread."""
-        channel = self._channel
-        if channel is not None:
-            channel.shut_down()
+        self.wake()
         if self._member.local is not None:
             self._member.local.engine.progress.notify()
+
+    def wake(self) -> None:
+        """Let the wait of another thread look whether it is to end. Takes no lock, so a signal handler may call it."""
+        channel, local = self._channel, self._member.local
+        if channel is not None:
+            channel.shut_down()
+        if local is not None:
+            local.engine.progress.recheck()
 
     def close(self) -> None:
         """Close the connection; the next wait connects again."""
