@@ -139,13 +139,12 @@ class TopicsConsumer(Polled):
         return self.is_closed or self.is_stopped
 
     def _poll_each(self, max_count: int) -> list[StoredMessage]:
-        """Return messages of each topic: equal shares, and what these leave to those that have more."""
+        """Return messages of each topic: equal shares, and equal shares of what others left."""
         listed = list(self._consumers.values())
         order = [(self._turn + step) % len(listed) for step in range(len(listed))]
         found: list[StoredMessage] = []
-        share = max(1, max_count // max(1, len(listed)))
         while order and len(found) < max_count:
-            rich = []
+            rich, share = [], max(1, (max_count - len(found)) // len(order))
             for position in order:
                 count = min(share, max_count - len(found))
                 taken = listed[position].poll(count, 0) if count else []
@@ -154,7 +153,7 @@ class TopicsConsumer(Polled):
                     self._turn = position + 1
                 if taken and len(taken) == count:
                     rich.append(position)
-            order, share = rich, max_count
+            order = rich
         return found
 
     def stop(self) -> None:
