@@ -116,6 +116,7 @@ class Consumer(Polled):
         self._fixed = None if queues is None else sorted(set(queues))
         self._tags = tags
         self._rules = rules
+        self._has_visibility = rules.has_visibility
         self._is_suspended = False  # since a visibility time ended and until the next poll
         self._due_ms = MS_MAX  # no delivery ends earlier
         self._start = start
@@ -162,7 +163,7 @@ class Consumer(Polled):
         Finds every message that was put before the call.
         """
         began = time.monotonic()
-        while not self._is_ended():
+        while not (self.is_closed or self.is_stopped):
             seen = self._parts.progress.count
             try:
                 found = self._take(max_count)
@@ -204,7 +205,7 @@ class Consumer(Polled):
     @property
     def keeps_held(self) -> bool:
         """Whether a queue stays with it while it holds messages of it, however long."""
-        return self.is_stopped or self._rules.has_visibility
+        return self.is_stopped or self._has_visibility
 
     def take(self, max_count: int, *, waits: bool = True) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
         """Return what is dispatched now, without waiting for more, and the queues in hand as `in_hand` does.
@@ -239,7 +240,7 @@ class Consumer(Polled):
                 return -1
             state.position = state.fetch_at = result.queue_offset + 1
             state.ready_at = end
-            if self._rules.has_visibility:
+            if self._has_visibility:
                 self._offsets.add_handed(self.topic, self.group, result.queue_id, (result.queue_offset,))
             return state.turn
         finally:
@@ -262,8 +263,9 @@ class Consumer(Polled):
             self._check()
             if self.is_stopped:
                 return []
-            self._return_to_group()
-            self._expire_if_free()
+            if self._has_visibility:
+                self._return_to_group()
+                self._expire_if_free()
             self._assign()
             if self._retry is not None:
                 found += self._retry._take(max_count)
@@ -277,18 +279,20 @@ class Consumer(Polled):
                     break
             if self._parts.sharing.changes != self._divided[0]:
                 found = self._still_mine(found)
-            if self._rules.has_visibility:
+            if self._has_visibility:
                 self._record_handed(found)
                 self._expire_if_free()  # what a killed consumer had
         return found
 
     def _hand_out(self, state: _QueueState, max_count: int) -> list[StoredMessage]:
         """Return fetched messages; those that a killed consumer had become pending with a deadline that is over."""
+        if not self._has_visibility:
+            return [state.hand_out(MS_MAX) for _ in range(min(max_count, len(state.fetched)))]
         found: list[StoredMessage] = []
         deadline_ms = self._deadline_ms()
         while state.fetched and len(found) < max_count:
             message = state.fetched[0]
-            if not self._rules.has_visibility or holds_many(message):
+            if holds_many(message):
                 found.append(state.hand_out(MS_MAX))
             elif self._offsets.is_handed(self.topic, self.group, message.queue_id, message.queue_offset):
                 state.hand_out(0)
@@ -492,7 +496,7 @@ class Consumer(Polled):
             state.pending.update(
                 sorted((offset, end) for offset, end in ends if offset < state.position and offset not in state.done)
             )
-            if self._rules.has_visibility:
+            if self._has_visibility:
                 self._due_ms = 0
                 self._offsets.add_handed(self.topic, self.group, queue_id, list(state.pending))
 
@@ -578,12 +582,15 @@ class Consumer(Polled):
 
     def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:
         """Return the state of the queue in which a message is pending, or None."""
-        self._expire_if_free()
+        if self._has_visibility:
+            self._expire_if_free()
         self._assign()
         state = self._states.get(queue_id)
-        if state is None or topic != self.topic or state.pending.get(queue_offset, 0) <= self._now_ms():
-            return None
-        return state
+        is_held = state is not None and topic == self.topic and queue_offset in state.pending
+        return state if is_held and not self._is_over(state, queue_offset) else None
+
+    def _is_over(self, state: _QueueState | None, queue_offset: int) -> bool:
+        return self._has_visibility and state is not None and state.pending[queue_offset] <= self._now_ms()
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Schedule another delivery of a message from `%RETRY%group`, and return the result of its put.
@@ -623,7 +630,7 @@ class Consumer(Polled):
     def extend_at(self, topic: str, queue_id: int, queue_offset: int, seconds: float) -> bool:
         """Renew the visibility time of the message of a queue offset, as `extend`."""
         self._must_write()
-        if not self._rules.has_visibility:
+        if not self._has_visibility:
             raise InvalidSetting(f"the consumer of group {self.group!r} has no visibility time to extend: give it visibility_s")
         added_ms = duration_ms("seconds", seconds)
         if self._retry is not None and topic == self._retry.topic:
@@ -638,11 +645,11 @@ class Consumer(Polled):
             return True
 
     def _now_ms(self) -> int:
-        return self._parts.now_ms() if self._rules.has_visibility else 1
+        return self._parts.now_ms() if self._has_visibility else 1
 
     def _deadline_ms(self) -> int:
         """Return when a delivery that begins now ends."""
-        if not self._rules.has_visibility:
+        if not self._has_visibility:
             return MS_MAX
         found = self._rules.deadline_ms(self._now_ms())
         self._due_ms = min(self._due_ms, found)
@@ -659,7 +666,7 @@ class Consumer(Polled):
 
         The consumer then takes no queues until it polls.  Does nothing while another thread uses it.
         """
-        if not self._rules.has_visibility or self.is_closed:
+        if not self._has_visibility or self.is_closed:
             return IDLE_CHECK_S
         if not self._lock.acquire(blocking=False):
             return BUSY_CHECK_S
@@ -694,7 +701,7 @@ class Consumer(Polled):
             LOG.warning("%s: group %r: a message cannot be sent back yet: %s", self.topic, self.group, error)
 
     def _expire(self) -> None:
-        if not self._rules.has_visibility or self._now_ms() < self._due_ms:
+        if not self._has_visibility or self._now_ms() < self._due_ms:
             return
         now_ms, lost = self._now_ms(), self._lost_queues()
         for queue_id, state in self._states.items():
@@ -753,7 +760,7 @@ class Consumer(Polled):
         offsets = [offset for offset in state.pending if offset >= start]
         for offset in offsets:
             del state.pending[offset]
-        if self._rules.has_visibility:
+        if self._has_visibility:
             self._offsets.give_back(self.topic, self.group, queue_id, offsets)
 
     def _check_single(self, message: StoredMessage) -> None:
@@ -792,7 +799,7 @@ class Consumer(Polled):
 
     def close(self) -> None:
         """Leave the queues to other consumers of the group.  Unacknowledged messages are delivered again."""
-        if self._rules.has_visibility and not self.is_closed and not self._parts.is_closed:
+        if self._has_visibility and not self.is_closed and not self._parts.is_closed:
             for reader in (self, self._retry) if self._retry is not None else (self,):
                 with reader._lock:
                     for queue_id, state in reader._states.items():

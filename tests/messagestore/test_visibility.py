@@ -207,6 +207,29 @@ def test_message_that_kills_its_process_becomes_a_dead_letter(world: Any, tmp_pa
         assert numbers(read_all(store, DEAD)) == [0]
 
 
+def test_message_sent_back_without_a_delay_is_no_delivery_of_a_level(world: Any, tmp_path: Path, clock: Clock) -> None:
+    """After a crash the search for deliveries would count it as that of the same message, which still waits."""
+    with open_idle(world, tmp_path / "0", clock) as store, consumer_of(store) as consumer:
+        put_numbers(world, store, range(1))
+        for _ in range(2):
+            (message,) = taken(consumer)
+            consumer.nack(message, delay_level=1)
+            clock.now_ms += 1000
+            deliver(store)
+            assert len(taken(consumer)) == 1
+            end_times(store, clock)
+        (message,) = taken(consumer)
+        assert "DELAY" not in message.all_properties
+        consumer.nack(message, delay_level=1)
+        store.engine.settle()
+        store.engine.flusher.flush_now()
+        copy = crash_copy(Path(store.path), tmp_path / "1")
+    with open_idle(world, copy, clock) as store, consumer_of(store) as consumer:
+        clock.now_ms += 1000
+        deliver(store)
+        assert counts(taken(consumer)) == [(0, 5)]
+
+
 def test_clean_stop_of_the_store_counts_nothing(world: Any, tmp_path: Path, clock: Clock) -> None:
     """Although its consumer was not closed, and acknowledgements out of order are kept."""
     with open_idle(world, tmp_path / "s", clock) as store:

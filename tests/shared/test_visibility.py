@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +19,7 @@ from typing import Any
 import pytest
 
 from commitlog import Message
-from messagestore import SharedStore, StoreConfig
+from messagestore import MessageStore, SharedStore, StoreConfig
 from messagestore.shared import aio
 from tests.helpers import bodies, until
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
@@ -237,3 +241,69 @@ def test_awaited_consumer_has_a_visibility_time(tmp_path: Path) -> None:
             assert [one.body for one in page.messages] == [found[1].body]
 
     asyncio.run(work())
+
+
+WORKER = """
+import os, random, signal, sys, time
+import brokerstore
+from brokerstore import StoreConfig
+
+chance, report = random.Random(int(sys.argv[2])), os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND)
+with brokerstore.connect(sys.argv[1], StoreConfig.small()) as store:
+    with store.consumer("T", group="G", visibility_s=0.5, max_deliveries=50) as consumer:
+        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+        for message in consumer:
+            os.write(report, b"+" + message.body + b"\\n")
+            does = chance.random()
+            if does < 0.05:
+                time.sleep(0.8)  # hangs
+            elif does < 0.1:
+                consumer.extend(message, 5)
+            elif does < 0.15:
+                consumer.nack(message, delay_level=-1 if does < 0.11 else 1)
+                continue
+            os.write(report, b"?" + message.body + b"\\n")
+            if consumer.ack(message):
+                os.write(report, b"-" + message.body + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_workers_that_hang_stop_and_are_killed_lose_nothing(tmp_path: Path, seed: int) -> None:
+    """Whichever process owns the store: all is acknowledged or dead in the end, and nothing comes after its acknowledgement."""
+    chance, report, lives = random.Random(seed), tmp_path / "report", itertools.count(1000 * seed)
+    report.touch()
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "s"), str(next(lives)), str(report)])
+
+    with MessageStore.open(tmp_path / "s", config=StoreConfig.small(message_delay_level="1s")) as store:
+        store.create_topic("T", 3)
+        store.put_many([Message("T", b"%d" % number, queue_id=number % 3) for number in range(1500)])
+    workers = [start() for _ in range(3)]
+    for _ in range(8):
+        seen = report.stat().st_size
+        until(lambda seen=seen: report.stat().st_size > seen + 300)
+        position = chance.randrange(3)
+        workers[position].send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+        assert workers[position].wait(60) in (0, -signal.SIGKILL, -signal.SIGTERM)
+        workers[position] = start()
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+    lines = report.read_text().split()
+    done: set[str] = set()
+    last = {line[1:]: line[0] for line in lines}
+    for line in lines:
+        assert line[0] != "+" or line[1:] not in done, f"{line[1:]} came after its acknowledgement"
+        if line[0] == "-":
+            done.add(line[1:])
+    with MessageStore.open(tmp_path / "s", config=StoreConfig.small(message_delay_level="1s")) as store:
+        with store.consumer("T", group="G", visibility_s=60, timeout_s=3) as consumer:
+            rest = {message.body.decode() for message in consumer if consumer.ack(message)}
+        dead = {message.body.decode() for message in store.read(DEAD, 0)} if DEAD in store.topics() else set()
+    assert len(done) > 100
+    assert not rest & done
+    missing = {str(number) for number in range(1500)} - done - rest - dead
+    assert len(missing) <= 11, "one for each kill"
+    assert {last[number] for number in missing} <= {"?"}, "a kill came between the acknowledgement and the report of it"

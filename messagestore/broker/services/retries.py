@@ -16,8 +16,8 @@ from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from storageio import InvalidMessage
 
-from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
-from ...write.putting import with_pairs
+from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, REAL_QUEUE, REAL_TOPIC, WAIT
+from ...write.putting import with_pairs, without_pairs
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Retries:
         queues = max(1, known.retry_queues)
         self._admission.admit(back.topic, queues)
         if level is None:
-            back.properties_raw = raw
+            back.properties_raw = without_pairs(raw, (DELAY, REAL_TOPIC, REAL_QUEUE))  # it is no delivery of a level
             return self._puts.put(back, random.randrange(queues))
         return self._puts.put_delayed(back, raw, random.randrange(queues), level or FIRST_LEVEL + message.reconsume_times)
 
