@@ -374,7 +374,9 @@ class Consumer(Polled):
             return
         states = self._states
         kept = {queue_id for queue_id, turn in mine.items() if queue_id in states and states[queue_id].turn == turn}
-        if self._parts.sharing.hand_over_s or self.keeps_held:  # queues that are no longer assigned stay until their messages are acknowledged
+        if (
+            self._parts.sharing.hand_over_s or self.keeps_held
+        ):  # queues that are no longer assigned stay until their messages are acknowledged
             kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
         for queue_id in states.keys() - kept:
             del states[queue_id]
@@ -473,9 +475,7 @@ class Consumer(Polled):
         found = [(self.topic, queue_id, state.turn, state.position) for queue_id, state in self._states.items()]
         return found + (self._retry._in_hand() if self._retry is not None else [])
 
-    def resume(
-        self, topic: str, queue_id: int, position: int, held: list[int], deadlines_ms: list[int] | None = None
-    ) -> None:
+    def resume(self, topic: str, queue_id: int, position: int, held: list[int], deadlines_ms: list[int] | None = None) -> None:
         """Continue at a queue offset, with earlier messages that were handed out before and are not acknowledged.
 
         `deadlines_ms`: when each of their deliveries ends.

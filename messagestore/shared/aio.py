@@ -163,7 +163,13 @@ class AsyncStore:
 
         With `visibility_s` it takes one message at a time, so that none waits while its time runs.
         """
-        options: dict[str, Any] = {"group": group, "queues": queues, "tags": tags, "start": start, "missing_topic": missing_topic}
+        options: dict[str, Any] = {
+            "group": group,
+            "queues": queues,
+            "tags": tags,
+            "start": start,
+            "missing_topic": missing_topic,
+        }
         rules: dict[str, Any] = {"visibility_s": visibility_s, "max_deliveries": max_deliveries}
         fetch_count = FETCH_COUNT if visibility_s is None else 1
         consumer = AsyncConsumer(lambda: self.store.consumer(topic, **options, **rules), self._news, timeout_s, fetch_count)

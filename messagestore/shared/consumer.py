@@ -303,7 +303,9 @@ class SharedConsumer(Polled):
         """Renew the visibility time of a message in hand, as `Consumer.extend`."""
         check_type("message", message, StoredMessage)
         location = message.topic, message.queue_id, message.queue_offset
-        found = self._call(pack_call("consumer", self.id, "extend", *location, seconds), lambda own: own.extend(message, seconds))
+        found = self._call(
+            pack_call("consumer", self.id, "extend", *location, seconds), lambda own: own.extend(message, seconds)
+        )
         with self._tracks_guard:
             track = self._tracks.get((message.topic, message.queue_id))
             if track is not None and message.queue_offset in track.held:

@@ -36,6 +36,7 @@ GRACE_S = 2.0
 POLL_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
+AT_LOCATION = {"ack": Consumer.ack_at, "extend": Consumer.extend_at, "give_back": Consumer.give_back}
 
 
 class QueueClaim(NamedTuple):
@@ -453,12 +454,8 @@ def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) 
 
 def _called(consumer: Consumer, name: str, arguments: tuple[Any, ...]) -> Any:
     """Return what a method of a consumer returns."""
-    if name == "ack":
-        return consumer.ack_at(*arguments)
-    if name == "extend":
-        return consumer.extend_at(*arguments)
-    if name == "give_back":
-        return consumer.give_back(*arguments)
+    if name in AT_LOCATION:
+        return AT_LOCATION[name](consumer, *arguments)
     if name == "commit":
         return consumer.commit(sync=any(arguments))  # an older client sends none
     if name == "seek_to_time":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from storageio import StoreError
 from storageio.background import BackgroundThread
@@ -13,7 +14,6 @@ from .answers import unpack_answer
 from .client import OwnerChannel
 from .election import Member
 from .protocol import pack_call
-from .store import SharedStore
 
 RETRY_S = 0.002
 NEW_OWNER = 1 << 62
@@ -71,6 +71,33 @@ class News:
             channel.close()
 
 
+class SharedTopics:
+    """The topics of a shared store, and the waits for messages of any of them, for a consumer of several."""
+
+    def __init__(self, topics: Callable[[], list[str]], member: Member) -> None:
+        """Take the list of topics; connect at the first wait."""
+        self.topics = topics
+        self._news = News(member)
+
+    def wait(self, seen: int, timeout_s: float, is_ended: Callable[[], bool]) -> int:
+        """Wait for the next step of the owner's dispatcher; return the number of steps."""
+        return seen if is_ended() else self._news.wait(seen, timeout_s, is_ended)
+
+    def wake(self) -> None:
+        """End the wait, from any thread and from a signal handler."""
+        self._news.wake()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._news.close()
+
+
+class Watched(Protocol):
+    """What a watch needs of a shared store."""
+
+    _member: Member
+
+
 class Watch:
     """A thread that calls a function at the first step after each `arm`, for an event loop that must not wait itself.
 
@@ -78,7 +105,7 @@ class Watch:
     read, then cost neither the loop nor the owner a request each.
     """
 
-    def __init__(self, store: SharedStore, on_news: Callable[[], None]) -> None:
+    def __init__(self, store: Watched, on_news: Callable[[], None]) -> None:
         """Start the thread. `on_news` runs on it, also after an error: the next call to the store raises that."""
         self._news = News(store._member)
         self._on_news = on_news

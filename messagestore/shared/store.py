@@ -34,6 +34,7 @@ from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
 from .consumer import SharedConsumer
 from .election import ADDRESS, Member
+from .news import SharedTopics
 from .protocol import BATCH_BYTES, NO_CHECK, Operation, batches, pack_call, pack_frame
 
 if TYPE_CHECKING:
@@ -334,11 +335,9 @@ class SharedStore(Closing):
         Consumers of one group in all processes divide the queues among themselves.
         """
         if not isinstance(topic, str):
-            from .topics import SharedTopics
-
             return consume_topics(
-                SharedTopics(self), self.consumer, topic, group, queues, timeout_s, start, missing_topic, tags=tags,
-                visibility_s=visibility_s, max_deliveries=max_deliveries,
+                SharedTopics(self.topics, self._member), self.consumer, topic, group, queues, timeout_s, start, missing_topic,
+                tags=tags, visibility_s=visibility_s, max_deliveries=max_deliveries,
             )  # fmt: skip
         rules = DeliveryRules(visibility_s, max_deliveries)
         read = self._handed_out()
