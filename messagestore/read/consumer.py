@@ -706,7 +706,8 @@ class Consumer(Polled):
         now_ms, lost = self._now_ms(), self._lost_queues()
         for queue_id, state in self._states.items():
             for offset in [offset for offset, end_ms in state.pending.items() if end_ms <= now_ms]:
-                if queue_id not in lost and offset < self._bounds(queue_id)[1]:  # else it is not dispatched yet
+                is_dispatched = offset < self._bounds(queue_id)[1]
+                if is_dispatched and queue_id not in lost and offset in state.pending:  # `_keep` may have given it back
                     self._end_delivery(queue_id, offset, state)
         self._due_ms = min((end for state in self._states.values() for end in state.pending.values()), default=MS_MAX)
 

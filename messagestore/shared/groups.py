@@ -36,7 +36,11 @@ GRACE_S = 2.0
 POLL_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
-AT_LOCATION = {"ack": Consumer.ack_at, "extend": Consumer.extend_at, "give_back": Consumer.give_back}
+AT_LOCATION: dict[str, Callable[..., Any]] = {
+    "ack": Consumer.ack_at,
+    "extend": Consumer.extend_at,
+    "give_back": Consumer.give_back,
+}
 
 
 class QueueClaim(NamedTuple):

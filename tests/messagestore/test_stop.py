@@ -12,6 +12,8 @@ import pytest
 
 from commitlog import Message
 from messagestore import MessageStore
+from messagestore.read import consumer as consumer_module
+from messagestore.write import progress
 from storageio import StoreClosed
 from tests.messagestore.writers import number_of, open_store, put_all
 
@@ -39,6 +41,14 @@ def signalled(consumer: Any) -> list[Any]:
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.fixture
+def rare_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a wait that nothing ends outlast the test."""
+    monkeypatch.setattr(consumer_module, "CLOSE_POLL_S", 1000.0)
+    monkeypatch.setattr(progress, "POLL_S", 1000.0)
+
+
+@pytest.mark.usefixtures("rare_polls")
 def test_stop_ends_a_wait_of_another_thread(store: MessageStore) -> None:
     """The loop ends, later polls return nothing, and the consumer is still open."""
     put_all(store, 0, 1)
@@ -59,6 +69,7 @@ def test_stop_ends_a_wait_of_another_thread(store: MessageStore) -> None:
         consumer.ack(found[0])
 
 
+@pytest.mark.usefixtures("rare_polls")
 def test_stop_in_a_signal_handler_ends_the_wait_that_it_interrupts(store: MessageStore) -> None:
     """Without a lock that the interrupted thread may hold."""
     put_all(store, 0, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storageio import InvalidSetting
+from storageio import InvalidMessage, InvalidSetting, StoreFull
 from tests.messagestore.kit import Clock, crash_copy, open_idle, open_small, put_numbers, read_all
 from tests.messagestore.test_batch_topics import open_batch, put_inner
 from tests.messagestore.test_delays import deliver
@@ -251,7 +251,7 @@ def test_seek_and_reset_count_nothing(world: Any, tmp_path: Path, clock: Clock) 
         assert counts(taken(consumer)) == [(0, 0), (1, 0)]
 
 
-def test_batch_record_is_not_sent_back(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_batch_record_is_not_sent_back(world: Any, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """It stays with its consumer, because retry topics have no batch queues; a closed one gives it back."""
     with open_batch(world, tmp_path / "s", clock=clock) as store:
         put_inner(world, store, 3)
@@ -262,6 +262,53 @@ def test_batch_record_is_not_sent_back(world: Any, tmp_path: Path, clock: Clock)
             assert consumer.extend(message, 5)
         with store.consumer("B", group="G", visibility_s=VISIBILITY_S) as consumer:
             assert consumer.ack(taken(consumer)[0])
+    assert caplog.records == []
+
+
+def test_message_that_cannot_be_sent_back_yet_is_nobodys(
+    world: Any, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a late acknowledgement is refused, and the message comes again when there is space."""
+
+    def refused(*_arguments: Any) -> None:
+        raise StoreFull(world.commitlog.PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full", 1)
+
+    with open_idle(world, tmp_path / "s", clock) as store, consumer_of(store) as consumer:
+        put_numbers(world, store, range(1))
+        (message,) = taken(consumer)
+        clock.now_ms += 1000 * VISIBILITY_S
+        with monkeypatch.context() as patched:
+            patched.setattr(store.engine.retries, "send_back", refused)
+            assert consumer.ack(message) is False
+            assert consumer.extend(message, 5) is False
+            consumer.commit()
+            assert consumer.poll() == []
+        assert counts(consumer.poll(1, 20)) == [(0, 1)]
+
+
+def test_message_that_can_never_be_sent_back_stays_with_its_consumer(
+    world: Any, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one of too many properties: nobody else has it, so a late acknowledgement counts; a killed consumer's comes again."""
+
+    def refused(*_arguments: Any) -> None:
+        raise InvalidMessage("too many properties")
+
+    with open_idle(world, tmp_path / "s", clock) as store, consumer_of(store) as consumer:
+        monkeypatch.setattr(store.engine.retries, "send_back", refused)
+        put_numbers(world, store, range(2))
+        (message, _) = taken(consumer)
+        copy = crash_copy(Path(store.path), tmp_path / "copy")
+        end_times(store, clock)
+        assert consumer.poll() == []
+        assert consumer.ack(message)
+    with open_idle(world, copy, clock) as store, consumer_of(store) as consumer:
+        monkeypatch.setattr(store.engine.retries, "send_back", refused)
+        found: list[Any] = []
+        while len(found) < 2:
+            found += consumer.poll(2, 1)
+        assert counts(found) == [(0, 0), (1, 0)]
+    assert sum("cannot be sent back" in record.getMessage() for record in caplog.records) >= 3
 
 
 def test_suspended_consumer_takes_part_again_when_it_polls(world: Any, tmp_path: Path, clock: Clock) -> None:
