@@ -27,7 +27,7 @@ class TopicConsumer(Protocol):
         """Return up to `max_count` messages."""
 
     def ack(self, message: StoredMessage) -> bool:
-        """Acknowledge a message."""
+        """Acknowledge a message in hand."""
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Send a message back."""
@@ -45,7 +45,7 @@ class TopicConsumer(Protocol):
         """Return the number of unacknowledged messages."""
 
     def stop(self) -> None:
-        """End the iteration."""
+        """End the iteration over messages."""
 
     def close(self) -> None:
         """Leave the queues to others."""
@@ -234,7 +234,7 @@ class OwnTopics:
         self._progress.recheck()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the store ends what it started."""
 
 
 def consume_topics(

@@ -88,7 +88,7 @@ class SharedTopics:
         self._news.wake()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the owner."""
         self._news.close()
 
 

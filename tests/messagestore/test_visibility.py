@@ -68,7 +68,7 @@ def test_message_of_a_hanging_consumer_goes_to_another_one(world: Any, tmp_path:
         assert store.committed_offsets("T", "G") == {0: 3}
 
 
-def test_acknowledgement_after_the_time_is_refused_before_anybody_looks(world: Any, tmp_path: Path, clock: Clock) -> None:
+def test_acknowledgement_after_the_time_is_refused_before_any_poll(world: Any, tmp_path: Path, clock: Clock) -> None:
     """The call itself finds that the time is over; one in time is accepted."""
     with open_idle(world, tmp_path / "s", clock) as store, consumer_of(store) as consumer:
         put_numbers(world, store, range(2))
@@ -289,7 +289,7 @@ def test_message_that_cannot_be_sent_back_yet_is_nobodys(
 def test_message_that_can_never_be_sent_back_stays_with_its_consumer(
     world: Any, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as one of too many properties: nobody else has it, so a late acknowledgement counts; a killed consumer's comes again."""
+    """As one of too many properties: a late acknowledgement counts, since nobody else has it; a killed one's comes again."""
 
     def refused(*_arguments: Any) -> None:
         raise InvalidMessage("too many properties")

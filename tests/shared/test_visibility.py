@@ -183,7 +183,7 @@ def test_stop_in_a_signal_handler(store: SharedStore) -> None:
 
 
 def test_consumer_of_several_topics(store: SharedStore) -> None:
-    """Of a pattern, in turns, with topics that are created while it waits; `stop` ends the wait."""
+    """A pattern matches topics that are created while it waits; `stop` ends the wait."""
     put(store, range(2))
     with store.consumer(re.compile("T|new.*"), group="G", visibility_s=LONG_S) as consumer:
         for message in taken(consumer, 2):
