@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .read.consumer import Consumer
     from .read.follower import Follower
     from .read.queue_reader import GetStatus, Page
+    from .read.topics_consumer import TopicsConsumer
     from .shared.consumer import SharedConsumer
     from .shared.store import SharedStore
     from .store import MessageStore
@@ -59,6 +60,7 @@ else:
             ".read.consumer": ["Consumer"],
             ".read.follower": ["Follower"],
             ".read.queue_reader": ["GetStatus", "Page"],
+            ".read.topics_consumer": ["TopicsConsumer"],
             ".shared.consumer": ["SharedConsumer"],
             ".shared.store": ["SharedStore"],
             ".store": ["MessageStore"],
@@ -80,4 +82,5 @@ __all__ = [
     "SharedConsumer",
     "SharedStore",
     "StoreConfig",
+    "TopicsConsumer",
 ]

@@ -44,6 +44,7 @@ from .write.running_flags import Flag
 
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 STOP_WAIT_S = 60.0
+EXPIRY_POLL_S = 1.0  # the longest time that a delivery outlives its visibility time while nobody polls
 
 
 class Engine(StoreParts):
@@ -143,7 +144,7 @@ class Engine(StoreParts):
                 every(config.flush_delay_offset_interval_ms, self.delays.persist),
                 every(config.flush_delay_offset_interval_ms, self.timers.persist),
             ],
-            timed_job=self.deliver_due if self._delivers else None,
+            timed_job=self.deliver_due if self._delivers else self.end_expired,
             flush_before=self.derived.flush,
             on_failed=self.mark_sync_failure,
         )  # fmt: skip
@@ -191,7 +192,16 @@ class Engine(StoreParts):
 
     def deliver_due(self) -> float:
         """Deliver the delayed messages that are due; return the seconds until the next ones are. The housekeeper calls it."""
-        return min(self.delays.deliver_due(), self.timers.deliver_due())
+        return min(self.delays.deliver_due(), self.timers.deliver_due(), self.end_expired())
+
+    def end_expired(self) -> float:
+        """End the deliveries whose visibility time is over; return the seconds until the next call."""
+        seen = self.sharing.changes
+        pause_s = min((consumer.end_expired() for consumer in list(self.open_consumers)), default=EXPIRY_POLL_S)
+        if self.sharing.changes != seen:  # others may take the queues of a consumer that hangs
+            for call in self.dispatcher.on_progress:
+                call()
+        return pause_s
 
     @property
     def _delivers(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage, offsets_and_data
 from commitlog.status import FINAL
@@ -41,8 +41,10 @@ from .folder import FolderFacts
 from .read._lookup_cy import LookupMethods
 from .read.compression import decompress
 from .read.consumer import Consumer
+from .read.delivery_rules import DeliveryRules
 from .read.follower import Follower, LogFollower, OwnFollower
 from .read.queue_reader import Page, QueueReader
+from .read.topics_consumer import OwnTopics, Topics, TopicsConsumer, consume_topics
 from .write.put_future import PutFuture
 from .write.put_rules import PutRules
 from .write.putting import check_rows, is_special_raw, messages_of, refused, rejection
@@ -532,10 +534,25 @@ class MessageStore(LookupMethods, Closing):
         kind = OwnFollower if self._engine.writable else LogFollower
         return kind(self._engine, start, end, timeout_s)
 
+    @overload
     def consumer(
-        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
-        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
-    ) -> Consumer:  # fmt: skip
+        self, topic: str, *, group: str, queues: list[int] | None = ..., tags: set[str] | None = ...,
+        timeout_s: float | None = ..., start: str = ..., missing_topic: str = ..., visibility_s: float | None = ...,
+        max_deliveries: int | None = ...,
+    ) -> Consumer: ...  # fmt: skip
+
+    @overload
+    def consumer(
+        self, topic: Topics, *, group: str, queues: None = ..., tags: set[str] | None = ...,
+        timeout_s: float | None = ..., start: str = ..., missing_topic: str = ..., visibility_s: float | None = ...,
+        max_deliveries: int | None = ...,
+    ) -> TopicsConsumer: ...  # fmt: skip
+
+    def consumer(
+        self, topic: str | Topics, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait", visibility_s: float | None = None,
+        max_deliveries: int | None = None,
+    ) -> Consumer | TopicsConsumer:  # fmt: skip
         """Iterate over a topic's messages, of all queues or the given ones, from the group's committed offsets on.
 
         `start`: where a new group begins, at the "first" message or after the "last".  The iteration waits for more until it
@@ -543,10 +560,23 @@ class MessageStore(LookupMethods, Closing):
         except those that were given queues.
 
         `missing_topic`: "wait" logs a warning and waits for the topic's first message, "error" raises `InvalidMessage`.
+
+        `visibility_s`: the time in which a message must be acknowledged; then it goes back, and to the other consumers of the
+        group.  `Consumer.extend` renews it.  `max_deliveries`: how often a message is delivered at most, before it goes to the
+        dead letters; by default the group's `retryMaxTimes` (16) and the first time.
+
+        A list of topics, or a compiled regular expression that their whole names match, is consumed in turns: see
+        `TopicsConsumer`. New topics that match are found while it runs.
         """
+        if not isinstance(topic, str):
+            return consume_topics(
+                OwnTopics(self.topics, self._engine.progress), self.consumer, topic, group, queues, timeout_s, start,
+                missing_topic, tags=tags, visibility_s=visibility_s, max_deliveries=max_deliveries,
+            )  # fmt: skip
         self._engine.settle()
         retries = self._engine.retries if self._engine.writable else None
-        return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic)
+        rules = DeliveryRules(visibility_s, max_deliveries)
+        return Consumer(self._engine, retries, self._reader, topic, group, queues, tags, timeout_s, start, missing_topic, rules)
 
     def metrics(self) -> Metrics:
         """Return what the store counts: offsets, lags, groups, file sizes, and how long syncs and dispatching took.

@@ -8,6 +8,10 @@ messages again.
 
 `nack` sends a message back: it is delivered again after a delay, from the group's retry topic, which a consumer reads beside
 its own (`retry_progress.py`), unless it was given its queues.  After the last retry it goes to the group's dead letters.
+
+With a visibility time each delivery has a deadline.  At the deadline the store sends the message back without a delay, and
+counts the delivery as `nack` does; the consumer then takes no queues until it polls again, so others get them.  The file of
+acknowledgements has which messages are in hand: one whose consumer was killed is sent back as well when it is found there.
 """
 
 from __future__ import annotations
@@ -22,13 +26,15 @@ from typing import TYPE_CHECKING
 
 from commitlog import PutResult, StoredMessage
 from commitlog.layout import FOREVER_MS
+from commitlog.status import FINAL
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from consumequeue import Boundary, Queue
-from storageio import InvalidMessage, StoreClosed, StoreReadOnly, StoreRewound
+from storageio import InvalidMessage, InvalidSetting, PutRejected, StoreClosed, StoreError, StoreReadOnly, StoreRewound
 from storageio.settings import check_type
 
 from ..broker.config.consumer_offsets import check_key
-from ..property_names import IS_BATCH
+from ..broker.services.retries import holds_many
+from .delivery_rules import MS_MAX, NO_RULES, DeliveryRules, duration_ms
 from .follower import CLOSE_POLL_S, IDLE_AFTER_S, IDLE_POLL_S, POLL_S
 from .polled import FETCH_COUNT, Polled
 from .queue_reader import GetStatus, QueueReader
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 1 << 20
 DISCOVER_S = 1.0  # interval at which a reader lists new queues
 STARTS = ("first", "last")
+IDLE_CHECK_S = 1.0  # how long the housekeeper leaves a consumer whose deliveries end later
+BUSY_CHECK_S = 0.05  # ... one that another thread uses
 MISSING = ("wait", "error", None)  # None for a retry topic, which usually does not exist
 LOG = logging.getLogger(f"brokerstore.{__name__}")
 
@@ -55,7 +63,7 @@ class _QueueState:
         self.fetch_at = position
         self.ready_at = 0  # physical offset: messages before `fetch_at` were handed out before they were dispatched up to there
         self.fetched: deque[StoredMessage] = deque()
-        self.pending: OrderedDict[int, None] = OrderedDict()  # delivered, not acknowledged
+        self.pending: OrderedDict[int, int] = OrderedDict()  # delivered, not acknowledged; when the delivery ends, in ms
         self.done: set[int] = set()  # acknowledged before an earlier one, by a consumer before this
         self.committed = -1
         self.is_committing = False
@@ -74,10 +82,10 @@ class _QueueState:
         finally:
             self.is_committing = False
 
-    def hand_out(self) -> StoredMessage:
+    def hand_out(self, deadline_ms: int) -> StoredMessage:
         """Return the next fetched message and mark it as pending."""
         message = self.fetched.popleft()
-        self.pending[message.queue_offset] = None
+        self.pending[message.queue_offset] = deadline_ms
         self.position = self.fetched[0].queue_offset if self.fetched else self.fetch_at  # a record may hold many messages
         return message
 
@@ -87,10 +95,13 @@ class Consumer(Polled):
 
     def __init__(
         self, parts: StoreParts, retries: Retries | None, reader: QueueReader, topic: str, group: str, queues: list[int] | None,
-        tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str | None,
+        tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str | None, rules: DeliveryRules = NO_RULES,
     ) -> None:  # fmt: skip
         """Create it for `MessageStore.consumer`."""
         check_key(topic, group)
+        rules.check()
+        if rules.has_visibility and (queues is not None or not parts.writable):
+            raise InvalidSetting(f"visibility_s is {rules.visibility_s}: for a store that is open for writing, without queues")
         if start not in STARTS:
             raise ValueError(f"start {start!r}: one of {', '.join(STARTS)}")
         if missing_topic not in MISSING:
@@ -104,6 +115,10 @@ class Consumer(Polled):
         self._offsets = parts.consumer_offsets()
         self._fixed = None if queues is None else sorted(set(queues))
         self._tags = tags
+        self._rules = rules
+        self._has_visibility = rules.has_visibility
+        self._is_suspended = False  # since a visibility time ended and until the next poll
+        self._due_ms = MS_MAX  # no delivery ends earlier
         self._start = start
         self._lock = threading.RLock()
         self._states: dict[int, _QueueState] = {}
@@ -130,7 +145,7 @@ class Consumer(Polled):
         """
         is_plain = self._fixed is None and not self.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))
         return (
-            _RetryReader(self._parts, self._retries, self._reader, self.topic, self.group)
+            _RetryReader(self._parts, self._retries, self._reader, self.topic, self.group, self._rules)
             if is_plain and self._parts.writable
             else None
         )
@@ -148,7 +163,7 @@ class Consumer(Polled):
         Finds every message that was put before the call.
         """
         began = time.monotonic()
-        while not self.is_closed:
+        while not (self.is_closed or self.is_stopped):
             seen = self._parts.progress.count
             try:
                 found = self._take(max_count)
@@ -163,8 +178,34 @@ class Consumer(Polled):
             if found or (timeout_s is not None and waited_s >= timeout_s):
                 return found
             left_s = CLOSE_POLL_S if timeout_s is None else timeout_s - waited_s
-            self._parts.progress.wait(seen, min(left_s, self._poll_s(waited_s)))
+            progress = self._parts.progress
+            progress.wait_until(lambda: progress.count != seen or self._is_ended(), min(left_s, self._poll_s(waited_s)))  # noqa: B023
         return []
+
+    def _is_ended(self) -> bool:
+        return self.is_closed or self.is_stopped
+
+    def stop(self) -> None:
+        """End the iteration: a wait for messages returns, and no further message is delivered.
+
+        Any thread and a signal handler may call it.  What is in hand can still be acknowledged; the other queues go to other
+        consumers of the group, and those of messages in hand follow with the last acknowledgement, or at `close`.
+        """
+        self.is_stopped = True  # takes no lock: a signal handler may have interrupted the thread that holds it
+        if self._retry is not None:
+            self._retry.is_stopped = True
+        self._parts.sharing.changes += 1
+        self._parts.progress.recheck()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it takes no queues: it was stopped, or a visibility time ended and it did not poll since."""
+        return self.is_stopped or self._is_suspended
+
+    @property
+    def keeps_held(self) -> bool:
+        """Whether a queue stays with it while it holds messages of it, however long."""
+        return self.is_stopped or self._has_visibility
 
     def take(self, max_count: int, *, waits: bool = True) -> tuple[list[StoredMessage], list[tuple[str, int, int, int]]]:
         """Return what is dispatched now, without waiting for more, and the queues in hand as `in_hand` does.
@@ -192,12 +233,15 @@ class Consumer(Polled):
             state = self._states.get(result.queue_id)
             if state is None or state.fetched or state.fetch_at != result.queue_offset or not self._is_divided():
                 return -1
-            state.pending[result.queue_offset] = None
-            if self.is_closed or not self._is_divided():  # others see from here on that the queue is held
+            deadline_ms = self._deadline_ms()
+            state.pending[result.queue_offset] = deadline_ms
+            if self._is_ended() or not self._is_divided():  # others see from here on that the queue is held
                 del state.pending[result.queue_offset]
                 return -1
             state.position = state.fetch_at = result.queue_offset + 1
             state.ready_at = end
+            if self._has_visibility:
+                self._offsets.add_handed(self.topic, self.group, result.queue_id, (result.queue_offset,))
             return state.turn
         finally:
             self._lock.release()
@@ -217,6 +261,11 @@ class Consumer(Polled):
         found: list[StoredMessage] = []
         with self._lock:
             self._check()
+            if self.is_stopped:
+                return []
+            if self._has_visibility:
+                self._return_to_group()
+                self._expire_if_free()
             self._assign()
             if self._retry is not None:
                 found += self._retry._take(max_count)
@@ -224,18 +273,47 @@ class Consumer(Polled):
             for step in range(len(queue_ids)):
                 state = self._states[queue_ids[(self._turn + step) % len(queue_ids)]]
                 self._fetch(queue_ids[(self._turn + step) % len(queue_ids)], state)
-                while state.fetched and len(found) < max_count:
-                    found.append(state.hand_out())
+                found += self._hand_out(state, max_count - len(found))
                 if len(found) == max_count:
                     self._turn += step if state.fetched else step + 1
                     break
             if self._parts.sharing.changes != self._divided[0]:
                 found = self._still_mine(found)
+            if self._has_visibility:
+                self._record_handed(found)
+                self._expire_if_free()  # what a killed consumer had
         return found
+
+    def _hand_out(self, state: _QueueState, max_count: int) -> list[StoredMessage]:
+        """Return fetched messages; those that a killed consumer had become pending with a deadline that is over."""
+        if not self._has_visibility:
+            return [state.hand_out(MS_MAX) for _ in range(min(max_count, len(state.fetched)))]
+        found: list[StoredMessage] = []
+        deadline_ms = self._deadline_ms()
+        while state.fetched and len(found) < max_count:
+            message = state.fetched[0]
+            if holds_many(message):
+                found.append(state.hand_out(MS_MAX))
+            elif self._offsets.is_handed(self.topic, self.group, message.queue_id, message.queue_offset):
+                state.hand_out(0)
+                self._due_ms = 0
+            else:
+                found.append(state.hand_out(deadline_ms))
+        return found
+
+    def _record_handed(self, found: list[StoredMessage]) -> None:
+        """Record what this consumer has, once it is certain that no other one took the queue."""
+        for message in found:
+            if message.topic == self.topic and not holds_many(message):
+                self._offsets.add_handed(self.topic, self.group, message.queue_id, (message.queue_offset,))
 
     def _still_mine(self, found: list[StoredMessage]) -> list[StoredMessage]:
         """Take messages back whose queue was given to another consumer since the take began."""
         lost = self._lost_queues()
+        for queue_id in lost:  # what a consumer before had is for the next one to send back
+            pending = self._states[queue_id].pending
+            for offset in [offset for offset, deadline_ms in pending.items() if not deadline_ms]:
+                del pending[offset]
         for message in found:
             if message.topic == self.topic and message.queue_id in lost:
                 del self._states[message.queue_id].pending[message.queue_offset]
@@ -296,7 +374,9 @@ class Consumer(Polled):
             return
         states = self._states
         kept = {queue_id for queue_id, turn in mine.items() if queue_id in states and states[queue_id].turn == turn}
-        if self._parts.sharing.hand_over_s:  # queues that are no longer assigned stay until their messages are acknowledged
+        if (
+            self._parts.sharing.hand_over_s or self.keeps_held
+        ):  # queues that are no longer assigned stay until their messages are acknowledged
             kept |= {queue_id for queue_id in states.keys() - mine.keys() - self._lost_queues() if states[queue_id].pending}
         for queue_id in states.keys() - kept:
             del states[queue_id]
@@ -395,10 +475,13 @@ class Consumer(Polled):
         found = [(self.topic, queue_id, state.turn, state.position) for queue_id, state in self._states.items()]
         return found + (self._retry._in_hand() if self._retry is not None else [])
 
-    def resume(self, topic: str, queue_id: int, position: int, held: list[int]) -> None:
-        """Continue at a queue offset, with earlier messages that were handed out before and are not acknowledged."""
+    def resume(self, topic: str, queue_id: int, position: int, held: list[int], deadlines_ms: list[int] | None = None) -> None:
+        """Continue at a queue offset, with earlier messages that were handed out before and are not acknowledged.
+
+        `deadlines_ms`: when each of their deliveries ends.
+        """
         if self._retry is not None and topic == self._retry.topic:
-            self._retry.resume(topic, queue_id, position, held)
+            self._retry.resume(topic, queue_id, position, held, deadlines_ms)
             return
         with self._lock:
             self._assign()
@@ -409,7 +492,13 @@ class Consumer(Polled):
                 return
             state = self._states[queue_id] = _QueueState(min(position, self._bounds(queue_id)[1]), turn)
             state.done = self._offsets.done(self.topic, self.group, queue_id)
-            state.pending.update(dict.fromkeys(sorted(offset for offset in held if offset < state.position)))
+            ends = zip(held, deadlines_ms or [self._deadline_ms()] * len(held), strict=True)
+            state.pending.update(
+                sorted((offset, end) for offset, end in ends if offset < state.position and offset not in state.done)
+            )
+            if self._has_visibility:
+                self._due_ms = 0
+                self._offsets.add_handed(self.topic, self.group, queue_id, list(state.pending))
 
     # Positions
 
@@ -421,7 +510,7 @@ class Consumer(Polled):
     def seek(self, queue_id: int, offset: int) -> None:
         """Continue at a queue offset, clamped to the bounds of the queue.  Commits nothing."""
         with self._lock:
-            self._state(queue_id)
+            self._give_back(queue_id, self._state(queue_id), 0)
             low, high = self._bounds(queue_id)
             self._states[queue_id] = _QueueState(min(max(offset, low), high))
 
@@ -461,7 +550,7 @@ class Consumer(Polled):
         """Acknowledge a message.  The group's offset moves when everything before it is acknowledged too.
 
         Returns False and changes nothing if the message is not pending: it is already acknowledged, was delivered before a
-        `seek`, or belongs to a queue that was reassigned.
+        `seek`, belongs to a queue that was reassigned, or its visibility time is over, so that it is delivered again.
         """
         check_type("message", message, StoredMessage)
         return self.ack_at(message.topic, message.queue_id, message.queue_offset)
@@ -493,15 +582,21 @@ class Consumer(Polled):
 
     def _holding(self, topic: str, queue_id: int, queue_offset: int) -> _QueueState | None:
         """Return the state of the queue in which a message is pending, or None."""
+        if self._has_visibility:
+            self._expire_if_free()
         self._assign()
         state = self._states.get(queue_id)
         is_held = state is not None and topic == self.topic and queue_offset in state.pending
-        return state if is_held else None
+        return state if is_held and not self._is_over(state, queue_offset) else None
+
+    def _is_over(self, state: _QueueState | None, queue_offset: int) -> bool:
+        return self._has_visibility and state is not None and state.pending[queue_offset] <= self._now_ms()
 
     def nack(self, message: StoredMessage, *, delay_level: int = 0) -> PutResult | None:
         """Schedule another delivery of a message from `%RETRY%group`, and return the result of its put.
 
-        After the group's `retryMaxTimes` (16) it goes to `%DLQ%group` instead.  Returns None if the message is not pending.
+        After the last delivery, `max_deliveries` or the group's `retryMaxTimes` (16) and the first one, it goes to
+        `%DLQ%group` instead.  Returns None if the message is not pending.
         Raises `InvalidMessage` for a record of many messages.
 
         With `delay_level` 0 each retry waits longer, the first for level 3 (10 s); a level below 0 makes it a dead letter
@@ -517,13 +612,161 @@ class Consumer(Polled):
                 return None
             self._check_single(message)
             assert self._retries is not None, "a writer has them"
-            result = self._retries.send_back(message, self.group, delay_level)
+            result = self._retries.send_back(message, self.group, delay_level, self._rules.max_deliveries)
             self.ack(message)
             return result
 
+    # Visibility
+
+    def extend(self, message: StoredMessage, seconds: float) -> bool:
+        """Let the visibility time of a message in hand end so many seconds from now on, later or earlier than it would.
+
+        Returns False if the message is not pending, as `ack`.  Raises `InvalidSetting` for a consumer without a visibility
+        time, and for a time that is not positive.
+        """
+        check_type("message", message, StoredMessage)
+        return self.extend_at(message.topic, message.queue_id, message.queue_offset, seconds)
+
+    def extend_at(self, topic: str, queue_id: int, queue_offset: int, seconds: float) -> bool:
+        """Renew the visibility time of the message of a queue offset, as `extend`."""
+        self._must_write()
+        if not self._has_visibility:
+            raise InvalidSetting(f"the consumer of group {self.group!r} has no visibility time to extend: give it visibility_s")
+        added_ms = duration_ms("seconds", seconds)
+        if self._retry is not None and topic == self._retry.topic:
+            return self._retry.extend_at(topic, queue_id, queue_offset, seconds)
+        with self._lock:
+            state = self._holding(topic, queue_id, queue_offset)
+            if state is None:
+                return False
+            if state.pending[queue_offset] < MS_MAX:
+                state.pending[queue_offset] = self._now_ms() + added_ms
+                self._due_ms = min(self._due_ms, state.pending[queue_offset])
+            return True
+
+    def _now_ms(self) -> int:
+        return self._parts.now_ms() if self._has_visibility else 1
+
+    def _deadline_ms(self) -> int:
+        """Return when a delivery that begins now ends."""
+        if not self._has_visibility:
+            return MS_MAX
+        found = self._rules.deadline_ms(self._now_ms())
+        self._due_ms = min(self._due_ms, found)
+        return found
+
+    def _return_to_group(self) -> None:
+        """Take queues again: the consumer polls."""
+        if self._is_suspended:
+            self._is_suspended = False
+            self._parts.sharing.changes += 1
+
+    def end_expired(self) -> float:
+        """End the deliveries whose visibility time is over; return the seconds until the next one is.
+
+        The consumer then takes no queues until it polls.  Does nothing while another thread uses it.
+        """
+        if not self._has_visibility or self.is_closed:
+            return IDLE_CHECK_S
+        if not self._lock.acquire(blocking=False):
+            return BUSY_CHECK_S
+        try:
+            readers = [self] if self._retry is None else [self, self._retry]
+            if any(reader._has_expired() for reader in readers):
+                for reader in readers:  # before others look for what is sent back
+                    reader._is_suspended = True
+                self._parts.sharing.changes += 1
+                for reader in readers:
+                    with reader._lock:
+                        reader._expire()
+                self._parts.sharing.changes += 1
+            due_ms = min(reader._due_ms for reader in readers)
+            return min(IDLE_CHECK_S, max(BUSY_CHECK_S, (due_ms - self._now_ms()) / 1000))
+        finally:
+            self._lock.release()
+
+    def _has_expired(self) -> bool:
+        """Return whether the time of a delivery is over."""
+        now_ms = self._now_ms()
+        if now_ms < self._due_ms:
+            return False
+        with self._lock:
+            return any(end_ms <= now_ms for state in self._states.values() for end_ms in state.pending.values())
+
+    def _expire_if_free(self) -> None:
+        """End the deliveries whose time is over; without space they end at a later call."""
+        try:
+            self._expire()
+        except PutRejected as error:
+            LOG.warning("%s: group %r: a message cannot be sent back yet: %s", self.topic, self.group, error)
+
+    def _expire(self) -> None:
+        if not self._has_visibility or self._now_ms() < self._due_ms:
+            return
+        now_ms, lost = self._now_ms(), self._lost_queues()
+        for queue_id, state in self._states.items():
+            for offset in [offset for offset, end_ms in state.pending.items() if end_ms <= now_ms]:
+                is_dispatched = offset < self._bounds(queue_id)[1]
+                if is_dispatched and queue_id not in lost and offset in state.pending:  # `_keep` may have given it back
+                    self._end_delivery(queue_id, offset, state)
+        self._due_ms = min((end for state in self._states.values() for end in state.pending.values()), default=MS_MAX)
+
+    def _end_delivery(self, queue_id: int, queue_offset: int, state: _QueueState) -> None:
+        """Send a message back, or to the dead letters, and acknowledge it."""
+        assert self._retries is not None, "a writer has them"
+        page = self._reader.page(self.topic, queue_id, queue_offset, 1, FETCH_BYTES_MAX, None)
+        reason = "the visibility time is over" if state.pending[queue_offset] else "the consumer that had it was killed"
+        for message in page.messages:  # none, if retention deleted it
+            if message.queue_offset == queue_offset:
+                text = "%s-%d, offset %d: %s, so group %r gets it again or among its dead letters"
+                LOG.warning(text, self.topic, queue_id, queue_offset, reason, self.group)
+                try:
+                    self._retries.send_back(message, self.group, None, self._rules.max_deliveries)
+                except (InvalidMessage, PutRejected) as error:
+                    if isinstance(error, PutRejected) and error.status not in FINAL:
+                        raise
+                    self._keep(queue_id, queue_offset, state, error)
+                    return
+        with state.committing():
+            del state.pending[queue_offset]
+            self._acked(queue_id, queue_offset, state)
+        self._sync()
+
+    def _keep(self, queue_id: int, queue_offset: int, state: _QueueState, error: StoreError) -> None:
+        """Leave a message that cannot be sent back, such as one of too many properties, to the consumer that has it.
+
+        One that nobody has is delivered once more, with those behind it.
+        """
+        LOG.error("%s-%d, offset %d cannot be sent back, and stays where it is: %s", self.topic, queue_id, queue_offset, error)
+        if state.pending[queue_offset]:
+            state.pending[queue_offset] = MS_MAX
+        else:
+            self.give_back(self.topic, queue_id, queue_offset)
+
+    def give_back(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Deliver again what was delivered of a queue from an offset on: the caller did not use it."""
+        self._must_write()
+        if self._retry is not None and topic == self._retry.topic:
+            self._retry.give_back(topic, queue_id, queue_offset)
+            return
+        with self._lock:
+            state = self._states.get(queue_id)
+            if state is not None and queue_offset in state.pending:
+                self._give_back(queue_id, state, queue_offset)
+                state.fetched.clear()
+                state.position = state.fetch_at = queue_offset
+
+    def _give_back(self, queue_id: int, state: _QueueState, start: int) -> None:
+        """Forget that messages are in hand, from an offset on: these deliveries do not count."""
+        offsets = [offset for offset in state.pending if offset >= start]
+        for offset in offsets:
+            del state.pending[offset]
+        if self._has_visibility:
+            self._offsets.give_back(self.topic, self.group, queue_id, offsets)
+
     def _check_single(self, message: StoredMessage) -> None:
         """Refuse a record of many messages, because retry topics have no batch queues."""
-        if message.sys_flag & IS_BATCH:
+        if holds_many(message):
             what = f"a record of many messages of {self.topic} cannot come again from {RETRY_PREFIX}{self.group}"
             raise InvalidMessage(f"{what}: put it to {self.topic} once more and acknowledge this one")
 
@@ -531,10 +774,12 @@ class Consumer(Polled):
         """Acknowledge everything that was delivered; with `sync` return when that is on the disk."""
         self._must_write()
         with self._lock:
+            self._expire_if_free()
             self._assign()
             for queue_id, state in self._states.items():
                 with state.committing():
-                    state.pending.clear()
+                    for offset in [offset for offset, end_ms in state.pending.items() if end_ms > self._now_ms()]:
+                        del state.pending[offset]
                     self._commit(queue_id, state)
         if self._retry is not None:
             self._retry.commit()
@@ -555,21 +800,36 @@ class Consumer(Polled):
 
     def close(self) -> None:
         """Leave the queues to other consumers of the group.  Unacknowledged messages are delivered again."""
+        if self._has_visibility and not self.is_closed and not self._parts.is_closed:
+            for reader in (self, self._retry) if self._retry is not None else (self,):
+                with reader._lock:
+                    for queue_id, state in reader._states.items():
+                        reader._give_back(queue_id, state, 0)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close it because its process ended: what it had in hand counts as delivered."""
         self.is_closed = True
         self._parts.open_consumers.discard(self)
         self._parts.sharing.leave(self._shared_name, self.group, self)
         if self._retry is not None:
-            self._retry.close()
+            self._retry.abandon()
         self._parts.progress.notify()
 
 
 class _RetryReader(Consumer):
     """Reads a group's retry topic for the consumer of one topic."""
 
-    def __init__(self, parts: StoreParts, retries: Retries | None, reader: QueueReader, origin: str, group: str) -> None:
+    def __init__(
+        self, parts: StoreParts, retries: Retries | None, reader: QueueReader, origin: str, group: str, rules: DeliveryRules
+    ) -> None:
         """Create it for messages that came from the topic `origin`."""
         self._origin = origin
-        super().__init__(parts, retries, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None)
+        super().__init__(parts, retries, reader, RETRY_PREFIX + group, group, None, None, 0.0, "first", None, rules)
+
+    def end_expired(self) -> float:
+        """Leave it to the consumer of the topic, which is suspended with it."""
+        return IDLE_CHECK_S
 
     @property
     def _shared_name(self) -> str:
@@ -606,7 +866,8 @@ class _RetryReader(Consumer):
     def commit(self, *, sync: bool = False) -> None:
         """Acknowledge everything that was delivered."""
         with self._lock:
+            self._expire_if_free()
             for queue_id, state in self._states.items():
-                for offset in state.pending:
+                for offset in [offset for offset, end_ms in state.pending.items() if end_ms > self._now_ms()]:
                     self._done(queue_id, offset)
-                state.pending.clear()
+                    del state.pending[offset]

@@ -16,7 +16,7 @@ class Polled(Closing):
 
     def __init__(self, timeout_s: float | None) -> None:
         """Set the time-out of the iteration; None waits without a limit."""
-        self.is_closed = False
+        self.is_closed = self.is_stopped = False
         self._timeout_s = timeout_s
 
     @abstractmethod
@@ -31,7 +31,7 @@ class Polled(Closing):
         return self
 
     def __next__(self) -> StoredMessage:
-        """Return the next message; the iteration ends at `close`, or if no message came within the timeout."""
+        """Return the next message; the iteration ends at `stop` or `close`, or if no message came within the timeout."""
         found = [] if self.is_closed else self.poll(1, self._timeout_s)
         if not found:
             raise StopIteration

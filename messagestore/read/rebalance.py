@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -13,6 +14,17 @@ class GroupMember(Protocol):
 
     topic: str
     group: str
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it takes no queues: it was stopped, or a visibility time ended and it did not poll since."""
+
+    @property
+    def keeps_held(self) -> bool:
+        """Whether a queue stays with it while it holds messages of it, however long."""
+
+    def end_expired(self) -> float:
+        """End the deliveries whose visibility time is over; return the seconds until the next one is."""
 
     def restarting(self) -> AbstractContextManager[None]:
         """Begin at the offsets that are set during a `with` block."""
@@ -35,7 +47,7 @@ class QueueSharing:
     processes that consume with one group read everything twice.
 
     With `hand_over_s` above 0, a queue is given to another consumer only when its last one holds no message of it any more,
-    or after so many seconds.
+    or after so many seconds; without that limit if the last one keeps what it holds (`GroupMember.keeps_held`).
     """
 
     def __init__(self) -> None:
@@ -87,7 +99,7 @@ class QueueSharing:
         """
         key = topic, group
         with self._guard:
-            members = self._members.get(key, [])
+            members = [one for one in self._members.get(key, []) if not cast(GroupMember, one).is_away]
             if member not in members:
                 return {}
             if queue_ids is not None and queue_ids != self._queue_ids.get(key):
@@ -100,11 +112,14 @@ class QueueSharing:
 
     def _is_held(self, key: tuple[str, str], hand: _Hand | None, queue_id: int, member: object) -> bool:
         """Return whether another member still holds messages of a queue, and may do so for longer."""
-        if hand is None or hand.member is member or not self.hand_over_s:
+        if hand is None or hand.member is member:
+            return False
+        limit_s = math.inf if cast(GroupMember, hand.member).keeps_held else self.hand_over_s
+        if not limit_s:
             return False
         waits = (*key, queue_id)
         now = time.monotonic()
-        if self._holds(key, hand, queue_id) and now - self._waits.setdefault(waits, now) < self.hand_over_s:
+        if self._holds(key, hand, queue_id) and now - self._waits.setdefault(waits, now) < limit_s:
             self.changes += 1  # so that the division is looked at again
             self.is_waited_for = True
             return True

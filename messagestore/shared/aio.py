@@ -30,6 +30,7 @@ from storageio.background import BackgroundThread, Wakeup
 from ..config import StoreConfig
 from ..read.polled import FETCH_COUNT
 from ..read.queue_reader import Page
+from ..read.topics_consumer import Topics, TopicsConsumer
 from ..write.putting import SPACE_POLL_S, message_of
 from .consumer import SharedConsumer
 from .election import Member
@@ -37,6 +38,7 @@ from .news import NEWS_S, News
 from .store import WAIT_S, SharedStore, connect
 
 PUTS_MAX = 1000  # puts of a store that wait for their answer; further ones wait for their turn
+Opened = SharedConsumer | TopicsConsumer
 Work = tuple[Callable[[], "Future[PutResult] | PutResult"], "asyncio.Future[PutResult]", asyncio.AbstractEventLoop]
 
 
@@ -153,15 +155,24 @@ class AsyncStore:
         return await asyncio.to_thread(method, *arguments, **options)
 
     def consumer(
-        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
-        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
+        self, topic: str | Topics, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait", visibility_s: float | None = None,
+        max_deliveries: int | None = None,
     ) -> AsyncConsumer:  # fmt: skip
-        """Iterate over a topic's messages with `async for`, as `MessageStore.consumer`. It is opened at first use."""
+        """Iterate over a topic's messages with `async for`, as `MessageStore.consumer`. It is opened at first use.
 
-        def opened() -> SharedConsumer:
-            return self.store.consumer(topic, group=group, queues=queues, tags=tags, start=start, missing_topic=missing_topic)
-
-        consumer = AsyncConsumer(opened, self._news, timeout_s)
+        With `visibility_s` it takes one message at a time, so that none waits while its time runs.
+        """
+        options: dict[str, Any] = {
+            "group": group,
+            "queues": queues,
+            "tags": tags,
+            "start": start,
+            "missing_topic": missing_topic,
+        }
+        rules: dict[str, Any] = {"visibility_s": visibility_s, "max_deliveries": max_deliveries}
+        fetch_count = FETCH_COUNT if visibility_s is None else 1
+        consumer = AsyncConsumer(lambda: self.store.consumer(topic, **options, **rules), self._news, timeout_s, fetch_count)
         self._consumers.append(consumer)
         return consumer
 
@@ -311,6 +322,10 @@ class AsyncMessage:
         """Acknowledge it, as `Consumer.ack`. A cancelled wait does not take it back."""
         return await asyncio.to_thread(self._consumer.opened.ack, self.stored)
 
+    async def extend(self, seconds: float) -> bool:
+        """Renew its visibility time, as `Consumer.extend`."""
+        return await asyncio.to_thread(self._consumer.opened.extend, self.stored, seconds)
+
     async def nack(self, *, delay_level: int = 0) -> PutResult | None:
         """Send it back, as `Consumer.nack`."""
         return await asyncio.to_thread(self._consumer.opened.nack, self.stored, delay_level=delay_level)
@@ -323,22 +338,24 @@ class AsyncMessage:
 class AsyncConsumer:
     """An asynchronous iterator over a topic's messages. One coroutine at a time iterates."""
 
-    def __init__(self, open_: Callable[[], SharedConsumer], news: _News, timeout_s: float | None) -> None:
+    def __init__(self, open_: Callable[[], Opened], news: _News, timeout_s: float | None, fetch_count: int) -> None:
         """Create it; called by `AsyncStore.consumer`."""
+        self._fetch_count = fetch_count
+        self._returning: set[asyncio.Future[None]] = set()
         self._open = open_
         self._news = news
         self._timeout_s = timeout_s
-        self._opened: SharedConsumer | None = None
+        self._opened: Opened | None = None
         self._ready: deque[StoredMessage] = deque()
         self._error: StoreError | None = None
         self._order = threading.Lock()  # between a poll and its delivery: messages keep their order
         self._polling: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.is_closed = False
+        self.is_closed = self.is_stopped = False
 
     @property
-    def opened(self) -> SharedConsumer:
+    def opened(self) -> Opened:
         """The consumer whose methods block; it exists from the first iteration on."""
         if self._opened is None:
             raise StoreError("the consumer is not open: nothing was read from it yet")
@@ -359,23 +376,23 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> AsyncMessage:
-        """Return the next message; the iteration ends at `close`, or when nothing came for the time-out."""
+        """Return the next message; the iteration ends at `stop` or `close`, or when nothing came for the time-out."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._wait()
         except TimeoutError:
             raise StopAsyncIteration from None
-        if not self._ready:
+        if not self._ready or self.is_stopped:
             raise StopAsyncIteration
         return AsyncMessage(self, self._ready.popleft())
 
     async def _wait(self) -> None:
         """Return when a message is ready or the consumer is closed."""
         self._loop = asyncio.get_running_loop()
-        while not self._ready and not self.is_closed:
+        while not self._ready and not self._is_ended():
             seen = self._news.count
             await self._poll()
-            if self._ready or self.is_closed:
+            if self._ready or self._is_ended():
                 return
             waiter = self._waiter = self._loop.create_future()
             if not self._news.add(self, seen):
@@ -384,7 +401,7 @@ class AsyncConsumer:
                 await waiter
             finally:
                 self._news.remove(self)
-            if self._error is not None and not self.is_closed:
+            if self._error is not None and not self._is_ended():
                 error, self._error = self._error, None
                 raise error
 
@@ -398,7 +415,7 @@ class AsyncConsumer:
         with self._order:
             if self._opened is None:
                 self._opened = self._open()
-            self.deliver(self._opened.poll(FETCH_COUNT, 0), None)
+            self.deliver(self._opened.poll(self._fetch_count, 0), None)
 
     def take_news(self) -> bool:
         """Poll on the news thread and hand over what is found; return whether the coroutine need not wait any longer."""
@@ -406,7 +423,7 @@ class AsyncConsumer:
             error: StoreError | None = None
             found: list[StoredMessage] = []
             try:
-                found = self.opened.poll(FETCH_COUNT, 0)
+                found = self.opened.poll(self._fetch_count, 0)
             except StoreError as raised:
                 error = raised
             if found or error is not None:
@@ -422,17 +439,54 @@ class AsyncConsumer:
         def resolve() -> None:
             self._ready.extend(found)
             self._error = error or self._error
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
+            self._end_wait()
+            if self.is_stopped:
+                self._return_ready()
 
         with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(resolve)
 
+    def _is_ended(self) -> bool:
+        return self.is_closed or self.is_stopped
+
+    def _end_wait(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def stop(self) -> None:
+        """End the iteration, as `Consumer.stop`. Call it in the event loop: `loop.add_signal_handler(SIGTERM, consumer.stop)`.
+
+        What is in hand can still be acknowledged; messages that were fetched ahead go back.
+        """
+        self.is_stopped = True
+        self._end_wait()
+        self._return_ready()
+
+    def _return_ready(self) -> None:
+        """Give back what was fetched and not iterated over, in another thread, and let others have the queues."""
+        opened, ready = self._opened, list(self._ready)
+        self._ready.clear()
+        if opened is None or self.is_closed:
+            return
+        first: dict[tuple[str, int], int] = {}
+        for message in ready:
+            first.setdefault((message.topic, message.queue_id), message.queue_offset)
+
+        def give_back() -> None:
+            opened.stop()
+            for (topic, queue_id), queue_offset in first.items():
+                opened.give_back(topic, queue_id, queue_offset)
+            opened.poll(1, 0)  # hands the queues over
+
+        returning = asyncio.ensure_future(asyncio.to_thread(give_back))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
+
     async def close(self) -> None:
         """Leave the queues to others of the group. What was handed out and not acknowledged is delivered again."""
         self.is_closed = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._end_wait()
+        await asyncio.gather(*self._returning, return_exceptions=True)
         opened = self._opened
         if opened is not None:
             await asyncio.to_thread(opened.close)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from storageio.local_sockets import PeerSilent, connect_local
 
@@ -46,9 +46,15 @@ class OwnerChannel:
         self._connection.send(data)
         return self._answer()
 
-    def exchange_until(self, data: bytes, timeout_s: float, cancel: bytes) -> Frame:
-        """Send a request whose answer may take long; send `cancel` after the time-out, which makes the owner answer."""
+    def exchange_until(self, data: bytes, timeout_s: float, cancel: bytes, is_stopped: Callable[[], bool]) -> Frame:
+        """Send a request whose answer may take long; send `cancel` after the time-out, which makes the owner answer.
+
+        So does whoever makes `is_stopped` return True, unless that was before the request was sent.
+        """
         self._connection.send(data)
+        if is_stopped():
+            self._connection.send(cancel)
+            timeout_s = self._answer_s
         self._limit_receive(timeout_s)
         try:
             return self._answer()

@@ -10,11 +10,12 @@ from typing import Any
 
 from commitlog import PutResult, StoredMessage
 from consumequeue import Boundary
-from storageio import StoreClosed, StoreError, random_bytes
+from storageio import REAL_DISK, StoreClosed, StoreError, random_bytes
 from storageio.local_sockets import PeerGone, PeerSilent
 from storageio.settings import check_type
 
 from ..read.consumer import Consumer
+from ..read.delivery_rules import NO_RULES, DeliveryRules
 from ..read.polled import FETCH_COUNT, Polled
 from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
@@ -31,7 +32,7 @@ class _Track:
     def __init__(self, turn: int, position: int) -> None:
         self.turn = turn
         self.position = position
-        self.held: dict[int, None] = {}  # handed out, not acknowledged
+        self.held: dict[int, int] = {}  # handed out, not acknowledged; when the delivery ends, in ms
         self.is_exact = False  # since a seek
         self.is_done = True  # nothing was acknowledged since a seek: False
 
@@ -50,6 +51,7 @@ class SharedConsumer(Polled):
     def __init__(
         self, member: Member, message_at: Callable[[int], StoredMessage | None], topic: str, group: str,
         queues: list[int] | None, tags: set[str] | None, timeout_s: float | None, start: str, missing_topic: str,
+        rules: DeliveryRules = NO_RULES,
     ) -> None:  # fmt: skip
         """Create it; called by `SharedStore.consumer`."""
         super().__init__(timeout_s)
@@ -58,7 +60,8 @@ class SharedConsumer(Polled):
         self._member = member
         self._message_at = message_at
         listed = None if tags is None else sorted(tags)
-        self._opening = GroupOpening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns())
+        self._opening = GroupOpening(topic, group, queues, listed, start, missing_topic, time.monotonic_ns(), *rules)
+        self._rules = rules
         self.id = random_bytes(8).hex()
         self._guard = threading.RLock()  # one thread polls or opens
         self._tracks_guard = threading.Lock()
@@ -101,8 +104,10 @@ class SharedConsumer(Polled):
         service = self._member.service
         claims = self._claims()
         if service is not None:
-            self._own = service.groups.open(self.id, self._opening, claims, Origin(self._member.client_id, None))
+            own = self._own = service.groups.open(self.id, self._opening, claims, Origin(self._member.client_id, None))
             self._drop_channel()
+            if self.is_stopped:
+                own.stop()
             return
         self._channel = self._member.new_channel()
         answer = self._channel.exchange(pack_call("consumer_open", self.id, self._opening, claims))
@@ -116,16 +121,21 @@ class SharedConsumer(Polled):
             for topic, queue_id, turn, position in in_hand:
                 track = self._tracks.setdefault((topic, queue_id), _Track(turn, position))
                 track.turn, track.position = turn, position
+        if self.is_stopped:
+            self._channel.send(self._stop_call)
 
     def _claims(self) -> list[QueueClaim]:
         with self._tracks_guard:
             return [
                 *(QueueClaim(topic, queue_id, done, [], done, False) for (topic, queue_id), done in self._done.items()),
                 *(
-                    QueueClaim(topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact)
+                    QueueClaim(
+                        topic, queue_id, track.position, list(track.held), track.done_before, track.is_exact,
+                        list(track.held.values()),
+                    )
                     for (topic, queue_id), track in self._tracks.items()
                 ),
-            ]
+            ]  # fmt: skip
 
     def _drop_channel(self) -> None:
         channel, self._channel = self._channel, None
@@ -145,13 +155,38 @@ class SharedConsumer(Polled):
         What was put before the call is found.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.is_closed:
+        while not self._is_ended():
             left_s = POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
             own = self._own
             found = self._poll_once(max_count, min(left_s, POLL_S)) if own is None else self._poll_own(own, max_count, left_s)
             if found or (deadline is not None and time.monotonic() >= deadline):
                 return found
+        self._hand_over()
         return []
+
+    def _is_ended(self) -> bool:
+        return self.is_closed or self.is_stopped
+
+    @property
+    def _stop_call(self) -> bytes:
+        return pack_call("consumer_stop", self.id)
+
+    def stop(self) -> None:
+        """End the iteration, as `Consumer.stop`: from any thread and from a signal handler."""
+        self.is_stopped = True  # no lock from here on: a signal handler may have interrupted the thread that holds it
+        own, channel = self._own, self._channel
+        if own is not None:
+            own.stop()
+            self._own_polls.interrupt()
+        elif channel is not None:
+            with suppress(StoreError):  # who opens it again sees that it was stopped
+                channel.send(self._stop_call)
+
+    def _hand_over(self) -> None:
+        """Give the queues of a stopped consumer of the owner's process to those that wait for them."""
+        service = self._member.service
+        if self._own is not None and service is not None and not self.is_closed:
+            service.groups.serve()
 
     def _poll_once(self, max_count: int, timeout_s: float) -> list[StoredMessage]:
         """Ask the owner once; nothing if it ended meanwhile."""
@@ -162,7 +197,7 @@ class SharedConsumer(Polled):
                 if channel is None:
                     return []
                 data = pack_call("consumer_poll", self.id, max_count, timeout_s > 0)
-                frame = channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id))
+                frame = channel.exchange_until(data, timeout_s, pack_call("consumer_cancel", self.id), self._is_ended)
                 if frame.operation == Operation.HANDED:
                     return self._handed(frame.payload)
                 answer = unpack_answer(frame)
@@ -203,6 +238,7 @@ class SharedConsumer(Polled):
     def _handed(self, payload: bytes) -> list[StoredMessage]:
         """Read the messages that a put handed out; the queues in hand are those of the last answer."""
         messages = []
+        deadline_ms = self._deadline_ms()
         with self._tracks_guard:
             for location, turn in HANDED_ROW.iter_unpack(payload):
                 message = self._message_at(location)
@@ -215,7 +251,7 @@ class SharedConsumer(Polled):
                     track = self._tracks[key] = _Track(turn, message.queue_offset)
                     self._done.pop(key, None)
                 track.position = message.queue_offset + 1
-                track.held[message.queue_offset] = None
+                track.held[message.queue_offset] = deadline_ms
         return messages
 
     def _taken(self, positions: list[int], in_hand: list[list[Any]] | None) -> list[StoredMessage]:
@@ -223,6 +259,7 @@ class SharedConsumer(Polled):
         if in_hand is None:  # the poll was cancelled
             return []
         messages = [message for location in positions if (message := self._message_at(location)) is not None]
+        deadline_ms = self._deadline_ms()
         with self._tracks_guard:
             before, self._tracks = self._tracks, {}
             for topic, queue_id, turn, position in in_hand:
@@ -236,8 +273,13 @@ class SharedConsumer(Polled):
             for message in messages:
                 track = self._tracks.get((message.topic, message.queue_id))
                 if track is not None:
-                    track.held[message.queue_offset] = None
+                    track.held[message.queue_offset] = deadline_ms
         return messages
+
+    def _deadline_ms(self, seconds: float | None = None) -> int:
+        """Return when a delivery that begins now ends: a moment later than at the owner."""
+        rules = self._rules if seconds is None else DeliveryRules(seconds)
+        return rules.deadline_ms(REAL_DISK.now_ms())
 
     # Acknowledging
 
@@ -256,6 +298,32 @@ class SharedConsumer(Polled):
         found = self._call(data, lambda own: own.nack(message, delay_level=delay_level))
         self._forget(message)
         return unpack_packed_result(found) if isinstance(found, str) else found
+
+    def extend(self, message: StoredMessage, seconds: float) -> bool:
+        """Renew the visibility time of a message in hand, as `Consumer.extend`."""
+        check_type("message", message, StoredMessage)
+        location = message.topic, message.queue_id, message.queue_offset
+        found = self._call(
+            pack_call("consumer", self.id, "extend", *location, seconds), lambda own: own.extend(message, seconds)
+        )
+        with self._tracks_guard:
+            track = self._tracks.get((message.topic, message.queue_id))
+            if track is not None and message.queue_offset in track.held:
+                if found:
+                    track.held[message.queue_offset] = self._deadline_ms(seconds)
+                else:
+                    del track.held[message.queue_offset]
+        return bool(found)
+
+    def give_back(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Deliver again what was delivered of a queue from an offset on, as `Consumer.give_back`."""
+        location = topic, queue_id, queue_offset
+        self._call(pack_call("consumer", self.id, "give_back", *location), lambda own: own.give_back(*location))
+        with self._tracks_guard:
+            track = self._tracks.get((topic, queue_id))
+            if track is not None and queue_offset in track.held:
+                track.held = {offset: end for offset, end in track.held.items() if offset < queue_offset}
+                track.position = queue_offset
 
     def commit(self, *, sync: bool = False) -> None:
         """Acknowledge everything that was handed out; with `sync` return when that is on the disk."""

@@ -26,6 +26,7 @@ from storageio import InvalidMessage, StoreError
 from storageio.background import Wakeup
 
 from ..read.consumer import Consumer
+from ..read.delivery_rules import MS_MAX
 from ..store import MessageStore
 from .answers import pack_value
 from .presence import is_present, present
@@ -35,6 +36,11 @@ GRACE_S = 2.0
 POLL_S = 0.02  # how often a new owner looks whether a process that it waits for still lives
 HAND_OVER_S = 60.0
 POLL_MAX = 1024  # messages of one answer
+AT_LOCATION: dict[str, Callable[..., Any]] = {
+    "ack": Consumer.ack_at,
+    "extend": Consumer.extend_at,
+    "give_back": Consumer.give_back,
+}
 
 
 class QueueClaim(NamedTuple):
@@ -46,6 +52,7 @@ class QueueClaim(NamedTuple):
     held: list[int]  # queue offsets that were handed out and not acknowledged
     done_before: int  # every message before it is acknowledged; -1 after a seek
     is_exact: bool  # the position was chosen by a seek, so it may be before the committed offset
+    deadlines_ms: list[int] | None = None  # when the delivery of each held message ends
 
 
 class GroupOpening(NamedTuple):
@@ -58,6 +65,8 @@ class GroupOpening(NamedTuple):
     start: str
     missing_topic: str
     opened_ns: int  # of the clock that all processes of a machine share
+    visibility_s: float | None = None
+    max_deliveries: int | None = None
 
 
 class Origin(NamedTuple):
@@ -111,12 +120,19 @@ class OwnPolls(Session):
                 return parse_frame(pack_value(groups.poll(consumer_id, max_count, True, Origin("", self))))
             except Parked:
                 self.is_parked = True
-        if not self._answered.wait(timeout_s):
+        if not (self._answered.wait(timeout_s) and self._answer):
             with suppress(Parked):
                 groups.cancel(consumer_id)
-            self._answered.wait(None)
+            while not self._answer:
+                self._answered.wait(None)
+            self._answered.wait(0)  # the flag may still be set, and would end the next wait
         self.is_parked = False
-        return parse_frame(self._answer)
+        answer, self._answer = self._answer, b""
+        return parse_frame(answer)
+
+    def interrupt(self) -> None:
+        """End the wait of another thread, or the one that a signal handler interrupted. Takes no lock."""
+        self._answered.set()
 
 
 class Groups:
@@ -166,7 +182,7 @@ class Groups:
         try:
             return self._store.consumer(
                 opening.topic, group=opening.group, queues=opening.queues, tags=tags, start=opening.start,
-                missing_topic=opening.missing_topic,
+                missing_topic=opening.missing_topic, visibility_s=opening.visibility_s, max_deliveries=opening.max_deliveries,
             )  # fmt: skip
         finally:
             self._end_turn(opening.opened_ns)
@@ -227,11 +243,11 @@ class Groups:
             offsets.commit(claim.topic, group, claim.queue_id, claim.done_before)
 
     def _resume(self, consumer: Consumer, group: str, claim: QueueClaim) -> None:
-        position, held = claim.position, claim.held
+        position, held = claim.position, dict(zip(claim.held, claim.deadlines_ms or [MS_MAX] * len(claim.held), strict=True))
         if not claim.is_exact and not claim.topic.startswith(RETRY_PREFIX):
             low = self._engine.consumer_offsets().get(claim.topic, group, claim.queue_id) or 0
-            position, held = max(position, low), [offset for offset in held if offset >= low]
-        consumer.resume(claim.topic, claim.queue_id, position, held)
+            position, held = max(position, low), {offset: end for offset, end in held.items() if offset >= low}
+        consumer.resume(claim.topic, claim.queue_id, position, list(held), list(held.values()))
 
     def find(self, consumer_id: str) -> Consumer | None:
         """Return a consumer; None if it has to be opened again."""
@@ -285,6 +301,16 @@ class Groups:
             self._engine.settle()
             self._serve_one(consumer_id, parked)
             self._end_poll(consumer_id)
+        raise Parked
+
+    def stop(self, consumer_id: str) -> None:
+        """Stop a consumer, and answer its parked poll without messages. Raises `Parked`: this has no answer of its own."""
+        consumer = self.find(consumer_id)
+        if consumer is not None:
+            consumer.stop()
+            self._end_poll(consumer_id)
+            self.serve()  # the others may have its queues now
+            self._engine.progress.notify()
         raise Parked
 
     def _end_poll(self, consumer_id: str) -> None:
@@ -393,33 +419,36 @@ class Groups:
         finally:
             self.after_use(consumer_id)
 
-    def close(self, consumer_id: str) -> None:
-        """Close a consumer; ignore an unknown id."""
+    def close(self, consumer_id: str, *, is_lost: bool = False) -> None:
+        """Close a consumer; ignore an unknown id. With `is_lost` its process ended, and had what it had in hand."""
         with self._changed:
             found = self._consumers.pop(consumer_id, None)
             self._expected.pop(consumer_id, None)
         self._end_poll(consumer_id)
         if found is not None:
-            found[0].close()
+            if is_lost:
+                found[0].abandon()
+            else:
+                found[0].close()
             self.serve()  # the others may have its queues now
 
     def end_session(self, session: object) -> None:
         """Close the consumers that were opened on a connection that ended."""
-        self._close_where(lambda origin: origin.session is session)
+        self._close_where(lambda origin: origin.session is session, is_lost=True)
 
     def end_client(self, client_id: str) -> None:
         """Close the consumers of a process that ended."""
-        self._close_where(lambda origin: origin.client_id == client_id)
+        self._close_where(lambda origin: origin.client_id == client_id, is_lost=True)
 
     def end(self) -> None:
         """Close all consumers of all sessions."""
         self._close_where(lambda _: True)
 
-    def _close_where(self, is_meant: Callable[[Origin], bool]) -> None:
+    def _close_where(self, is_meant: Callable[[Origin], bool], *, is_lost: bool = False) -> None:
         with self._changed:
             ids = [name for name, (_, origin) in self._consumers.items() if is_meant(origin)]
         for consumer_id in ids:
-            self.close(consumer_id)
+            self.close(consumer_id, is_lost=is_lost)
 
 
 def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) -> list[Any]:
@@ -429,8 +458,8 @@ def _polled(found: tuple[list[StoredMessage], list[tuple[str, int, int, int]]]) 
 
 def _called(consumer: Consumer, name: str, arguments: tuple[Any, ...]) -> Any:
     """Return what a method of a consumer returns."""
-    if name == "ack":
-        return consumer.ack_at(*arguments)
+    if name in AT_LOCATION:
+        return AT_LOCATION[name](consumer, *arguments)
     if name == "commit":
         return consumer.commit(sync=any(arguments))  # an older client sends none
     if name == "seek_to_time":

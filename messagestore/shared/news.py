@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from storageio import StoreError
 from storageio.background import BackgroundThread
@@ -13,7 +14,6 @@ from .answers import unpack_answer
 from .client import OwnerChannel
 from .election import Member
 from .protocol import pack_call
-from .store import SharedStore
 
 RETRY_S = 0.002
 NEW_OWNER = 1 << 62
@@ -29,7 +29,7 @@ class News:
         self._member = member
         self._channel: OwnerChannel | None = None
 
-    def wait(self, seen: int, timeout_s: float) -> int:
+    def wait(self, seen: int, timeout_s: float, is_ended: Callable[[], bool] = lambda: False) -> int:
         """Wait until the number of steps differs from `seen`, and return it; a change of the owner counts as a step.
 
         Raises `StoreBusy` if the owner does not answer, and `StoreClosed`.
@@ -37,7 +37,7 @@ class News:
         self._member.check_open()
         service = self._member.service
         if service is not None:
-            return service.news(seen, timeout_s)
+            return service.news(seen, timeout_s, is_ended)
         try:
             channel = self._channel = self._channel or self._member.new_channel()
             found: int = unpack_answer(channel.exchange(pack_call("news", seen, min(timeout_s, self._member.wait_s / 2))))
@@ -52,17 +52,50 @@ class News:
 
     def end(self) -> None:
         """End the wait of another thread."""
-        channel = self._channel
-        if channel is not None:
-            channel.shut_down()
+        self.wake()
         if self._member.local is not None:
             self._member.local.engine.progress.notify()
+
+    def wake(self) -> None:
+        """Let the wait of another thread look whether it is to end. Takes no lock, so a signal handler may call it."""
+        channel, local = self._channel, self._member.local
+        if channel is not None:
+            channel.shut_down()
+        if local is not None:
+            local.engine.progress.recheck()
 
     def close(self) -> None:
         """Close the connection; the next wait connects again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+
+
+class SharedTopics:
+    """The topics of a shared store, and the waits for messages of any of them, for a consumer of several."""
+
+    def __init__(self, topics: Callable[[], list[str]], member: Member) -> None:
+        """Take the list of topics; connect at the first wait."""
+        self.topics = topics
+        self._news = News(member)
+
+    def wait(self, seen: int, timeout_s: float, is_ended: Callable[[], bool]) -> int:
+        """Wait for the next step of the owner's dispatcher; return the number of steps."""
+        return seen if is_ended() else self._news.wait(seen, timeout_s, is_ended)
+
+    def wake(self) -> None:
+        """End the wait, from any thread and from a signal handler."""
+        self._news.wake()
+
+    def close(self) -> None:
+        """Close the connection to the owner."""
+        self._news.close()
+
+
+class Watched(Protocol):
+    """What a watch needs of a shared store."""
+
+    _member: Member
 
 
 class Watch:
@@ -72,7 +105,7 @@ class Watch:
     read, then cost neither the loop nor the owner a request each.
     """
 
-    def __init__(self, store: SharedStore, on_news: Callable[[], None]) -> None:
+    def __init__(self, store: Watched, on_news: Callable[[], None]) -> None:
         """Start the thread. `on_news` runs on it, also after an error: the next call to the store raises that."""
         self._news = News(store._member)
         self._on_news = on_news

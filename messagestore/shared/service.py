@@ -43,6 +43,7 @@ class Service:
             "consumer_cancel": self.groups.cancel,
             "consumer_open": self._open_consumer,
             "consumer_poll": self.groups.poll,
+            "consumer_stop": self.groups.stop,
             "committed_offsets": lambda topic, group: list(store.committed_offsets(topic, group).items()),
             "create_topic": lambda topic, queues, attributes: store.create_topic(topic, queues, attributes=attributes),
             "delete_before": store.delete_before,
@@ -162,10 +163,10 @@ class Service:
         self.groups.end()
         self._engine.progress.notify()
 
-    def news(self, seen: int, timeout_s: float) -> int:
-        """Wait for the next step of the dispatcher; return the number of steps."""
+    def news(self, seen: int, timeout_s: float, is_ended: Callable[[], bool] = lambda: False) -> int:
+        """Wait for the next step of the dispatcher, or for a wait that is to end; return the number of steps."""
         progress = self._engine.progress
-        progress.wait(seen, timeout_s)
+        progress.wait_until(lambda: progress.count != seen or is_ended(), timeout_s)
         return progress.count
 
     def _open_consumer(self, consumer_id: str, opening: list[Any], claims: list[list[Any]], origin: Origin) -> list[Any]:

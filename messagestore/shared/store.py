@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from commitlog import Message, PutResult, PutStatus, StoredMessage
 from commitlog.checks import CHECK_READ
@@ -22,8 +22,10 @@ from ..broker.services.half_messages import HalfMessage
 from ..broker.services.transactions import PreparedMessage
 from ..config import RetentionPolicy, StoreConfig
 from ..paths import StorePaths
+from ..read.delivery_rules import DeliveryRules
 from ..read.follower import Follower
 from ..read.queue_reader import Page
+from ..read.topics_consumer import Topics, TopicsConsumer, consume_topics
 from ..store import PRODUCER_GROUP, MessageStore
 from ..write.put_future import PutFuture
 from ..write.putting import message_of, messages_of, put_when_free
@@ -32,6 +34,7 @@ from .answers import unpack_answer, unpack_packed_result
 from .client import OwnerChannel
 from .consumer import SharedConsumer
 from .election import ADDRESS, Member
+from .news import SharedTopics
 from .protocol import BATCH_BYTES, NO_CHECK, Operation, batches, pack_call, pack_frame
 
 if TYPE_CHECKING:
@@ -308,15 +311,37 @@ class SharedStore(Closing):
         """Return a queue offset from a store time; 0 for an unknown queue."""
         return self._reading().offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
+    @overload
     def consumer(
-        self, topic: str, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
-        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait",
-    ) -> SharedConsumer:  # fmt: skip
+        self, topic: str, *, group: str, queues: list[int] | None = ..., tags: set[str] | None = ...,
+        timeout_s: float | None = ..., start: str = ..., missing_topic: str = ..., visibility_s: float | None = ...,
+        max_deliveries: int | None = ...,
+    ) -> SharedConsumer: ...  # fmt: skip
+
+    @overload
+    def consumer(
+        self, topic: Topics, *, group: str, queues: None = ..., tags: set[str] | None = ...,
+        timeout_s: float | None = ..., start: str = ..., missing_topic: str = ..., visibility_s: float | None = ...,
+        max_deliveries: int | None = ...,
+    ) -> TopicsConsumer: ...  # fmt: skip
+
+    def consumer(
+        self, topic: str | Topics, *, group: str, queues: list[int] | None = None, tags: set[str] | None = None,
+        timeout_s: float | None = None, start: str = "first", missing_topic: str = "wait", visibility_s: float | None = None,
+        max_deliveries: int | None = None,
+    ) -> SharedConsumer | TopicsConsumer:  # fmt: skip
         """Iterate over a topic's messages, as `MessageStore.consumer`.
 
         Consumers of one group in all processes divide the queues among themselves.
         """
-        return SharedConsumer(self._member, self._handed_out(), topic, group, queues, tags, timeout_s, start, missing_topic)
+        if not isinstance(topic, str):
+            return consume_topics(
+                SharedTopics(self.topics, self._member), self.consumer, topic, group, queues, timeout_s, start, missing_topic,
+                tags=tags, visibility_s=visibility_s, max_deliveries=max_deliveries,
+            )  # fmt: skip
+        rules = DeliveryRules(visibility_s, max_deliveries)
+        read = self._handed_out()
+        return SharedConsumer(self._member, read, topic, group, queues, tags, timeout_s, start, missing_topic, rules)
 
     def metrics(self) -> Metrics:
         """Return what the store counts, as `MessageStore.metrics`: of a writer in the owner, of a reader in other processes."""

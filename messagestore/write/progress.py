@@ -36,6 +36,11 @@ class Progress:
             for sleeper in self._sleepers:
                 sleeper.set()
 
+    def recheck(self) -> None:
+        """Let the waiters check their conditions again. Takes no lock, so a signal handler may call it."""
+        for sleeper in list(self._sleepers):
+            sleeper.set()
+
     def wait(self, seen: int, timeout_s: float | None) -> bool:
         """Wait until the count differs from `seen`; return False after the timeout."""
         return self.wait_until(lambda: self.count != seen, timeout_s)

@@ -246,34 +246,49 @@ def test_a_power_failure_repeats_no_message_acknowledged_under_synchronous_flush
 
 
 def test_rows_equal_those_of_a_plain_model_after_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random commits forward and backward, acknowledgements out of order and deletions, read after each as after a kill."""
+    """Random commits forward and backward, acknowledgements out of order, messages in hand and deletions, each with a kill."""
     monkeypatch.setattr(ack_file, "SIZE_MIN", 256)  # the file is written again often
     for seed in range(30):
         chance, disk = Random(seed), ForgettingDisk()
         acks = AckFile(disk, "/own", 7)
         offsets: dict[tuple[str, int], int] = {}
         done: dict[tuple[str, int], set[int]] = {}
+        handed: dict[tuple[str, int], set[int]] = {}
         for _ in range(80):
             key = chance.choice(["T@G", "T@H", "Ünicode@G"]), chance.randrange(2)
             step = chance.random()
-            if step < 0.5:
+            if step < 0.4:
                 offset = chance.randrange(30)
                 backward = offset < offsets.get(key, 0)
                 acks.record(key, offset)
                 offsets[key] = offset
                 done[key] = set() if backward else {one for one in done.get(key, set()) if one >= offset}
-            elif step < 0.95:
+                handed[key] = set() if backward else {one for one in handed.get(key, set()) if one >= offset}
+            elif step < 0.65:
                 offset = chance.randrange(30)
                 acks.add_done(key, offset)
                 offsets.setdefault(key, 0)
                 done[key] = done.get(key, set()) | ({offset} if offset >= offsets[key] else set())
+                handed[key] = handed.get(key, set()) - {offset}
+            elif step < 0.85:
+                taken = {chance.randrange(30), chance.randrange(30)}
+                acks.add_handed(key, taken)
+                offsets.setdefault(key, 0)
+                handed[key] = handed.get(key, set()) | {one for one in taken if one >= offsets[key]}
+            elif step < 0.95:
+                offset = chance.randrange(30)
+                acks.give_back(key, [offset])
+                handed[key] = handed.get(key, set()) - {offset}
             else:
                 acks.drop([key[0]])
                 offsets = {known: value for known, value in offsets.items() if known[0] != key[0]}
                 done = {known: value for known, value in done.items() if known[0] != key[0]}
+                handed = {known: value for known, value in handed.items() if known[0] != key[0]}
             found = read_acks(ForgettingDisk.of(disk.after_kill()), "/own", 7)
             assert {(one.key, one.queue_id): one.next_offset for one in found} == offsets
             assert {(one.key, one.queue_id): one.done for one in found if one.done} == {k: v for k, v in done.items() if v}
+            for one in found:
+                assert one.handed == handed.get((one.key, one.queue_id), set()) - one.done
 
 
 def test_messages_behind_offsets_that_were_reset_come_again(tmp_path: Path) -> None:

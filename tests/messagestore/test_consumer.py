@@ -393,14 +393,15 @@ def test_consumers_of_a_reader_rebalance_over_the_same_queue_list() -> None:
     Otherwise two would take a queue from each other at every poll, and its messages would come again and again.
     """
     sharing = QueueSharing()
-    for member in ("a", "b"):
+    a, b, closed = (MagicMock(is_away=False, keeps_held=False) for _ in range(3))
+    for member in (a, b):
         sharing.join("t", "g", member)
-    assert sharing.share("t", "g", "a", [0, 1]) == {0: 0}
-    assert sharing.share("t", "g", "b", [0, 1]) == {1: 0}
-    assert sharing.share("t", "g", "a", [0, 1, 2, 3]) == {0: 0, 1: 1}
-    assert sharing.share("t", "g", "b", None) == {2: 0, 3: 0}
-    assert sharing.share("t", "g", "closed meanwhile", [0, 1, 2, 3]) == {}, "who left is given nothing, and takes nothing"
-    assert sharing.share("t", "g", "a", None) == {0: 0, 1: 1}
+    assert sharing.share("t", "g", a, [0, 1]) == {0: 0}
+    assert sharing.share("t", "g", b, [0, 1]) == {1: 0}
+    assert sharing.share("t", "g", a, [0, 1, 2, 3]) == {0: 0, 1: 1}
+    assert sharing.share("t", "g", b, None) == {2: 0, 3: 0}
+    assert sharing.share("t", "g", closed, [0, 1, 2, 3]) == {}, "who left is given nothing, and takes nothing"
+    assert sharing.share("t", "g", a, None) == {0: 0, 1: 1}
 
 
 def test_given_queues_are_not_shared(store: MessageStore) -> None:

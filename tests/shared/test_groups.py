@@ -26,7 +26,9 @@ from storageio import InvalidMessage, StoreClosed
 from tests.helpers import bodies
 from tests.shared.processes import CONFIG, Child, Counters, open_shared, owning_child
 
-INTERNAL = ("ack_at", "holds", "in_hand", "in_use", "restarting", "resume", "take", "take_put")  # what the owner calls
+INTERNAL = (
+    "abandon", "ack_at", "end_expired", "extend_at", "holds", "in_hand", "in_use", "restarting", "resume", "take", "take_put",
+)  # fmt: skip  # what the owner calls
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 

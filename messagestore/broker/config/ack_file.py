@@ -5,7 +5,9 @@
           queue  kind 1, size of the key, queue id, CRC of these and the key; next offset to read; offset in
                  `consumerOffset.json`; offset that is being written there; `topic@group`
           done   kind 2, number of the queue's row, CRC; offset of a message that is acknowledged before an earlier one
-          reset  kind 3, number of the queue's row, CRC; what was done before counts no more
+          reset  kind 3, number of the queue's row, CRC; what was done and handed before counts no more
+          handed kind 4, as done; offset of a message that a consumer with a visibility time has
+          back   kind 5, as done; offset of such a message that the consumer gave back
 
 The offsets of a queue change in place, with one store of 8 bytes each, and the other rows are appended.  A file whose store
 a broker has opened since, and the row of a queue whose offset in `consumerOffset.json` is another one, do not count: then the
@@ -33,7 +35,7 @@ QUEUE = struct.Struct("=HHiIIqqq")
 QUEUE_CHECKED = struct.Struct("=HHi")
 DONE = struct.Struct("=HHIIIq")
 DONE_CHECKED = struct.Struct("=HIq")
-QUEUE_ROW, DONE_ROW, RESET_ROW = 1, 2, 3
+QUEUE_ROW, DONE_ROW, RESET_ROW, HANDED_ROW, BACK_ROW = 1, 2, 3, 4, 5
 SIZE_MIN = 1 << 20
 SIZE_MAX = 1 << 30
 GROWTH = 4  # a file that is written again has so many times the size of its rows
@@ -51,6 +53,7 @@ class AckedQueue:
     saved: int = NO_OFFSET
     saving: int = NO_OFFSET
     done: set[int] = field(default_factory=set)
+    handed: set[int] = field(default_factory=set)  # neither acknowledged nor given back
     number: int = 0  # of its row among those of queues
     at: int = 0  # of its offsets, in words of 8 bytes
     has_done_rows: bool = False  # even if the next offset has passed all of them
@@ -87,12 +90,13 @@ def read_acks(disk: Disk, folder: str, process_id: int | None) -> list[AckedQueu
             row.number = len(queues)
             queues.append(row)
             at += QUEUE.size + _padded(len(row.key.encode(errors="surrogatepass")))
-        elif kind in (DONE_ROW, RESET_ROW) and _read_done(data, at, queues):
+        elif DONE_ROW <= kind <= BACK_ROW and _read_done(data, at, queues):
             at += DONE.size
         else:
             break
     for queue in queues:
         queue.done = {offset for offset in queue.done if offset >= queue.next_offset}
+        queue.handed = {offset for offset in queue.handed - queue.done if offset >= queue.next_offset}
     return queues
 
 
@@ -110,10 +114,16 @@ def _read_done(data: bytes, at: int, queues: list[AckedQueue]) -> bool:
     kind, _, number, crc, _, offset = DONE.unpack_from(data, at)
     if crc != crc32(DONE_CHECKED.pack(kind, number, offset)) or number >= len(queues):
         return False
+    queue = queues[number]
     if kind == RESET_ROW:
-        queues[number].done.clear()
+        queue.done.clear()
+        queue.handed.clear()
+    elif kind == DONE_ROW:
+        queue.done.add(offset)
+    elif kind == HANDED_ROW:
+        queue.handed.add(offset)
     else:
-        queues[number].done.add(offset)
+        queue.handed.discard(offset)
     return True
 
 
@@ -155,27 +165,58 @@ class AckFile:
             return
         if next_offset < queue.next_offset:
             self.forget_done(key)
-        elif queue.done:
-            queue.done.difference_update(range(queue.next_offset, next_offset))
+        else:
+            if queue.done:
+                queue.done.difference_update(range(queue.next_offset, next_offset))
+            if queue.handed:
+                queue.handed = {offset for offset in queue.handed if offset >= next_offset}
         queue.next_offset = next_offset
         self._changes += 1
         self._store(queue.at, next_offset)
 
     def add_done(self, key: Key, offset: int) -> None:
         """Record that a message is acknowledged although an earlier one is not."""
-        if key not in self._queues:
-            self.record(key, max(self.saved.get(key, 0), 0))
-        queue = self._queues[key]
+        queue = self._known(key)
+        queue.handed.discard(offset)
         if offset >= queue.next_offset and offset not in queue.done:
             queue.done.add(offset)
             queue.has_done_rows = True
             self._append(_done_row(DONE_ROW, queue.number, offset))
+
+    def _known(self, key: Key) -> AckedQueue:
+        if key not in self._queues:
+            self.record(key, max(self.saved.get(key, 0), 0))
+        return self._queues[key]
+
+    def add_handed(self, key: Key, offsets: Iterable[int]) -> None:
+        """Record that a consumer has messages: if neither `add_done`, `record` nor `give_back` follows, it was killed."""
+        queue = self._known(key)
+        for offset in offsets:
+            if offset >= queue.next_offset and offset not in queue.handed:
+                queue.handed.add(offset)
+                queue.has_done_rows = True
+                self._append(_done_row(HANDED_ROW, queue.number, offset))
+
+    def give_back(self, key: Key, offsets: Iterable[int]) -> None:
+        """Record that a consumer does not have messages any more."""
+        queue = self._queues.get(key)
+        for offset in offsets if queue is not None and queue.handed else ():
+            assert queue is not None
+            if offset in queue.handed:
+                queue.handed.discard(offset)
+                self._append(_done_row(BACK_ROW, queue.number, offset))
+
+    def is_handed(self, key: Key, offset: int) -> bool:
+        """Return whether a consumer got a message and neither acknowledged it nor gave it back."""
+        queue = self._queues.get(key)
+        return queue is not None and offset in queue.handed
 
     def forget_done(self, key: Key) -> None:
         """Forget which messages of a queue are acknowledged before an earlier one: they are delivered again."""
         queue = self._queues.get(key)
         if queue is not None and queue.has_done_rows:
             queue.done.clear()
+            queue.handed.clear()
             queue.has_done_rows = False
             self._append(_done_row(RESET_ROW, queue.number, 0))
 
@@ -218,6 +259,8 @@ class AckFile:
         if self._map is None:
             return
         if is_clean:
+            for key, queue in self._queues.items():
+                self.give_back(key, list(queue.handed))  # nobody was killed
             self._store(1, 0)
             self._store(2, 0)
             self.sync()
@@ -269,11 +312,13 @@ class AckFile:
         rows = bytearray(HEAD.pack(MAGIC, *self._valid_for))
         for number, queue in enumerate(self._queues.values()):
             queue.number = number
-            queue.has_done_rows = bool(queue.done)
+            queue.has_done_rows = bool(queue.done or queue.handed)
             rows += self._queue_row(queue, len(rows))
         for queue in self._queues.values():
             for offset in sorted(queue.done):
                 rows += _done_row(DONE_ROW, queue.number, offset)
+            for offset in sorted(queue.handed):
+                rows += _done_row(HANDED_ROW, queue.number, offset)
         size = max(SIZE_MIN, -(-GROWTH * len(rows) // SIZE_MIN) * SIZE_MIN)
         self._disk.make_folder(self._folder)
         fresh = f"{self._path}.new"

@@ -142,6 +142,7 @@ class ConsumerOffsets(ConfigTable):
                     end = end_of(queue.key.split(JOINT)[0], queue.queue_id)
                     queue.next_offset = max(0, min(queue.next_offset, end))
                     queue.done = {offset for offset in queue.done if offset < end}
+                    queue.handed = {offset for offset in queue.handed if offset < end}
                 queue.saved = queue.saving = saved
                 self._restored[queue.key, queue.queue_id] = queue.done
                 kept.append(queue)
@@ -176,6 +177,23 @@ class ConsumerOffsets(ConfigTable):
         with self._lock:
             start = max(low, self.get(topic, group, queue_id) or 0)
             return max(0, high - start) - sum(start <= offset < high for offset in self.done(topic, group, queue_id))
+
+    def add_handed(self, topic: str, group: str, queue_id: int, offsets: Iterable[int]) -> None:
+        """Record that a consumer has messages, so that a kill ends these deliveries and not only the process."""
+        with self._lock:
+            if self._acks is not None:
+                self._acks.add_handed((check_key(topic, group), queue_id), offsets)
+
+    def give_back(self, topic: str, group: str, queue_id: int, offsets: Iterable[int]) -> None:
+        """Record that a consumer does not have messages any more."""
+        with self._lock:
+            if self._acks is not None:
+                self._acks.give_back((topic + JOINT + group, queue_id), offsets)
+
+    def is_handed(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        """Return whether a consumer got a message and neither acknowledged it nor gave it back."""
+        with self._lock:
+            return self._acks is not None and self._acks.is_handed((topic + JOINT + group, queue_id), offset)
 
     def sync(self) -> None:
         """Return when every commit made before the call is on the disk."""

@@ -16,8 +16,8 @@ from commitlog import PutResult, StoredMessage
 from commitlog.topic_names import DEAD_PREFIX, RETRY_PREFIX
 from storageio import InvalidMessage
 
-from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, WAIT
-from ...write.putting import with_pairs
+from ...property_names import DELAY, FIRST_ID, FIRST_TOPIC, INNER_COUNT, IS_BATCH, REAL_QUEUE, REAL_TOPIC, WAIT
+from ...write.putting import with_pairs, without_pairs
 from ..config.subscription_groups import SubscriptionGroup, SubscriptionGroups, check_group
 
 if TYPE_CHECKING:
@@ -30,9 +30,14 @@ FIRST_LEVEL = 3
 DEAD_QUEUE = 0
 
 
+def holds_many(message: StoredMessage) -> bool:
+    """Return whether a record holds many messages, so that it cannot be sent back."""
+    return bool(message.sys_flag & IS_BATCH) or INNER_COUNT in message.all_properties
+
+
 def _refuse_batch(message: StoredMessage) -> None:
     """Raise `InvalidMessage` for a record of many messages: it would be refused when it is due, and so be lost."""
-    if message.sys_flag & IS_BATCH or INNER_COUNT in message.all_properties:
+    if holds_many(message):
         raise InvalidMessage(
             f"a record of many messages of {message.topic} cannot be sent back: put it once more and acknowledge it"
         )
@@ -72,19 +77,23 @@ class Retries:
         self.groups.create(name, **{key: value for key, value in requested.items() if value is not None})
         self.groups.persist()
 
-    def send_back(self, message: StoredMessage, group: str, level: int = 0) -> PutResult:
+    def send_back(
+        self, message: StoredMessage, group: str, level: int | None = 0, max_deliveries: int | None = None
+    ) -> PutResult:
         """Schedule a message for another delivery, or move it to the dead letter queue.
 
-        `level`: the delay level, 0 for the default one, below 0 for the dead letter queue. The put has the durability of the
-        flush mode, so the message is delivered again even if the old one is acknowledged. Raises `InvalidMessage` for a record
-        of many messages, before anything is written.
+        `level`: the delay level, 0 for the default one, below 0 for the dead letter queue, None for no delay.
+        `max_deliveries` replaces the group's `retryMaxTimes`, which does not count the first delivery. The put has the
+        durability of the flush mode, so the message is delivered again even if the old one is acknowledged. Raises
+        `InvalidMessage` for a record of many messages, before anything is written.
         """
         _refuse_batch(message)
         known = self.group(group)
         raw = self._marked(message)
         back = message.to_message()
         back.store_host, back.reconsume_times = None, message.reconsume_times + 1
-        if level < 0 or message.reconsume_times >= known.retry_max_times:
+        retries_max = known.retry_max_times if max_deliveries is None else max_deliveries - 1
+        if (level is not None and level < 0) or message.reconsume_times >= retries_max:
             back.topic = DEAD_PREFIX + group
             self._admission.admit(back.topic, 1)
             back.properties_raw = with_pairs(raw, {DELAY: "0"})
@@ -92,6 +101,9 @@ class Retries:
         back.topic = RETRY_PREFIX + group
         queues = max(1, known.retry_queues)
         self._admission.admit(back.topic, queues)
+        if level is None:
+            back.properties_raw = without_pairs(raw, (DELAY, REAL_TOPIC, REAL_QUEUE))  # it is no delivery of a level
+            return self._puts.put(back, random.randrange(queues))
         return self._puts.put_delayed(back, raw, random.randrange(queues), level or FIRST_LEVEL + message.reconsume_times)
 
     def _marked(self, message: StoredMessage) -> bytes:
